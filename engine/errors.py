@@ -92,7 +92,7 @@ def asked_bytes(error: BaseException) -> int | None:
     return round(float(found[1]) * _UNITS[found[2].lower()]) if found else None
 
 
-def let_go_of_frames(error: BaseException) -> None:
+def clear_frames(error: BaseException) -> None:
     """Clear the local variables of all functions that an error passed through, because they keep tensors alive."""
     seen: BaseException | None = error
     while seen is not None:

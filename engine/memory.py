@@ -88,14 +88,14 @@ class MemoryMeter:
     def _process(self) -> psutil.Process:
         return psutil.Process()  # on demand, because it reads several files and not every session needs it
 
-    def read(self, *, begin_anew: bool = False) -> Held:
-        """The memory in use now; `begin_anew` resets the peak."""
+    def read(self, *, reset_peak: bool = False) -> Held:
+        """The memory in use now; `reset_peak` resets the peak."""
         if not self._gpus:
-            held = _resident(begin_anew) or Held(int(self._process.memory_info().rss))
+            held = _resident(reset_peak) or Held(int(self._process.memory_info().rss))
             return held._replace(allocator=int(torch.mps.current_allocated_memory())) if _is_mps() else held
         allocator = sum(int(torch.cuda.memory_allocated(gpu)) for gpu in self._gpus)
         peak = sum(int(torch.cuda.max_memory_allocated(gpu)) for gpu in self._gpus)
-        if begin_anew:
+        if reset_peak:
             for gpu in self._gpus:
                 torch.cuda.reset_peak_memory_stats(gpu)
         told = [nvml_bytes(gpu) for gpu in self._gpus] if self._asks_nvml else [None]
@@ -107,20 +107,20 @@ def _is_mps() -> bool:
     return torch.backends.mps.is_available()
 
 
-def _resident(begin_anew: bool) -> Held | None:
+def _resident(reset_peak: bool) -> Held | None:
     """The program's resident bytes and their peak, from Linux's /proc, which can also reset the peak; None
     elsewhere."""
     try:
         status = STATUS.read_bytes()
         now, peak = (int(status.split(name, 1)[1].split(None, 1)[0]) << 10 for name in (b"VmRSS:", b"VmHWM:"))
-        if begin_anew:
+        if reset_peak:
             CLEAR.write_bytes(b"5")
     except (OSError, IndexError, ValueError):
         return None
     return Held(now, peak=peak)
 
 
-def give_back(device: torch.device) -> None:
+def release_memory(device: torch.device) -> None:
     """Free unreferenced objects, and return unused memory to the system."""
     gc.collect()
     if device.type == "cuda":

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from engine.errors import asked_bytes
 
-WAYS = {
+REMEDIES = {
     "reading a prompt": "shorten the prompt, or take a cache that keeps fewer rows or fewer bits",
     "a decode step": "take a cache that keeps fewer rows or fewer bits, or remove a sequence",
     "changing the cache": "take a smaller one, or remove a sequence",
 }
-OTHER_WAYS = "take a cache that keeps fewer rows or fewer bits, or remove a sequence"
+OTHER_REMEDIES = "take a cache that keeps fewer rows or fewer bits, or remove a sequence"
 
 
 class Memory(NamedTuple):
@@ -25,12 +25,12 @@ class Memory(NamedTuple):
 
 def out_of_memory(error: BaseException, first: str, what: str, memory: Memory | None) -> str:
     """The message: what was needed, what is free, that nothing has changed, and two remedies."""
-    ways = ways_out(what)
+    found = remedies(what)
     if memory is None:
-        return f"There is not enough memory for this ({first}): {ways}."
+        return f"There is not enough memory for this ({first}): {found}."
     return (
         f"There is not enough memory for {what or 'this'}: {needed_and_free(error, memory)}; all of it was given back, "
-        f"and the session is as it was: {ways}."
+        f"and the session is as it was: {found}."
     )
 
 
@@ -43,9 +43,9 @@ def needed_and_free(error: BaseException, memory: Memory) -> str:
     return free if memory.needed is None else f"at least {size(memory.needed)} more are needed and {free}"
 
 
-def ways_out(what: str) -> str:
+def remedies(what: str) -> str:
     """Two remedies, depending on what was being done."""
-    return WAYS.get(what, OTHER_WAYS)
+    return REMEDIES.get(what, OTHER_REMEDIES)
 
 
 def size(num_bytes: int) -> str:

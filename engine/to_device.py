@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A host tensor on a device. For a GPU it is copied from pinned memory without waiting: an ordinary copy would wait
     for all work queued before it, and the next step could not be launched while this one computes. torch keeps the
     pinned memory until the copy is done."""
@@ -18,12 +18,12 @@ def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return pinned.to(device, non_blocking=True)
 
 
-class Returning:
+class HostNumber:
     """One integer on its way from a device to the host, started when this object is made. Reading a GPU tensor directly
     waits for all queued work, the next step included if it was launched ahead; this waits for the number only."""
 
     def __init__(self, number: torch.Tensor) -> None:
-        self._number, self._has_come = number, None
+        self._number, self._has_arrived = number, None
         if number.device.type != "cuda":
             return
         try:
@@ -31,10 +31,10 @@ class Returning:
         except RuntimeError:  # some systems have none
             return
         self._number = pinned.copy_(number, non_blocking=True)
-        self._has_come = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._has_come.record(torch.cuda.current_stream(number.device))
+        self._has_arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._has_arrived.record(torch.cuda.current_stream(number.device))
 
     def __int__(self) -> int:
-        if self._has_come is not None:
-            self._has_come.synchronize()
+        if self._has_arrived is not None:
+            self._has_arrived.synchronize()
         return int(self._number)

@@ -28,7 +28,7 @@ from engine.spec.presets import cache_preset
 from engine.spec.runners import RUNNERS, RunnerName
 from engine.spec.sampling import NEWEST_DRAWS, Prompt, SamplingParams
 from engine.spec.tuning import fitted
-from engine.to_device import Returning
+from engine.to_device import HostNumber
 from engine.wire.records import StepRecord
 
 RUN_STEPS, WALL_SHARE = 40, 0.03
@@ -183,7 +183,7 @@ def fault_of_strip(session: Session, record: StepRecord) -> str:
     assert logits is not None, "it has been stepped"
     rows = cache.all_newest_rows(part.first_position)
     measured = {name: found.cpu().numpy() for name, found in NewRows.of(rows, 1).measure(rows).items()}
-    new_rows = NewRows.of(rows, 1).told(measured, part.first_position)
+    new_rows = NewRows.of(rows, 1).statistics(measured, part.first_position)
     if record.checksums != checksums_of([part.first_position], [Observation(checksums=new_rows.checksums)]):
         return "the new rows have other checksums"
     likely = likely_tokens(torch.log_softmax(logits.float(), -1)[None])
@@ -235,7 +235,7 @@ class TokenCheck:
         token, rows = torch.ones((), dtype=torch.long, device=self.device), torch.eye(BUSY_SIZE, device=self.device)
         made = rows @ rows  # the first product initialises libraries, which is waited for here
         torch.cuda.synchronize(self.device)
-        returning = Returning(token)
+        returning = HostNumber(token)
         for _ in range(BUSY_PRODUCTS):
             made = made @ rows
         read, is_busy = int(returning), not torch.cuda.current_stream(self.device).query()

@@ -13,7 +13,7 @@ import torch
 
 from engine.cache.stacking import stacked_view
 from engine.errors import InputError
-from engine.to_device import Returning
+from engine.to_device import HostNumber
 from engine.wire.records import Candidate
 
 NUM_CANDIDATES = 20
@@ -39,8 +39,8 @@ class Sample:
         _ = self._returning
 
     @cached_property
-    def _returning(self) -> Returning:
-        return Returning(self.chosen if self.is_choice is None else self.chosen.where(self.is_choice, NO_TOKEN))
+    def _returning(self) -> HostNumber:
+        return HostNumber(self.chosen if self.is_choice is None else self.chosen.where(self.is_choice, NO_TOKEN))
 
     @cached_property
     def token_id(self) -> int:

@@ -15,7 +15,7 @@ from engine.look.packing import Arrays
 from engine.wire.arrays import read_only
 from engine.wire.evictions import NUM_QUANTILES, Eviction, Survivors
 
-TOLD = ("positions", "scores", "quantiles", "on_merit")
+MEASURED = ("positions", "scores", "quantiles", "on_merit")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,17 +40,19 @@ class EvictedInStep:
         return {
             f"{group}.{name}": tensor
             for group, rows in enumerate(self._alike)
-            for name, tensor in zip(TOLD, measured(list(rows.values())), strict=True)
+            for name, tensor in zip(MEASURED, measured(list(rows.values())), strict=True)
         }
 
-    def told(self, arrays: Arrays) -> tuple[Eviction, ...]:
+    def evictions(self, arrays: Arrays) -> tuple[Eviction, ...]:
         """The evictions as records, from the measured arrays on the host."""
         found: dict[int, tuple[Eviction, ...]] = {
             place: (each,) for place, each in enumerate(self.evicted) if isinstance(each, Eviction)
         }
         for group, rows in enumerate(self._alike):
-            numbers = zip(*(arrays[f"{group}.{name}"] for name in TOLD), strict=True)
-            found |= {place: told_of(each, *own) for (place, each), own in zip(rows.items(), numbers, strict=True)}
+            numbers = zip(*(arrays[f"{group}.{name}"] for name in MEASURED), strict=True)
+            found |= {
+                place: layer_evictions(each, *own) for (place, each), own in zip(rows.items(), numbers, strict=True)
+            }
         return tuple(eviction for place in sorted(found) for eviction in found[place])
 
 
@@ -72,7 +74,9 @@ def measured(rows: Sequence[EvictedRows]) -> tuple[torch.Tensor, ...]:
     return stacked("positions"), scores.gather(2, stacked("dropped")), ranked.gather(2, places), num_merit
 
 
-def told_of(rows: EvictedRows, positions: Any, scores: Any, quantiles: Any, on_merit: Any) -> tuple[Eviction, ...]:
+def layer_evictions(
+    rows: EvictedRows, positions: Any, scores: Any, quantiles: Any, on_merit: Any
+) -> tuple[Eviction, ...]:
     """The records of one layer's evictions `[H_kv, E]`: one for each head, or a single one where all heads evicted the
     same."""
     num_merit = int(on_merit)

@@ -28,20 +28,20 @@ LayerRows = tuple[int, torch.Tensor, torch.Tensor | None]
 @dataclass(eq=False)
 class LayerCount:
     """Histogram of K or of V in one layer: `counts` `[bins]` of finite magnitudes, and `peak` `[H_kv, D]`, per channel
-    the finite number farthest from zero. `num_rows` rows are included. `told` caches what was computed from them
+    the finite number farthest from zero. `num_rows` rows are included. `ranges` caches what was computed from them
     (colour limit, largest magnitude, share beyond the limit); None since rows were added."""
 
     counts: npt.NDArray[np.int64]
     peak: npt.NDArray[np.float32]
     num_rows: int
-    told: tuple[float, float, float] | None = None
+    ranges: tuple[float, float, float] | None = None
 
     def add(self, other: LayerCount) -> None:
         """Add the histogram of later rows, in place: both may be views of a `StackedCounts`."""
         self.counts += other.counts
-        take_farther(self.peak, other.peak)
+        update_peak(self.peak, other.peak)
         self.num_rows += other.num_rows
-        self.told = None
+        self.ranges = None
 
     def with_later(self, other: LayerCount) -> LayerCount:
         """A new histogram of these and of later rows."""
@@ -82,13 +82,13 @@ class StackedCounts:
     def add(self, counts: npt.NDArray[np.int64], peak: npt.NDArray[np.float32], num_rows: int) -> None:
         """Add what `counts_of_rows` returned for `num_rows` more rows of each."""
         self._counts += counts
-        take_farther(self._peak, peak)
+        update_peak(self._peak, peak)
         for part in self._parts:
             part.num_rows += num_rows
-            part.told = None
+            part.ranges = None
 
 
-def take_farther(peak: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> None:
+def update_peak(peak: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> None:
     """Replace numbers in `peak` by those in `other` that are farther from zero."""
     np.copyto(peak, other, where=np.abs(other) > np.abs(peak))
 

@@ -35,15 +35,15 @@ MEDIANS = 8.0
 
 def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
     """The colour ranges of some layers, for the window."""
-    work_out(counts)
-    told = np.array([count.told for count in counts], np.float32).reshape(len(counts), 3)
+    compute_ranges(counts)
+    told = np.array([count.ranges for count in counts], np.float32).reshape(len(counts), 3)
     return Magnitudes(*map(read_only_floats, np.ascontiguousarray(told.T)))
 
 
-def work_out(counts: Iterable[LayerCount]) -> None:
+def compute_ranges(counts: Iterable[LayerCount]) -> None:
     """Compute limit, largest magnitude and share beyond the limit of every layer that has none cached. All at once: for
     a few layers the number of operations costs more than the numbers."""
-    open_counts = [count for count in counts if count.told is None]
+    open_counts = [count for count in counts if count.ranges is None]
     if not open_counts:
         return
     stacked = np.array([count.counts for count in open_counts])  # [L, bins]
@@ -56,7 +56,7 @@ def work_out(counts: Iterable[LayerCount]) -> None:
     limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
     clipped = np.where(limit < largest, _share_beyond(stacked, running, edges, limit), 0.0)
     for count, *told in zip(open_counts, limit.tolist(), largest.tolist(), clipped.tolist(), strict=True):
-        count.told = (told[0], told[1], told[2])
+        count.ranges = (told[0], told[1], told[2])
 
 
 def _largest(peaks: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float64]:

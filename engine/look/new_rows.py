@@ -74,7 +74,7 @@ class NewRows:
                 found[f"rows.{number}.{name}"] = numbers.view(len(rows_of), -1, *numbers.shape[1:])
         return found
 
-    def told(self, measured: Arrays, first_position: int) -> ToldRows:
+    def statistics(self, measured: Arrays, first_position: int) -> NewRowStatistics:
         """The measured arrays as statistics for a record. Heads that a layer does not have are NaN."""
         if rows := self.rows_of(measured):
             measured = {name: found.numpy() for name, found in self.measure(rows).items()}
@@ -99,7 +99,7 @@ class NewRows:
                 bad.append(NonFinite(NAMES[part], layer, int(head), position, int(counts[n, head, offset])))  # type: ignore[arg-type]
         stats = RowStats(self.layers, *map(read_only_floats, norms))
         bad.sort(key=lambda each: (each.layer or 0, each.tensor, each.kv_head or 0, each.position))
-        return ToldRows(stats, {layer: wrapped(total) for layer, total in sums.items()}, tuple(bad))
+        return NewRowStatistics(stats, {layer: wrapped(total) for layer, total in sums.items()}, tuple(bad))
 
     def rows_of(self, measured: Arrays) -> dict[int, Pair]:
         """The new rows as they were computed, on the CPU, if `measure` was called `with_rows`."""
@@ -123,7 +123,7 @@ def measured_rows(stacked: torch.Tensor) -> Tensors:
 
 
 @dataclass(frozen=True, eq=False)
-class ToldRows:
+class NewRowStatistics:
     """Statistics of the new rows, the checksum of their bits by layer, and where numbers are not finite."""
 
     stats: RowStats

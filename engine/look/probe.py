@@ -74,7 +74,7 @@ def are_alike(tensors: Sequence[torch.Tensor], num_new: int) -> bool:
     return tensors[0].shape[1] == num_new and all(t.shape == tensors[0].shape for t in tensors)
 
 
-def own_rows(
+def keepable_rows(
     weights: Mapping[int, torch.Tensor], num_tokens: int, num_together: int = 1, *, is_borrowed: bool = False
 ) -> dict[int, torch.Tensor]:
     """The newest query's weights `[H, S]` by layer, in a form that can be kept. `num_together` sequences keep rows of

@@ -178,12 +178,12 @@ def touched(delta: RowDelta, rewritten: range, shape: tuple[int, int], first: in
     return is_touched
 
 
-def room_of(columns: npt.NDArray[np.int64], per_column: int, stop: int) -> npt.NDArray[np.int64]:
+def num_positions_of(columns: npt.NDArray[np.int64], per_column: int, stop: int) -> npt.NDArray[np.int64]:
     """How many positions below `stop` each of these columns covers."""
     return np.clip(stop - columns * per_column, 0, per_column)
 
 
-def missing(row: torch.Tensor) -> torch.Tensor:
+def missing_rows(row: torch.Tensor) -> torch.Tensor:
     """Where a row `[H, S]` of weights has NaN because there was no K and V row to attend to.
 
     A softmax over a NaN is NaN everywhere, and the newest row is always there. So if a head's last weight is a number,
@@ -224,5 +224,5 @@ def without_negative(weights: torch.Tensor) -> Floats:
     return np.where(found < 0, np.float32(np.nan), found) if (found < 0).any() else found
 
 
-def since(began: float) -> float:
+def ms_since(began: float) -> float:
     return (time.perf_counter() - began) * 1e3

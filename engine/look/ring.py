@@ -151,7 +151,7 @@ class ObservationRing:
         self.num_bytes = packing.num_bytes
         return Sent(slot, packing)
 
-    def take_back(self, sent: Sent) -> None:
+    def undo_send(self, sent: Sent) -> None:
         """Discard the newest step, which failed: the next step gets its slot, as the other slots may still be in
         transfer."""
         if sent.slot in self._slots:  # else the slots were replaced after a timeout

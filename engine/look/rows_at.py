@@ -108,8 +108,8 @@ class RowsAt:
         if not self.is_known:
             return "as stored now"
         spec = self.cache.spec
-        is_put_back = self.num_tokens < self.cache.num_tokens and not spec.retention.keeps_all and spec.codec.is_exact
-        return "recorded" if is_put_back else self.live_provenance
+        is_restored = self.num_tokens < self.cache.num_tokens and not spec.retention.keeps_all and spec.codec.is_exact
+        return "recorded" if is_restored else self.live_provenance
 
     def rows(self, layer: int) -> HeldRows | None:
         """The rows of a layer, without those of later tokens; None if it held none."""

@@ -21,17 +21,17 @@ from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.look.probe import entropy_of
 from engine.look.reductions import (
     absent_of,
-    missing,
+    missing_rows,
     most_attended,
+    ms_since,
+    num_positions_of,
     per_cell,
     pooled,
     pooled_weights,
-    room_of,
     scattered,
-    since,
 )
 from engine.look.rows_at import RowsAt, RowSource, chosen, row_at, without
-from engine.look.states import is_now, lying, state_of
+from engine.look.states import is_now, landscape, state_of
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.records import Floats, Ints
@@ -94,7 +94,7 @@ def head_slice(
         count = tile.num_positions
         found = scattered(tile.values[None], tile.positions[None] - tile.first, count, per_column, 1)
         low, high = found.low, found.high
-        absent = read_only_ints(room_of(np.arange(low.shape[1]), per_column, count) - found.held[0])
+        absent = read_only_ints(num_positions_of(np.arange(low.shape[1]), per_column, count) - found.held[0])
     elif tile.values.numel():
         low, high, _ = pooled(tile.values[None], 0, per_column, 1)
     else:
@@ -112,7 +112,7 @@ def head_slice(
         query_heads=tuple(range(request.kv_head * group, (request.kv_head + 1) * group)),
         tensor_label=tensor_label(layer.kind, request.tensor),
         note=missing_note(past, request.layer) or ("" if tile.has_rows else no_rows(layer.kind, is_now(past))),
-        took_ms=since(began),
+        took_ms=ms_since(began),
         absent=absent,
         magnitudes=magnitudes,
         **numbers_of(TileStatistics(tile.values)),
@@ -125,7 +125,7 @@ def state_slice(request: HeadRequest, past: RowsAt) -> HeadSlice | None:
     began, matrix = time.perf_counter(), state_of(past, request.layer, request.kv_head)
     if matrix is None:
         return None
-    values = lying(matrix.values)
+    values = landscape(matrix.values)
     per_column = per_cell(values.shape[0], request.max_columns)
     low, high, _ = pooled(values[None], 0, per_column, 1)
     return HeadSlice(
@@ -139,7 +139,7 @@ def state_slice(request: HeadRequest, past: RowsAt) -> HeadSlice | None:
         query_heads=(),
         tensor_label=matrix.name,
         note="",
-        took_ms=since(began),
+        took_ms=ms_since(began),
         state_shape=matrix.shape,
         **numbers_of(TileStatistics(values)),
     )
@@ -184,7 +184,7 @@ def attention_slice(
         gone = f"The attention of step {request.step} was not measured, or is no longer kept."
         note = gone if layer.num_heads else no_rows(layer.kind)
     else:
-        row, base = placed(row, layer, query_position)
+        row, base = held_columns(row, layer, query_position)
         end = base + row.shape[1]
         stop = end if request.stop is None else min(request.stop, end)
         first = min(max(request.start, base), max(base, stop - 1))
@@ -192,7 +192,7 @@ def attention_slice(
         held = row.float()
         shown = slice(first - base, stop - base)
         if bool(held.isnan().any()):
-            is_gone = missing(held)
+            is_gone = missing_rows(held)
             filled = held.masked_fill(is_gone, -1.0)
             absent = absent_of(is_gone[:, shown], per_column)
         else:
@@ -210,7 +210,7 @@ def attention_slice(
         group_size=group,
         query_position=query_position,
         note=note,
-        took_ms=since(began),
+        took_ms=ms_since(began),
         absent=absent,
         top_positions=top_positions,
         top_weights=top_weights,
@@ -218,7 +218,7 @@ def attention_slice(
     )
 
 
-def placed(row: torch.Tensor, layer: LayerGeometry, query_position: int) -> tuple[torch.Tensor, int]:
+def held_columns(row: torch.Tensor, layer: LayerGeometry, query_position: int) -> tuple[torch.Tensor, int]:
     """Weights `[H, S]` without the columns for which the layer has no rows, and the position of the first column: a
     cross layer has rows of the source only, any other layer up to the query."""
     if layer.kind == "cross":
@@ -243,7 +243,7 @@ def row_slice(request: RowRequest, past: RowsAt, geometry: CacheGeometry) -> Row
     note = past.half.note if past.half is not None and request.position >= past.half.had else ""
     note = note or ("" if layers else f"Position {request.position} is not in the cache.")
     return RowSlice(
-        request, past.provenance, dtype, tuple(layers), tuple(keys), tuple(values), note, since(began),
+        request, past.provenance, dtype, tuple(layers), tuple(keys), tuple(values), note, ms_since(began),
         tuple(dropped) if any(dropped) else (),
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ def state_of(past: RowsAt, layer: int, number: int) -> StateMatrix | None:
 
 
 @torch.inference_mode()
-def lying(values: torch.Tensor) -> torch.Tensor:
+def landscape(values: torch.Tensor) -> torch.Tensor:
     """A matrix as `[columns, rows]` of a picture, with its longer side horizontal."""
     values = values.float()
     return values.mT if values.shape[0] < values.shape[1] else values
@@ -46,7 +46,7 @@ def lying(values: torch.Tensor) -> torch.Tensor:
 @torch.inference_mode()
 def state_picture(layer: int, matrix: StateMatrix) -> StatePicture:
     """The thumbnail of one part of a state."""
-    values = lying(matrix.values)
+    values = landscape(matrix.values)
     columns, rows = values.shape
     low, high, _ = pooled(values[None], 0, per_cell(columns, MOST_COLUMNS), per_cell(rows, MOST_ROWS))
     largest = float(values.nan_to_num(0.0, 0.0, 0.0).abs().max()) if values.numel() else 0.0

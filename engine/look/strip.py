@@ -46,7 +46,7 @@ class Measured:
     packed: torch.Tensor
     logprobs: torch.Tensor
 
-    def kept(self) -> Measured:
+    def clone(self) -> Measured:
         """A copy, which the next forward does not overwrite."""
         return Measured(self.layout, self.packed.clone(), self.logprobs.clone())
 

@@ -18,15 +18,15 @@ from engine.cache.contract import HeldRows, Pair
 from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import LayerCount
-from engine.look.magnitudes import magnitudes_of, of_pair, work_out
+from engine.look.magnitudes import compute_ranges, magnitudes_of, of_pair
 from engine.look.reductions import (
     cells_of,
     fill_cells,
+    ms_since,
+    num_positions_of,
     per_cell,
     pooled,
-    room_of,
     rows_in,
-    since,
     touched,
 )
 from engine.look.rows_at import RowsAt, holders, rewrites
@@ -78,7 +78,7 @@ def appended_wall(
     fill_cells(low, high, new, size, piece.dims_per_row, first_column)
     places = np.indices(shape[:3]).reshape(3, -1)
     places[2] += first_column
-    work_out(count for of_tensor in counts.values() for count in of_tensor.values())  # K and V at once
+    compute_ranges(count for of_tensor in counts.values() for count in of_tensor.values())  # K and V at once
     told = [magnitudes_of([counts[tensor][layer] for layer in piece.layers]) for tensor in counts]
     shown = replace(
         piece,
@@ -86,7 +86,7 @@ def appended_wall(
         low=read_only_floats(low.reshape(-1, shape[3])),
         high=read_only_floats(high.reshape(-1, shape[3])),
         num_tokens=request.num_tokens,
-        took_ms=since(began),
+        took_ms=ms_since(began),
         magnitudes=told[0] if told else piece.magnitudes,
         other_magnitudes=told[1] if len(told) > 1 else None if told else piece.other_magnitudes,
     )
@@ -144,7 +144,7 @@ def changed_wall(
         magnitudes=magnitudes[0],
         other_magnitudes=magnitudes[1],
         states=() if has_no_size(request) else state_pictures(past, geometry),
-        took_ms=since(began),
+        took_ms=ms_since(began),
     )
     return CellUpdate(shown, places, grid.num_columns, holders_at=holders_at)
 
@@ -202,7 +202,7 @@ def appended_head(
         high=read_only_floats(high[0]),
         positions=piece.positions[:1],
         magnitudes=magnitudes_of([count]) if count is not None else piece.magnitudes,
-        took_ms=since(began),
+        took_ms=ms_since(began),
         **({} if statistics is None else numbers_of(statistics)),
     )
     return CellUpdate(shown, read_only_ints(np.arange(first_column, num_columns)[None]), num_columns)
@@ -245,9 +245,9 @@ def changed_head(
         low=read_only_floats(cells.low),
         high=read_only_floats(cells.high),
         positions=read_only_ints(np.array([tile.first])),
-        absent=read_only_ints(room_of(columns, size, count) - cells.held) if is_scattered else None,
+        absent=read_only_ints(num_positions_of(columns, size, count) - cells.held) if is_scattered else None,
         magnitudes=magnitudes,
-        took_ms=since(began),
+        took_ms=ms_since(began),
         **(numbers_of(TileStatistics(tile.values)) if is_counted else {}),
     )
     return CellUpdate(shown, read_only_ints(columns[None]), num_columns, num_removed)

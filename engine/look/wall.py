@@ -18,11 +18,11 @@ from engine.look.reductions import (
     Flags,
     cells_of,
     fill_cells,
+    ms_since,
+    num_positions_of,
     per_cell,
-    room_of,
     rows_in,
     scattered,
-    since,
     touched,
 )
 from engine.look.rows_at import RowsAt, chosen, holders, places_of, rewrites, slots_of, writes_rows_once
@@ -158,7 +158,7 @@ def wall_of(
         tokens_per_column=cells.grid.per_column,
         dims_per_row=cells.grid.per_row,
         note=note_of(held, request, past, geometry),
-        took_ms=since(began),
+        took_ms=ms_since(began),
         absent=read_only_ints(cells.absent) if lacks_rows else None,
         holders=holders(held.values(), np.arange(request.num_tokens)) if lacks_rows else None,
         magnitudes=magnitudes[0],
@@ -225,7 +225,7 @@ def fill_absent(cells: WallCells, held: Mapping[int, HeldRows], request: WallReq
 
 def missing_from(held: Ints, columns: Ints, request: WallRequest, grid: WallGrid) -> Ints:
     """How many positions of these columns have no row."""
-    return read_only_ints(np.maximum(room_of(columns, grid.per_column, request.num_tokens) - held, 0))
+    return read_only_ints(np.maximum(num_positions_of(columns, grid.per_column, request.num_tokens) - held, 0))
 
 
 # ---- what a step changed -----------------------------------------------------------------------------------------

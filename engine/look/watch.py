@@ -67,7 +67,7 @@ class Watcher:
         """Watch these pictures and no others; returns those that are new, whole."""
         before = {picture.watched: picture for picture in self._pictures}
         self._pictures = [before.get(watched, WatchedPicture(watched)) for watched in pictures]
-        return self._sent(session, [picture for picture in self._pictures if picture.piece is None])
+        return self._updates_for(session, [picture for picture in self._pictures if picture.piece is None])
 
     def take_failures(self) -> list[tuple[int, Exception]]:
         """The pictures that failed since the last call, by id, with their errors: these are no longer watched."""
@@ -85,7 +85,7 @@ class Watcher:
         self._previous.clear()
         self._is_late = self._is_uncounted = False
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """After a failed or suspended step, send every picture whole the next time: the rows may not be those that were
         sent."""
         for picture in self._pictures:
@@ -93,14 +93,14 @@ class Watcher:
 
     def at_phase(self, session: Session) -> list[Slice | SliceUpdate]:
         """Every picture, whole, of a step that is suspended."""
-        self.doubt()
+        self.invalidate()
         self._is_late, self._shows_half = False, True
-        return self._sent(session, self._pictures)
+        return self._updates_for(session, self._pictures)
 
     def undone(self, session: Session) -> list[Slice | SliceUpdate]:
         """After a step that failed or was given up: if a part of it was shown, every picture as it was before it."""
-        self.doubt()
-        found = self._sent(session, self._pictures) if self._shows_half else []
+        self.invalidate()
+        found = self._updates_for(session, self._pictures) if self._shows_half else []
         self._shows_half = False
         return found
 
@@ -115,7 +115,7 @@ class Watcher:
                 picture.cache = None
         if self._shows_half:  # rows were shown that have since been quantised or evicted
             self._shows_half = False
-            self.doubt()
+            self.invalidate()
         self._is_late = True
         if is_last:
             return self.catch_up(session)
@@ -130,7 +130,7 @@ class Watcher:
 
     def _catch_up(self, session: Session, *, is_counted: bool) -> list[Slice | SliceUpdate]:
         began = self._cost()  # CPU time of this thread: wall time would include other processes
-        found = self._sent(session, self._pictures, is_counted=is_counted)
+        found = self._updates_for(session, self._pictures, is_counted=is_counted)
         now, cost_s = self._clock(), self._cost() - began
         is_behind = now - self._due > self._interval_s
         regular = now + self._interval_s if is_behind else self._due + self._interval_s
@@ -140,7 +140,7 @@ class Watcher:
         self._is_late, self._is_uncounted = False, not is_counted
         return found
 
-    def _sent(
+    def _updates_for(
         self, session: Session, pictures: list[WatchedPicture], *, is_counted: bool = True
     ) -> list[Slice | SliceUpdate]:
         """What is to be sent of each picture; one that fails does not stop the others."""
@@ -149,14 +149,14 @@ class Watcher:
         changes = functools.cache(lambda seen, since: seen.changes_since(since))  # shared by several pictures
         for picture in pictures:
             try:
-                found += self._news_of(session, picture, changes, is_counted=is_counted)
+                found += self._update_for(session, picture, changes, is_counted=is_counted)
             except Exception as error:
                 failed.append(picture)
                 self._failures.append((picture.watched.id, error))
         self._pictures = [picture for picture in self._pictures if picture not in failed]
         return found
 
-    def _news_of(
+    def _update_for(
         self, session: Session, picture: WatchedPicture, changes: Changes, *, is_counted: bool
     ) -> Iterator[Slice | SliceUpdate]:
         request = self._request_now(session, picture.watched)
@@ -197,13 +197,13 @@ def request_now(watched: Watched, count: int, last_step: int | None, previous: i
             before = (request.previous_tokens if previous is None else previous) if request.change else count
             return replace(request, num_tokens=count, previous_tokens=min(before, count))
         case HeadRequest():
-            start, stop = moved(request.start, request.stop, count, extent)
+            start, stop = span_of(request.start, request.stop, count, extent)
             return within(replace(request, num_tokens=count, start=start, stop=stop), count)
         case AttentionRequest():
             step = last_step if last_step is not None else request.step
             if extent == "all":
                 return replace(request, step=step, start=0, stop=None)
-            start, stop = moved(request.start, request.stop or count, count, extent)
+            start, stop = span_of(request.start, request.stop or count, count, extent)
             return replace(request, step=step, start=start, stop=stop)
         case RowRequest():
             return replace(request, num_tokens=count) if request.position < count else None
@@ -214,7 +214,7 @@ def request_now(watched: Watched, count: int, last_step: int | None, previous: i
             return replace(request, num_tokens=count, step=step)
 
 
-def moved(start: int, stop: int, count: int, extent: str) -> tuple[int, int]:
+def span_of(start: int, stop: int, count: int, extent: str) -> tuple[int, int]:
     """The positions `start … stop` of a picture when its sequence has `count` tokens."""
     if extent == "all":
         return 0, count

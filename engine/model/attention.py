@@ -123,13 +123,13 @@ def attention(
         attention_mask = without_hidden(attention_mask, hidden, query, key.shape[2], num_new)
     if is_open or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
         pieces = weights_in_pieces(query, key, attention_mask, scale, softcap, s_aux)
-        read = [read_by(weights, value) for weights in reported(pieces, probe, layer)]
+        read = [weighted_values(weights, value) for weights in record_pieces(pieces, probe, layer)]
         return read[0] if len(read) == 1 else torch.cat(read, 1), None
     output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, **kwargs)
     if probe is not None and probe.wants_more:
         count = probe.num_watched(num_queries)
         last = None if attention_mask is None else attention_mask[:, :, -count:]
-        for _ in reported(weights_in_pieces(query[:, :, -count:], key, last, scale, None, None), probe, layer):
+        for _ in record_pieces(weights_in_pieces(query[:, :, -count:], key, last, scale, None, None), probe, layer):
             pass
     elif probe is not None:
         mask = None if attention_mask is None else attention_mask[:, :, -1]
@@ -158,7 +158,7 @@ def layer_of(module: torch.nn.Module) -> int:
     return layer
 
 
-def reported(pieces: Iterable[torch.Tensor], probe: Probe | None, layer: int) -> Iterator[torch.Tensor]:
+def record_pieces(pieces: Iterable[torch.Tensor], probe: Probe | None, layer: int) -> Iterator[torch.Tensor]:
     """Pass weights on, piece by piece, and record each piece in the probe."""
     for number, weights in enumerate(pieces):
         if probe is not None:
@@ -194,7 +194,7 @@ def parts_of(rows: Rows) -> Sequence[torch.Tensor]:
     return [piece for part in parts for piece in torch.split(part, COPIED_ROWS, 2)]
 
 
-def read_by(weights: torch.Tensor, value: Rows) -> torch.Tensor:
+def weighted_values(weights: torch.Tensor, value: Rows) -> torch.Tensor:
     """Attention output `[B, T, H, D_v]` for weights `[B, H, T, S]`. Values are read once per kv head: the query heads
     of a group are rows of one product."""
     batch, heads, queries, tokens = weights.shape

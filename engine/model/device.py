@@ -107,7 +107,7 @@ def described(device: torch.device) -> Device:
     free, total = free_and_total(device)
     is_cpu = device.type == "cpu"
     label, threads = (_cpu_label(), os.cpu_count() or 1) if is_cpu else (_gpu_label(device), 0)
-    return Device(str(device), label, total, free, lacks(device), threads)
+    return Device(str(device), label, total, free, missing_dtypes(device), threads)
 
 
 def _gpu_label(device: torch.device) -> str:
@@ -124,7 +124,7 @@ def _cpu_label() -> str:
     return platform.processor() or platform.machine() or "CPU"
 
 
-def lacks(device: torch.device) -> tuple[str, ...]:
+def missing_dtypes(device: torch.device) -> tuple[str, ...]:
     """The dtypes in which the device does not compute."""
     return tuple(name for name in TRIED_DTYPES if not computes_in(device, getattr(torch, name)))
 

@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.memory import free_bytes, give_back
+from engine.memory import free_bytes, release_memory
 from engine.model.adapter import WEIGHTS as ADAPTER_FILE
 from engine.model.device import Placement, place, split_devices
 from engine.model.source import ModelSource, find_source
@@ -111,11 +111,11 @@ def is_tiny(config: Any) -> bool:
     return isinstance(layers, int) and isinstance(hidden, int) and layers * hidden * hidden < TINY
 
 
-def no_room(spec: ModelSpec, *, has_present: bool) -> str:
+def out_of_memory_text(spec: ModelSpec, *, has_present: bool) -> str:
     """The message for a model for which memory ran out while loading; frees what was loaded of it."""
     source = find_source(spec, lambda label, done, total: None)
     placement = placement_of(spec, source)
-    give_back(placement.device)
+    release_memory(placement.device)
     dtype = str(placement.dtype).removeprefix("torch.")
     needed = weight_bytes(tensors_of(source, is_coded=placement.weights != "stored"), dtype, placement.weights)
     other = "unload the present model first" if has_present else "take a smaller model"

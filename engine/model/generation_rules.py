@@ -26,7 +26,7 @@ from transformers import (
 )
 
 
-def ruled(
+def apply_generation_rules(
     generation: Any, logits: torch.Tensor, source: Sequence[int], decoded: Sequence[int], max_length: int
 ) -> torch.Tensor | None:
     """Logits `[V]` of the token after `decoded`, processed as `generate` does for a text of at most `max_length`

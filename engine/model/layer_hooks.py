@@ -9,28 +9,28 @@ from typing import Any
 import torch
 
 from engine.model.encoder import has_encoder
-from engine.model.runners.decoder import Passed
+from engine.model.runners.decoder import LayerCallback
 
 
 @contextmanager
-def marked_layers(model: Any, mark: Callable[[], None] | None) -> Iterator[None]:
-    """While this context is open, call `mark` before every module with a `layer_idx`."""
+def heartbeat_at_layers(model: Any, heartbeat: Callable[[], None] | None) -> Iterator[None]:
+    """While this context is open, call `heartbeat` before every module with a `layer_idx`."""
     with ExitStack() as hooks:
-        if mark is not None:
+        if heartbeat is not None:
             for layer in (module for module in model.modules() if hasattr(module, "layer_idx")):
-                hooks.callback(layer.register_forward_pre_hook(lambda *_: mark()).remove)
+                hooks.callback(layer.register_forward_pre_hook(lambda *_: heartbeat()).remove)
         yield
 
 
 @contextmanager
-def followed_layers(model: Any, passed: Passed | None) -> Iterator[None]:
-    """While this context is open, call `passed` after every layer of a model, with the layer's index and output."""
+def call_after_layers(model: Any, on_layer: LayerCallback | None) -> Iterator[None]:
+    """While this context is open, call `on_layer` after every layer of a model, with the layer's index and output."""
     with ExitStack() as hooks:
-        if passed is not None:
+        if on_layer is not None:
             for index, layer in layers_by_index(model.get_decoder() if has_encoder(model) else model).items():
 
                 def behind(_module: Any, _inputs: Any, output: Any, index: int = index) -> None:
-                    passed(index, output[0] if isinstance(output, tuple) else output)
+                    on_layer(index, output[0] if isinstance(output, tuple) else output)
 
                 hooks.callback(layer.register_forward_hook(behind).remove)
         yield

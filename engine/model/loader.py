@@ -26,17 +26,17 @@ from engine.model.attention import register
 from engine.model.device import Placement
 from engine.model.encoder import arguments_of, attentions_of, has_encoder, number_attention, start_id
 from engine.model.forecast import check_fits, placement_of
-from engine.model.generation_rules import ruled
-from engine.model.layer_hooks import followed_layers, layers_by_index, marked_layers
+from engine.model.generation_rules import apply_generation_rules
+from engine.model.layer_hooks import call_after_layers, heartbeat_at_layers, layers_by_index
 from engine.model.progress import LoadProgress, num_tensors
 from engine.model.runners.attending import HiddenRows, right_aligned
-from engine.model.runners.decoder import Passed
+from engine.model.runners.decoder import LayerCallback
 from engine.model.runners.pages import PagedAttention, why_not_in_place
 from engine.model.runners.runners import Runners
 from engine.model.source import ModelSource, find_source, fingerprint, text_fingerprint
 from engine.model.split import layer_devices
 from engine.model.surprisal import Surprisal, head_of, last_hidden
-from engine.model.tokenizer import beside, find_tokenizer, special_ids
+from engine.model.tokenizer import find_tokenizer, folder_beside_config, special_ids
 from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
 from engine.model.weights import held_bytes
 from engine.predict.capacity import context_length, num_source
@@ -48,8 +48,8 @@ from engine.wire.status import ModelInfo
 class LoadedModel:
     """A model ready to step, its tokenizer if it has one, and what is known about it.
 
-    `has_head_apart`: logits can be computed from the last layer's output alone, later or of some rows. `mark` is called
-    between the layers of a forward that has no `check`, so that whoever waits for it sees that it progresses.
+    `has_head_apart`: logits can be computed from the last layer's output alone, later or of some rows. `heartbeat` is
+    called between the layers of a forward that has no `check`, so that whoever waits for it sees that it progresses.
     """
 
     info: ModelInfo
@@ -62,7 +62,7 @@ class LoadedModel:
     takes_positions: bool
     has_head_apart: bool
     runners: Runners
-    mark: Callable[[], None] | None = None
+    heartbeat: Callable[[], None] | None = None
 
     @property
     def devices(self) -> list[torch.device]:
@@ -78,7 +78,7 @@ class LoadedModel:
         """The token with which the decoder starts; None without an encoder."""
         return start_id(self.model) if has_encoder(self.model) else None
 
-    def ruled(
+    def apply_generation_rules(
         self, logits: torch.Tensor, fed: Sequence[int], num_prompt_tokens: int, max_new_tokens: int | None
     ) -> torch.Tensor | None:
         """Logits `[V]` of the token after the tokens `fed`, processed by the generation config of an encoder-decoder;
@@ -87,7 +87,7 @@ class LoadedModel:
             return None
         count, longest = num_source(self.info.geometry, num_prompt_tokens), self.max_length
         longest = longest if max_new_tokens is None else min(longest, 1 + max_new_tokens)
-        return ruled(self.model.generation_config, logits, fed[:count], fed[count:], longest)
+        return apply_generation_rules(self.model.generation_config, logits, fed[:count], fed[count:], longest)
 
     @cached_property
     def end_ids(self) -> frozenset[int]:
@@ -106,7 +106,7 @@ class LoadedModel:
         padding: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         check: Callable[[], None] | None = None,
-        passed: Passed | None = None,
+        on_layer: LayerCallback | None = None,
         hidden_rows: HiddenRows | None = None,
         lengths: Sequence[int] | None = None,
         strip: Strip | None = None,
@@ -119,15 +119,15 @@ class LoadedModel:
         For several sequences in pages, `lengths` are their numbers of tokens so far, and T is 1. In any other batch
         `padding` `[B, S + T]` is 0 at rows that are not read, and `position_ids` `[B, T]` are the positions of its
         tokens. `check` is called in every layer whose attention is ours and raises to end the forward; what that has
-        written to the cache stays there. `passed` is called after every layer. `hidden_rows` `[H_kv, S]` by layer are
+        written to the cache stays there. `on_layer` is called after every layer. `hidden_rows` `[H_kv, S]` by layer are
         rows of the cache that no query reads; only for models whose attention is ours.
         """
-        check = check or self.mark
-        hidden_rows = self._also_where_shared(hidden_rows)
+        check = check or self.heartbeat
+        hidden_rows = self._with_sharing_layers(hidden_rows)
         pages = None
         if padding is None:
             pages = self.runners.pages.reader(cache)
-            asked = (ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages, strip)
+            asked = (ids, cache, probe, surprisal, check, on_layer, hidden_rows, lengths, pages, strip)
             found = self.runners.forward(*asked, self._plain_forward)
             if found is not None:
                 return found
@@ -149,10 +149,10 @@ class LoadedModel:
             arguments.update(probe=probe, check=check, hidden_rows=hidden_rows, pages=pages)
         elif probe is not None and self.info.geometry.attention_layers:
             arguments["output_attentions"] = True
-        mark = None if self.info.captures_attention else self.mark
+        heartbeat = None if self.info.captures_attention else self.heartbeat
         with (
-            marked_layers(self.model, mark),
-            followed_layers(self.model, passed),
+            heartbeat_at_layers(self.model, heartbeat),
+            call_after_layers(self.model, on_layer),
             last_hidden(self.model, reads_hidden) as seen,
         ):
             output = self.model(None if isinstance(cache, SourceCache) else ids, **arguments)
@@ -161,7 +161,7 @@ class LoadedModel:
         elif surprisal is not None:
             surprisal.read(seen[0].last_hidden_state, head_of(self.model, seen[0]), check)
         if "output_attentions" in arguments:
-            self._note_reported(output, probe)
+            self._record_returned_weights(output, probe)
         logits: torch.Tensor = output.logits
         return logits[:, -1:]
 
@@ -179,15 +179,15 @@ class LoadedModel:
             arguments["output_attentions"] = True
         output = self.model(tokens, **arguments)
         if "output_attentions" in arguments:
-            self._note_reported(output, probe)
+            self._record_returned_weights(output, probe)
         return output.logits[:, -1:]  # type: ignore[no-any-return]
 
-    def _note_reported(self, output: Any, probe: Probe | None) -> None:
+    def _record_returned_weights(self, output: Any, probe: Probe | None) -> None:
         """Record in the probe the newest query's weights that the model itself returns."""
         for layer, row in zip(self.info.geometry.attention_layers, attentions_of(output), strict=False):
             probe.weights[layer.index] = row[:, :, -1].float()  # type: ignore[union-attr]
 
-    def _also_where_shared(self, hidden_rows: HiddenRows | None) -> HiddenRows | None:
+    def _with_sharing_layers(self, hidden_rows: HiddenRows | None) -> HiddenRows | None:
         """The hidden rows, also for layers that read the rows of another layer."""
         if not hidden_rows:
             return None
@@ -213,7 +213,7 @@ class LoadedModel:
             arguments["logits_to_keep"], rows = rows, slice(None)
         self.model.set_attn_implementation(self.native_attention)
         try:
-            with marked_layers(self.model, self.mark):
+            with heartbeat_at_layers(self.model, self.heartbeat):
                 if isinstance(record, SourceCache):
                     arguments |= arguments_of(self.model, ids, record)
                 tokens = None if isinstance(record, SourceCache) else ids
@@ -230,8 +230,8 @@ def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | Non
     transformers_logging.set_verbosity_error()
     report = progress or (lambda label, done, total: None)
     source = find_source(spec, report)
-    with LoadProgress(report).told() as told:
-        return _loaded(spec, source, told)
+    with LoadProgress(report).reporting() as progress_now:
+        return _loaded(spec, source, progress_now)
 
 
 def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> LoadedModel:
@@ -331,5 +331,5 @@ def describe(
         weights=placement.weights,
         why_device=placement.why_device,
         layer_devices=layer_devices(layers_by_index(model)),
-        text_fingerprint=text_fingerprint(source.folder or beside(spec)) if tokenizer is not None else "",
+        text_fingerprint=text_fingerprint(source.folder or folder_beside_config(spec)) if tokenizer is not None else "",
     )

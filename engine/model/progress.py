@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from engine.errors import Cancelled
 
 ReportProgress = Callable[[str, int, int | None], None]
-TOLD_EVERY_S = 0.02
+REPORT_EVERY_S = 0.02
 
 
 class LoadProgress(TorchFunctionMode):
@@ -33,16 +33,16 @@ class LoadProgress(TorchFunctionMode):
         self._label = ""
         self._done = 0
         self._total: int | None = None
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._cancelled: Cancelled | None = None
 
     def begin(self, label: str, total: int | None = None) -> None:
         """Start a phase named `label` of `total` tensors (None: unknown)."""
-        self._label, self._done, self._total, self._told_at = label, 0, total, 0.0
-        self._tell()
+        self._label, self._done, self._total, self._reported_at = label, 0, total, 0.0
+        self._report_now()
 
     @contextmanager
-    def told(self) -> Iterator[LoadProgress]:
+    def reporting(self) -> Iterator[LoadProgress]:
         """Report while this context is open. If `report` has raised `Cancelled`, the context ends with it, whatever a
         library made of it."""
         hook = register_module_parameter_registration_hook(self._on_parameter)
@@ -57,7 +57,7 @@ class LoadProgress(TorchFunctionMode):
         self._check_uncancelled()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._tell()
+        self._report_now()
         return func(*args, **(kwargs or {}))
 
     def _on_parameter(self, module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
@@ -66,10 +66,10 @@ class LoadProgress(TorchFunctionMode):
         if parameter is not None and parameter.device.type != "meta":
             self._done += 1
 
-    def _tell(self) -> None:
+    def _report_now(self) -> None:
         self._check_uncancelled()
-        if self._label and time.monotonic() - self._told_at > TOLD_EVERY_S:
-            self._told_at = time.monotonic()
+        if self._label and time.monotonic() - self._reported_at > REPORT_EVERY_S:
+            self._reported_at = time.monotonic()
             done = self._done if self._total is None else min(self._done, self._total)
             try:
                 self._report(self._label, done, self._total)

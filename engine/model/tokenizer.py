@@ -21,7 +21,7 @@ def find_tokenizer(spec: ModelSpec, source: ModelSource) -> tuple[PreTrainedToke
 
     With a config alone, a tokenizer that cannot be read is only noted: the model's cache can be inspected without it.
     """
-    folder = source.folder or beside(spec)
+    folder = source.folder or folder_beside_config(spec)
     try:
         found = load_tokenizer(folder) if folder is not None else None
     except InputError as error:
@@ -31,7 +31,7 @@ def find_tokenizer(spec: ModelSpec, source: ModelSource) -> tuple[PreTrainedToke
     return found, "" if found is not None else "no tokenizer: prompts are token ids"
 
 
-def beside(spec: ModelSpec) -> Path | None:
+def folder_beside_config(spec: ModelSpec) -> Path | None:
     """The folder of a config that is loaded without weights, which may hold its tokenizer; None for any other model."""
     return spec.shape_config.parent if spec.shape_config is not None else None
 

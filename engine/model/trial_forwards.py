@@ -16,7 +16,7 @@ from engine.errors import is_of_machine
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.encoder import arguments_of, has_encoder
-from engine.model.runners.decoder import FusedDecoder, is_alike
+from engine.model.runners.decoder import FusedDecoder, has_llama_structure
 from engine.model.surprisal import head_of, last_hidden
 from engine.predict.capacity import context_length
 
@@ -38,14 +38,14 @@ def runs_through_registry(model: Any) -> bool:
             if has_encoder(model):
                 cache = SourceCache(DynamicCache(config=decoder_config(model.config)), 1)
                 model(**arguments_of(model, ids, cache), probe=probe)
-                return len(probe.rows()) == len(cache.layers) or leave(model, native)
+                return len(probe.rows()) == len(cache.layers) or restore_attention(model, native)
             model(ids, past_key_values=DynamicCache(config=model.config), use_cache=True, probe=probe)
     except (TypeError, ValueError, AttributeError):
-        return leave(model, native)
-    return bool(probe.rows()) or leave(model, native)
+        return restore_attention(model, native)
+    return bool(probe.rows()) or restore_attention(model, native)
 
 
-def leave(model: Any, native: str) -> bool:
+def restore_attention(model: Any, native: str) -> bool:
     """Restore the model's own attention, and return False."""
     model.set_attn_implementation(native)
     return False
@@ -68,7 +68,7 @@ def is_head_apart(model: Any) -> bool:
 def decoder_of(model: Any, geometry: CacheGeometry) -> FusedDecoder | None:
     """The fused decoder of a model; None unless the model has its structure and both agree to the last bit, on one
     token. Which other forwards it takes over (chunks, batches) is decided by trying these as well."""
-    if not is_alike(model) or any(layer.kind != "full" or layer.window for layer in geometry.layers):
+    if not has_llama_structure(model) or any(layer.kind != "full" or layer.window for layer in geometry.layers):
         return None
     if model.get_input_embeddings().num_embeddings < 2:
         return None  # its only token may be padding, whose embedding is zero and tells nothing
@@ -77,8 +77,8 @@ def decoder_of(model: Any, geometry: CacheGeometry) -> FusedDecoder | None:
             decoder = FusedDecoder(model, is_joined)
             if agrees(decoder, model, geometry, 1):
                 decoder.takes_chunks = agrees(decoder, model, geometry, PROBE_ROWS)
-                decoder.puts_off = decoder.takes_chunks and agrees_later(decoder, model, geometry)
-                decoder.takes_batches = agrees_apart(decoder, model, geometry)
+                decoder.defers_last_layer = decoder.takes_chunks and agrees_when_deferred(decoder, model, geometry)
+                decoder.takes_batches = agrees_by_sequence(decoder, model, geometry)
                 return decoder
     except (AttributeError, RuntimeError) as error:  # a model with the same modules, connected differently
         if is_of_machine(error):
@@ -101,7 +101,7 @@ def agrees(decoder: FusedDecoder, model: Any, geometry: CacheGeometry, count: in
 
 
 @torch.inference_mode()
-def agrees_later(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> bool:
+def agrees_when_deferred(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> bool:
     """Whether a last layer computed later gives the same output for a few tokens, within rounding, and the same rows in
     the cache, to the last bit."""
     ids = torch.arange(1, PROBE_ROWS + 1, device=model.device)[None] % model.get_input_embeddings().num_embeddings
@@ -117,7 +117,7 @@ def agrees_later(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> 
 
 
 @torch.inference_mode()
-def agrees_apart(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> bool:
+def agrees_by_sequence(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> bool:
     """Whether both give the same result for the next tokens of several sequences, each over rows of noise."""
     ids = torch.arange(1, BATCH + 1, device=model.device)[:, None] % model.get_input_embeddings().num_embeddings
     start = context_length(geometry) - 1
@@ -128,7 +128,7 @@ def agrees_apart(decoder: FusedDecoder, model: Any, geometry: CacheGeometry) -> 
         return list(zip(*(part.split(1) for part in rows), strict=True))
 
     logits = model(ids, past_key_values=cache, use_cache=True, position_ids=torch.full_like(ids, start)).logits
-    hidden = decoder.hidden_apart(ids, append, None, [start] * BATCH)
+    hidden = decoder.hidden_by_sequence(ids, append, None, [start] * BATCH)
     return torch.equal(decoder.head(hidden), logits) and same_rows(mine, cache)
 
 

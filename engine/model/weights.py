@@ -63,7 +63,7 @@ def key_name(key: str | tuple[Any, ...]) -> str:
 
 def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | None) -> Any:
     """A model of random weights for a config, the same every time."""
-    with refusing(source), torch.random.fork_rng(devices=[]):
+    with as_input_errors(source), torch.random.fork_rng(devices=[]):
         torch.manual_seed(SHAPE_SEED)
         return auto_class(config).from_config(
             config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
@@ -72,12 +72,12 @@ def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | N
 
 def placed(model: Any, placement: Placement, source: str) -> Any:
     """Move a model that was built in main memory to its devices, and quantise its weights as asked."""
-    with refusing(source):
+    with as_input_errors(source):
         return coded(dispatched(model, placement), placement)
 
 
 @contextmanager
-def refusing(source: str) -> Iterator[None]:
+def as_input_errors(source: str) -> Iterator[None]:
     """Turn exceptions of building a model into an `InputError` with one sentence."""
     try:
         yield

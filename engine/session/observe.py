@@ -19,8 +19,8 @@ from engine.look.packing import Arrays, Packing
 from engine.look.probe import (
     attention_measures,
     attention_summary,
+    keepable_rows,
     nan_where_dropped,
-    own_rows,
     row_checksums,
     wrapped,
 )
@@ -84,7 +84,7 @@ def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captu
     ):
         cache = forward.work.live.cache
         tensors |= surprisal_measure(forward) | (next(candidates) if choice is not None else {})
-        weights = own_rows(forward.weights, place[1], forward.num_together, is_borrowed=forward.is_borrowed)
+        weights = keepable_rows(forward.weights, place[1], forward.num_together, is_borrowed=forward.is_borrowed)
         if not known:
             tensors |= attention_measures(weights, place[1], cache.num_source)
         attention = {i: nan_where_dropped(row, cache.positions(i)) for i, row in weights.items()}
@@ -135,7 +135,7 @@ def observation_of(measured: ObservedStep, arrays: Arrays, choice: Sample | None
     non_finite: tuple[NonFinite, ...] = ()
     checksums, rows = measured.checksums, dict[int, Pair]()
     if measured.new_rows is not None:
-        told_rows = measured.new_rows.told(arrays, measured.first_position)
+        told_rows = measured.new_rows.statistics(arrays, measured.first_position)
         stats, non_finite, checksums = told_rows.stats, told_rows.non_finite, told_rows.checksums
         rows = measured.new_rows.rows_of(arrays)
     following = next_token(arrays, choice.token_id, text_of) if choice and IDS in arrays else None

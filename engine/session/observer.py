@@ -88,7 +88,7 @@ class Observer:
     def discard(self, measuring: PendingMeasures) -> None:
         """Discard the measurements of a step that failed."""
         if measuring.sent is not None:
-            self.ring.take_back(measuring.sent)
+            self.ring.undo_send(measuring.sent)
 
     def complete_at_once(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> StepRecord:
         """Wait for the measurements of a step and return its complete record; the step's time includes the wait."""
@@ -147,7 +147,7 @@ class Observer:
             non_finite=tuple(place for seen in observations for place in seen.non_finite),
             checksums=checksums,
             timings=timings,
-            evictions=measuring.evicted.told(arrays_of(arrays, EVICTED)),
+            evictions=measuring.evicted.evictions(arrays_of(arrays, EVICTED)),
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from engine.look.candidates import Sample, candidate_measures, next_token
 from engine.session.draws import exponentials
 from engine.spec.sampling import LogitBias, SamplingParams
-from engine.to_device import sent
+from engine.to_device import to_device
 from engine.wire.records import Candidate
 
 
@@ -66,7 +66,9 @@ def drawn(probs: torch.Tensor, sampling: SamplingParams, position: int) -> torch
         noise = exponentials(sampling.seed, position, len(probs), probs.device)
     else:
         generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + position) % 2**63)
-        noise = sent(torch.empty(probs.shape, dtype=probs.dtype).exponential_(1, generator=generator), probs.device)
+        noise = to_device(
+            torch.empty(probs.shape, dtype=probs.dtype).exponential_(1, generator=generator), probs.device
+        )
     return (probs / noise).argmax()
 
 
@@ -96,7 +98,7 @@ def steered(logits: torch.Tensor, bias: LogitBias | None) -> torch.Tensor:
         return logits
 
     def on_device(numbers: Sequence[float], dtype: torch.dtype = torch.long) -> torch.Tensor:
-        return sent(torch.tensor(numbers, dtype=dtype), logits.device)
+        return to_device(torch.tensor(numbers, dtype=dtype), logits.device)
 
     made = logits
     if bias.biases:

@@ -250,7 +250,9 @@ class Stepper:
         if position < len(sequence.token_ids):
             return None
         fed = sequence.token_ids if sequence.is_prefilling else [*sequence.token_ids, *forward.work.token_ids]
-        ruled = self._model.ruled(forward.logits, fed, sequence.num_prompt_tokens, sequence.sampling.max_new_tokens)
+        ruled = self._model.apply_generation_rules(
+            forward.logits, fed, sequence.num_prompt_tokens, sequence.sampling.max_new_tokens
+        )
         logprobs = None if forward.strip is None else forward.strip.logprobs
         return sample(forward.logits, sequence.sampling, position, ruled, logprobs)
 

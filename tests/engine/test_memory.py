@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine import memory
-from engine.memory import MemoryMeter, free_and_total, free_bytes, give_back, used_bytes
+from engine.memory import MemoryMeter, free_and_total, free_bytes, release_memory, used_bytes
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
@@ -28,7 +28,7 @@ def test_a_cpu_has_free_memory_and_this_program_uses_some() -> None:
     assert 0 < free < total
     assert abs(free_bytes(CPU) - free) < total / 4
     assert 0 < used_bytes(CPU) < total
-    give_back(CPU)
+    release_memory(CPU)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak, and begins it anew")
@@ -47,10 +47,10 @@ def test_what_is_free_is_no_more_than_this_process_may_map() -> None:
 
 def test_a_peak_is_told_once_and_then_begun_anew() -> None:
     meter = MemoryMeter([CPU])
-    before = meter.read(begin_anew=True)
+    before = meter.read(reset_peak=True)
     brief = torch.ones(256 * MIB // 4)
     del brief
-    held = meter.read(begin_anew=True)
+    held = meter.read(reset_peak=True)
     assert held.peak is not None
     assert held.peak - before.process > 200 * MIB
     after = meter.read()
@@ -120,8 +120,8 @@ def test_a_gpu_is_asked_of_nvml_and_else_of_torch(gpus: SimpleNamespace, monkeyp
     assert [free_and_total(gpu) for gpu in GPUS] == [(4000, 8000), (1000, 8000)]
     assert [free_bytes(gpu) for gpu in GPUS] == [4000 + 200, 1000 + 450], "and what torch keeps"
     assert used_bytes(GPUS[1]) == 800
-    give_back(GPUS[0])
-    give_back(CPU)
+    release_memory(GPUS[0])
+    release_memory(CPU)
     assert gpus.emptied == 1
     gpus.is_broken = True
     assert [free_and_total(gpu) for gpu in GPUS] == [(7000, 9000), (7001, 9000)]
@@ -139,7 +139,7 @@ def test_what_is_held_on_gpus_is_that_of_all_of_them(gpus: SimpleNamespace) -> N
     assert held.process > MIB
     assert not gpus.begun
     meter = MemoryMeter(GPUS)
-    meter.read(begin_anew=True)
+    meter.read(reset_peak=True)
     assert gpus.begun == GPUS
     gpus.is_broken = True
     assert meter.read().device is None, "one that cannot be asked any more"

@@ -11,9 +11,9 @@ from engine.analysis.duel.compare import aligned
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitudes import SessionMagnitudes
-from engine.look.reductions import absent_of, missing, room_of, since
+from engine.look.reductions import absent_of, missing_rows, ms_since, num_positions_of
 from engine.look.rows_at import RowsAt
-from engine.look.slices import head_slice, placed, row_slice
+from engine.look.slices import head_slice, held_columns, row_slice
 from engine.look.wall import wall_slice
 from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.requests import (
@@ -56,10 +56,10 @@ def attention_difference(
     if row is None or other is None:
         note = "The attention of that step is not kept on both sides."
     else:
-        (row, base), (other, other_base) = (placed(weights, layer, query_position) for weights in (row, other))
+        (row, base), (other, other_base) = (held_columns(weights, layer, query_position) for weights in (row, other))
         base = min(base, other_base)
         one, two = aligned(row, other)
-        is_gone = missing(one) | missing(two)
+        is_gone = missing_rows(one) | missing_rows(two)
         difference = (one.nan_to_num(0.0) - two.nan_to_num(0.0)).masked_fill(is_gone, 0.0)
         end = base + difference.shape[1]
         stop = end if request.stop is None else min(request.stop, end)
@@ -69,7 +69,7 @@ def attention_difference(
         absent = absent_of(is_gone[:, shown], per_column)
         weights = farthest(difference[:, shown], per_column).numpy()
         if absent is not None:
-            weights[absent == room_of(np.arange(weights.shape[1]), per_column, stop - first)[None]] = np.nan
+            weights[absent == num_positions_of(np.arange(weights.shape[1]), per_column, stop - first)[None]] = np.nan
         positions = first + np.arange(weights.shape[1]) * per_column
     return AttentionSlice(
         request=request,
@@ -80,7 +80,7 @@ def attention_difference(
         group_size=max(1, layer.num_heads // max(1, layer.num_kv_heads)),
         query_position=query_position,
         note=note,
-        took_ms=since(began),
+        took_ms=ms_since(began),
         absent=absent,
     )
 

@@ -12,7 +12,7 @@ from engine.cache.paged.blocks import PageBlocks
 from engine.cache.paged.rows import Reads
 from engine.cache.paged.slots import held_pages, held_slots
 from engine.cache.paged.table import PageTable
-from engine.to_device import sent
+from engine.to_device import to_device
 from engine.wire.page_events import NULL_PAGE_ID
 
 
@@ -68,9 +68,9 @@ class GroupPlan:
         if self._blocks is None:
             width = max(len(table.page_ids) for table in self.tables)
             ids = [table.page_ids + [NULL_PAGE_ID] * (width - len(table.page_ids)) for table in self.tables]
-            stops = sent(torch.tensor([[table.num_tokens] for table in self.tables]), self.device)
+            stops = to_device(torch.tensor([[table.num_tokens] for table in self.tables]), self.device)
             places = stops + torch.arange(-self.num_new, 0, device=self.device)
-            table, size = sent(torch.tensor(ids), self.device), self.tables[0].page_size
+            table, size = to_device(torch.tensor(ids), self.device), self.tables[0].page_size
             self._blocks = PageBlocks.of(table, places, num_pages, size, self.window)
         return self._blocks
 

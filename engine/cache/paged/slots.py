@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from engine.cache.paged.table import PageTable
-from engine.to_device import sent
+from engine.to_device import to_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,17 +48,17 @@ def held_pages(
     if not as_pages and (not pages or pages == list(range(pages[0], pages[0] + len(pages)))):
         begin = pages[0] * size + offset if pages else 0
         return slice(begin, begin + stop - first)
-    return HeldPages(sent(torch.tensor(pages, dtype=torch.long), device), size, offset, stop - first)
+    return HeldPages(to_device(torch.tensor(pages, dtype=torch.long), device), size, offset, stop - first)
 
 
 def held_positions(table: PageTable, device: torch.device) -> torch.Tensor:
     """Positions `[S]` of the rows that a sequence holds, ascending."""
-    numbers = sent(torch.tensor(table.held_numbers), device)
+    numbers = to_device(torch.tensor(table.held_numbers), device)
     positions = (numbers[:, None] * table.page_size + torch.arange(table.page_size, device=device)).flatten()
     return positions[: table.num_held_tokens]
 
 
 def slots_of(table: PageTable, numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """Slots of all rows of some pages, given by their index in the table."""
-    pages = sent(torch.tensor([table.page_ids[number] for number in numbers]), device)
+    pages = to_device(torch.tensor([table.page_ids[number] for number in numbers]), device)
     return (pages[:, None] * table.page_size + torch.arange(table.page_size, device=device)).flatten()

@@ -19,16 +19,16 @@ from engine.model.attention import (
     PagedRowReader,
     attention,
     explicit_weights,
-    read_by,
+    weighted_values,
 )
-from engine.to_device import sent
+from engine.to_device import to_device
 
 HiddenRows = Mapping[int, torch.Tensor]
 # attention module, queries [B, H, T, D], new keys and values [B, H_kv, T, D] -> attention output, [B, T, H, D]
 Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 # index of a layer, its new keys and values [B, H_kv, 1, D] -> all rows of each sequence, [1, H_kv, S, D]; if these are
 # more than LONG_CONTEXT rows, the next sequence's may overwrite them
-AppendApart = Callable[[int, torch.Tensor, torch.Tensor], Iterable[Pair]]
+AppendBySequence = Callable[[int, torch.Tensor, torch.Tensor], Iterable[Pair]]
 
 
 class RowMask(NamedTuple):
@@ -57,7 +57,7 @@ class OneCache:
     mask: RowMask
     probe: Probe | None
     hidden_rows: HiddenRows | None = None
-    later: ClassVar[None] = None  # no outputs are deferred, as `NewestOfChunk` does
+    deferred: ClassVar[None] = None  # no outputs are deferred, as `NewestOfChunk` does
 
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         keys, values = self.cache.update(keys, values, attn.layer_idx)
@@ -66,11 +66,11 @@ class OneCache:
 
 
 @dataclass(frozen=True, eq=False)
-class Apart:
+class BySequence:
     """Writes the new rows of several sequences, and attends to the rows of each sequence separately: without padding
     and mask. One query per sequence."""
 
-    append: AppendApart
+    append: AppendBySequence
     probes: list[Probe] | None
 
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -120,7 +120,7 @@ def attended(
         weights = explicit_weights(query, keys, None, attn.scaling, None, None)
         if probe is not None:
             probe.record(attn.layer_idx, weights)
-        return read_by(weights, values)
+        return weighted_values(weights, values)
     is_causal = mask.kept is None and count > 1
     if is_causal:  # a static cache at its first prefill: the rest of its rows is still empty
         keys, values = keys[:, :, :count], values[:, :, :count]
@@ -137,6 +137,6 @@ def attended(
 def right_aligned(lengths: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """The padding mask `[B, S + 1]` of right-aligned sequences of these lengths with one more token each, and the
     positions `[B, 1]` of these tokens."""
-    positions = sent(torch.tensor(lengths), device)[:, None]
+    positions = to_device(torch.tensor(lengths), device)[:, None]
     columns = torch.arange(max(lengths) + 1, device=device)
     return (columns >= max(lengths) - positions).long(), positions

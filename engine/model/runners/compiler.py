@@ -31,7 +31,8 @@ class Compiler:
 
     def __init__(self, function: Callable[..., Any], compiling: Compiling, dynamic: bool | None = None) -> None:
         self._compiling = compiling
-        self._function: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=dynamic, backend=apart)
+        compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend=two_phase_backend)
+        self._function: Callable[..., Any] = compiled
 
     def __call__(self, *arguments: Any) -> Any:
         found = self.run(*arguments)
@@ -66,7 +67,7 @@ class Compiler:
             _is_compiling.reset(told)
 
 
-def apart(graph: Any, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+def two_phase_backend(graph: Any, inputs: list[torch.Tensor]) -> Callable[..., Any]:
     """The backend for torch.compile: computes with inductor's code, or raises `OnlyCompiled` while compiling. torch
     keeps a backend for ever, so it must not reference a model."""
     compute = torch._dynamo.lookup_backend(BACKEND)(graph, inputs)

@@ -20,14 +20,15 @@ from transformers.masking_utils import create_causal_mask
 from engine.cache.attention_probe import Probe
 from engine.cache.paged.rows import GatherBuffer
 from engine.model.attention import LONG_CONTEXT, PagedRowReader
-from engine.model.runners.attending import Apart, AppendApart, Attend, HiddenRows, InPlace, OneCache, RowMask
+from engine.model.runners.attending import AppendBySequence, Attend, BySequence, HiddenRows, InPlace, OneCache, RowMask
 from engine.model.runners.guard import Guard
 from engine.model.runners.joined import Joined, product
-from engine.model.runners.last_layer import WORTH_PRODUCTS, LaterOutputs, NewestOfChunk
+from engine.model.runners.last_layer import MIN_DEFERRED_PRODUCTS, DeferredOutputs, NewestOfChunk
 from engine.model.surprisal import Surprisal
-from engine.to_device import sent
+from engine.to_device import to_device
 
-Passed = Callable[[int, torch.Tensor], None]  # called after each layer with its index and output `[B, T, hidden]`
+# called after each layer with its index and its output [B, T, hidden]
+LayerCallback = Callable[[int, torch.Tensor], None]
 
 PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_proj" for x in ("gate", "up", "down"))})
 NEEDED = frozenset({f"{x}.weight" for x in (*PROJECTIONS, "input_layernorm", "post_attention_layernorm")})
@@ -35,16 +36,16 @@ OPTIONAL = frozenset({*(f"{x}.bias" for x in PROJECTIONS), "self_attn.q_norm.wei
 AROUND = frozenset({"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"})
 
 
-def is_alike(model: nn.Module) -> bool:
+def has_llama_structure(model: nn.Module) -> bool:
     """Whether a model has exactly the modules that are computed here, and no others."""
     layers = getattr(getattr(model, "model", None), "layers", None)
     if not isinstance(layers, nn.ModuleList) or not hasattr(model.model, "rotary_emb"):
         return False
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    return {n for n in names if not n.startswith("model.layers.")} == AROUND and all(map(is_layer_alike, layers))
+    return {n for n in names if not n.startswith("model.layers.")} == AROUND and all(map(is_llama_layer, layers))
 
 
-def is_layer_alike(layer: nn.Module) -> bool:
+def is_llama_layer(layer: nn.Module) -> bool:
     names = {name for name, _ in layer.named_parameters()}
     if not NEEDED <= names <= NEEDED | OPTIONAL:
         return False
@@ -53,15 +54,15 @@ def is_layer_alike(layer: nn.Module) -> bool:
 
 
 class FusedDecoder:
-    """The forward of a model that `is_alike`, layer by layer, without calling its modules.
+    """The forward of a model with Llama's structure, layer by layer, without calling its modules.
 
     It uses the model's own weights, so changes in place are seen. With `is_joined`, matrices that read the same input
     become views of one matrix, in the same memory. If a weight, a module or its `forward` is replaced, `is_current`
-    becomes false, and the model itself must be called. `takes_chunks`, `takes_batches` and `puts_off` (leave the last
-    layer of a long chunk for later) are set after the respective forwards were tried.
+    becomes false, and the model itself must be called. `takes_chunks`, `takes_batches` and `defers_last_layer` (of a
+    long chunk) are set after the respective forwards were tried.
     """
 
-    takes_chunks = takes_batches = puts_off = False
+    takes_chunks = takes_batches = defers_last_layer = False
 
     def __init__(self, model: Any, is_joined: bool = True) -> None:
         body = model.model
@@ -80,7 +81,7 @@ class FusedDecoder:
     @property
     def is_current(self) -> bool:
         """Whether the model is unchanged since it was tried, without hooks and replaced `forward`s."""
-        return self._guard.holds
+        return self._guard.is_unchanged
 
     @property
     def addresses(self) -> tuple[int, ...]:
@@ -109,31 +110,30 @@ class FusedDecoder:
         probe: Probe | None,
         surprisal: Surprisal | None = None,
         check: Callable[[], None] | None = None,
-        passed: Passed | None = None,
+        on_layer: LayerCallback | None = None,
         hidden_rows: HiddenRows | None = None,
         lengths: Sequence[int] | None = None,
         pages: PagedRowReader | None = None,
     ) -> torch.Tensor:
         """Feed the ids `[B, T]`, which follow the tokens in the cache; returns the newest logits `[B, 1, V]`.
 
-        `check` is called before every layer and after the last, `passed` after each with its output; either may raise
+        `check` is called before every layer and after the last, `on_layer` after each with its output; either may raise
         to end the forward. No query reads `hidden_rows`, given by layer. `lengths`: numbers of tokens of several
         sequences, which are in pages. With `pages`, pages are read in place.
         """
-        later: LaterOutputs | None = None
+        deferred: DeferredOutputs | None = None
         if pages is not None:
             starts = [cache.get_seq_length()] if lengths is None else lengths
             attend = InPlace(cache, pages, probe, hidden_rows)
-            hidden = self.through(self.embedded(ids), places_of(starts, ids), attend, check, passed)
+            hidden = self.through(self.embedded(ids), places_of(starts, ids), attend, check, on_layer)
         elif lengths is None:
             start = cache.get_seq_length()
-            hidden, later = self.outputs(
-                ids, cache, probe, start, check, passed, hidden_rows, WORTH_PRODUCTS if self.puts_off else None
-            )
+            least_products = MIN_DEFERRED_PRODUCTS if self.defers_last_layer else None
+            hidden, deferred = self.outputs(ids, cache, probe, start, check, on_layer, hidden_rows, least_products)
         else:
-            hidden = self.hidden_apart(ids, appended_apart(cache), probe, lengths, check, passed)
+            hidden = self.hidden_by_sequence(ids, append_by_sequence(cache), probe, lengths, check, on_layer)
         if surprisal is not None:
-            surprisal.read(hidden if later is None else later, self.head, check)
+            surprisal.read(hidden if deferred is None else deferred, self.head, check)
         return self.head(hidden[:, -1:])
 
     def outputs(
@@ -143,10 +143,10 @@ class FusedDecoder:
         probe: Probe | None,
         start: int,
         check: Callable[[], None] | None = None,
-        passed: Passed | None = None,
+        on_layer: LayerCallback | None = None,
         hidden_rows: HiddenRows | None = None,
         least_products: int | None = None,
-    ) -> tuple[torch.Tensor, LaterOutputs | None]:
+    ) -> tuple[torch.Tensor, DeferredOutputs | None]:
         """The last layer's output `[1, T, hidden]` for ids `[1, T]` at positions `start` and following. If more than
         `least_products` multiplications can be deferred, only the newest token's output, and an object that computes
         the output of all."""
@@ -156,23 +156,23 @@ class FusedDecoder:
         attend: OneCache | NewestOfChunk = (one := OneCache(cache, mask, probe, hidden_rows))
         if least_products is not None:
             attend = NewestOfChunk.of(one, self._blocks[-1], hidden.shape, least_products)
-        hidden = self.through(hidden, places, attend, check, passed)
-        return hidden, attend.later
+        hidden = self.through(hidden, places, attend, check, on_layer)
+        return hidden, attend.deferred
 
-    def hidden_apart(
+    def hidden_by_sequence(
         self,
         ids: torch.Tensor,
-        append: AppendApart,
+        append: AppendBySequence,
         probe: Probe | None,
         lengths: Sequence[int],
         check: Callable[[], None] | None = None,
-        passed: Passed | None = None,
+        on_layer: LayerCallback | None = None,
     ) -> torch.Tensor:
         """The last layer's output `[B, 1, hidden]` for the next tokens `[B, 1]` of sequences of `lengths`: matrix
         products for all at once, attention for each sequence separately."""
         places = places_of(lengths, ids)
-        attend = Apart(append, probe.split(len(ids)) if probe is not None else None)
-        return self.through(self.embedded(ids), places, attend, check, passed)
+        attend = BySequence(append, probe.split(len(ids)) if probe is not None else None)
+        return self.through(self.embedded(ids), places, attend, check, on_layer)
 
     def through(
         self,
@@ -180,7 +180,7 @@ class FusedDecoder:
         places: torch.Tensor,
         attend: Attend,
         check: Callable[[], None] | None = None,
-        passed: Passed | None = None,
+        on_layer: LayerCallback | None = None,
     ) -> torch.Tensor:
         """Run all layers on embeddings `[B, T, hidden]` of tokens at positions `places` `[B, T]`."""
         rotate = rotation(*self._rotary(hidden, position_ids=places))
@@ -190,8 +190,8 @@ class FusedDecoder:
             if block is self._blocks[-1] and isinstance(attend, NewestOfChunk):
                 attend.enter_last(hidden)
             hidden = block(hidden, rotate, attend)
-            if passed is not None:
-                passed(layer, hidden)
+            if on_layer is not None:
+                on_layer(layer, hidden)
         if check is not None:
             check()
         return hidden
@@ -217,7 +217,7 @@ class Block:
         self._heads, self._kv_heads = (p.out_features // attn.head_dim for p in (attn.q_proj, attn.k_proj))
         self._query_norm, self._key_norm = (norm_of(n) if n else None for n in head_norms(attn))
         # multiplications after attention, for one token
-        self.num_later_products = attn.o_proj.weight.numel() + 3 * mlp.down_proj.weight.numel()
+        self.num_deferrable_products = attn.o_proj.weight.numel() + 3 * mlp.down_proj.weight.numel()
         self.num_cached = attn.k_proj.out_features  # numbers in the keys of one token
 
     def __call__(self, hidden: torch.Tensor, rotate: Rotate, attend: Attend) -> torch.Tensor:
@@ -248,7 +248,7 @@ class Block:
         """Query, key and value `[1, H, T, D]` for several tokens: three products, because splitting the result of one
         would need a copy."""
         shape = (*normed.shape[:2], -1, self.attention.head_dim)
-        query, key, value = (rows.view(shape) for rows in self._qkv.apart(normed))
+        query, key, value = (rows.view(shape) for rows in self._qkv.separate(normed))
         if self._query_norm is not None and self._key_norm is not None:
             query, key = self._query_norm(query), self._key_norm(key)
         return rotate(query.transpose(1, 2)), rotate(key.transpose(1, 2)), value.transpose(1, 2)
@@ -258,7 +258,7 @@ class Block:
         if normed.shape[1] == 1:
             both, width = self._gate_up(normed), self._width
             return self._activation(both.narrow(2, 0, width)).mul_(both.narrow(2, width, width))  # type: ignore[no-any-return]
-        gate, up = self._gate_up.apart(normed)
+        gate, up = self._gate_up.separate(normed)
         return self._activation(gate).mul_(up)  # type: ignore[no-any-return]
 
 
@@ -279,10 +279,10 @@ def places_of(starts: Sequence[int], ids: torch.Tensor) -> torch.Tensor:
     """The positions `[B, T]` of ids `[B, T]` that follow `starts` tokens in each sequence."""
     if len(starts) == 1:
         return torch.arange(starts[0], starts[0] + ids.shape[1], device=ids.device)[None]
-    return sent(torch.tensor(starts), ids.device)[:, None] + torch.arange(ids.shape[1], device=ids.device)
+    return to_device(torch.tensor(starts), ids.device)[:, None] + torch.arange(ids.shape[1], device=ids.device)
 
 
-def appended_apart(cache: Any) -> AppendApart:
+def append_by_sequence(cache: Any) -> AppendBySequence:
     """A function that appends rows of several sequences to a paged cache and yields all rows of each."""
     buffers = GatherBuffer(), GatherBuffer()
     return lambda layer, keys, values: cache.layers[layer].append_by_sequence(keys, values, buffers, LONG_CONTEXT)

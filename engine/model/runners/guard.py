@@ -16,9 +16,9 @@ GLOBAL_HOOKS = (modules_of_torch._global_forward_hooks, modules_of_torch._global
 class Guard:
     """Remembers every module of a model with its class, weights and float attributes.
 
-    `holds` is false once any of them is replaced, removed or added to: a replaced weight or module, an adapter, another
-    class or `forward`, a changed epsilon, a hook at any module or at all of them. Weights changed in place are the same
-    weights. Only Python objects are compared, which takes less than half a percent of a step.
+    `is_unchanged` is false once any of them is replaced, removed or added to: a replaced weight or module, an adapter,
+    another class or `forward`, a changed epsilon, a hook at any module or at all of them. Weights changed in place are
+    the same weights. Only Python objects are compared, which takes less than half a percent of a step.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -37,7 +37,7 @@ class Guard:
         self._numbers = [number for _, _, number in numbers]
 
     @property
-    def holds(self) -> bool:
+    def is_unchanged(self) -> bool:
         return (
             all(map(is_, map(dict.get, self._places, self._names), self._parts))
             and list(map(len, self._dicts)) == self._sizes

@@ -46,9 +46,9 @@ class Joined:
         is_in_place = torch.compiler.is_compiling() or self._places == list(map(torch.Tensor.data_ptr, self._views))
         if self._matrix is not None and is_in_place:  # not checked when compiling: `LaunchKey` has the addresses
             return product(rows, self._matrix, self._bias)
-        return torch.cat(self.apart(rows), -1)
+        return torch.cat(self.separate(rows), -1)
 
-    def apart(self, rows: torch.Tensor) -> list[torch.Tensor]:
+    def separate(self, rows: torch.Tensor) -> list[torch.Tensor]:
         """The results of the layers as separate tensors."""
         return [product(rows, m.weight, m.bias) for m in self._maps]
 

@@ -14,12 +14,12 @@ from engine.model.runners.attending import UNMASKED, OneCache, RowMask, attended
 if TYPE_CHECKING:
     from engine.model.runners.decoder import Block
 
-WORTH_PRODUCTS = 5 * 10**8  # fewer multiplications, some 50 ms of one core, are not deferred
+MIN_DEFERRED_PRODUCTS = 5 * 10**8  # fewer multiplications, some 50 ms of one core, are not deferred
 MOST_COPIED = 4  # limit for K and V that must be copied for it, as a multiple of the numbers in the layer's input
 
 
 @dataclass(frozen=True, eq=False)
-class LaterOutputs:
+class DeferredOutputs:
     """The last layer's output `[1, T, hidden]` for a chunk, computed on request from the layer's input `hidden`, its
     queries, and K and V `[1, H_kv, S, D]` as they were then."""
 
@@ -37,7 +37,7 @@ class LaterOutputs:
     def shape(self) -> torch.Size:
         return self.hidden.shape
 
-    def clone(self) -> LaterOutputs:
+    def clone(self) -> DeferredOutputs:
         """A copy that stays valid while the cache, to which K and V belong, is changed by later steps."""
         return replace(self, keys=self.keys.clone(), values=self.values.clone())
 
@@ -53,13 +53,13 @@ class LaterOutputs:
 
 @dataclass(eq=False)
 class NewestOfChunk:
-    """Attends as `others` does, but in the `last` layer only for the newest query; `later` then computes the outputs of
-    all. `num_tokens` includes the chunk: a static cache has empty rows behind these."""
+    """Attends as `others` does, but in the `last` layer only for the newest query; `deferred` then computes the outputs
+    of all. `num_tokens` includes the chunk: a static cache has empty rows behind these."""
 
     others: OneCache
     last: Block
     num_tokens: int
-    later: LaterOutputs | None = None
+    deferred: DeferredOutputs | None = None
     _hidden: torch.Tensor | None = None
 
     @classmethod
@@ -69,7 +69,7 @@ class NewestOfChunk:
         asked of attention, because both ways round differently."""
         _, count, size = shape
         probe, num_tokens = others.probe, others.cache.get_seq_length() + count
-        is_long = count > 1 and count * last.num_later_products > least_products
+        is_long = count > 1 and count * last.num_deferrable_products > least_products
         if not is_long or 2 * num_tokens * last.num_cached > MOST_COPIED * count * size:
             return others
         is_plain = not others.hidden_rows and not (probe and probe.wants_more)
@@ -84,7 +84,7 @@ class NewestOfChunk:
             return self.others(attn, query, keys, values)
         held_keys, held_values = self.others.cache.update(keys, values, attn.layer_idx)
         held_keys, held_values = held_keys[:, :, : self.num_tokens], held_values[:, :, : self.num_tokens]
-        self.later = LaterOutputs(self.last, self._hidden, query, held_keys, held_values)
+        self.deferred = DeferredOutputs(self.last, self._hidden, query, held_keys, held_values)
         probe = self.others.probe
         with timed(probe.timer if probe is not None else None, "attention", attn.layer_idx):
             return attended(attn, query[:, :, -1:], held_keys, held_values, UNMASKED, probe)

@@ -17,13 +17,13 @@ from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
 from engine.errors import first_line, is_of_device, is_out_of_memory
 from engine.look.strip import Measured, Strip, StripLayout, Wanted, measured_step
 from engine.memory import free_bytes
-from engine.model.attention import explicit_weights, read_by
+from engine.model.attention import explicit_weights, weighted_values
 from engine.model.runners.attending import Attend
 from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.pages import Kernel
 from engine.model.runners.recorders import GraphRecorder
-from engine.shortage import Memory, needed_and_free, ways_out
-from engine.to_device import sent
+from engine.shortage import Memory, needed_and_free, remedies
+from engine.to_device import to_device
 
 SMALLEST_BUCKET = 64
 OF_CAPTURE = "captur"  # in CUDA's messages that a step cannot be recorded, after which the device still works
@@ -32,7 +32,7 @@ MOST_LAUNCHES = 12  # kept for one cache: that many buckets reach from 64 tokens
 
 # attention module, query, keys that it reads -> weights [B, H, 1, bucket], which are also kept where they are recorded
 WeightsOf = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
-Telling = Callable[[str], AbstractContextManager[None]]
+Announce = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Launch:
     def fill(self, ids: torch.Tensor, lengths: Sequence[int], rows: FixedRows) -> None:
         """Set the inputs of the next replay."""
         self._ids.copy_(ids)
-        self._positions.copy_(sent(torch.tensor(lengths)[:, None], ids.device))
+        self._positions.copy_(to_device(torch.tensor(lengths)[:, None], ids.device))
         table = rows.tables(self._bucket)
         if table is not None and self._table is not None and not torch.equal(table, self._host_table):  # type: ignore[arg-type]
-            self._table.copy_(sent(table, ids.device))
+            self._table.copy_(to_device(table, ids.device))
             self._host_table = table
 
     def replay(self) -> torch.Tensor:
@@ -104,7 +104,7 @@ class Launch:
         expected = self._computed()  # writes the same rows that the replay writes
         self._replay()
         pairs = zip(self._outputs, expected, strict=True)
-        if not all(is_near(*pair) for pair in pairs if pair[0].is_floating_point()) or not self._measures_what_is():
+        if not all(is_near(*pair) for pair in pairs if pair[0].is_floating_point()) or not self._measures_correctly():
             raise RuntimeError("a recorded step gives other numbers than the same step computed at once")
         self._num_unproven -= 1
         return self._outputs[0]
@@ -118,7 +118,7 @@ class Launch:
         """What was measured of the step; the next replay overwrites it."""
         return None if self._layout is None else Measured(self._layout, *self._outputs[-2:])
 
-    def _measures_what_is(self) -> bool:
+    def _measures_correctly(self) -> bool:
         """Whether the latest replay's measurements are those of its outputs and of the rows that the cache holds
         now."""
         if self._wanted is None or (measured := self.measured) is None:
@@ -164,7 +164,7 @@ class Launch:
 
         def attend(attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
             held_keys, held_values = append(attn.layer_idx, keys, values)
-            return read_by(weights_of(attn, query, held_keys), held_values)
+            return weighted_values(weights_of(attn, query, held_keys), held_values)
 
         return attend
 
@@ -191,8 +191,8 @@ class Launches:
     reason, and none is recorded any more. If memory ran out for a step, its key is in `too_large`, and others are
     recorded again."""
 
-    def __init__(self, recorder: GraphRecorder, telling: Telling) -> None:
-        self._recorder, self._telling = recorder, telling
+    def __init__(self, recorder: GraphRecorder, announce: Announce) -> None:
+        self._recorder, self._telling = recorder, announce
         self._of: WeakKeyDictionary[object, OrderedDict[LaunchKey, Launch]] = WeakKeyDictionary()
         self.refused, self.too_large = "", dict[LaunchKey, str]()
         self.num_recorded = 0
@@ -228,13 +228,13 @@ class Launches:
         except RuntimeError as error:
             if is_of_device(error) and OF_CAPTURE not in str(error):
                 raise
-            self._do_without(key, error)
+            self._note_failure(key, error)
             return None
         rows.count_row()
         if strip is not None and launch.measured is not None:
-            strip.measured = launch.measured.kept()
+            strip.measured = launch.measured.clone()
         if probe is not None:
-            show(probe, launch.weights, had, is_batch=lengths is not None)
+            record_weights(probe, launch.weights, had, is_batch=lengths is not None)
         return logits
 
     @property
@@ -254,7 +254,7 @@ class Launches:
         if layers := getattr(cache, "layers", None):
             self._of.pop(layers[0], None)
 
-    def _do_without(self, key: LaunchKey, error: RuntimeError) -> None:
+    def _note_failure(self, key: LaunchKey, error: RuntimeError) -> None:
         """Note that a step could not be recorded. If memory ran out, all recordings are dropped."""
         shortage = shortage_in(error)
         if shortage is None:
@@ -262,7 +262,7 @@ class Launches:
             return
         self._of.clear()
         memory = needed_and_free(shortage, Memory(str(key.device), free_bytes(key.device)))
-        why = f"memory ran out, {memory}; to have them {ways_out('a decode step')}"
+        why = f"memory ran out, {memory}; to have them {remedies('a decode step')}"
         self.too_large[key] = f"of up to {key.bucket:,} tokens ({why})"
 
     def _launch(
@@ -306,7 +306,7 @@ def shortage_in(error: BaseException) -> BaseException | None:
     return seen
 
 
-def show(probe: Probe, weights: dict[int, torch.Tensor], had: Sequence[int], *, is_batch: bool) -> None:
+def record_weights(probe: Probe, weights: dict[int, torch.Tensor], had: Sequence[int], *, is_batch: bool) -> None:
     """Record weights `[B, H, bucket]` of a step in a probe, without the columns behind the end of each sequence."""
     probe.is_borrowed = True
     if not is_batch:

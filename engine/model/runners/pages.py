@@ -23,7 +23,7 @@ from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.store import PageStore
 from engine.errors import InputError, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.model.attention import AttentionArguments, read_by, reported, weights_in_pieces, without_hidden
+from engine.model.attention import AttentionArguments, record_pieces, weighted_values, weights_in_pieces, without_hidden
 from engine.model.runners.compiler import Compiling, allow_shapes, at_once, in_any_thread
 from engine.spec.runners import PAGED_ATTENTION, PagedAttentionName, check_paged_attention
 
@@ -88,13 +88,13 @@ class PagedAttention:
     read at once.
 
     `refused`: why the kernel could not be compiled for the latest forward. `hindrance`: another reason why its pages
-    were not read in place. `telling` announces a compilation, and `compiling` runs it.
+    were not read in place. `announce` announces a compilation, and `compiling` runs it.
     """
 
     def __init__(self, why_not: str = "", device: torch.device = CPU, chosen: PagedAttentionName = "auto") -> None:
         self.why_not, self.chosen = why_not, chosen
         self.kernel: Kernel | None = Flex() if device.type == "cuda" else None
-        self.telling: Callable[[str], AbstractContextManager[None]] = lambda label: nullcontext()
+        self.announce: Callable[[str], AbstractContextManager[None]] = lambda label: nullcontext()
         self.compiling: Compiling = at_once
         self.refused = self.hindrance = ""
         self._tried: dict[object, str] = {}  # by shape, why the kernel cannot be compiled; empty if it can
@@ -162,7 +162,7 @@ class PagedAttention:
             query = keys.new_zeros(len(plan.tables), layer.num_heads, plan.num_new, layer.key_dim)
             why_not = ""
             try:
-                with self.telling("Compiling attention over pages"):
+                with self.announce("Compiling attention over pages"):
                     self.compiling(in_any_thread(partial(kernel, query, keys, values, blocks, 1.0)))
             except (RuntimeError, FailOnRecompileLimitHit) as error:
                 if is_of_machine(error):
@@ -249,5 +249,5 @@ class PageReader:
         if asked.hidden is not None:
             mask = without_hidden(mask, asked.hidden, query, plan.tables[number].num_held_tokens, plan.num_new)
         pieces = weights_in_pieces(query, keys, mask, asked.scale, asked.softcap, asked.s_aux)
-        read = [read_by(weights, values) for weights in reported(pieces, probe, layer)]
+        read = [weighted_values(weights, values) for weights in record_pieces(pieces, probe, layer)]
         return read[0] if len(read) == 1 else torch.cat(read, 1)

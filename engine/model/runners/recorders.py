@@ -33,7 +33,7 @@ class GraphRecorder(Protocol):
         ...
 
 
-class CudaGraphs:
+class CudaGraphRecorder:
     """Records all kernels of a step as one CUDA graph. What they read and write must stay at its address. All
     recordings share one memory pool, so the replay of one may overwrite the outputs of another. torch frees a pool with
     its last recording."""
@@ -83,7 +83,7 @@ class CudaGraphs:
             graph.replay()
 
 
-class Twin:
+class RerunRecorder:
     """Stands in for CUDA graphs where there is no CUDA, so that tests find their typical errors: runs the same step
     again into the same outputs. Stale addresses, numbers recorded as constants, and outputs overwritten by another
     recording give wrong results here too."""
@@ -107,7 +107,7 @@ class Twin:
         return outputs, overwriting
 
 
-class Compiled:
+class CompileRecorder:
     """Records a step through torch.compile: fewer and larger kernels. The first step of a length takes minutes. Inside
     a kernel, numbers are not rounded as they are when stored, so measurements are computed after the step from its
     outputs."""
@@ -135,5 +135,5 @@ def replayed(step: StepFunction, outputs: Sequence[torch.Tensor]) -> tuple[Seque
 def recorder_of(name: str, device: torch.device, compiling: Compiling) -> GraphRecorder:
     """The recorder for a runner on a device."""
     if name == "compile":
-        return Compiled(compiling)
-    return CudaGraphs(device) if device.type == "cuda" else Twin()
+        return CompileRecorder(compiling)
+    return CudaGraphRecorder(device) if device.type == "cuda" else RerunRecorder()

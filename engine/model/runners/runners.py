@@ -16,10 +16,10 @@ from engine.cache.layers.compiled import compiled_static
 from engine.errors import InputError
 from engine.look.strip import Strip
 from engine.model.runners.attending import HiddenRows
+from engine.model.runners.compiled_step import CompiledStep, PlainForward
 from engine.model.runners.compiler import Compiling, at_once, why_not_compiled
-from engine.model.runners.decoder import FusedDecoder, Passed
-from engine.model.runners.launch import Launches, Telling
-from engine.model.runners.own_step import OwnForward, OwnStep
+from engine.model.runners.decoder import FusedDecoder, LayerCallback
+from engine.model.runners.launch import Announce, Launches
 from engine.model.runners.pages import PAGES, PagedAttention, PageReader
 from engine.model.runners.recorders import recorder_of
 from engine.model.surprisal import Surprisal
@@ -36,13 +36,13 @@ class Runners:
     ) -> None:
         self.decoder, self.pages = decoder, pages or PagedAttention()
         self.chosen: RunnerName = chosen
-        self.telling: Telling = lambda label: nullcontext()  # announces that a step is being recorded or compiled
-        self.pages.telling = lambda label: self.telling(label)
+        self.announce: Announce = lambda label: nullcontext()  # announces that a step is being recorded or compiled
+        self.pages.announce = lambda label: self.announce(label)
         self.compiling: Compiling = at_once
         self.compile_s = 0.0
-        self.pages.compiling = self._compiling_timed
+        self.pages.compiling = self._compile_and_time
         self._launches: dict[str, Launches] = {}
-        self._own_step: OwnStep | None = None  # of the latest cache that asked for one
+        self._compiled_step: CompiledStep | None = None  # of the latest cache that asked for one
         self._used: list[str] = []
 
     @property
@@ -58,9 +58,8 @@ class Runners:
         """Why the chosen runner or way of reading pages is not used; empty if it is."""
         gathers = self.pages.chosen == "pages" and self.pages.kernel is None and self.chosen in ("graph", "compile")
         recorded = f"{RUNNERS[self.chosen].label} read gathered pages where there is no GPU" if gathers else ""
-        own = (
-            f"the steps are not compiled: {self._own_step.refused}" if self._own_step and self._own_step.refused else ""
-        )
+        refused = self._compiled_step.refused if self._compiled_step else ""
+        own = f"the steps are not compiled: {refused}" if refused else ""
         return "; ".join(filter(None, (self._runner_note, self.pages.note, recorded, own)))
 
     @property
@@ -131,24 +130,24 @@ class Runners:
         probe: Probe | None,
         surprisal: Surprisal | None,
         check: Callable[[], None] | None,
-        passed: Passed | None,
+        on_layer: LayerCallback | None,
         hidden_rows: HiddenRows | None,
         lengths: Sequence[int] | None,
         pages: PageReader | None = None,
         strip: Strip | None = None,
-        own: OwnForward | None = None,
+        own: PlainForward | None = None,
     ) -> torch.Tensor | None:
         """The newest logits `[B, 1, V]` of ids `[B, T]`, with the arguments of `FusedDecoder`; None, and nothing is
         done, where transformers must compute the forward. A recorded step measures what the `strip` asks for. `own` is
         transformers' forward, for caches whose decode steps are to be compiled."""
         is_plain = (
-            passed is None
+            on_layer is None
             and not hidden_rows
             and surprisal is None
             and not (probe and (probe.wants_more or probe.timer))
         )
         if own is not None and is_plain and ids.shape == (1, 1) and compiled_static(cache) is not None:
-            logits = self._own_logits(ids, cache, probe, own)
+            logits = self._compiled_logits(ids, cache, probe, own)
             if logits is not None:
                 return logits
         decoder = None if self.chosen == "transformers" or cache is None else self.decoder
@@ -163,17 +162,21 @@ class Runners:
                 self._note(self._recorded, pages if kernel is not None else None)
                 return logits
         self._note("fused", pages)
-        return decoder(ids, cache, probe, surprisal, check, passed, hidden_rows, lengths, pages)
+        return decoder(ids, cache, probe, surprisal, check, on_layer, hidden_rows, lengths, pages)
 
-    def _own_logits(self, ids: torch.Tensor, cache: Any, probe: Probe | None, own: OwnForward) -> torch.Tensor | None:
+    def _compiled_logits(
+        self, ids: torch.Tensor, cache: Any, probe: Probe | None, own: PlainForward
+    ) -> torch.Tensor | None:
         """The logits of a compiled step of transformers' own forward; None, and nothing is done, where it cannot be
         compiled."""
-        if self._own_step is None:
-            with self._timed_apart():  # this imports torch's compiler, which takes seconds
-                self._own_step = OwnStep(own, ids.device, self._told_apart, lambda work: self.compiling(work))
-        logits = self._own_step(ids, cache, probe)
+        if self._compiled_step is None:
+            with self._time_compilation():  # this imports torch's compiler, which takes seconds
+                self._compiled_step = CompiledStep(
+                    own, ids.device, self._announce_and_time, lambda work: self.compiling(work)
+                )
+        logits = self._compiled_step(ids, cache, probe)
         if logits is not None:
-            for name in ("transformers",) if self._own_step.refused else ("transformers", "compile"):
+            for name in ("transformers",) if self._compiled_step.refused else ("transformers", "compile"):
                 self._note(name, None)
         return logits
 
@@ -184,21 +187,21 @@ class Runners:
             return None
         if name not in self._launches:
             recorder = recorder_of(name, decoder.device, lambda work: self.compiling(work))
-            telling = self._told_apart if name == "compile" else lambda label: self.telling(label)
-            self._launches[name] = Launches(recorder, telling)
+            announce = self._announce_and_time if name == "compile" else lambda label: self.announce(label)
+            self._launches[name] = Launches(recorder, announce)
         return self._launches[name]
 
-    def _compiling_timed(self, work: Callable[[], None]) -> None:
-        with self._timed_apart():
+    def _compile_and_time(self, work: Callable[[], None]) -> None:
+        with self._time_compilation():
             self.compiling(work)
 
     @contextmanager
-    def _told_apart(self, label: str) -> Iterator[None]:
-        with self.telling(label), self._timed_apart():
+    def _announce_and_time(self, label: str) -> Iterator[None]:
+        with self.announce(label), self._time_compilation():
             yield
 
     @contextmanager
-    def _timed_apart(self) -> Iterator[None]:
+    def _time_compilation(self) -> Iterator[None]:
         began = time.perf_counter()
         try:
             yield

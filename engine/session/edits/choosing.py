@@ -14,7 +14,7 @@ def choose_again(live: LiveSequence, mode: CacheMode, text_of: TokenTexts) -> Sa
     sequence, count = live.sequence, live.sequence.num_tokens
     if live.logits is None or sequence.is_prefilling:
         return None
-    ruled = mode.model.ruled(
+    ruled = mode.model.apply_generation_rules(
         live.logits, sequence.token_ids[:count], sequence.num_prompt_tokens, sequence.sampling.max_new_tokens
     )
     choice = choose(live.logits, sequence.sampling, count, text_of, ruled)

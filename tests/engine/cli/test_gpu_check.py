@@ -193,7 +193,7 @@ def test_a_token_that_waits_for_the_next_forward_is_a_fault(monkeypatch: pytest.
     with card(monkeypatch, Card()):
         check = device_steps.TokenCheck(CARD)
         assert check() == ("ok", "read while the next forward is computed")
-        monkeypatch.setattr(device_steps, "Returning", lambda token: token)
+        monkeypatch.setattr(device_steps, "HostNumber", lambda token: token)
         assert check() == ("FAILED", "1 of 1 was read, and the next forward was waited for")
 
 

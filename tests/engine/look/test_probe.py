@@ -7,27 +7,27 @@ import math
 import pytest
 import torch
 
-from engine.look.new_rows import NewRows, ToldRows
+from engine.look.new_rows import NewRows, NewRowStatistics
 from engine.look.probe import (
     attention_measures,
     attention_summary,
     bit_sums,
     entropy_of,
-    own_rows,
+    keepable_rows,
     row_checksums,
 )
 from engine.wire.records import AttentionSummary
 
 
 def summary_of(weights: dict[int, torch.Tensor], num_tokens: int) -> AttentionSummary | None:
-    measured = attention_measures(own_rows(weights, num_tokens), num_tokens)
+    measured = attention_measures(keepable_rows(weights, num_tokens), num_tokens)
     return attention_summary({name: numbers.numpy() for name, numbers in measured.items()}, tuple(weights))
 
 
-def told_of(rows: dict[int, tuple[torch.Tensor, torch.Tensor]], first_position: int = 0) -> ToldRows:
+def told_of(rows: dict[int, tuple[torch.Tensor, torch.Tensor]], first_position: int = 0) -> NewRowStatistics:
     """What is told of rows of which the last three are new."""
     new = NewRows.of(rows, 3)
-    return new.told({name: found.numpy() for name, found in new.measure(rows).items()}, first_position)
+    return new.statistics({name: found.numpy() for name, found in new.measure(rows).items()}, first_position)
 
 
 EVEN = torch.full((2, 20), 0.05)  # two heads that look at twenty tokens alike
@@ -39,7 +39,7 @@ def test_mass_on_the_first_token_and_on_the_latest() -> None:
     assert summary.layers == (3,)
     assert summary.first_mass[0].tolist() == pytest.approx([0.05, 0.05])
     assert summary.recent_mass[0].tolist() == pytest.approx([0.8, 0.8])
-    assert own_rows({3: EVEN}, 20)[3] is EVEN, "what is new is not copied because it is long"
+    assert keepable_rows({3: EVEN}, 20)[3] is EVEN, "what is new is not copied because it is long"
 
 
 def test_a_window_that_has_left_the_first_token_gives_it_no_mass() -> None:
@@ -54,7 +54,7 @@ def test_a_window_that_has_left_the_first_token_gives_it_no_mass() -> None:
 
 def test_room_behind_the_last_token_is_cut_off() -> None:
     padded = torch.cat([EVEN, torch.zeros(2, 32)], 1)
-    rows, summary = own_rows({0: padded}, 20), summary_of({0: padded}, 20)
+    rows, summary = keepable_rows({0: padded}, 20), summary_of({0: padded}, 20)
     assert summary is not None
     assert rows[0].shape == (2, 20)
     assert summary.recent_mass[0].tolist() == pytest.approx([0.8, 0.8])
@@ -64,8 +64,8 @@ def test_room_behind_the_last_token_is_cut_off() -> None:
 def test_layers_and_sequences_that_share_a_tensor_keep_no_more_than_they_need() -> None:
     together = torch.rand(4, 3, 2, 20)  # layers, sequences
     mine = {layer: together[layer, 1] for layer in range(4)}
-    assert own_rows(mine, 20, num_together=3)[2].data_ptr() == mine[2].data_ptr(), "the others keep theirs"
-    assert own_rows(mine, 20)[2].data_ptr() != mine[2].data_ptr(), "two thirds would be nobody's"
+    assert keepable_rows(mine, 20, num_together=3)[2].data_ptr() == mine[2].data_ptr(), "the others keep theirs"
+    assert keepable_rows(mine, 20)[2].data_ptr() != mine[2].data_ptr(), "two thirds would be nobody's"
 
 
 def test_entropy_of_even_and_of_certain_weights_and_of_rows_that_were_dropped() -> None:

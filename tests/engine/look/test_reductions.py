@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.cache.row_delta import RowDelta
-from engine.look.reductions import absent_of, missing, pooled_weights, room_of, scattered, touched
+from engine.look.reductions import absent_of, missing_rows, num_positions_of, pooled_weights, scattered, touched
 
 LENGTHS = range(1, 12)
 
@@ -23,7 +23,7 @@ def test_a_column_of_weights_is_the_largest_that_there_was(per_column: int) -> N
         was_dropped = torch.rand(4, length, generator=generator) < 0.6
         was_dropped[:, -1] = was_dropped[3] = False
         row[was_dropped] = row[3] = math.nan
-        is_gone = missing(row)
+        is_gone = missing_rows(row)
         assert is_gone.tolist() == was_dropped.tolist()
         filled = row.masked_fill(is_gone, -1.0)
         check_columns(filled, is_gone, per_column)
@@ -63,7 +63,7 @@ def test_rows_at_any_positions_are_in_the_cells_of_these(per_column: int, per_ro
                 low, high = (float(part.min()), float(part.max())) if len(mine) else (math.nan, math.nan)
                 assert cells.low[head, column, row] == pytest.approx(low, nan_ok=True)
                 assert cells.high[head, column, row] == pytest.approx(high, nan_ok=True)
-    assert room_of(np.arange(-(-stop // per_column)), per_column, stop).sum() == stop
+    assert num_positions_of(np.arange(-(-stop // per_column)), per_column, stop).sum() == stop
 
 
 @pytest.mark.parametrize("first", [0, 4, 6])

@@ -15,7 +15,7 @@ from msgspec import structs
 from engine.look.probe import RECENT, attention_measures
 from engine.look.strip import Strip, masses
 from engine.model.runners.launch import Launches
-from engine.model.runners.recorders import ReplayFunction, StepFunction, Twin
+from engine.model.runners.recorders import ReplayFunction, RerunRecorder, StepFunction
 from engine.model.runners.runners import Runners
 from engine.session.captured import Captured
 from engine.session.session import Session
@@ -30,14 +30,17 @@ from tests.engine.tiny import model_of, prompt_ids
 DRAWN, NO_END = SamplingParams(0.8, seed=3), LogitBias(banned=(2,))
 
 
-class Behind(Twin):
+class Behind(RerunRecorder):
     """A recorder of forwards alone."""
 
     takes_strip = False
 
 
 def session_of(
-    spec: CacheSpec, lengths: Sequence[int], level: CaptureLevel = "everything", recorder: type[Twin] = Twin
+    spec: CacheSpec,
+    lengths: Sequence[int],
+    level: CaptureLevel = "everything",
+    recorder: type[RerunRecorder] = RerunRecorder,
 ) -> Session:
     """A session of recorded steps that has read prompts of these lengths; the first is drawn, the others are greedy."""
     model = model_of("llama")
@@ -71,7 +74,7 @@ def test_what_is_measured_within_a_step_is_what_is_measured_behind_it(
     layout: str, lengths: list[int], level: CaptureLevel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over an edge of a bucket and of a page; of one sequence, of several apart, and of several together."""
-    within, behind = (session_of(LAYOUTS[layout], lengths, level, recorder) for recorder in (Twin, Behind))
+    within, behind = (session_of(LAYOUTS[layout], lengths, level, recorder) for recorder in (RerunRecorder, Behind))
     strips = strips_of(within, monkeypatch)
     for _ in range(5):
         one = within.step()
@@ -113,7 +116,7 @@ def test_a_step_is_recorded_anew_for_what_it_measures_and_for_nothing_that_is_ch
         (lambda session: session.go_to(session.last_step - 3), 4),  # type: ignore[operator]
         (lambda session: session.submit(Prompt(token_ids=prompt_ids(9, 4))) and session.step(), 5),
     ]
-    within, behind = (session_of(LAYOUTS["paged"], [20], recorder=recorder) for recorder in (Twin, Behind))
+    within, behind = (session_of(LAYOUTS["paged"], [20], recorder=recorder) for recorder in (RerunRecorder, Behind))
     for number, (change, num_recorded) in enumerate(changes):
         for session in (within, behind):
             change(session)
@@ -124,7 +127,7 @@ def test_a_step_is_recorded_anew_for_what_it_measures_and_for_nothing_that_is_ch
 
 @pytest.mark.parametrize("level", ["rows", "everything"])
 def test_rows_and_logits_that_are_no_numbers_are_told_of_a_recorded_step(level: CaptureLevel) -> None:
-    within, behind = (session_of(LAYOUTS["growing"], [20], level, recorder) for recorder in (Twin, Behind))
+    within, behind = (session_of(LAYOUTS["growing"], [20], level, recorder) for recorder in (RerunRecorder, Behind))
     with torch.inference_mode():
         for session in (within, behind):
             session.cache_of(0).live.layers[0].values[:, :, 7, 2] = torch.nan
@@ -145,7 +148,7 @@ def test_masses_up_to_a_position_are_those_of_the_row_that_ends_there(length: in
     assert RECENT == 16
 
 
-class Stale(Twin):
+class Stale(RerunRecorder):
     """What is measured stays as it was in the first replay."""
 
     def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, LogitsProcessorList
 
-from engine.model.generation_rules import ruled
+from engine.model.generation_rules import apply_generation_rules
 from tests.engine.tiny import model_of
 
 SOURCE, DECODED = [7, 8, 9, 7, 8], [2, 7, 8, 5, 7]  # 7 is followed by 8 in both
@@ -51,7 +51,7 @@ def test_logits_are_those_of_generate(name: str, decoded: list[int]) -> None:
     for each in RULES.values() if name == "all" else [RULES[name]]:
         given |= {key: value for key, value in each.items() if name != "all" or key != "eos_token_id"}
     logits = torch.randn(128, generator=torch.Generator().manual_seed(3))
-    found = ruled(GenerationConfig(**given), logits, SOURCE, decoded, 6)
+    found = apply_generation_rules(GenerationConfig(**given), logits, SOURCE, decoded, 6)
     own, count = expected(GenerationConfig(**given), logits, decoded)
     assert (found is None) == (count == 0) == (name == "no end")
     if found is not None:
@@ -61,10 +61,10 @@ def test_logits_are_those_of_generate(name: str, decoded: list[int]) -> None:
 def test_the_last_token_is_forced_where_the_text_ends() -> None:
     logits = torch.zeros(128)
     for decoded in (DECODED, DECODED[:4]):
-        found = ruled(GenerationConfig(forced_eos_token_id=9), logits, SOURCE, decoded, 6)
+        found = apply_generation_rules(GenerationConfig(forced_eos_token_id=9), logits, SOURCE, decoded, 6)
         assert found is not None
         assert (int(found.argmax()) == 9) == (len(decoded) == 5)
 
 
 def test_a_config_that_asks_for_nothing_changes_nothing() -> None:
-    assert ruled(GenerationConfig(), torch.zeros(128), SOURCE, DECODED, 6) is None
+    assert apply_generation_rules(GenerationConfig(), torch.zeros(128), SOURCE, DECODED, 6) is None

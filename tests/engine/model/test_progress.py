@@ -20,7 +20,7 @@ Said = tuple[str, int, int | None]
 
 @pytest.fixture(autouse=True)
 def _at_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "TOLD_EVERY_S", -1.0)
+    monkeypatch.setattr(progress, "REPORT_EVERY_S", -1.0)
 
 
 def told_by(spec: ModelSpec) -> list[Said]:
@@ -72,7 +72,7 @@ def test_a_cancel_that_was_taken_for_an_error_of_a_tensor_is_a_cancel_all_the_sa
         raise Cancelled
 
     def load_it() -> None:
-        with progress.LoadProgress(cancel).told() as told:
+        with progress.LoadProgress(cancel).reporting() as told:
             try:
                 told.begin("Loading it")
             except Cancelled:

@@ -12,7 +12,7 @@ from tests.engine.tiny import uneven_model
 def chosen() -> tuple[bool, bool, bool] | None:
     model = uneven_model()
     decoder = decoder_of(model.model, model.info.geometry)
-    return None if decoder is None else (decoder.takes_chunks, decoder.puts_off, decoder.takes_batches)
+    return None if decoder is None else (decoder.takes_chunks, decoder.defers_last_layer, decoder.takes_batches)
 
 
 def test_of_a_model_like_ours_all_of_it() -> None:
@@ -20,7 +20,7 @@ def test_of_a_model_like_ours_all_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "left"), [("agrees_later", (True, False, True)), ("agrees_apart", (True, True, False))]
+    ("name", "left"), [("agrees_when_deferred", (True, False, True)), ("agrees_by_sequence", (True, True, False))]
 )
 def test_what_departs_is_not_taken(name: str, left: tuple[bool, bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_forwards, name, lambda *_: False)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from engine.model.loader import LoadedModel
 from engine.model.runners import runners
-from engine.model.runners.recorders import ReplayFunction, StepFunction, Twin
+from engine.model.runners.recorders import ReplayFunction, RerunRecorder, StepFunction
 from engine.model.runners.runners import Runners
 from engine.session import forward
 from engine.session.session import Session
@@ -103,7 +103,7 @@ def test_looking_asks_a_card_for_few_operations_beside_a_recorded_step(
     assert all(number - launches["off"] <= 5 + 6 * count for number in launches.values()), launches
 
 
-class OneLaunch(Twin):
+class OneLaunch(RerunRecorder):
     """A recorder whose replay is one operation of the card, as that of a CUDA graph is."""
 
     def __init__(self, made: Card) -> None:

@@ -96,22 +96,22 @@ def changes(model: Any) -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("what", list(changes(model_of("llama").model)))
 def test_a_change_is_noticed_until_it_is_taken_back(model: Any, what: str) -> None:
     guard = Guard(model)
-    assert guard.holds
+    assert guard.is_unchanged
     with changes(model)[what]():
-        assert not guard.holds
-    assert guard.holds
+        assert not guard.is_unchanged
+    assert guard.is_unchanged
 
 
 def test_an_own_forward_is_noticed(model: Any) -> None:
     guard, down = Guard(model), model.model.layers[-1].mlp.down_proj
     down.forward = lambda rows: rows
-    assert not guard.holds
+    assert not guard.is_unchanged
     del down.forward
-    assert guard.holds
+    assert guard.is_unchanged
 
 
 def test_weights_that_change_in_place_are_the_same(model: Any) -> None:
     guard = Guard(model)
     with torch.no_grad():
         model.model.layers[-1].mlp.down_proj.weight.mul_(1.0)
-    assert guard.holds
+    assert guard.is_unchanged

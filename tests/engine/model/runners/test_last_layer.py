@@ -9,7 +9,7 @@ import torch
 
 from engine.model import surprisal
 from engine.model.runners import decoder, last_layer
-from engine.model.runners.last_layer import LaterOutputs
+from engine.model.runners.last_layer import DeferredOutputs
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
@@ -28,9 +28,9 @@ SPECS = {
 
 
 def prefilled(
-    spec: CacheSpec, monkeypatch: pytest.MonkeyPatch, *, puts_off: bool, by_layer: bool = False
+    spec: CacheSpec, monkeypatch: pytest.MonkeyPatch, *, defers_last_layer: bool, by_layer: bool = False
 ) -> tuple[Session, list[StepRecord]]:
-    monkeypatch.setattr(decoder, "WORTH_PRODUCTS", 0 if puts_off else 10**18)
+    monkeypatch.setattr(decoder, "MIN_DEFERRED_PRODUCTS", 0 if defers_last_layer else 10**18)
     session = Session(model_of("llama"), spec, prefill_chunk=CHUNK)
     session.captured.set(session.captured.level, by_layer=by_layer)
     session.submit(Prompt(token_ids=prompt_ids(LENGTH)))
@@ -49,15 +49,15 @@ def test_rows_are_the_same_to_the_last_bit_and_all_else_within_rounding(
     monkeypatch.setattr(surprisal, "PRODUCTS_IN_STEP", 0 if is_late else 10**18)
     monkeypatch.setattr(surprisal, "SLICE_LOGITS", 3 * 128)
     model_of("llama")  # is tried when it is made
-    found, made = [], list[LaterOutputs]()
+    found, made = [], list[DeferredOutputs]()
 
-    def later(*parts: Any) -> LaterOutputs:
-        made.append(LaterOutputs(*parts))
+    def later(*parts: Any) -> DeferredOutputs:
+        made.append(DeferredOutputs(*parts))
         return made[-1]
 
-    monkeypatch.setattr(last_layer, "LaterOutputs", later)
-    for puts_off in (False, True):
-        session, records = prefilled(SPECS[name], monkeypatch, puts_off=puts_off)
+    monkeypatch.setattr(last_layer, "DeferredOutputs", later)
+    for defers_last_layer in (False, True):
+        session, records = prefilled(SPECS[name], monkeypatch, defers_last_layer=defers_last_layer)
         logits, weights = session.logits(0), session.history.attention.get((records[-1].step, 0))
         held = [rows for layer in range(len(session.cache_of(0).layers)) if (rows := session.cache_of(0).rows(layer))]
         kept = [tensor.clone() for rows in held for tensor in (rows.keys, rows.values)]
@@ -78,8 +78,8 @@ def test_rows_are_the_same_to_the_last_bit_and_all_else_within_rounding(
 
 def test_a_rule_that_watches_every_query_has_nothing_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = CacheSpec(retention=RetentionSpec("h2o", budget=12))
-    at_once, _ = prefilled(spec, monkeypatch, puts_off=False)
-    session, _ = prefilled(spec, monkeypatch, puts_off=True)
+    at_once, _ = prefilled(spec, monkeypatch, defers_last_layer=False)
+    session, _ = prefilled(spec, monkeypatch, defers_last_layer=True)
     mine, other = session.logits(0), at_once.logits(0)
     assert mine is not None
     assert other is not None
@@ -87,15 +87,15 @@ def test_a_rule_that_watches_every_query_has_nothing_put_off(monkeypatch: pytest
 
 
 def test_whether_layers_are_timed_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = list[LaterOutputs]()
+    made = list[DeferredOutputs]()
 
-    def later(*parts: Any) -> LaterOutputs:
-        made.append(LaterOutputs(*parts))
+    def later(*parts: Any) -> DeferredOutputs:
+        made.append(DeferredOutputs(*parts))
         return made[-1]
 
-    monkeypatch.setattr(last_layer, "LaterOutputs", later)
-    alone, _ = prefilled(SPECS["growing"], monkeypatch, puts_off=True)
-    session, records = prefilled(SPECS["growing"], monkeypatch, puts_off=True, by_layer=True)
+    monkeypatch.setattr(last_layer, "DeferredOutputs", later)
+    alone, _ = prefilled(SPECS["growing"], monkeypatch, defers_last_layer=True)
+    session, records = prefilled(SPECS["growing"], monkeypatch, defers_last_layer=True, by_layer=True)
     mine, other = session.logits(0), alone.logits(0)
     assert mine is not None
     assert other is not None

@@ -14,7 +14,7 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.history.marks import Pending
 from engine.model.runners.launch import Launches, bucket_of, show
-from engine.model.runners.recorders import StepFunction, Twin
+from engine.model.runners.recorders import RerunRecorder, StepFunction
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -256,7 +256,7 @@ def test_caches_that_keep_no_exact_rows_in_place_take_the_fused_decoder() -> Non
 
 
 def test_a_compiled_step_is_the_fused_one_and_is_made_once_for_a_static_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it but the code that torch writes: `test_own_step` has it write some."""
+    """All of it but the code that torch writes: `test_compiled_step` has it write some."""
     monkeypatch.setattr("engine.model.runners.compiler.BACKEND", "eager")
     monkeypatch.setattr("engine.model.runners.runners.why_not_compiled", lambda device: "")
     model, spec = tiniest_model(), CacheSpec("static", max_length=80)
@@ -277,7 +277,7 @@ def test_a_compiled_step_is_the_fused_one_and_is_made_once_for_a_static_room(mon
 
 def test_all_that_makes_a_compiled_step_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what comes before and behind the compilation: importing the compiler, and the first call of what it made."""
-    twin, record = Twin(), Twin.record
+    twin, record = RerunRecorder(), RerunRecorder.record
 
     def slowly(step: StepFunction) -> Any:
         time.sleep(0.02)
@@ -298,7 +298,7 @@ def test_a_change_of_the_model_behind_a_recording_is_noticed(
     runner: RunnerName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the next step the model itself is called, and the runner again when the change is taken back."""
-    twin = Twin()
+    twin = RerunRecorder()
     monkeypatch.setattr(twin, "name", runner)
     monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device, compiling: twin)
     monkeypatch.setattr("engine.model.runners.runners.why_not_compiled", lambda device: "")

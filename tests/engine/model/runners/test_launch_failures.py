@@ -8,14 +8,14 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from engine.model.runners.recorders import ReplayFunction, StepFunction, Twin
+from engine.model.runners.recorders import ReplayFunction, RerunRecorder, StepFunction
 from engine.spec.runners import RUNNERS, RunnerName
 from engine.spec.sampling import Prompt
 from tests.engine.model.runners.test_launch import LAYOUTS, compare, launches_of, session_of
 from tests.engine.tiny import prompt_ids
 
 
-class Failing(Twin):
+class Failing(RerunRecorder):
     """What a card says that cannot record."""
 
     def record(self, step: StepFunction) -> object:  # type: ignore[override]
@@ -33,11 +33,11 @@ def test_what_cannot_be_recorded_is_said_once_and_computed_by_the_fused_decoder(
     told: list[str] = []
 
     @contextmanager
-    def telling(label: str) -> Iterator[None]:
+    def announce(label: str) -> Iterator[None]:
         told.append(label)
         yield
 
-    session.model.runners.telling = telling
+    session.model.runners.announce = announce
     for _ in range(3):
         assert session.step().runner == "fused"
         eager.step()
@@ -48,7 +48,7 @@ def test_what_cannot_be_recorded_is_said_once_and_computed_by_the_fused_decoder(
     assert note == f"no {RUNNERS[runner].label} ({why}): the fused decoder is used"
 
 
-class Stale(Twin):
+class Stale(RerunRecorder):
     """What is given in place of the outputs of a replay that would be right: those of the first one."""
 
     def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
@@ -76,7 +76,7 @@ def test_a_recording_that_has_numbers_baked_in_is_found_out_by_its_second_replay
     assert "other numbers than the same step computed at once" in session.model.runners.state.note
 
 
-class Small(Twin):
+class Small(RerunRecorder):
     """A card without room for a recording, as long as `is_full`."""
 
     is_full = True
@@ -121,7 +121,7 @@ def test_a_step_that_memory_ran_out_for_is_the_only_one_that_is_not_recorded(
     assert session.step().runner == "graph"
 
 
-class Lost(Twin):
+class Lost(RerunRecorder):
     """A card that fails while a step is recorded."""
 
     def record(self, step: StepFunction) -> object:  # type: ignore[override]

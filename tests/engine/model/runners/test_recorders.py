@@ -1,6 +1,6 @@
 """Steps are recorded on the card of the model, and the thread is on the stream it was on, whatever a recording does.
 
-There is no card here: these are the calls that `CudaGraphs` makes, on cards that keep nothing but who is current.
+There is no card here: these are the calls that `CudaGraphRecorder` makes, on cards that keep only which one is current.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from engine.model.runners.compiler import at_once
-from engine.model.runners.recorders import Compiled, CudaGraphs
+from engine.model.runners.recorders import CompileRecorder, CudaGraphRecorder
 
 
 class Cards:
@@ -98,7 +98,7 @@ def step_on(cards: Cards, seen: list[Any]) -> list[Any]:
 
 def test_a_step_is_recorded_and_replayed_on_the_card_of_the_model(cards: Cards) -> None:
     seen: list[Any] = []
-    recorder = CudaGraphs(SECOND)
+    recorder = CudaGraphRecorder(SECOND)
     with cards.device(SECOND):
         caller = cards.current_stream()
     _, replay = recorder.record(lambda: step_on(cards, seen))
@@ -112,7 +112,7 @@ def test_a_step_is_recorded_and_replayed_on_the_card_of_the_model(cards: Cards) 
 
 
 def test_a_step_that_fails_while_it_is_recorded_leaves_the_thread_on_its_own_stream(cards: Cards) -> None:
-    recorder = CudaGraphs(SECOND)
+    recorder = CudaGraphRecorder(SECOND)
     with cards.device(SECOND):
         caller = cards.current_stream()
 
@@ -130,7 +130,7 @@ def test_a_recording_without_a_kernel_is_refused(cards: Cards) -> None:
     """Its replay would leave the outputs of the first step for ever."""
     cards.is_empty = True
     with pytest.raises(RuntimeError, match="nothing of the step is computed on the stream"):
-        CudaGraphs(SECOND).record(lambda: [Output(SECOND)])  # type: ignore[list-item]
+        CudaGraphRecorder(SECOND).record(lambda: [Output(SECOND)])  # type: ignore[list-item]
 
 
 def test_it_is_refused_where_a_person_hides_warnings(cards: Cards) -> None:
@@ -138,12 +138,12 @@ def test_it_is_refused_where_a_person_hides_warnings(cards: Cards) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(RuntimeError, match="nothing of the step is computed on the stream"):
-            CudaGraphs(SECOND).record(lambda: [Output(SECOND)])  # type: ignore[list-item]
+            CudaGraphRecorder(SECOND).record(lambda: [Output(SECOND)])  # type: ignore[list-item]
 
 
 def test_a_step_of_another_card_is_refused(cards: Cards) -> None:
     """Its recording would be empty, and its outputs those of one step for ever."""
-    recorder = CudaGraphs(SECOND)
+    recorder = CudaGraphRecorder(SECOND)
     with pytest.raises(RuntimeError, match="another device than cuda:1"):
         recorder.record(lambda: [Output(torch.device("cuda", 0))])  # type: ignore[list-item]
 
@@ -163,7 +163,7 @@ def test_more_steps_are_compiled_than_torch_allows_of_one_function(monkeypatch: 
 
     with torch._dynamo.config.patch(recompile_limit=8):  # a monkeypatch would leave torch without a limit
         for count in range(2, 14):
-            outputs, replay = Compiled(at_once).record(step_of(count))
+            outputs, replay = CompileRecorder(at_once).record(step_of(count))
             replay()
             assert outputs[0][-1] == count
     assert len(compiled) == 12

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engine.model.runners import compiler
-from engine.model.runners.own_step import are_near
+from engine.model.runners.compiled_step import are_near
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -56,7 +56,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All that torch.compile does but the code that it writes, which takes minutes of a suite."""
     torch._dynamo.reset()
     monkeypatch.setattr(compiler, "BACKEND", "eager")
-    monkeypatch.setattr("engine.model.runners.own_step.why_not_compiled", lambda device: "")
+    monkeypatch.setattr("engine.model.runners.compiled_step.why_not_compiled", lambda device: "")
     yield
     torch._dynamo.reset()
 

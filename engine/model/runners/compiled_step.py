@@ -12,16 +12,16 @@ from engine.cache.layers.compiled import CompiledStaticCache, compiled_static
 from engine.errors import Cancelled, first_line, is_of_device
 from engine.model.attention import explicit_weights
 from engine.model.runners.compiler import Compiler, Compiling, why_not_compiled
-from engine.model.runners.launch import Telling, is_near, shortage_in
+from engine.model.runners.launch import Announce, is_near, shortage_in
 
-OwnForward = Callable[[torch.Tensor, Any, Probe | None], torch.Tensor]  # ids [B, T], cache, probe -> logits [B, 1, V]
+PlainForward = Callable[[torch.Tensor, Any, Probe | None], torch.Tensor]  # ids [B, T], cache, probe -> logits [B, 1, V]
 
 Outputs = tuple[torch.Tensor, dict[int, torch.Tensor]]  # logits, weights by layer
 
 LABEL = "Compiling the model's decode step"
 
 
-class OwnStep:
+class CompiledStep:
     """Computes a decode step of transformers' forward through torch.compile. If that fails, `refused` gives the reason,
     and steps run uncompiled, with the same rows.
 
@@ -31,12 +31,12 @@ class OwnStep:
 
     def __init__(
         self,
-        own: OwnForward,
+        own: PlainForward,
         device: torch.device,
-        telling: Telling,
+        announce: Announce,
         compiling: Compiling,
     ) -> None:
-        self._own, self._telling = own, telling
+        self._own, self._telling = own, announce
         self._step = Compiler(self._computed, compiling)
         self.refused = why_not_compiled(device)
         self._is_tried = False  # torch may reuse code that it compiled for another model of the same class
