@@ -17,7 +17,7 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Watched
 from engine.wire.requests import HeadRequest, WallRequest
-from tests.engine.card import Card, OnCard, card, has_card
+from tests.engine.card import Card, OnCard, card, has_card, moved
 from tests.engine.look.test_watch import assert_same_statistics
 from tests.engine.tiny import prompt_ids, tiniest_model
 
