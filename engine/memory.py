@@ -98,8 +98,8 @@ class MemoryMeter:
         if reset_peak:
             for gpu in self._gpus:
                 torch.cuda.reset_peak_memory_stats(gpu)
-        told = [nvml_bytes(gpu) for gpu in self._gpus] if self._asks_nvml else [None]
-        used = sum(total - free for free, total in filter(None, told)) if all(told) else None
+        readings = [nvml_bytes(gpu) for gpu in self._gpus] if self._asks_nvml else [None]
+        used = sum(total - free for free, total in filter(None, readings)) if all(readings) else None
         return Held(int(self._process.memory_info().rss), allocator, peak, used)
 
 

@@ -132,7 +132,7 @@ class ContiguousBuffers:
 
 
 class PagedRows:
-    """Rows of some sequences in one pool. Columns behind the end of a sequence are read from the null page, which is
+    """Rows of some sequences in one pool. Columns beyond the end of a sequence are read from the null page, which is
     zero."""
 
     capacity: int | None = None

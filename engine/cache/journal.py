@@ -33,7 +33,7 @@ class EvictionJournal(Generic[Entry, Memory]):
         self._entry_bytes = 0
         self._memories: dict[int, tuple[Memory, int]] = {}  # by number of tokens: the rule's state and its bytes
         self._memory_bytes = 0
-        self._forgets_from: int | None = None  # from this number of tokens on, the rule had no state
+        self._stateless_from: int | None = None  # from this number of tokens on, the rule had no state
         self._floor = 0  # the cache cannot go back to fewer tokens than these
 
     @property
@@ -74,7 +74,7 @@ class EvictionJournal(Generic[Entry, Memory]):
     def note_memory(self, num_tokens: int, memory: Memory | None, num_bytes: int) -> None:
         """Note the rule's state when the sequence had `num_tokens` tokens; None if the rule has no state."""
         if memory is None:
-            self._forgets_from = num_tokens if self._forgets_from is None else self._forgets_from
+            self._stateless_from = num_tokens if self._stateless_from is None else self._stateless_from
             return
         self._drop_memory(num_tokens)
         self._memories[num_tokens] = memory, num_bytes
@@ -94,8 +94,8 @@ class EvictionJournal(Generic[Entry, Memory]):
 
     def knows_memory(self, num_tokens: int) -> bool:
         """Whether the rule's state at `num_tokens` tokens is known."""
-        forgets = self._forgets_from is not None and num_tokens >= self._forgets_from
-        return num_tokens == 0 or forgets or num_tokens in self._memories
+        is_stateless = self._stateless_from is not None and num_tokens >= self._stateless_from
+        return num_tokens == 0 or is_stateless or num_tokens in self._memories
 
     def memory(self, num_tokens: int) -> Memory | None:
         """The rule's state at `num_tokens` tokens, which `knows_memory` says is known; None if the rule had no
@@ -113,8 +113,8 @@ class EvictionJournal(Generic[Entry, Memory]):
             self._entry_bytes -= self._entries.pop().num_bytes
         for later in [seen for seen in self._memories if seen > num_tokens]:
             self._drop_memory(later)
-        if self._forgets_from is not None and num_tokens < self._forgets_from:
-            self._forgets_from = None
+        if self._stateless_from is not None and num_tokens < self._stateless_from:
+            self._stateless_from = None
 
     def forget(self, num_tokens: int) -> None:
         """Drop all that would restore an earlier state: from now on the cache cannot go back before the present, which
@@ -123,7 +123,7 @@ class EvictionJournal(Generic[Entry, Memory]):
         self._entry_bytes = 0
         for earlier in [seen for seen in self._memories if seen != num_tokens]:
             self._drop_memory(earlier)
-        self._forgets_from = None if self._forgets_from is None else num_tokens
+        self._stateless_from = None if self._stateless_from is None else num_tokens
         self._floor = num_tokens
 
     def noted_bytes(self) -> Iterator[tuple[int, int]]:
@@ -137,7 +137,7 @@ class EvictionJournal(Generic[Entry, Memory]):
         )
         made._entries, made._entry_bytes = deque(self._entries), self._entry_bytes
         made._memories, made._memory_bytes = dict(self._memories), self._memory_bytes
-        made._forgets_from, made._floor = self._forgets_from, self._floor
+        made._stateless_from, made._floor = self._stateless_from, self._floor
         return made
 
     def __deepcopy__(self, memo: object) -> EvictionJournal[Entry, Memory]:

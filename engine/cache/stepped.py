@@ -70,7 +70,7 @@ class SteppedRows(EditableRows):
 
     def new_row_offsets(self, first_position: int) -> dict[int, int]:
         """For each cross layer, the index 0 among the rows from `first_position` on at which its rows begin. Empty
-        where there is no encoder, or where `first_position` is behind the source: then cross layers got no new rows."""
+        where there is no encoder, or where `first_position` is after the source: then cross layers got no new rows."""
         if not isinstance(self.live, SourceCache) or first_position >= self.num_source:
             return {}
         return dict.fromkeys(range(len(self.layers) // 2, len(self.layers)), 0)

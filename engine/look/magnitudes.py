@@ -36,8 +36,8 @@ MEDIANS = 8.0
 def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
     """The colour ranges of some layers, for the window."""
     compute_ranges(counts)
-    told = np.array([count.ranges for count in counts], np.float32).reshape(len(counts), 3)
-    return Magnitudes(*map(read_only_floats, np.ascontiguousarray(told.T)))
+    ranges = np.array([count.ranges for count in counts], np.float32).reshape(len(counts), 3)
+    return Magnitudes(*map(read_only_floats, np.ascontiguousarray(ranges.T)))
 
 
 def compute_ranges(counts: Iterable[LayerCount]) -> None:
@@ -55,8 +55,8 @@ def compute_ranges(counts: Iterable[LayerCount]) -> None:
     most, median = np.minimum(_quantiles(stacked, running, edges, (QUANTILE, 0.5)), largest)
     limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
     clipped = np.where(limit < largest, _share_beyond(stacked, running, edges, limit), 0.0)
-    for count, *told in zip(open_counts, limit.tolist(), largest.tolist(), clipped.tolist(), strict=True):
-        count.ranges = (told[0], told[1], told[2])
+    for count, *ranges in zip(open_counts, limit.tolist(), largest.tolist(), clipped.tolist(), strict=True):
+        count.ranges = (ranges[0], ranges[1], ranges[2])
 
 
 def _largest(peaks: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float64]:
@@ -131,7 +131,7 @@ class RowMagnitudes:
         # final rows that are in no histogram yet
         wanted: list[tuple[int, HeldRows, torch.Tensor, int]] = []
         # rows that may still be overwritten, or are of an earlier step
-        anew: list[tuple[int, HeldRows, torch.Tensor, int]] = []
+        recounted: list[tuple[int, HeldRows, torch.Tensor, int]] = []
         kept_up: list[int] = []
         earlier: list[tuple[int, torch.Tensor]] = []  # rows that are written once, at an earlier step
         stamp = (past.num_tokens, past.cache.num_tokens, past.provenance, past.half)
@@ -155,12 +155,12 @@ class RowMagnitudes:
                 earlier.append((layer, numbers))
                 continue
             if not final or known > final:
-                anew.append((layer, rows, numbers, 0))
+                recounted.append((layer, rows, numbers, 0))
                 continue
             if known < final:
                 wanted.append((layer, rows, numbers[:, :, :final], known))
             if final < numbers.shape[2]:
-                anew.append((layer, rows, numbers, final))
+                recounted.append((layer, rows, numbers, final))
             else:
                 kept_up.append(layer)
         for layer, count in counted(wanted, past.num_tokens):
@@ -169,8 +169,8 @@ class RowMagnitudes:
                 live.add(count)
         found |= {layer: self._live[tensor, layer] for layer in kept_up}
         found |= self._counted_earlier(tensor, past, earlier)
-        rest = dict(counted(anew, past.num_tokens))
-        for layer, _, _, start in anew:
+        rest = dict(counted(recounted, past.num_tokens))
+        for layer, _, _, start in recounted:
             count = rest[layer]
             if start:
                 count = self._live[tensor, layer].with_later(count)
@@ -265,7 +265,7 @@ class SessionMagnitudes:
         self._of.clear()
 
     def counts(self, seq_id: int, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
-        """The histograms by layer; if the sequence has another cache than the last time, they are computed anew."""
+        """The histograms by layer; if the sequence has another cache than the last time, they are computed again."""
         return self.of_cache(seq_id, past.cache).of(tensor, past, layers)
 
     def of_cache(self, seq_id: int, cache: RowSource) -> RowMagnitudes:
@@ -298,8 +298,8 @@ class SessionMagnitudes:
         layers = [layer.index for layer in geometry.attention_layers]
         tensors = tensors_counted(request, past.cache.spec)
         found = [self.counts(request.seq_id, tensor, past, layers) for tensor in tensors]
-        told = [magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found]
-        return told[0], told[1] if len(told) > 1 else None
+        ranges = [magnitudes_of([counts[layer] for layer in layers if layer in counts]) for counts in found]
+        return ranges[0], ranges[1] if len(ranges) > 1 else None
 
     def of_head(self, request: HeadRequest, past: RowsAt) -> Magnitudes | None:
         """The range of a head's layer; None where it holds no rows."""

@@ -80,7 +80,7 @@ def keepable_rows(
     """The newest query's weights `[H, S]` by layer, in a form that can be kept. `num_together` sequences keep rows of
     the same tensors.
 
-    Columns behind `num_tokens` are cut off: static caches give empty room a weight (zero). A row is copied if keeping
+    Columns from `num_tokens` on are cut off: static caches give empty room a weight (zero). A row is copied if keeping
     it would keep a much larger tensor alive; copying all rows would cost O(context) at each step. With `is_borrowed`,
     all rows are copied, because the next forward overwrites them.
     """

@@ -102,7 +102,7 @@ def measured_step(
     positions: torch.Tensor,
 ) -> Measured:
     """Measure a step of B sequences at `positions` `[B, 1]`: logits `[B, V]`, new rows `[B, H_kv, 1, D]` by layer, and,
-    if wanted, the newest row of attention `[L, B, H, S]`, zero behind the position."""
+    if wanted, the newest row of attention `[L, B, H, S]`, zero after the position."""
     logprobs = torch.log_softmax(logits.float(), -1)
     rows_of = [{layer: (keys[n], values[n]) for layer, (keys, values) in rows.items()} for n in range(len(logits))]
     new_rows = NewRows.of(rows_of[0], 1)

@@ -79,7 +79,7 @@ def appended_wall(
     places = np.indices(shape[:3]).reshape(3, -1)
     places[2] += first_column
     compute_ranges(count for of_tensor in counts.values() for count in of_tensor.values())  # K and V at once
-    told = [magnitudes_of([counts[tensor][layer] for layer in piece.layers]) for tensor in counts]
+    ranges = [magnitudes_of([counts[tensor][layer] for layer in piece.layers]) for tensor in counts]
     shown = replace(
         piece,
         request=request,
@@ -87,8 +87,8 @@ def appended_wall(
         high=read_only_floats(high.reshape(-1, shape[3])),
         num_tokens=request.num_tokens,
         took_ms=ms_since(began),
-        magnitudes=told[0] if told else piece.magnitudes,
-        other_magnitudes=told[1] if len(told) > 1 else None if told else piece.other_magnitudes,
+        magnitudes=ranges[0] if ranges else piece.magnitudes,
+        other_magnitudes=ranges[1] if len(ranges) > 1 else None if ranges else piece.other_magnitudes,
     )
     return CellUpdate(shown, read_only_ints(places), num_columns)
 

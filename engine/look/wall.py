@@ -318,7 +318,7 @@ def note_of(held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt, ge
     is_scattered = any(rows.positions is not None for rows in held.values())
     gone = max((rows.first for rows in (*held.values(), *later)), default=0) if later or not is_scattered else 0
     if geometry.has_encoder:
-        gone = 0  # the decoder's rows begin behind those of the source
+        gone = 0  # the decoder's rows begin after those of the source
     return f"Positions before {gone} have left the window of some layers." if gone else ""
 
 

@@ -29,10 +29,10 @@ def call_after_layers(model: Any, on_layer: LayerCallback | None) -> Iterator[No
         if on_layer is not None:
             for index, layer in layers_by_index(model.get_decoder() if has_encoder(model) else model).items():
 
-                def behind(_module: Any, _inputs: Any, output: Any, index: int = index) -> None:
+                def call_back(_module: Any, _inputs: Any, output: Any, index: int = index) -> None:
                     on_layer(index, output[0] if isinstance(output, tuple) else output)
 
-                hooks.callback(layer.register_forward_hook(behind).remove)
+                hooks.callback(layer.register_forward_hook(call_back).remove)
         yield
 
 

@@ -166,7 +166,7 @@ class LoadedModel:
         return logits[:, -1:]
 
     def _plain_forward(self, ids: torch.Tensor, cache: Cache, probe: Probe | None) -> torch.Tensor:
-        """A forward through transformers with a cache and nothing else; behind an encoder only its decoder."""
+        """A forward through transformers with a cache and nothing else; of an encoder-decoder only the decoder."""
         arguments: dict[str, Any] = {"use_cache": True, self.cache_argument: cache}
         tokens: torch.Tensor | None = ids
         if isinstance(cache, SourceCache):
@@ -206,7 +206,7 @@ class LoadedModel:
         if record is not None:
             arguments[self.cache_argument] = record
         rows: Any = slice(None)
-        if positions is not None:  # the decoder's logits begin behind the source
+        if positions is not None:  # the decoder's logits begin after the source
             source = record.num_source if isinstance(record, SourceCache) else 0
             rows = torch.tensor(positions, device=ids.device) - source
         if self.keeps_logits and positions is not None:  # logits of all tokens of a long text would take gigabytes

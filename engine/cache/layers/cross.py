@@ -73,11 +73,11 @@ class CrossLayer(OwnLayer):
 
 
 class SourceCache(EncoderDecoderCache):  # type: ignore[misc]
-    """The cache that a decoder behind an encoder is called with: `layers` are the decoder's own layers and after them a
+    """The cache that the decoder of an encoder-decoder is called with: `layers` are its own layers and after them a
     cross layer for each.
 
     `encoded` `[B, S, D]` is the encoder's output. It is dropped once every cross layer has its rows, but kept in layout
-    `none`, where every forward computes them anew. `encoder_s` is how many seconds the encoder took.
+    `none`, where every forward computes them again. `encoder_s` is how many seconds the encoder took.
     """
 
     encoder_s = 0.0
@@ -114,7 +114,7 @@ class SourceCache(EncoderDecoderCache):  # type: ignore[misc]
 
 class DecoderRows(LayerHandle):
     """The handle of one of the decoder's own layers. It translates positions: the layer's row 0 is that of the first
-    token behind the source."""
+    token after the source."""
 
     def __init__(self, layer: LayerHandle, num_source: int) -> None:
         self._layer, self._source = layer, num_source
@@ -175,7 +175,7 @@ class DecoderRows(LayerHandle):
 
     def restore(self, stored: StoredLayer) -> None:
         own, positions = self._own(stored.num_tokens), stored.positions
-        # files of older versions have positions that count from the first token behind the source, and need no shift
+        # files of older versions have positions that count from the first token after the source, and need no shift
         if positions is not None and int(positions.max()) == stored.num_tokens - 1:
             positions = shifted(positions, -self._source)
         self._layer.restore(replace(stored, num_tokens=own, first=stored.first - self._source, positions=positions))

@@ -25,7 +25,7 @@ class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
     is_device_stale = False  # whether `num_rows` has changed and the number on the device has not
 
     def count_row(self, count: int = 1) -> None:
-        """Count `count` rows that were written behind the counted ones; the number on the device is updated by
+        """Count `count` rows that were written after the counted ones; the number on the device is updated by
         `write_length`."""
         self.num_rows += count
         self.is_device_stale = True

@@ -62,7 +62,7 @@ class LayerHandle:
 
     @property
     def can_write_ahead(self) -> bool:
-        """Whether there is room for one more row behind the counted ones, which `uncount_row` keeps uncounted."""
+        """Whether there is room for one more row after the counted ones, which `uncount_row` keeps uncounted."""
         return False
 
     def uncount_row(self) -> None:
@@ -70,7 +70,7 @@ class LayerHandle:
         raise NotImplementedError
 
     def count_row(self) -> None:
-        """Count the row that was written behind the counted ones."""
+        """Count the row that was written after the counted ones."""
         raise NotImplementedError
 
     def commit(self, written: RowDelta) -> RowDelta:

@@ -136,7 +136,7 @@ class PagedCache(RowAheadPages):
         self._truncate(self.num_tokens)
 
     def _truncate(self, num_tokens: int) -> None:
-        """Cut the page tables to the first `num_tokens` tokens and free the pages behind them."""
+        """Cut the page tables to the first `num_tokens` tokens and free the pages after them."""
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.truncate(table, self.num_decoded(num_tokens))
 

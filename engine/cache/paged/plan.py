@@ -53,7 +53,7 @@ class GroupPlan:
         return torch.cat([held_slots(t, n - self.num_new, n, self.device, as_tensor=True) for t, n in stops])
 
     def slack(self) -> torch.Tensor | None:
-        """Slots behind the new rows in pages that this forward starts. A kernel that reads whole pages reads them too,
+        """Slots after the new rows in pages that this forward starts. A kernel that reads whole pages reads them too,
         so they must be cleared of what an earlier owner left, which may be NaN. None where no page is started."""
         slots = []
         for table in self.tables:

@@ -284,8 +284,8 @@ class PageKeeper:
         cache is that of an earlier step."""
         ended_at = self.prompt_ended_at
         memory = (self._journal.memory(num_tokens) or {}) if is_past else self._memory
-        forgets = self.rule.remembers and is_past and not self._journal.knows_memory(num_tokens)
-        why_not = "what its rule remembered then is not known any more" if forgets else ""
+        is_lost = self.rule.remembers and is_past and not self._journal.knows_memory(num_tokens)
+        why_not = "what its rule remembered then is not known any more" if is_lost else ""
         layers = {i: replace(each, memory=memory.get(i), why_not=why_not) for i, each in found.layers.items()}
         ended_at = None if ended_at is not None and num_tokens < ended_at else ended_at
         return replace(found, layers=layers, prompt_ended_at=ended_at)

@@ -84,7 +84,7 @@ class CompiledStep:
         self._is_tried = True
         expected = self._computed(ids, cache, shows)
         if not are_near(found, expected):
-            self.refused = "compiled, it gives other numbers than computed as it stands"
+            self.refused = "compiled steps give other numbers than uncompiled ones"
         return expected
 
     def _computed(self, ids: torch.Tensor, cache: Any, shows: bool) -> Outputs:

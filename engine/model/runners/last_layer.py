@@ -54,7 +54,7 @@ class DeferredOutputs:
 @dataclass(eq=False)
 class NewestOfChunk:
     """Attends as `others` does, but in the `last` layer only for the newest query; `deferred` then computes the outputs
-    of all. `num_tokens` includes the chunk: a static cache has empty rows behind these."""
+    of all. `num_tokens` includes the chunk: a static cache has empty rows after these."""
 
     others: OneCache
     last: Block

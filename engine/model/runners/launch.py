@@ -307,7 +307,7 @@ def shortage_in(error: BaseException) -> BaseException | None:
 
 
 def record_weights(probe: Probe, weights: dict[int, torch.Tensor], had: Sequence[int], *, is_batch: bool) -> None:
-    """Record weights `[B, H, bucket]` of a step in a probe, without the columns behind the end of each sequence."""
+    """Record weights `[B, H, bucket]` of a step in a probe, without the columns beyond the end of each sequence."""
     probe.is_borrowed = True
     if not is_batch:
         probe.weights.update((layer, each[:, :, : had[0] + 1]) for layer, each in weights.items())

@@ -66,11 +66,11 @@ class CudaGraphRecorder:
         return outputs, lambda: self._replay(graph)
 
     def _captured(self, graph: torch.cuda.CUDAGraph, step: StepFunction) -> Sequence[torch.Tensor]:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 outputs = step()
-        for warning in told:
+        for warning in caught:
             if OF_EMPTY_GRAPH in str(warning.message):  # torch only warns, but its replay would do nothing
                 raise RuntimeError("nothing of the step is computed on the stream that was recorded")
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
