@@ -26,7 +26,7 @@ class SequenceCache(SteppedRows):
 
     def clear(self) -> None:
         """Drop all rows and edits: the cache is as new."""
-        self._use(self._build())
+        self._set_live(self._build())
         self.num_tokens, self.by_hand = 0, UNTOUCHED
 
     def close(self) -> None:
@@ -75,7 +75,8 @@ class SequenceCache(SteppedRows):
         leaves this cache empty, where that cannot be copied exactly. `as_itself`: it is the same sequence at an earlier
         moment, and keeps its journal."""
         if self.spec.recomputes:
-            self._use(other.live)  # safe to share: every step recomputes into a new cache and never writes to this one
+            # safe to share: every step recomputes into a new cache and never writes to this one
+            self._set_live(other.live)
             self.num_tokens = other.num_tokens
         elif other.spec == self.spec and num_tokens == other.num_tokens and not other.keeps_all_rows:
             self.copy_layers(other)  # layers that cannot crop, or have evicted rows, are copied as they are
@@ -115,7 +116,7 @@ class SequenceCache(SteppedRows):
 
     def copy_layers(self, other: SequenceCache) -> None:
         """Hold a copy of the layers of a cache with the same codec and eviction rule."""
-        self._use(self._copied_layers(other.live))
+        self._set_live(self._copied_layers(other.live))
 
     # ---- storing and restoring -----------------------------------------------------------------------------------
 

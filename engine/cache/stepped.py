@@ -41,9 +41,9 @@ class SteppedRows(EditableRows):
         self.capacity = static_capacity(spec, max_length) if spec.form == "static" else None
         # for each step: number of tokens before it, number of tokens after it, one delta per layer
         self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
-        self._use(self._build())
-        self._before: Any = None
-        # number of tokens and a copy of the layers, kept while a step may fail: see `_is_copied_first`
+        self._set_live(self._build())
+        self._scratch_before: Any = None
+        # number of tokens and a copy of the layers, kept while a step may fail: see `_needs_backup`
         self._backup: tuple[int, Any] | None = None
         self.num_tokens = 0
         self.by_hand = UNTOUCHED
@@ -56,8 +56,8 @@ class SteppedRows(EditableRows):
         return self.num_source + 1 if self.num_source else None
 
     def num_decoded(self, num_tokens: int) -> int:
-        """How many of the sequence's first `num_tokens` tokens the decoder reads itself: all of them, or behind an
-        encoder those after the source. Rows, pages and rules of the decoder's own layers count these."""
+        """How many of the sequence's first `num_tokens` tokens the decoder reads itself: all of them, or in an
+        encoder-decoder those after the source. Rows, pages and rules of the decoder's own layers count these."""
         return max(0, num_tokens - self.num_source)
 
     def num_own(self, layer_index: int, num_tokens: int) -> int:
@@ -84,7 +84,7 @@ class SteppedRows(EditableRows):
     def _build_own(self) -> Any:
         return new_cache(self.spec, self._config, self.capacity)
 
-    def _use(self, live: Any) -> None:
+    def _set_live(self, live: Any) -> None:
         self.live = live
         self.layers: list[LayerHandle] = handles_of(live)
         if not self.spec.recomputes:
@@ -96,12 +96,12 @@ class SteppedRows(EditableRows):
     def begin(self, num_new: int) -> None:
         """Make room for `num_new` rows, or raise and leave everything as it was."""
         if self.spec.recomputes:
-            self._before = self.live
-            self._use(self._build())
+            self._scratch_before = self.live
+            self._set_live(self._build())
             if isinstance(self.live, SourceCache):
                 # every step recomputes K and V, but the encoder runs only once
-                self.live.encoded = self._before.encoded
-        elif self._is_copied_first:
+                self.live.encoded = self._scratch_before.encoded
+        elif self._needs_backup:
             self._backup = self.num_tokens, self._copied_layers(self.live)
         for layer in self.layers:
             layer.reserve(num_new)
@@ -123,21 +123,21 @@ class SteppedRows(EditableRows):
             layer.uncount_row()
 
     def count_row(self) -> None:
-        """Count a hidden row again; `begin` has made room for it."""
+        """Count an uncounted row again; `begin` has made room for it."""
         for layer in self.layers:
             layer.count_row()
 
     @torch.inference_mode()
     def clear_row_ahead(self, num_tokens: int) -> None:
-        """Zero the row at position `num_tokens`, as if it had never been written, whether it is hidden or some layers
-        count it."""
+        """Zero the row at position `num_tokens`, as if it had never been written, whether it is uncounted or some
+        layers count it."""
         for layer in self.layers:
             layer.crop(num_tokens)
             layer.count_row()
             layer.crop(num_tokens)
 
     @property
-    def _is_copied_first(self) -> bool:
+    def _needs_backup(self) -> bool:
         """Whether `begin` copies the layers so that a failed step can be undone. Needed for caches edited by hand that
         cannot crop: edited rows cannot be recomputed, and transformers' windows, states and quantisers cannot go
         back."""
@@ -179,7 +179,7 @@ class SteppedRows(EditableRows):
 
     def release_undo(self) -> None:
         """Drop the copies kept for undoing the step: it cannot fail any more."""
-        self._before = self._backup = None
+        self._scratch_before = self._backup = None
 
     # ---- going back --------------------------------------------------------------------------------------------------
 
@@ -190,10 +190,10 @@ class SteppedRows(EditableRows):
         if self.spec.recomputes:
             return self._crop_scratch(num_tokens)
         if self._backup is not None and self._backup[0] == num_tokens:
-            self._use(self._backup[1])
+            self._set_live(self._backup[1])
             self.num_tokens, self._backup = num_tokens, None
             return True
-        if self._is_copied_first and self._backup is None and num_tokens == self.num_tokens:
+        if self._needs_backup and self._backup is None and num_tokens == self.num_tokens:
             return True  # no forward has begun
         if not self.by_hand.knows(num_tokens) or not all(layer.can_crop(num_tokens) for layer in self.layers):
             return False
@@ -205,11 +205,11 @@ class SteppedRows(EditableRows):
 
     def _crop_scratch(self, num_tokens: int) -> bool:
         """Replace the scratch cache of a failed step by that of the step before it."""
-        scratch = self._before or self.live
+        scratch = self._scratch_before or self.live
         if not all(layer.knows(num_tokens) for layer in handles_of(scratch)):
             return False  # its sliding windows have moved past `num_tokens`
-        self._use(scratch)
-        self.num_tokens, self._before = num_tokens, None
+        self._set_live(scratch)
+        self.num_tokens, self._scratch_before = num_tokens, None
         self._deltas.clear()
         return True
 

@@ -75,8 +75,8 @@ class HalfWritten:
             return ""
         if not self.num_passed:
             return f"Step {self.step} is scheduled: no layer has its rows yet."
-        behind = f"Step {self.step} is suspended after layer {self.num_passed - 1}"
-        return f"{behind}: later layers do not have its rows yet."
+        where = f"Step {self.step} is suspended after layer {self.num_passed - 1}"
+        return f"{where}: later layers do not have its rows yet."
 
 
 @dataclass(frozen=True, eq=False)

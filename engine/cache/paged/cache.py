@@ -296,7 +296,7 @@ class PagedCache(RowAheadPages):
     def clear(self) -> None:
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.release(table)
-        self._use(self._build())
+        self._set_live(self._build())
         self.keeper = self._new_keeper(self.tables[0].seq_id)
         self.num_tokens, self.by_hand = 0, UNTOUCHED
 

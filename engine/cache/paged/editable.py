@@ -94,7 +94,7 @@ class EditablePages(SequenceCache):
     def _put(self, layers: Mapping[int, Any]) -> None:
         """Replace the layers with these indices."""
         self.live.layers = [layers.get(index, layer) for index, layer in enumerate(self.live.layers)]
-        self._use(self.live)
+        self._set_live(self.live)
 
     def release_undo(self) -> None:
         super().release_undo()

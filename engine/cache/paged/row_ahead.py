@@ -11,7 +11,7 @@ from engine.cache.paged.evicting import EvictingPages
 class RowAheadPages(EvictingPages):
     """The part of a paged cache that lets a forward write one row ahead of the counted tokens."""
 
-    _uncounted_in: list[int]  # for each table, the page in which the hidden row is
+    _uncounted_in: list[int]  # for each table, the page that has the uncounted row
 
     def can_write_ahead(self, num_tokens: int, num_sequences: int = 1) -> bool:
         """Whether the row at position `num_tokens` can be written ahead.
