@@ -13,7 +13,7 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.history.marks import Pending
-from engine.model.runners.launch import Launches, bucket_of, show
+from engine.model.runners.launch import Launches, bucket_of, record_weights
 from engine.model.runners.recorders import RerunRecorder, StepFunction
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
@@ -315,8 +315,8 @@ def test_of_each_sequence_the_weights_that_it_has_are_shown() -> None:
     """Behind its end a bucket reads what is none of its rows."""
     weights = {layer: torch.rand(2, 3, 8) for layer in (0, 4)}
     both, alone = Probe(), Probe()
-    show(both, weights, [4, 6], is_batch=True)
-    show(alone, {layer: each[:1] for layer, each in weights.items()}, [4], is_batch=False)
+    record_weights(both, weights, [4, 6], is_batch=True)
+    record_weights(alone, {layer: each[:1] for layer, each in weights.items()}, [4], is_batch=False)
     parts = both.parts
     assert not both.weights
     assert both.is_borrowed
