@@ -54,7 +54,8 @@ class SequenceCache(SteppedRows):
         return PageCounts()
 
     def unshare_last_page(self) -> None:
-        """Copy the page of the last token if other sequences share it, so that it can be written."""
+        """Make the page of the last token safe to write, by a copy if other sequences share it; nothing outside paged
+        layouts."""
 
     def set_owner(self, seq_id: int) -> None:
         """Note that this cache's pages belong to `seq_id`, or to a saved moment; nothing outside paged layouts."""

@@ -83,8 +83,8 @@ class HalfWritten:
 class RowsAt:
     """The rows of a sequence when it had `num_tokens` tokens, and their provenance.
 
-    `moves` are the changes of cache mode and other moves of the sequence. `live_provenance` is the provenance of its
-    present rows. `half` tells which layers have the newest rows while a step is suspended.
+    `moves`: when the sequence came into each of its cache modes. `live_provenance` is the provenance of its present
+    rows. `half` tells which layers have the newest rows while a step is suspended.
     """
 
     cache: RowSource

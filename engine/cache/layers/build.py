@@ -33,10 +33,10 @@ def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
         return quantized_cache(spec.quantizer, config)
     cache = DynamicCache(config=config, offloading=spec.row.needs_cuda)
     if spec.layout == "growing":
-        room = LayerBuffers(len(cache.layers))
+        buffers = LayerBuffers(len(cache.layers))
         for index, layer in enumerate(cache.layers):
             if is_pageable(layer):
-                cache.layers[index] = GrowingLayer(room, index)
+                cache.layers[index] = GrowingLayer(buffers, index)
     return cache
 
 

@@ -54,9 +54,9 @@ class GrowingLayer(OwnLayer):
     is_sliding = False
     keeps_all_rows = True
 
-    def __init__(self, room: LayerBuffers | None = None, index: int = 0) -> None:
+    def __init__(self, buffers: LayerBuffers | None = None, index: int = 0) -> None:
         super().__init__()
-        self._room, self._index = room or LayerBuffers(1), index
+        self._buffers, self._index = buffers or LayerBuffers(1), index
         self.length = 0
         self.reserved_bytes = 0  # bytes of both buffers, used or not
 
@@ -65,8 +65,8 @@ class GrowingLayer(OwnLayer):
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
         capacity = grown_capacity(key_states.shape[2])
-        self.keys = self._room.buffer("keys", self._index, key_states, capacity)
-        self.values = self._room.buffer("values", self._index, value_states, capacity)
+        self.keys = self._buffers.buffer("keys", self._index, key_states, capacity)
+        self.values = self._buffers.buffer("values", self._index, value_states, capacity)
         self.reserved_bytes = int(self.keys.nbytes + self.values.nbytes)
         self.is_initialized = True
 
@@ -117,8 +117,8 @@ class GrowingLayer(OwnLayer):
         if not self.is_initialized or self.length + num_new <= self.keys.shape[2]:
             return
         capacity = grown_capacity(self.length + num_new)
-        keys = grown(self.keys, self.length, self._room.buffer("keys", self._index, self.keys, capacity))
-        values = grown(self.values, self.length, self._room.buffer("values", self._index, self.values, capacity))
+        keys = grown(self.keys, self.length, self._buffers.buffer("keys", self._index, self.keys, capacity))
+        values = grown(self.values, self.length, self._buffers.buffer("values", self._index, self.values, capacity))
         self.keys, self.values = keys, values
         self.reserved_bytes = int(keys.nbytes + values.nbytes)
 
@@ -149,5 +149,5 @@ def rows_at_once(layers: Sequence[LayerHandle], first_position: int) -> list[Pai
     if keys is None or values is None:
         pairs = ((layer.keys[0], layer.values[0]) for layer in growing)
         return [(k.narrow(1, first_position, count), v.narrow(1, first_position, count)) for k, v in pairs]
-    rooms = (room[:, 0].narrow(2, first_position, count).unbind() for room in (keys, values))
-    return list(zip(*rooms, strict=True))
+    new = (rows[:, 0].narrow(2, first_position, count).unbind() for rows in (keys, values))
+    return list(zip(*new, strict=True))

@@ -189,8 +189,8 @@ class PagedCache(RowAheadPages):
         self.by_hand = other.by_hand
 
     def unshare_last_page(self) -> None:
-        """Copy the shared last page now rather than at the first write, so that its contents do not depend on whether
-        the other sequences still share it then."""
+        """Unshare it now instead of at the first write, so that what the prefix cache still finds does not depend on
+        whether other sequences share the page at that time."""
         self.begin(1)
         self._truncate(self.num_tokens)
 

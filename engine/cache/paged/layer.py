@@ -60,7 +60,7 @@ class PagedLayer(OwnLayer):
     ) -> Iterator[Pair]:
         """As `append`, but yields the rows of one sequence after the other, `[1, H_kv, S + T, D]`: without padding, and
         without a copy where they are consecutive in the pool. Otherwise they are gathered; more than `most_kept` rows
-        into the buffers `buffers`, which the next sequence overwrites."""
+        into `buffers`, which the next sequence overwrites."""
         plan = self.write(keys, values)
         return (self._read_in(buffers, most_kept, reads) for reads in plan.reads_of)
 
