@@ -105,7 +105,7 @@ def wall_update(
             tensors = () if counted is None else tensors_counted(request, cache.spec)
             counts = session.magnitudes.follow(request.seq_id, cache, rows, start, tensors)
             if counts is not None:
-                return appended_wall(request, piece, first, after(rows, first - start), counts)
+                return appended_wall(request, piece, first, skip_rows(rows, first - start), counts)
     past, geometry = session.rows_at(request.seq_id, request.num_tokens), session.model.info.geometry
     magnitudes = piece.magnitudes, piece.other_magnitudes
     if counted is not None:
@@ -113,7 +113,7 @@ def wall_update(
     return changed_wall(request, piece, deltas, past, geometry, magnitudes)
 
 
-def after(rows: Mapping[int, Pair], num_rows: int) -> Mapping[int, Pair]:
+def skip_rows(rows: Mapping[int, Pair], num_rows: int) -> Mapping[int, Pair]:
     """Rows by layer, K and V `[H_kv, T, D]`, without the first `num_rows`."""
     return (
         {layer: (keys[:, num_rows:], values[:, num_rows:]) for layer, (keys, values) in rows.items()}

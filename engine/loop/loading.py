@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.errors import InputError, first_line, is_out_of_memory, let_go_of_frames
+from engine.errors import InputError, clear_frames, first_line, is_out_of_memory
 from engine.loop.activity import Activity
 from engine.loop.background import BackgroundWork
 from engine.loop.inbox import Inbox
@@ -26,7 +26,7 @@ def load_model(spec: ModelSpec, reporter: Reporter, inbox: Inbox, activity: Acti
     """Load a model with progress; raises `Cancelled` if that is cancelled. `is_first`: no model was loaded before."""
     with reporter.loading():
         model = _loaded(spec, reporter, is_first=is_first)
-    model.mark, model.runners.telling = activity.mark, reporter.meanwhile
+    model.heartbeat, model.runners.announce = activity.mark, reporter.meanwhile
     model.runners.compiling = BackgroundWork(inbox, reporter)
     return model
 
@@ -43,12 +43,12 @@ def _loaded(spec: ModelSpec, reporter: Reporter, *, is_first: bool) -> LoadedMod
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        let_go_of_frames(error)
+        clear_frames(error)
         why_not = first_line(error)
     if why_not:  # outside the handler: the error may hold tensors of the partly loaded model
-        from engine.model.forecast import no_room
+        from engine.model.forecast import out_of_memory_text
 
-        raise InputError(no_room(spec, has_present=not is_first))
+        raise InputError(out_of_memory_text(spec, has_present=not is_first))
     return model
 
 

@@ -15,10 +15,10 @@ from engine.errors import (
     DeviceLost,
     InputError,
     RowsMissing,
+    clear_frames,
     first_line,
     is_of_device,
     is_out_of_memory,
-    let_go_of_frames,
 )
 from engine.loop.activity import Activity
 from engine.loop.failures import plain
@@ -80,7 +80,7 @@ class Reporter:
         if is_of_device(error):
             raise DeviceLost(first_line(error)) from None
         if is_out_of_memory(error):
-            let_go_of_frames(error)  # free the tensors that its frames hold, before the free memory is measured
+            clear_frames(error)  # free the tensors that its frames hold, before the free memory is measured
         tell(Failed(plain(error, self._activity.what, self.memory())))
 
     # ---- progress of work that takes a while ---------------------------------------------------------------------

@@ -105,19 +105,19 @@ class Workspace:
     def memory(self) -> Memory | None:
         """Release unreferenced memory, and say how much is free then and how much the next step needs; None where no
         model is loaded."""
-        from engine.memory import free_bytes, give_back
+        from engine.memory import free_bytes, release_memory
 
         model = self.model
         if model is None:
             return None
-        give_back(model.device)
+        release_memory(model.device)
         needed = 0 if self.session is None else self.session.ledger.next_step_bytes()
         return Memory(model.info.device, free_bytes(model.device), needed)
 
     def unload(self) -> None:
         """Unload the model and close the session. Changes that are not in a node yet are reported first, so that a
         recorder has the whole session."""
-        from engine.memory import give_back, used_bytes
+        from engine.memory import release_memory, used_bytes
 
         held, model = self.held, self.model
         if held is None or model is None:
@@ -134,7 +134,7 @@ class Workspace:
         self.session = self._model = model = None
         self._stops.forget()
         self._watching.begin()
-        give_back(device)
+        release_memory(device)
         freed = max(0, before - used_bytes(device))
         self._reporter.send_status()
         self._reporter.reply(
@@ -178,9 +178,9 @@ class Workspace:
         self.session = before = self._model = None
         self.session = session
         if left is not None and left.type != "cpu":  # a GPU's caching allocator keeps freed memory
-            from engine.memory import give_back
+            from engine.memory import release_memory
 
-            give_back(left)
+            release_memory(left)
         self.opened.close()
         self._stops.forget()
         self._watching.begin()

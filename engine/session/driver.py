@@ -14,14 +14,14 @@ from engine.errors import InputError
 from engine.look.strip import Strip
 from engine.memory import Held
 from engine.model.loader import LoadedModel
-from engine.model.runners.decoder import Passed
+from engine.model.runners.decoder import LayerCallback
 from engine.model.surprisal import Surprisal
 from engine.predict.bytes import CacheFormula
 from engine.session.chunks import PrefillPlan
 from engine.session.ledger import cache_bytes
 from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
-from engine.to_device import sent
+from engine.to_device import to_device
 from engine.wire.records import CacheBytes
 
 
@@ -37,17 +37,17 @@ def feed(
     probe: Probe | None,
     surprisal: Surprisal | None = None,
     check: Callable[[], None] | None = None,
-    passed: Passed | None = None,
+    on_layer: LayerCallback | None = None,
     strip: Strip | None = None,
 ) -> torch.Tensor:
     """Run one forward of one sequence, whose cache has room; returns the newest logits `[V]`. `fed` are token ids, or a
     tensor `[1, T]` on the device; `num_new` of them get new rows. `check` is called between layers and raises to
-    cancel, `passed` is called after each layer; `strip` collects what the forward measures itself."""
+    cancel, `on_layer` is called after each layer; `strip` collects what the forward measures itself."""
     cache.plan_forward(num_new)
-    ids = fed if isinstance(fed, torch.Tensor) else sent(torch.tensor([fed]), model.device)
+    ids = fed if isinstance(fed, torch.Tensor) else to_device(torch.tensor([fed]), model.device)
     hidden_rows = cache.hidden_rows()
     logits = model.forward(
-        ids, cache.live, probe, surprisal, check=check, passed=passed, hidden_rows=hidden_rows, strip=strip
+        ids, cache.live, probe, surprisal, check=check, on_layer=on_layer, hidden_rows=hidden_rows, strip=strip
     )
     return logits[0, -1]
 

@@ -17,7 +17,7 @@ from engine.look.probe import spread
 from engine.look.strip import MeasuredSequence, Strip
 from engine.model.loader import LoadedModel
 from engine.model.products import products_ms
-from engine.model.runners.decoder import Passed
+from engine.model.runners.decoder import LayerCallback
 from engine.model.surprisal import Surprisal
 from engine.session.ahead import LaunchedAhead
 from engine.session.captured import Captured
@@ -25,7 +25,7 @@ from engine.session.clock import StepClock
 from engine.session.driver import feed
 from engine.session.phases import NewestWeightsOf, PhasedStep
 from engine.session.scheduler import Batch, SequenceWork
-from engine.to_device import sent
+from engine.to_device import to_device
 
 
 @dataclass(eq=False)
@@ -84,9 +84,9 @@ class Runner:
         is_scored = not self._model.info.geometry.has_encoder  # an encoder gives no logits for the tokens it reads
         if self._captured.statistics and self._late.is_wanted and len(ids) > 1 and is_scored:
             surprisal = Surprisal(ids, self._vocab, may_wait=self._late.has_room)
-        passed, strip = phases.after_layer([work], probe, weights_of_one) if phases else None, self._captured.strip()
+        on_layer, strip = phases.after_layer([work], probe, weights_of_one) if phases else None, self._captured.strip()
         with timed_layers(cache.live, clock.parts):
-            logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check, passed, strip)
+            logits = feed(self._model, cache, fed, len(ids), probe, surprisal, check, on_layer, strip)
         # a view would keep the logits of the whole chunk in memory where the model computes them all
         logits = logits.clone()
         clock.lap("forward")
@@ -163,11 +163,11 @@ class Runner:
         """Run one decode step of several sequences as one batched forward."""
         caches, lengths = [each.live.cache for each in work], [each.live.sequence.num_tokens for each in work]
         probe = self._with_timer(self._together_probe(), clock)
-        fed = sent(torch.tensor([each.token_ids for each in work]), self._model.device)
-        passed = phases.after_layer(work, probe, weights_among(work)) if phases else None
+        fed = to_device(torch.tensor([each.token_ids for each in work]), self._model.device)
+        on_layer = phases.after_layer(work, probe, weights_among(work)) if phases else None
         strip = self._captured.strip()
         with timed_layers(caches[0].live, clock.parts):
-            logits = self._fed_together(caches, store, fed, lengths, probe, strip, passed)
+            logits = self._fed_together(caches, store, fed, lengths, probe, strip, on_layer)
         clock.lap("forward")
         strips = [None] * len(work) if strip is None else strip.of_each(len(work))
         return self._collect_together(work, list(logits), probe, strips, clock)
@@ -183,12 +183,12 @@ class Runner:
         lengths: list[int],
         probe: Probe | None,
         strip: Strip | None,
-        passed: Passed | None = None,
+        on_layer: LayerCallback | None = None,
     ) -> torch.Tensor:
         """Feed one token `ids` `[B, 1]` to each sequence, of `lengths` tokens before it and with room for its row;
         returns the logits `[B, V]`."""
         store.plan([cache.tables for cache in caches], 1)
-        logits = self._model.forward(ids, caches[0].live, probe, lengths=lengths, passed=passed, strip=strip)
+        logits = self._model.forward(ids, caches[0].live, probe, lengths=lengths, on_layer=on_layer, strip=strip)
         return logits[:, -1].clone()
 
     def _collect_together(

@@ -40,7 +40,7 @@ class Ledger:
 
     def of_step(self) -> CacheBytes:
         """The bytes held now, for the record of a step; the peak is that since the previous record, and is reset."""
-        return self._counted(self._meter.read(begin_anew=True))
+        return self._counted(self._meter.read(reset_peak=True))
 
     def next_step_bytes(self) -> int:
         """The bytes that the next steps need at least."""

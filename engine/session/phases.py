@@ -12,7 +12,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.look.candidates import Sample
 from engine.look.probe import nan_where_dropped
 from engine.look.rows_at import HalfWritten
-from engine.model.runners.decoder import Passed
+from engine.model.runners.decoder import LayerCallback
 from engine.model.text import TokenTexts
 from engine.session.clock import StepClock
 from engine.session.sampler import SampledToken, with_candidates
@@ -107,11 +107,13 @@ class PhasedStep:
         hits = cache.page_counts().hit_tokens
         return ScheduledSequence(work.live.seq_id, batch.phase, first, tuple(work.token_ids), texts, pages, hits)
 
-    def after_layer(self, works: Sequence[SequenceWork], probe: Probe | None, weights_of: NewestWeightsOf) -> Passed:
+    def after_layer(
+        self, works: Sequence[SequenceWork], probe: Probe | None, weights_of: NewestWeightsOf
+    ) -> LayerCallback:
         """The callback that a forward of these sequences calls after each layer, with the layer's index and output
         `[B, T, hidden]`."""
 
-        def passed(layer: int, output: torch.Tensor) -> None:
+        def on_layer(layer: int, output: torch.Tensor) -> None:
             with self._clock.stopped("forward"):
                 self._layer = layer
                 for work in works:
@@ -123,7 +125,7 @@ class PhasedStep:
                 norms = output[:, -1].float().norm(dim=-1).tolist()
                 self._tell(LayerDone(layer, tuple(map(self._new_row, works, [layer] * len(works), norms))))
 
-        return passed
+        return on_layer
 
     def _new_row(self, work: SequenceWork, layer: int, output_norm: float) -> NewRow:
         seq_id = work.live.seq_id
