@@ -95,7 +95,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "graph · bfloat16": (GrowingLayer, "append", of_other_values),
     "measured": (Runner, "launch", of_other_tokens),
     "measured · float32: drawn": (draws, "numbers", changed(draws.numbers, lambda numbers: numbers ^ 1)),
-    "measured · float32: within": (Measured, "kept", changed(Measured.kept, of_other_bytes)),
+    "measured · float32: within": (Measured, "clone", changed(Measured.clone, of_other_bytes)),
     "measured · float32: times": (HostMark, "ms_since", changed(HostMark.ms_since, lambda ms: 1.1 * ms)),
 }
 
