@@ -7,7 +7,7 @@ rows of positions `0 … num_source - 1`, the decoder's own layers those from `n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -144,6 +144,9 @@ class DecoderRows(LayerHandle):
     def held_bytes(self) -> HeldBytes:
         return self._layer.held_bytes()
 
+    def noted_bytes(self) -> Iterable[tuple[int, int]]:
+        return self._layer.noted_bytes()
+
     def states(self) -> tuple[StateMatrix, ...]:
         return self._layer.states()
 
@@ -156,6 +159,9 @@ class DecoderRows(LayerHandle):
 
     def num_final(self, part: Part) -> int:
         return self._layer.num_final(part)
+
+    def decodes(self, num_tokens: int) -> bool:
+        return self._layer.decodes(self._own(num_tokens))
 
     def knows(self, num_tokens: int) -> bool:
         return self._layer.knows(self._own(num_tokens))

@@ -337,3 +337,11 @@ def test_an_edit_that_mixes_the_two_is_refused(edit: Edit, why: str) -> None:
         make_edit(session, edit)
     assert session.sequence(0).token_ids == ids
     assert session.step().sequences[0].num_tokens == 11
+
+
+def test_coded_rows_of_the_decoder_are_said_to_be_dequantised() -> None:
+    session = started(layout="int8")
+    num_tokens = session.sequence(0).num_tokens
+    coded = [layer.decodes(num_tokens) for layer in session.cache_of(0).layers]
+    assert coded == [True] * NUM_BLOCKS + [False] * NUM_BLOCKS, "the rows of the source are exact"
+    assert session.past(0, num_tokens).provenance == "dequantised"
