@@ -10,7 +10,7 @@ import torch
 
 from engine.errors import InputError
 from engine.session.session import Session
-from engine.snapshot.write import made
+from engine.snapshot.write import materialised
 from engine.spec.cache import CacheSpec, Quantizer
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
@@ -267,7 +267,9 @@ def test_an_exported_past_step_is_that_step() -> None:
     assert again.manifest["step"] == then.manifest["step"] == "6"
     assert again.manifest["provenance"] == "recorded"
     for name, tensor in then.tensors.items():
-        torch.testing.assert_close(made(again.tensors[name]), made(tensor), rtol=0, atol=0, equal_nan=True, msg=name)
+        torch.testing.assert_close(
+            materialised(again.tensors[name]), materialised(tensor), rtol=0, atol=0, equal_nan=True, msg=name
+        )
 
 
 def test_holders_count_heads_and_layers() -> None:

@@ -9,7 +9,7 @@ from engine.cache.paged.store import PageStore
 from engine.errors import InputError
 from engine.look.divergence import divergence
 from engine.session.session import Session
-from engine.snapshot.write import made
+from engine.snapshot.write import materialised
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
 from engine.spec.presets import PRESETS, preset_of
@@ -215,6 +215,6 @@ def test_an_export_of_coded_pages_says_that_it_is_dequantised() -> None:
         session.step()
     kept = snapshot(session, seq_id)
     assert kept.manifest["provenance"] == "dequantised"
-    assert torch.equal(made(kept.tensors["layers.1.keys"]), held(session, seq_id, 1)[0])
+    assert torch.equal(materialised(kept.tensors["layers.1.keys"]), held(session, seq_id, 1)[0])
     earlier = snapshot(session, seq_id, 13)
-    assert torch.equal(made(earlier.tensors["layers.1.values"]), held(session, seq_id, 1)[1][:, :, :13])
+    assert torch.equal(materialised(earlier.tensors["layers.1.values"]), held(session, seq_id, 1)[1][:, :, :13])
