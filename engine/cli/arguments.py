@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from engine.cli.talking import add_chat_arguments, chat_of
+from engine.cli.conversation import add_chat_arguments, chat_of
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
 from engine.spec.model import AUTO_DEVICE, BUNDLED, WEIGHTS, Dtype, ModelSpec, with_adapters

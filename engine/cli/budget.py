@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from engine.cli.cache_options import add_cache_arguments, spec_of
-from engine.cli.config_sums import BYTES_LIMIT, DTYPES, add_source, one_of, read_config, report, whole
+from engine.cli.config_report import BYTES_LIMIT, DTYPES, add_source, one_of, read_config, report, whole
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, budget_of, tokens_that_fit, tutorial_table

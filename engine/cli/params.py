@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, replace
 from typing import Any, Final, cast, get_args
 
-from engine.cli.config_sums import BYTES_LIMIT, DTYPES, SIZE_LIMIT, add_source, one_of, read_config, report, whole
+from engine.cli.config_report import BYTES_LIMIT, DTYPES, SIZE_LIMIT, add_source, one_of, read_config, report, whole
 from engine.errors import InputError
 from engine.max.arch import HuggingFaceArchConfig, KVCacheConfig
 from engine.max.buffers import DeviceRef

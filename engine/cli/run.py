@@ -23,11 +23,11 @@ from engine.cli.arguments import (
     token_ids_of,
 )
 from engine.cli.cache_options import add_cache_arguments, spec_of
+from engine.cli.conversation import later_turns, print_prompt_notes
 from engine.cli.editing import Editing, add_edit_argument, in_words
 from engine.cli.export_options import add_export_arguments, export_of, write_export
 from engine.cli.halting import Halting, add_stop_arguments, stop_conditions
 from engine.cli.output import print_json, printable
-from engine.cli.talking import later_turns, print_prompt_notes
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.predict.capacity import static_capacity
