@@ -237,6 +237,7 @@ def compare(
 
 
 def reason_of(error: Exception) -> str:
+    """The reason in words why a mode cannot run."""
     return str(error) if isinstance(error, InputError) else "There is not enough memory for it: take a shorter context."
 
 

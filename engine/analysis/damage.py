@@ -73,12 +73,14 @@ def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int,
 
 
 def layer_kl(trial: Trial, baseline: torch.Tensor, codec: CodecSpec) -> float:
+    """KL (nats) of the next token with the rows coded by `codec`, relative to the `baseline` logits."""
     if codec.is_exact:
         return 0.0
     return divergence(baseline, newest_logits(trial, scratch_cache(trial, CacheSpec(codec=codec))))
 
 
 def exact_bytes(trial: Trial, layer: int) -> int:
+    """Bytes of the exact K and V of a layer."""
     rows = trial.rows[layer]
     return int(rows.keys.nbytes + rows.values.nbytes)
 

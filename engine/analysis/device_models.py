@@ -62,11 +62,13 @@ def model_on(
 
 
 def token_ids(count: int) -> tuple[int, ...]:
+    """Random token ids, the same at every call."""
     made = torch.Generator().manual_seed(1)
     return tuple(torch.randint(3, VOCABULARY, (count,), generator=made).tolist())
 
 
 def words_of(found: Parity) -> str:
+    """The result of a comparison in words."""
     return f"max |Δlogit| {found.max_abs_logit_diff:.1e}, within {found.tolerance:g}"
 
 

@@ -263,6 +263,7 @@ class DrawsCheck:
 
 
 def run_session(model: LoadedModel, late_steps: int | None, cache: str = "growing", count: int = 1) -> Session:
+    """A session with `count` sequences whose tokens are sampled; see `Session` for `late_steps`."""
     spec = fitted(cache_preset(cache).spec, 16 + RUN_STEPS)
     session = Session(model, spec, late_steps=late_steps)
     for number in range(count):

@@ -165,6 +165,7 @@ def has_lost(cache: SequenceCache, layers: Iterable[LayerGeometry]) -> bool:
 
 
 def is_lossy(spec: CacheSpec) -> bool:
+    """Whether a mode may change rows: by our codecs or rules, or by transformers' quantiser."""
     return spec.is_compressed or spec.layout == "quantized"
 
 

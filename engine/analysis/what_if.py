@@ -64,6 +64,7 @@ def answer(
     *,
     is_estimate: bool,
 ) -> WhatIfAnswer:
+    """The answer that compares the logits `before` with those of an outcome."""
     after, greedy = outcome.logits, SamplingParams()
     shown = [choose(logits, greedy, trial.num_tokens, session.text_of).candidates for logits in (before, after)]
     return WhatIfAnswer(

@@ -148,6 +148,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     # ---- counting ------------------------------------------------------------------------------------------------
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function or method from a template, with limits on its arguments and its result."""
         __self.budget.step()
         given = __self.budget.total_size([*args, *kwargs.values()])
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps `format`
@@ -165,6 +166,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return __self.budget.count_nested(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Apply an operator, with limits on its operands and its result."""
         if operator == "%" and isinstance(left, str):
             _check_format(left, left.count("%"), [left.replace("{", "")], self.budget.total_size(right))
         _check_operation(operator, left, right)

@@ -22,6 +22,7 @@ MAX_PROMPT_FILE_BYTES = 64 * MIB
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the model and how it computes."""
     parser.add_argument("--model", default=BUNDLED, help="bundled, a folder, a hub name, or shape:CONFIG.json")
     add_adapter_argument(parser)
     parser.add_argument("--weights", default="stored", help=f"{', '.join(WEIGHTS)}; coded ones change the logits")
@@ -70,6 +71,7 @@ def add_caches_argument(parser: argparse.ArgumentParser, default: str = "all") -
 
 
 def load_model(args: argparse.Namespace) -> LoadedModel:
+    """Load the model that the arguments ask for."""
     spec = model_spec(args)
     from engine.model.loader import load  # importing torch takes seconds, so bad arguments are reported first
 
@@ -119,6 +121,7 @@ def token_ids_of(text: str) -> tuple[int, ...]:
 
 
 def checked_steps(args: argparse.Namespace) -> int:
+    """The number of steps; raises `InputError` if it is below 1."""
     if args.steps < 1:
         raise InputError(f"{args.steps} steps is nothing to do: give 1 or more.")
     return int(args.steps)

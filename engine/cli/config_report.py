@@ -20,6 +20,7 @@ BYTES_LIMIT: Final = 2**63 - 1
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name a config.json."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--model", metavar="M", help=f"a model folder, {BUNDLED!r}, or {SHAPE_PREFIX}CONFIG.json")
     source.add_argument("--config", metavar="FILE", help="a config.json")
@@ -58,6 +59,7 @@ def _config_path(model: str) -> Path:
 
 
 def whole(option: str, text: str, limit: int = SIZE_LIMIT) -> int:
+    """Parse a whole number from 1 to `limit`; raises `InputError` otherwise."""
     is_short_number = text.isascii() and text.isdecimal() and len(text) <= 20
     if not is_short_number or not 1 <= int(text) <= limit:
         raise InputError(f"{option} must be a whole number from 1 to {limit:,}, not {text[:40]!r}.")
@@ -65,6 +67,7 @@ def whole(option: str, text: str, limit: int = SIZE_LIMIT) -> int:
 
 
 def one_of(option: str, text: str, known: Any) -> str:
+    """Return the text if it is among `known`; raises `InputError` otherwise."""
     if text not in known:
         raise InputError(f"{option} {text[:40]!r} is not known; use one of {', '.join(known)}.")
     return text

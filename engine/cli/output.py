@@ -34,6 +34,7 @@ def print_json(line: dict[str, Any]) -> None:
 
 
 def encoded(model: LoadedModel, prompt: Prompt) -> tuple[int, ...]:
+    """The token ids of a prompt."""
     from engine.session.prompt import first_ids
 
     return tuple(first_ids(model, prompt))
@@ -55,6 +56,7 @@ def print_rows(
 
 
 def print_row(values: dict[str, Any], as_json: bool) -> None:
+    """Print one row, as JSON or as text; a row with `unavailable` is printed as refused."""
     if as_json:
         print_json(values)
         return
@@ -69,11 +71,13 @@ def print_row(values: dict[str, Any], as_json: bool) -> None:
 
 
 def shown(value: object) -> str:
+    """A value in words."""
     return (
         f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else printable(str(value))
     )
 
 
 def print_model_note(model: LoadedModel, as_json: bool) -> None:
+    """Print the note of the loaded model, if there is one."""
     if model.info.note and not as_json:
         print(f"note: {model.info.note}")

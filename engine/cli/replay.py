@@ -89,6 +89,7 @@ def model_of(saved: SavedSession, args: argparse.Namespace) -> LoadedModel:
 
 
 def print_summary(rebuilding: Rebuilding, seconds: float, problem: str, args: argparse.Namespace) -> None:
+    """Print the differences and how much was compared."""
     differences, compared, num_moments = rebuilding.differences, rebuilding.compared, rebuilding.num_done
     if args.json:
         line = {"event": "done", "moments": num_moments, "differences": len(differences), "seconds": round(seconds, 3)}

@@ -35,6 +35,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def verify_command(args: argparse.Namespace) -> int:
+    """Print how much each mode differs; returns 1 if a lossless one does, or a named one cannot run."""
     steps = checked_steps(args)
     specs = specs_of(args.caches, args)
     if args.prefill_chunk < 1:
@@ -71,6 +72,7 @@ def verify_command(args: argparse.Namespace) -> int:
 
 
 def verdict(result: Parity) -> str:
+    """The result of a mode in words."""
     if not result.lossless:
         return "lossy, measured"
     if result.passes:

@@ -43,6 +43,7 @@ class HasToDict(Protocol):
 
 
 def as_mapping(config: Config | HasToDict) -> Config:
+    """The config as a mapping; raises `InputError` if it is neither a mapping nor has `to_dict`."""
     if isinstance(config, Mapping):
         return config
     to_dict = getattr(config, "to_dict", None)
@@ -92,6 +93,7 @@ def _family(model_type: object) -> str:
 
 
 def number(value: object, name: str, limit: int = _SIZE_LIMIT) -> int:
+    """The value if it is a whole number from 1 to `limit`; raises `InputError` otherwise."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole or not 1 <= value <= limit:  # type: ignore[operator]
         raise InputError(
@@ -101,19 +103,23 @@ def number(value: object, name: str, limit: int = _SIZE_LIMIT) -> int:
 
 
 def size(text: Config, name: str, limit: int = _SIZE_LIMIT) -> int:
+    """A size that the config must state; raises `InputError` if it is missing or impossible."""
     if text.get(name) is None:
         raise InputError(f"The model config does not say {name}; add it, or pass the config.json of a decoder.")
     return number(text[name], name, limit)
 
 
 def optional_size(text: Config, name: str) -> int | None:
+    """A size, or None if the config does not state it."""
     return None if text.get(name) is None else number(text[name], name)
 
 
 def has_sizes(text: Config, *names: str) -> bool:
+    """Whether the config states all these sizes."""
     return all(text.get(name) is not None for name in names)
 
 
 def sliding_window(text: Config, family: str) -> int | None:
+    """The sliding window in tokens; None if there is none or it is switched off."""
     is_off = family in WINDOW_IS_A_SWITCH and not text.get("use_sliding_window")
     return None if is_off else optional_size(text, "sliding_window")

@@ -8,6 +8,7 @@ from engine.geometry.families import HEAD_DIM_IS_A_QUOTIENT, MULTI_HEAD_ONLY
 
 
 def num_kv_heads_of(text: Config, family: str, num_heads: int) -> int:
+    """The number of K and V heads that are cached."""
     if family in MULTI_HEAD_ONLY or (family == "falcon" and text.get("new_decoder_architecture")):
         return num_heads  # Falcon's newer decoder has fewer K and V heads, but caches them repeated
     if family in ("falcon", "gpt_bigcode") and text.get("multi_query"):
@@ -25,6 +26,7 @@ def num_kv_heads_of(text: Config, family: str, num_heads: int) -> int:
 
 
 def head_dim(text: Config, family: str, num_heads: int) -> int:
+    """The dimension of a head: as stated, else the attention width divided by the number of heads."""
     if text.get("head_dim") is not None and family not in HEAD_DIM_IS_A_QUOTIENT:
         return number(text["head_dim"], "head_dim")
     # Zamba's attention reads two concatenated streams

@@ -88,11 +88,13 @@ def curve_lines(models: SeedModels) -> Iterator[SeedLine]:
 
 
 def figure(item: str, shown: FieldValue, measured: FieldValue, unit: str, words: str) -> SeedLine:
+    """A line of this table."""
     note = "the text prints no figure" if shown is None else ""
     return SeedLine(published.TUTORIAL, "lengths", item, shown, measured, unit, note=note, on=words)
 
 
 def milliseconds(model: LoadedModel, cache: str, prompt: tuple[int, ...], new: int) -> float:
+    """The time of `decode`, until the device has finished."""
     began = time.perf_counter()
     decode(model, cache, prompt, new)
     if model.device.type == "cuda":

@@ -94,6 +94,7 @@ class SeedModels:
 
 
 def where(model: LoadedModel) -> str:
+    """The dtype, device and threads of a model in words."""
     threads = f", threads: {model.info.num_threads}" if model.device.type == "cpu" else ""
     return f"{model.info.dtype} on {model.info.device}{threads}"
 

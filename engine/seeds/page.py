@@ -43,6 +43,7 @@ def page(lines: Sequence[SeedLine]) -> str:
 
 
 def section(title: str, lines: Sequence[SeedLine]) -> str:
+    """The HTML of one table, with its curves."""
     documents = ", ".join(dict.fromkeys(line.document for line in lines))
     rows = "\n".join(map(row, lines))
     head = "<tr><th>figure</th><th>published</th><th>measured</th><th></th><th>agrees</th><th>on, and notes</th></tr>"
@@ -51,6 +52,7 @@ def section(title: str, lines: Sequence[SeedLine]) -> str:
 
 
 def row(line: SeedLine) -> str:
+    """The HTML of one line."""
     verdict = {True: '<td class="yes">yes</td>', False: '<td class="no">no</td>', None: "<td>–</td>"}[line.agrees]
     words = "; ".join(part for part in (line.note, line.on) if part)
     return (
@@ -111,6 +113,7 @@ class LogAxis:
         self._start, self._end = start, end
 
     def place(self, value: float) -> float:
+        """The position of a value on the axis."""
         span = math.log(self.high / self.low) or 1.0
         return self._start + (self._end - self._start) * math.log(value / self.low) / span
 

@@ -36,6 +36,7 @@ def allocated_lines(models: SeedModels) -> Iterator[SeedLine]:
 
 
 def step_lines(models: SeedModels) -> Iterator[SeedLine]:
+    """What three decode steps feed, reserve, write and store."""
     model = models.gpt2
     counting = as_kind(CountingModel, model.loaded)
     driver = ModeDriver(counting, PRESETS["allocated"].spec, 10)
@@ -136,6 +137,7 @@ def method_lines(params: KVCacheParams) -> Iterator[SeedLine]:
 
 
 def allowed(page_size: int) -> bool:
+    """Whether MAX's cache manager accepts the page size."""
     try:
         require_manager_page_size(page_size)
     except ValueError:

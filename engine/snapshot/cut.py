@@ -189,21 +189,25 @@ class FileRowsPart:
 
     @classmethod
     def of(cls, file: SnapshotFile, entry: LayerEntry, name: Part) -> FileRowsPart:
+        """K or V of the heads that `entry` names."""
         shape = torch.Size((1, len(entry.heads), entry.num_rows, entry.dim(name)))
         return cls(file, entry.index, name, entry.heads, getattr(torch, entry.dtype), shape)
 
     def of_heads(self, heads: Sequence[int]) -> FileRowsPart:
+        """The same for some of the heads, by their index here."""
         chosen = tuple(self.heads[head] for head in heads)
         shape = torch.Size((1, len(chosen), *self.shape[2:]))
         return FileRowsPart(self.file, self.layer, self.name, chosen, self.dtype, shape)
 
     def picked(self, rows: slice | torch.Tensor) -> torch.Tensor:
+        """Some of the rows, `[H, T, D]`."""
         if isinstance(rows, slice):
             return torch.stack([self._read(head, range(*rows.indices(self.shape[2]))) for head in self.heads])
         alone = [range(row, row + 1) for row in rows.tolist()]
         return torch.stack([torch.cat([self._read(head, each) for each in alone]) for head in self.heads])
 
     def pieces(self, num_bytes: int) -> Iterator[torch.Tensor]:
+        """All rows in pieces `[T, D]` of at most `num_bytes`, head by head."""
         at_once = max(1, num_bytes // (max(4, self.dtype.itemsize) * self.shape[3]))
         for head in self.heads:
             for start in range(0, self.shape[2], at_once):
@@ -230,6 +234,7 @@ class RawTensor:
         self.shape = torch.Size(shape)
 
     def pieces(self, num_bytes: int) -> Iterator[torch.Tensor]:
+        """The numbers in flat pieces of at most `num_bytes`."""
         known, width = self._file.entries[self._name], ITEM_BYTES[self._file.entries[self._name].dtype]
         if not self._index:
             for piece in self._file.pieces(self._name, num_bytes // width * width):

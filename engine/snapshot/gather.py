@@ -290,6 +290,7 @@ def piece_tensors(name: str, pieces: Iterable[bytes]) -> Tensors:
 
 
 def sequence_entry(seq_id: int, num_prompt_tokens: int, mark: Mark | None) -> SequenceEntry:
+    """The entry of a sequence in the manifest, with its state at the mark if there is one."""
     if mark is None:
         return SequenceEntry(seq_id, num_prompt_tokens)
     forced = mark.forced.token_ids[mark.forced.start :]
@@ -319,6 +320,7 @@ def created() -> str:
 
 
 def written_by() -> str:
+    """The name and version of this program."""
     try:
         return f"KV Loupe {version('kvloupe')}"
     except PackageNotFoundError:

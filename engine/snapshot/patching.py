@@ -32,6 +32,7 @@ class RowsOfFile:
     file: SnapshotFile
 
     def numbers(self, layer: LayerGeometry, part: Part, edit: Overwrite) -> torch.Tensor:
+        """The rows that an edit writes to one layer, `[heads, T, D]`; raises `InputError` if the file lacks them."""
         where = f"'{self.file.path}'"
         found = []
         for head in heads_of(edit.rows, layer):

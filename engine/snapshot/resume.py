@@ -265,6 +265,7 @@ def _stored_part(file: SnapshotFile, entry: LayerEntry, name: Part, device: torc
 
 
 def sequence_of(file: SnapshotFile) -> Sequence:
+    """The sequence of a snapshot, with its waiting and forced tokens."""
     entry, manifest = file.manifest.sequence, file.manifest
     return Sequence(
         entry.seq_id,

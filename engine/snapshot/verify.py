@@ -115,6 +115,7 @@ class TensorCheck:
         self._at = 0
 
     def update(self, piece: bytes) -> None:
+        """Check the next bytes of the tensor."""
         self._sum.update(piece)
         if self._contents:
             array = np.frombuffer(piece, NUMPY_NAMES[self._entry.dtype])
@@ -123,12 +124,14 @@ class TensorCheck:
             self._at += len(array)
 
     def problems(self) -> Iterator[str]:
+        """The damage that was found, each in words."""
         if self._wanted is not None and self._sum.hexdigest() != self._wanted:
             yield f"'{self._entry.name}' was changed: its checksum is another one"
         for content in self._contents:
             yield from (f"'{self._entry.name}' {problem}" for problem in content.problems())
 
     def notes(self) -> Iterator[str]:
+        """What was found that is no damage, each in words."""
         for content in self._contents:
             yield from (f"'{self._entry.name}' {note}" for note in content.notes())
 
@@ -141,12 +144,15 @@ class ContentCheck:
     number."""
 
     def update(self, array: Array, at: int) -> None:
+        """Check the next numbers, of which the first has index `at`."""
         raise NotImplementedError
 
     def problems(self) -> Iterator[str]:
+        """The damage that was found, as the end of a sentence about the tensor."""
         yield from ()
 
     def notes(self) -> Iterator[str]:
+        """What was found that is no damage, as the end of a sentence about the tensor."""
         yield from ()
 
 

@@ -29,6 +29,7 @@ class CodedBytes(Struct, frozen=True):
 
     @property
     def total(self) -> int:
+        """Bytes of codes, scales and exact rows together."""
         return self.codes + self.scales + self.exact
 
     def __add__(self, other: CodedBytes) -> CodedBytes:
@@ -99,6 +100,7 @@ class Coding(Struct, frozen=True):
 
     @property
     def has_groups(self) -> bool:
+        """Whether groups of numbers share a scale."""
         return self.row.shared_by == "group"
 
     @property
@@ -124,14 +126,17 @@ class Coding(Struct, frozen=True):
 
     @property
     def group_size(self) -> int:
+        """Numbers that share a scale: as given, else the default."""
         return self.group or DEFAULT_GROUP
 
     @property
     def residual_size(self) -> int:
+        """Tokens of the exact residual: as given, else the default; 0 without a residual."""
         return (self.residual or DEFAULT_RESIDUAL) if self.is_kivi else 0
 
     @property
     def codes_per_word(self) -> int:
+        """Codes that are packed into one 32-bit word."""
         return WORD_BITS // (self.bits or 8)
 
     def num_coded(self, num_tokens: int, part: Part) -> int:

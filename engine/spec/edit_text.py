@@ -105,9 +105,11 @@ class _Words:
             self._values[name] = value.strip('"')
 
     def text(self, name: str) -> str | None:
+        """Remove and return the value of a word; None if it was not typed."""
         return self._values.pop(name, None)
 
     def number(self, name: str) -> float:
+        """Read a number; raises `InputError` if it is missing or none."""
         text = self.text(name)
         if text is None:
             raise InputError(f"'{name}=' is missing: write {self._form}.")
@@ -117,6 +119,7 @@ class _Words:
             raise InputError(f"'{name}={text}' is no number: write {self._form}.") from None
 
     def whole(self, name: str) -> int | None:
+        """Read a whole number; None if it was not typed."""
         text = self.text(name)
         if text is None:
             return None
@@ -125,6 +128,7 @@ class _Words:
         return int(text)
 
     def token_ids(self, name: str) -> tuple[int, ...]:
+        """Read token ids separated by commas; empty if none were typed."""
         text = self.text(name)
         if not text:
             return ()
@@ -147,6 +151,7 @@ class _Words:
         return int(text) + (self._num_tokens if int(text) < 0 else 0)
 
     def rows(self) -> Rows:
+        """Read positions, layers, heads, channels and part."""
         start, stop = self.span()
         named = {name: self.text(name) for name in ("layer", "head", "channel")}
         layers, heads, channels = (

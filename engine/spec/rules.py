@@ -85,6 +85,7 @@ class RuleRow(Struct, frozen=True):
 
     @property
     def spec_name(self) -> str:
+        """The name of the rule in a `RetentionSpec`."""
         return self.rule or self.name
 
 

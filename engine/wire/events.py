@@ -33,6 +33,8 @@ from engine.wire.tree import Node
 
 
 class StateChanged(EventMessage, frozen=True):
+    """The status of the engine has changed."""
+
     status: EngineStatus
 
 
@@ -177,6 +179,8 @@ class LocalModel(Part, frozen=True):
 
 
 class ModelsFound(EventMessage, frozen=True):
+    """The models on this computer, as asked for by `FindModels`."""
+
     models: tuple[LocalModel, ...]
 
 

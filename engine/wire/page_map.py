@@ -96,6 +96,7 @@ class PageMap(PoolStep, frozen=True, eq=False):
         return np.concatenate(self.blocks)
 
     def cell(self, page_id: int) -> np.void:
+        """The cell of one page."""
         return self.blocks[page_id // BLOCK_PAGES][page_id % BLOCK_PAGES]  # type: ignore[no-any-return]
 
 

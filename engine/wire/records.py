@@ -178,9 +178,9 @@ class LayerBytes(Part, frozen=True):
 
 class CacheBytes(Part, frozen=True):
     """Bytes of all layers and sequences. `looking` is held for pictures only, and `kept`, a part of it, for kept
-    moments. `allocator` is what torch's allocator holds, `weights` the model's weights, `peak` the most that the
-    allocator (without one, the process) held since the previous step, `device` what all programs use of the device.
-    None: unknown."""
+    moments. `process` is the resident memory of the process, `allocator` what torch's allocator holds, `weights` the
+    model's weights, `peak` the most that the allocator (without one, the process) held since the previous step,
+    `device` what all programs use of the device. None: unknown."""
 
     layers: tuple[LayerBytes, ...]
     looking: int

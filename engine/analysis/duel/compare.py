@@ -76,6 +76,7 @@ def not_compared(a: ComparedRun, num_tokens: int) -> DuelStep:
 
 
 def no_layers(run: ComparedRun) -> np.ndarray:
+    """An array `[L]` of NaN: nothing is known of any layer."""
     return read_only_floats(np.full(len(run.geometry.attention_layers), np.nan))
 
 

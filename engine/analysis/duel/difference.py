@@ -22,6 +22,7 @@ class RowDifferences(RowsAt):
 
     @classmethod
     def of(cls, a: RowsAt, b: RowsAt) -> RowDifferences:
+        """The differences of the rows of A and B."""
         return cls(a.cache, min(a.num_tokens, b.num_tokens), a.live_provenance, a.moves, mine=a, other=b)
 
     @property
@@ -45,6 +46,7 @@ class PresentRows(RowsAt):
 
     @classmethod
     def of(cls, now: RowsAt, num_tokens: int) -> PresentRows:
+        """The rows `now`, limited to the first `num_tokens` positions."""
         return cls(now.cache, num_tokens, now.live_provenance, now.moves, now=now)
 
     @property
