@@ -109,7 +109,7 @@ class StreamSlot:
 
 
 @dataclass(eq=False)
-class Sent:
+class PendingCopy:
     """A step whose measurements are being copied."""
 
     slot: Slot
@@ -141,7 +141,7 @@ class ObservationRing:
             self.note = f"what is measured is copied step by step: there is no pinned memory ({str(error)[:80]})"
             return self._plain_slots()
 
-    def send(self, tensors: Mapping[str, torch.Tensor]) -> Sent:
+    def send(self, tensors: Mapping[str, torch.Tensor]) -> PendingCopy:
         """Pack what a step measured and start to copy it. At most `late_steps` others may be in transfer."""
         packing = Packing.of(tensors)
         slot = self._slots[self._next]
@@ -149,15 +149,15 @@ class ObservationRing:
         slot.send(packing.num_bytes)
         self._next = (self._next + 1) % len(self._slots)
         self.num_bytes = packing.num_bytes
-        return Sent(slot, packing)
+        return PendingCopy(slot, packing)
 
-    def undo_send(self, sent: Sent) -> None:
+    def undo_send(self, sent: PendingCopy) -> None:
         """Discard the newest step, which failed: the next step gets its slot, as the other slots may still be in
         transfer."""
         if sent.slot in self._slots:  # else the slots were replaced after a timeout
             self._next = self._slots.index(sent.slot)
 
-    def read(self, sent: Sent) -> Arrays:
+    def read(self, sent: PendingCopy) -> Arrays:
         """The arrays of a step; waits until they have arrived. If that takes too long, this copy is repeated on the
         stream of the forward, and all later ones are ordinary copies."""
         began = time.perf_counter()
@@ -169,7 +169,7 @@ class ObservationRing:
                 time.sleep(SPIN_S / 10)
         return sent.packing.unpack(sent.slot.bytes())
 
-    def _read_late(self, sent: Sent) -> Arrays:
+    def _read_late(self, sent: PendingCopy) -> Arrays:
         found = sent.packing.unpack(sent.slot.copy_again())
         if not self.note:
             self.note = f"what is measured is copied step by step: a copy did not come within {self._timeout_s:g} s"

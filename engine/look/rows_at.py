@@ -205,7 +205,7 @@ def row_at(rows: HeldRows, position: int) -> tuple[torch.Tensor, torch.Tensor] |
     return keys, values
 
 
-def without(rows: HeldRows, position: int) -> tuple[int, ...]:
+def heads_without(rows: HeldRows, position: int) -> tuple[int, ...]:
     """The heads that do not hold a position."""
     if rows.positions is None:
         return ()

@@ -30,7 +30,7 @@ from engine.look.reductions import (
     pooled_weights,
     scattered,
 )
-from engine.look.rows_at import RowsAt, RowSource, chosen, row_at, without
+from engine.look.rows_at import RowsAt, RowSource, chosen, heads_without, row_at
 from engine.look.states import is_now, landscape, state_of
 from engine.look.tile_statistics import TileStatistics
 from engine.wire.arrays import read_only_floats, read_only_ints
@@ -238,7 +238,7 @@ def row_slice(request: RowRequest, past: RowsAt, geometry: CacheGeometry) -> Row
         layers.append(layer.index)
         keys.append(read_only_floats(pair[0].cpu().numpy()))
         values.append(read_only_floats(pair[1].cpu().numpy()))
-        dropped.append(without(rows, request.position))
+        dropped.append(heads_without(rows, request.position))
         dtype = str(rows.keys.dtype).removeprefix("torch.")
     note = past.half.note if past.half is not None and request.position >= past.half.had else ""
     note = note or ("" if layers else f"Position {request.position} is not in the cache.")

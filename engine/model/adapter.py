@@ -72,15 +72,15 @@ def add_adapter(model: Any, folder: Path) -> None:
         if is_of_machine(error):
             raise
         size = re.search(r"size mismatch for ([\w.]+)", str(error))
-        raise unfit(folder, f"{size[1]} has another size" if size else first_line(error)) from None
+        raise wrong_adapter(folder, f"{size[1]} has another size" if size else first_line(error)) from None
     missing = [name for name in found.missing_keys if "lora_" in name]
     if missing or found.unexpected_keys:
         what, names = ("lacks", missing) if missing else ("has and the model has not", found.unexpected_keys)
-        raise unfit(folder, f"it {what} {min(names)}, {len(names)} in all")
+        raise wrong_adapter(folder, f"it {what} {min(names)}, {len(names)} in all")
     model.requires_grad_(False)
 
 
-def unfit(folder: Path, why: str) -> InputError:
+def wrong_adapter(folder: Path, why: str) -> InputError:
     return InputError(
         f"The adapter in '{folder}' is not of this model: {why.rstrip('.')}. Load the model that it was made for."
     )

@@ -55,7 +55,7 @@ def arguments_of(
         source, ids = ids[:, : cache.num_source], ids[:, cache.num_source :]
         if cache.encoded is None:
             began = time.perf_counter()
-            cache.encoded = encoded(model, source, check)
+            cache.encoded = run_encoder(model, source, check)
             cache.encoder_s = time.perf_counter() - began
     hidden = cache.encoded
     if hidden is None:  # cross layers read their cached rows; of this only the shape is used
@@ -68,7 +68,7 @@ def arguments_of(
     }
 
 
-def encoded(model: Any, source: torch.Tensor, check: Callable[[], None] | None) -> torch.Tensor:
+def run_encoder(model: Any, source: torch.Tensor, check: Callable[[], None] | None) -> torch.Tensor:
     """The encoder's output `[1, S, D]` for a source `[1, S]`."""
     run = model.get_encoder()
     arguments = {} if check is None or not reads_arguments(model) else {"check": check}

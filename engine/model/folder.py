@@ -42,7 +42,7 @@ def read_config(path: Path) -> Any:
         )
     if not path.exists():
         raise InputError(f"'{path}' does not exist: a model folder in Hugging Face layout has a config.json.")
-    raw = untagged(read_json_object(path, "model config"))
+    raw = with_floats_restored(read_json_object(path, "model config"))
     if "model_type" not in raw:
         raise InputError(f"'{path}' names no model_type, so its architecture is unknown: use a Hugging Face config.")
     try:
@@ -61,14 +61,14 @@ def read_config(path: Path) -> Any:
     return config
 
 
-def untagged(value: Any) -> Any:
+def with_floats_restored(value: Any) -> Any:
     """A config's values with floats that JSON cannot express restored: transformers writes an infinite limit of a
     state-space model as ``{"__float__": "Infinity"}``."""
     if isinstance(value, dict):
         if len(value) == 1 and (found := TAGGED_FLOATS.get(str(value.get("__float__")))) is not None:
             return found
-        return {key: untagged(inner) for key, inner in value.items()}
-    return [untagged(inner) for inner in value] if isinstance(value, list) else value
+        return {key: with_floats_restored(inner) for key, inner in value.items()}
+    return [with_floats_restored(inner) for inner in value] if isinstance(value, list) else value
 
 
 def check_weights(folder: Path) -> None:

@@ -100,7 +100,7 @@ def check_fits(source: ModelSource, placement: Placement) -> None:
     dtype = str(placement.dtype).removeprefix("torch.")
     needed = weight_bytes(tensors_of(source, is_coded=placement.weights != "stored"), dtype, placement.weights)
     if needed > (free := free_on(placement)):
-        raise InputError(too_large(source.name, needed, dtype, free, placement, "unload the present model first"))
+        raise InputError(too_large_text(source.name, needed, dtype, free, placement, "unload the present model first"))
 
 
 def is_tiny(config: Any) -> bool:
@@ -119,10 +119,10 @@ def out_of_memory_text(spec: ModelSpec, *, has_present: bool) -> str:
     dtype = str(placement.dtype).removeprefix("torch.")
     needed = weight_bytes(tensors_of(source, is_coded=placement.weights != "stored"), dtype, placement.weights)
     other = "unload the present model first" if has_present else "take a smaller model"
-    return too_large(source.name, needed, dtype, free_on(placement), placement, other)
+    return too_large_text(source.name, needed, dtype, free_on(placement), placement, other)
 
 
-def too_large(name: str, needed: int, dtype: str, free: int, placement: Placement, other: str) -> str:
+def too_large_text(name: str, needed: int, dtype: str, free: int, placement: Placement, other: str) -> str:
     """The message that a model's weights are too large, with two remedies."""
     where = "all GPUs" if placement.is_split else str(placement.device)
     fewer = "int8 or int4 weights" if placement.weights == "stored" else "a narrower dtype"

@@ -239,13 +239,13 @@ def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> Loa
     placement = placement_of(spec, source)
     check_fits(source, placement)
     progress.begin(source.label, num_tensors(source.folder))
-    model, placement = built(source, placement)
+    model, placement = build_model(source, placement)
     progress.begin(f"Trying {source.name} on a few tokens")
     native = model.config._attn_implementation
     number_attention(model, geometry.num_blocks)
     captures = bool(geometry.attention_layers) and runs_through_registry(model)
     if geometry.attention_layers and not captures:
-        model = eager(model, source, placement).eval()
+        model = with_eager_attention(model, source, placement).eval()
     tokenizer, tokenizer_note = find_tokenizer(spec, source)
     signature = inspect.signature(model.forward).parameters
     torch.set_num_threads(spec.num_threads or usual_threads())
@@ -268,7 +268,7 @@ def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> Loa
     )
 
 
-def built(source: ModelSource, placement: Placement) -> tuple[Any, Placement]:
+def build_model(source: ModelSource, placement: Placement) -> tuple[Any, Placement]:
     """The model and its placement. If weights cannot be quantised as asked, the next best format is tried."""
     while True:
         try:
@@ -279,7 +279,7 @@ def built(source: ModelSource, placement: Placement) -> tuple[Any, Placement]:
             placement = placement.with_next_best_weights(first_line(error))
 
 
-def eager(model: Any, source: ModelSource, placement: Placement) -> Any:
+def with_eager_attention(model: Any, source: ModelSource, placement: Placement) -> Any:
     """The model with its own eager attention, which returns weights. Some families can only be set so when they are
     built."""
     model.set_attn_implementation("eager")

@@ -11,7 +11,7 @@ from typing import Any
 from engine.model.adapter import add_adapter, check_adapter
 from engine.model.device import Placement
 from engine.model.folder import ADAPTER, check_weights, read_config, resolve_folder
-from engine.model.weights import build_shape, load_weights, placed
+from engine.model.weights import build_shape, load_weights, place_and_quantise
 from engine.spec.model import BUNDLED, BUNDLED_NAME, RESOURCES, ModelSpec, WeightFormat
 
 EDGE_BYTES = 1 << 20
@@ -35,7 +35,9 @@ class ModelSource:
     def build(self, placement: Placement, attention: str | None) -> Any:
         """Build the model on its devices, with transformers' default attention or the one named."""
         if self.folder is None:
-            model = placed(build_shape(self.config, placement.dtype, self.name, attention), placement, self.name)
+            model = place_and_quantise(
+                build_shape(self.config, placement.dtype, self.name, attention), placement, self.name
+            )
         else:
             model = load_weights(self.folder, self.config, placement, attention)
         if self.adapter is not None:

@@ -34,7 +34,7 @@ def check_map(device_map: Mapping[str, Any]) -> None:
         )
 
 
-def dispatched(model: Any, placement: Placement) -> Any:
+def move_to_devices(model: Any, placement: Placement) -> Any:
     """Move a model that was built in main memory to its devices."""
     if not placement.is_split:
         return model.to(placement.device)

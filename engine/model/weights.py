@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, TorchAoCon
 
 from engine.errors import Cancelled, InputError, first_line, is_of_machine
 from engine.model.device import Placement
-from engine.model.split import check_map, device_map_of, dispatched
+from engine.model.split import check_map, device_map_of, move_to_devices
 from engine.spec.model import INT4_GROUP
 
 SHAPE_SEED = 0
@@ -27,7 +27,7 @@ def load_weights(folder: Path, config: Any, placement: Placement, attention: str
             dtype=placement.dtype,
             attn_implementation=attention,
             device_map=device_map_of(placement),
-            quantization_config=coding_of(placement, TorchAoConfig),
+            quantization_config=quantization_config_of(placement, TorchAoConfig),
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
@@ -70,10 +70,10 @@ def build_shape(config: Any, dtype: torch.dtype, source: str, attention: str | N
         )
 
 
-def placed(model: Any, placement: Placement, source: str) -> Any:
+def place_and_quantise(model: Any, placement: Placement, source: str) -> Any:
     """Move a model that was built in main memory to its devices, and quantise its weights as asked."""
     with as_input_errors(source):
-        return coded(dispatched(model, placement), placement)
+        return quantise_linears(move_to_devices(model, placement), placement)
 
 
 @contextmanager
@@ -96,12 +96,12 @@ def as_input_errors(source: str) -> Iterator[None]:
 GPU_FORMAT = "tile_packed_to_4d"  # the layout of int4 matrices that torch's GPU kernel reads
 
 
-def coding_of(placement: Placement, config: Callable[..., Any]) -> Any:
+def quantization_config_of(placement: Placement, config: Callable[..., Any]) -> Any:
     """transformers' quantisation config for a placement, made by `config`; None where weights stay as stored."""
     return None if placement.weights == "stored" else config(quant_type=_torchao_config(placement))
 
 
-def coded(model: Any, placement: Placement) -> Any:
+def quantise_linears(model: Any, placement: Placement) -> Any:
     """Quantise the linear layers of a model in place, all but the head."""
     if placement.weights == "stored":
         return model

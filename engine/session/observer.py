@@ -14,7 +14,7 @@ from engine.errors import InputError, first_line, is_of_device
 from engine.history.history import History
 from engine.look.candidates import Sample
 from engine.look.evicted import EvictedInStep
-from engine.look.ring import ObservationRing, Sent
+from engine.look.ring import ObservationRing, PendingCopy
 from engine.model.text import TokenTexts
 from engine.session.captured import Captured
 from engine.session.clock import StepClock
@@ -46,7 +46,7 @@ class PendingMeasures:
     choices: list[Sample | None]
     level: CaptureLevel
     evicted: EvictedInStep = field(default_factory=EvictedInStep)
-    sent: Sent | None = None
+    sent: PendingCopy | None = None
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from engine.analysis.tolerance import TOLERANCES
 from engine.cache.contract import Pair
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.rows_at import RowsAt, row_at, without
+from engine.look.rows_at import RowsAt, heads_without, row_at
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
@@ -250,7 +250,7 @@ def newest_of(past: RowsAt, geometry: CacheGeometry, position: int) -> dict[int,
     for layer in geometry.attention_layers:
         rows = past.rows(layer.index)
         pair = None if rows is None else row_at(rows, position)
-        if rows is not None and pair is not None and not without(rows, position):
+        if rows is not None and pair is not None and not heads_without(rows, position):
             found[layer.index] = pair
     return found
 

@@ -90,7 +90,7 @@ class CompressedCache(SequenceCache):
 
     def begin(self, num_new: int) -> None:
         """Only check: buffers grow when rows are appended, and a failure there is undone by cropping."""
-        held = {self._of(index).held for index in self._retention}
+        held = {self._layer(index).held for index in self._retention}
         # transformers makes one mask for all layers of a kind, sized by the first; a single query needs none
         assert num_new == 1 or len(held) < 2, "layers that keep different numbers of rows are fed one token at a time"
 
@@ -116,7 +116,7 @@ class CompressedCache(SequenceCache):
         self.num_prompt_tokens = num_prompt_tokens if is_over else None
         if self.rule is not None and self.rule.remembers:
             for index in self._retention:
-                self._of(index).note_memory(self.rule.is_per_row)
+                self._layer(index).note_memory(self.rule.is_per_row)
         return tuple(plan.evicted for plan in plans if plan.evicted is not None)
 
     def _plan(self, index: int, layer: CompressedLayer, is_over: bool, drops: bool, probe: Probe | None) -> LayerPlan:
@@ -170,8 +170,8 @@ class CompressedCache(SequenceCache):
         if self._rotation is not None:
             self._rotate_sinks(plan, chosen, layer.seen - num_kept)
         else:
-            plan.key_store = plan.key_store.kept(chosen.kept)
-        plan.value_store = plan.value_store.kept(chosen.kept)
+            plan.key_store = plan.key_store.with_only(chosen.kept)
+        plan.value_store = plan.value_store.with_only(chosen.kept)
         plan.positions = positions.gather(1, chosen.kept)
         if plan.memory is not None and rule.is_per_row:
             plan.memory = plan.memory.gather(1, chosen.kept)
@@ -183,7 +183,7 @@ class CompressedCache(SequenceCache):
         assert isinstance(plan.key_store, RowStore)
         if plan.sinks is None:
             plan.sinks = plan.key_store.read()[:, :, : self.spec.retention.sinks].clone()
-        plan.key_store = plan.key_store.kept(chosen.kept)
+        plan.key_store = plan.key_store.with_only(chosen.kept)
         plan.key_store.overwrite(0, self._rotation.rotate(plan.sinks, gap))
 
     # ---- edits by hand -------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class CompressedCache(SequenceCache):
         self.check_are_decoded(spans)
         plans = []
         for index, positions in spans.items():
-            layer = self._of(index)
+            layer = self._layer(index)
             if not (isinstance(layer.key_store, RowStore) and isinstance(layer.value_store, RowStore)):
                 raise InputError("KIVI's keys share scales over groups of tokens, so no row can be dropped: mask it.")
             if self._rotation is not None:
@@ -221,7 +221,7 @@ class CompressedCache(SequenceCache):
             if not self.rule.per_head and not bool((mask == mask[:1]).all()):
                 raise InputError("This rule keeps the same rows in all heads of a layer: pin in all of them.")
             own = mask[:, self.num_source :]
-            check_budget(self._retention[index], self._of(index).seen, own, f"of layer {index}")
+            check_budget(self._retention[index], self._layer(index).seen, own, f"of layer {index}")
 
     def _plan_by_hand(self, layer: CompressedLayer, going: torch.Tensor) -> LayerPlan:
         keys, values, held = layer.key_store, layer.value_store, layer.all_positions()
@@ -234,7 +234,9 @@ class CompressedCache(SequenceCache):
         memory = layer.memory
         if memory is not None and self.rule is not None:
             memory = memory.gather(1, kept) if self.rule.is_per_row else None
-        plan = LayerPlan(layer, keys.kept(kept), values.kept(kept), memory, held.gather(1, kept), entry, layer.sinks)
+        plan = LayerPlan(
+            layer, keys.with_only(kept), values.with_only(kept), memory, held.gather(1, kept), entry, layer.sinks
+        )
         plan.held = kept.shape[1]
         return plan
 
@@ -279,7 +281,7 @@ class CompressedCache(SequenceCache):
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def _of(self, layer_index: int) -> CompressedLayer:
+    def _layer(self, layer_index: int) -> CompressedLayer:
         layer = self.live.layers[layer_index]
         assert isinstance(layer, CompressedLayer)
         return layer
@@ -308,7 +310,7 @@ class CompressedCache(SequenceCache):
         self._retention = budgets_by_layer(self.spec.retention, self._dropping, own)
         if self.rule is not None and self.rule.remembers:
             for index in self._retention:
-                self._of(index).note_memory(self.rule.is_per_row)
+                self._layer(index).note_memory(self.rule.is_per_row)
 
     # ---- conversion ----------------------------------------------------------------------------------------------
 

@@ -193,4 +193,4 @@ class KiviStore:
         self._exact_first = self._coded = part.num_coded
         self._quantised_at = part.quantised_at
         if part.num_coded:
-            self._packed = [RowBuffer.doubling(part.tensors[name]) for name in ("words", "scales", "offsets")]
+            self._packed = [RowBuffer.of_appended(part.tensors[name]) for name in ("words", "scales", "offsets")]

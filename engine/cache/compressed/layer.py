@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from engine.cache.compressed.rotary import KeyRotation
-from engine.cache.compressed.rows import twin_of
+from engine.cache.compressed.rows import shared_copy_of
 from engine.cache.compressed.stores import RowStore, store_of
 from engine.cache.contract import HeldBytes, HeldRows, Pair
 from engine.cache.journal import EvictionJournal
@@ -113,7 +113,7 @@ class CompressedLayer(OwnLayer):
         """The rows after going back to `num_tokens`: a copy of the layer goes back, this one is unchanged."""
         if num_tokens >= self.seen:
             return self.rows()
-        past = self.twin()
+        past = self.shared_copy()
         past.crop(num_tokens)
         return past.rows()
 
@@ -197,7 +197,7 @@ class CompressedLayer(OwnLayer):
             self._restore(undone, num_tokens)
             self._restore_sinks()
         else:
-            self._cut(self.held - (self.seen - num_tokens))
+            self._crop_rows(self.held - (self.seen - num_tokens))
             self.seen = min(self.seen, num_tokens)
         if self.journal.never_evicted:
             self.positions = None
@@ -216,11 +216,11 @@ class CompressedLayer(OwnLayer):
         if gap == 0:
             self.sinks = None
 
-    def twin(self) -> CompressedLayer:
+    def shared_copy(self) -> CompressedLayer:
         """A copy that shares the rows' storage but has its own counts and journal: it can go back and be read while
         this layer is unchanged."""
         made = copy.copy(self)
-        made.key_store, made.value_store = twin_of(self.key_store), twin_of(self.value_store)
+        made.key_store, made.value_store = shared_copy_of(self.key_store), shared_copy_of(self.value_store)
         made.journal = self.journal.copy()
         return made
 
@@ -245,7 +245,7 @@ class CompressedLayer(OwnLayer):
     @torch.inference_mode()
     def stored(self, num_tokens: int) -> StoredLayer | None:
         if num_tokens < self.seen:
-            past = self.twin()
+            past = self.shared_copy()
             past.crop(num_tokens)
             forgot = "" if self.can_crop(num_tokens) else "what its rule remembered then is not known any more"
             return replace(found, why_not=forgot) if (found := past.stored(num_tokens)) else None
@@ -298,7 +298,7 @@ class CompressedLayer(OwnLayer):
         self.sinks = torch.where(is_written, self._rotation.rotate(now, -gap), self.sinks)
         self.key_store.overwrite(0, self._rotation.rotate(self.sinks, gap))
 
-    def _cut(self, num_rows: int) -> None:
+    def _crop_rows(self, num_rows: int) -> None:
         self.key_store.crop(num_rows)
         self.value_store.crop(num_rows)
         self.held = num_rows

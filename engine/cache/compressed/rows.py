@@ -72,14 +72,14 @@ class RowBuffer:
         return self.view[0][heads, slots][None]
 
     @classmethod
-    def doubling(cls, rows: torch.Tensor) -> RowBuffer:
+    def of_appended(cls, rows: torch.Tensor) -> RowBuffer:
         """A buffer with these rows and the capacity that appending them gives."""
         made = cls()
         made.append(rows)
         return made
 
     @classmethod
-    def of(cls, rows: torch.Tensor) -> RowBuffer:
+    def tight(cls, rows: torch.Tensor) -> RowBuffer:
         """A buffer with these rows and little spare capacity."""
         made = cls()
         made._make(rows, tight_capacity(rows.shape[2]))
@@ -90,7 +90,7 @@ class RowBuffer:
 Stored = TypeVar("Stored")
 
 
-def twin_of(store: Stored) -> Stored:
+def shared_copy_of(store: Stored) -> Stored:
     """A copy of a store that shares its storage but has its own counts: cropping or reading the copy leaves the
     original unchanged."""
     made = copy.copy(store)

@@ -65,7 +65,7 @@ class RowStore:
         rows = self._waiting.view
         made = self._like()
         made._codec = self._codec.freeze(rows)
-        made._codes = [RowBuffer.doubling(code) for code in made._codec.encode(rows)]
+        made._codes = [RowBuffer.of_appended(code) for code in made._codec.encode(rows)]
         made._waiting, made._quantised_at = None, rows.shape[2]
         made.rewritten = range(rows.shape[2])
         return made
@@ -88,11 +88,11 @@ class RowStore:
             if buffer is not None:
                 buffer.crop(num_rows)
 
-    def kept(self, slots: torch.Tensor) -> RowStore:
+    def with_only(self, slots: torch.Tensor) -> RowStore:
         """A store with only the rows in slots `[H, K]`, which may differ between heads."""
         made = self._like()
         made._codec, made._waiting, made._quantised_at = self._codec, None, self._quantised_at
-        made._codes = [RowBuffer.of(buffer.picked(slots)) for buffer in self._codes]
+        made._codes = [RowBuffer.tight(buffer.picked(slots)) for buffer in self._codes]
         made.rewritten = self.rewritten
         return made
 
@@ -108,7 +108,7 @@ class RowStore:
         heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
         for number, buffer in enumerate(self._codes):
             joined = torch.cat([buffer.view[:, :, :num_rows], *(codes[number] for codes in dropped)], 2)
-            made._codes.append(RowBuffer.of(joined[0][heads, slots][None]))
+            made._codes.append(RowBuffer.tight(joined[0][heads, slots][None]))
         return made
 
     def overwrite(self, first: int, rows: torch.Tensor) -> None:
@@ -173,7 +173,7 @@ class RowStore:
             return
         codes = [tensors[name] for name in ("rows", "codes", "scales") if name in tensors]
         self._codec = row_codec(self.coding, tensors.get("scale"))
-        self._codes = [RowBuffer.doubling(code) for code in codes]
+        self._codes = [RowBuffer.of_appended(code) for code in codes]
         self._waiting, self._quantised_at, self._dtype = None, part.quantised_at or 0, dtype
         self.row_bytes = int(self.read()[:, :, :1].nbytes)
 

@@ -60,7 +60,7 @@ class CrossLayer(OwnLayer):
         return HeldBytes(count, count)
 
     def commit(self, written: RowDelta) -> RowDelta:
-        return within(written, range(self.get_seq_length()))
+        return restrict_delta(written, range(self.get_seq_length()))
 
     def can_crop(self, num_tokens: int) -> bool:
         return self.keys is None or num_tokens == 0 or num_tokens > self.get_seq_length()
@@ -154,8 +154,8 @@ class DecoderRows(LayerHandle):
         self._layer.reserve(num_new)
 
     def commit(self, written: RowDelta) -> RowDelta:
-        mine = within(written, range(self._source, max(self._source, written.written.stop)))
-        return moved(self._layer.commit(moved(mine, -self._source)), self._source)
+        mine = restrict_delta(written, range(self._source, max(self._source, written.written.stop)))
+        return shift_delta(self._layer.commit(shift_delta(mine, -self._source)), self._source)
 
     def num_final(self, part: Part) -> int:
         return self._layer.num_final(part)
@@ -204,12 +204,12 @@ def shifted(positions: torch.Tensor | None, by: int) -> torch.Tensor | None:
     return None if positions is None else positions + by
 
 
-def within(delta: RowDelta, span: range) -> RowDelta:
+def restrict_delta(delta: RowDelta, span: range) -> RowDelta:
     """The part of a delta that concerns the positions of `span`."""
     return map_ranges(delta, lambda run: intersection(run, span))
 
 
-def moved(delta: RowDelta, by: int) -> RowDelta:
+def shift_delta(delta: RowDelta, by: int) -> RowDelta:
     """The same delta with all positions moved by `by`."""
     found = map_ranges(delta, lambda run: range(run.start + by, run.stop + by) if run else NO_ROWS)
     return replace(found, evicted=tuple(positions + by for positions in delta.evicted)) if delta.evicted else found

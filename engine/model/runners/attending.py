@@ -62,7 +62,7 @@ class OneCache:
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         keys, values = self.cache.update(keys, values, attn.layer_idx)
         with timed(self.probe.timer if self.probe is not None else None, "attention", attn.layer_idx):
-            return attended(attn, query, keys, values, self.mask, self.probe, self.hidden_rows)
+            return attention_output(attn, query, keys, values, self.mask, self.probe, self.hidden_rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class BySequence:
         for number, (held_keys, held_values) in enumerate(self.append(attn.layer_idx, keys, values)):
             probe = None if self.probes is None else self.probes[number]
             with timed(probe.timer if probe is not None else None, "attention", attn.layer_idx):
-                read.append(attended(attn, query.narrow(0, number, 1), held_keys, held_values, UNMASKED, probe))
+                read.append(attention_output(attn, query.narrow(0, number, 1), held_keys, held_values, UNMASKED, probe))
         return torch.cat(read)
 
 
@@ -99,7 +99,7 @@ class InPlace:
             return self.pages.read(layer, query, keys, asked, self.probe)
 
 
-def attended(
+def attention_output(
     attn: Any,
     query: torch.Tensor,
     keys: torch.Tensor,

@@ -125,7 +125,7 @@ class FusedDecoder:
         if pages is not None:
             starts = [cache.get_seq_length()] if lengths is None else lengths
             attend = InPlace(cache, pages, probe, hidden_rows)
-            hidden = self.through(self.embedded(ids), places_of(starts, ids), attend, check, on_layer)
+            hidden = self.run_layers(self.embedded(ids), places_of(starts, ids), attend, check, on_layer)
         elif lengths is None:
             start = cache.get_seq_length()
             least_products = MIN_DEFERRED_PRODUCTS if self.defers_last_layer else None
@@ -156,7 +156,7 @@ class FusedDecoder:
         attend: OneCache | NewestOfChunk = (one := OneCache(cache, mask, probe, hidden_rows))
         if least_products is not None:
             attend = NewestOfChunk.of(one, self._blocks[-1], hidden.shape, least_products)
-        hidden = self.through(hidden, places, attend, check, on_layer)
+        hidden = self.run_layers(hidden, places, attend, check, on_layer)
         return hidden, attend.deferred
 
     def hidden_by_sequence(
@@ -172,9 +172,9 @@ class FusedDecoder:
         products for all at once, attention for each sequence separately."""
         places = places_of(lengths, ids)
         attend = BySequence(append, probe.split(len(ids)) if probe is not None else None)
-        return self.through(self.embedded(ids), places, attend, check, on_layer)
+        return self.run_layers(self.embedded(ids), places, attend, check, on_layer)
 
-    def through(
+    def run_layers(
         self,
         hidden: torch.Tensor,
         places: torch.Tensor,
@@ -188,7 +188,7 @@ class FusedDecoder:
             if check is not None:
                 check()
             if block is self._blocks[-1] and isinstance(attend, NewestOfChunk):
-                attend.enter_last(hidden)
+                attend.set_last_input(hidden)
             hidden = block(hidden, rotate, attend)
             if on_layer is not None:
                 on_layer(layer, hidden)
@@ -225,13 +225,13 @@ class Block:
         `attend` also stores the new rows."""
         rows_of = self._rows_of_one if hidden.shape[1] == 1 else self._rows_of_many
         read = attend(self.attention, *rows_of(self._before(hidden), rotate))
-        return self.ended(hidden[:, -read.shape[1] :], read)
+        return self.after_attention(hidden[:, -read.shape[1] :], read)
 
-    def ended(self, hidden: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+    def after_attention(self, hidden: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
         """The layer after attention: its output from its input `hidden` `[B, T, hidden]` and the attention output
         `read` `[B, T, H, D]`."""
         hidden = product(read.reshape(*hidden.shape[:2], -1), *self._out).add_(hidden)
-        return product(self._inner(self._between(hidden)), *self._down).add_(hidden)
+        return product(self._activated(self._between(hidden)), *self._down).add_(hidden)
 
     def _rows_of_one(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value `[B, H, 1, D]` for one token per sequence: one product, one rotation."""
@@ -253,7 +253,7 @@ class Block:
             query, key = self._query_norm(query), self._key_norm(key)
         return rotate(query.transpose(1, 2)), rotate(key.transpose(1, 2)), value.transpose(1, 2)
 
-    def _inner(self, normed: torch.Tensor) -> torch.Tensor:
+    def _activated(self, normed: torch.Tensor) -> torch.Tensor:
         """The feed-forward network's activation between its two products, `[B, T, width]`."""
         if normed.shape[1] == 1:
             both, width = self._gate_up(normed), self._width

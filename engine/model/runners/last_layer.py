@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.cache.part_timer import timed
-from engine.model.runners.attending import UNMASKED, OneCache, RowMask, attended
+from engine.model.runners.attending import UNMASKED, OneCache, RowMask, attention_output
 
 if TYPE_CHECKING:
     from engine.model.runners.decoder import Block
@@ -48,7 +48,9 @@ class DeferredOutputs:
         rows = torch.arange(stop, device=hidden.device)
         mask = RowMask.of((rows <= rows[stop - length :, None])[None, None], hidden)
         keys, values = self.keys[:, :, :stop], self.values[:, :, :stop]
-        return self.block.ended(hidden, attended(self.block.attention, queries, keys, values, mask, None))
+        return self.block.after_attention(
+            hidden, attention_output(self.block.attention, queries, keys, values, mask, None)
+        )
 
 
 @dataclass(eq=False)
@@ -75,7 +77,7 @@ class NewestOfChunk:
         is_plain = not others.hidden_rows and not (probe and probe.wants_more)
         return cls(others, last, num_tokens) if is_plain else others
 
-    def enter_last(self, hidden: torch.Tensor) -> None:
+    def set_last_input(self, hidden: torch.Tensor) -> None:
         """Note the last layer's input."""
         self._hidden = hidden
 
@@ -87,4 +89,4 @@ class NewestOfChunk:
         self.deferred = DeferredOutputs(self.last, self._hidden, query, held_keys, held_values)
         probe = self.others.probe
         with timed(probe.timer if probe is not None else None, "attention", attn.layer_idx):
-            return attended(attn, query[:, :, -1:], held_keys, held_values, UNMASKED, probe)
+            return attention_output(attn, query[:, :, -1:], held_keys, held_values, UNMASKED, probe)

@@ -146,7 +146,7 @@ class Launch:
             rows[attn.layer_idx] = keys, values
             return read(attn, query, keys, values)
 
-        hidden = self._decoder.through(self._decoder.embedded(self._ids), self._positions, attend)
+        hidden = self._decoder.run_layers(self._decoder.embedded(self._ids), self._positions, attend)
         outputs = [self._decoder.head(hidden)]
         self._layers = list(seen)
         if self._shows:
@@ -188,13 +188,13 @@ class Launch:
 
 class Launches:
     """Records steps when they first occur, and replays them. If a step could not be recorded, `refused` gives the
-    reason, and none is recorded any more. If memory ran out for a step, its key is in `too_large`, and others are
+    reason, and none is recorded any more. If memory ran out for a step, its key is in `too_large_text`, and others are
     recorded again."""
 
     def __init__(self, recorder: GraphRecorder, announce: Announce) -> None:
         self._recorder, self._telling = recorder, announce
         self._of: WeakKeyDictionary[object, OrderedDict[LaunchKey, Launch]] = WeakKeyDictionary()
-        self.refused, self.too_large = "", dict[LaunchKey, str]()
+        self.refused, self.too_large_text = "", dict[LaunchKey, str]()
         self.num_recorded = 0
 
     def step(
@@ -220,7 +220,7 @@ class Launches:
         numbers = decoder.addresses, decoder.dtype, ids.device
         wanted = strip.wanted if strip is not None and self._recorder.takes_strip else None
         key = LaunchKey(self._recorder.name, *numbers, len(ids), bucket, rows.layout, probe is not None, kernel, wanted)
-        if key in self.too_large:
+        if key in self.too_large_text:
             return None
         try:
             launch = self._launch(key, decoder, rows, ids, had)
@@ -242,12 +242,12 @@ class Launches:
         """Which steps could not be recorded, and why; empty where all could."""
         if self.refused:
             return f"({self.refused})"
-        return next(reversed(self.too_large.values()), "")
+        return next(reversed(self.too_large_text.values()), "")
 
     def try_again(self) -> None:
         """Allow recording again, after a failure."""
         self.refused = ""
-        self.too_large.clear()
+        self.too_large_text.clear()
 
     def forget(self, cache: Any) -> None:
         """Drop the recordings of one cache."""
@@ -263,7 +263,7 @@ class Launches:
         self._of.clear()
         memory = needed_and_free(shortage, Memory(str(key.device), free_bytes(key.device)))
         why = f"memory ran out, {memory}; to have them {remedies('a decode step')}"
-        self.too_large[key] = f"of up to {key.bucket:,} tokens ({why})"
+        self.too_large_text[key] = f"of up to {key.bucket:,} tokens ({why})"
 
     def _launch(
         self, key: LaunchKey, decoder: FusedDecoder, rows: FixedRows, ids: torch.Tensor, had: Sequence[int]

@@ -47,7 +47,7 @@ def without_rows(session: Session, seq_id: int, start: int, stop: int) -> float:
             slots = torch.tensor(kept).expand(layer.num_heads, -1)
             assert isinstance(layer.key_store, RowStore)
             assert isinstance(layer.value_store, RowStore)
-            layer.key_store, layer.value_store = layer.key_store.kept(slots), layer.value_store.kept(slots)
+            layer.key_store, layer.value_store = layer.key_store.with_only(slots), layer.value_store.with_only(slots)
             layer.positions, layer.held = slots, len(kept)
     return divergence(exact_logits(trial), newest_logits(trial, cache))
 
