@@ -233,7 +233,7 @@ class TokenCheck:
 
     def __call__(self) -> tuple[Verdict, str]:
         token, rows = torch.ones((), dtype=torch.long, device=self.device), torch.eye(BUSY_SIZE, device=self.device)
-        made = rows @ rows  # the first product initialises libraries, which is waited for here
+        made = rows @ rows  # whatever the first product initialises is waited for here
         torch.cuda.synchronize(self.device)
         returning = HostNumber(token)
         for _ in range(BUSY_PRODUCTS):

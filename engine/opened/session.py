@@ -101,8 +101,8 @@ def session_opened_event(saved: SavedSession) -> SessionOpened:
 
 
 def history_events(saved: SavedSession, records: Mapping[int, StepRecord]) -> Iterator[Event]:
-    """The events of all history nodes in order, as an engine sends them: for a step its record, or, if there is none,
-    one with what the file says; at the end the way to the live node."""
+    """The events of all history nodes in order, as an engine sends them. A step is its record, or, if there is none,
+    one with what the file says. The last event goes to the live node, unless that is the last node."""
     at: int | None = None
     for fed in walk(saved.nodes):
         node = fed.node

@@ -155,8 +155,8 @@ def tight_capacity(num_rows: int) -> int:
 
 
 def is_endless(spec: CacheSpec, info: ModelInfo) -> bool:
-    """Whether a context of any length fits, because the rule keeps only the latest rows and the model goes beyond its
-    context length."""
+    """Whether a context of any length fits, because the rule keeps rows by position (a window, and sinks) and the model
+    can go beyond its context length."""
     return spec.retention.is_by_position and not spec.is_paged and info.goes_beyond_context
 
 

@@ -54,7 +54,7 @@ def speed_lines(models: SeedModels) -> Iterator[SeedLine]:
     yield from text_lines(texts, model.words)
     yield from ratio_lines(seconds, refusal, model.words)
     yield peak_line(model)
-    yield from own_lines(models)
+    yield from engine_lines(models)
 
 
 def run_lines(seconds: dict[str, float | None], refusal: str, num_tokens: int, words: str) -> Iterator[SeedLine]:
@@ -106,7 +106,7 @@ def peak_line(model: SeedModel) -> SeedLine:
     return figure("torch.cuda.max_memory_allocated()", published.PEAK_GIB, peak, "GiB", note, model.words)
 
 
-def own_lines(models: SeedModels) -> Iterator[SeedLine]:
+def engine_lines(models: SeedModels) -> Iterator[SeedLine]:
     """The same measurements with this program's engine, whose modes take turns."""
     model = models.smollm2
     specs, ways = {name: PRESETS[name].spec for name in OWN_CACHES}, {COMPILED: "compile"}

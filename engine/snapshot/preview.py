@@ -24,7 +24,7 @@ def preview_shape(layers: Sequence[LayerEntry]) -> tuple[int, ...]:
 
 class Preview:
     """Grey levels `[layers, K and V, ROWS, COLUMNS]`, uint8: the mean |x| over the heads, with pooled channels as rows
-    and some of the tokens as columns. 1 … 254 are proportional to the largest value of the layer; 0: no row, 255: not
+    and some of the tokens as columns. 1 … 254 grow linearly up to the largest value of the layer; 0: no row, 255: not
     finite.
 
     Other code reads the rows of a layer through this object, so that the picture is made when the rows are in memory

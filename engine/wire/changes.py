@@ -48,7 +48,7 @@ class SequenceRemoved(Variant, frozen=True):
 
 
 class SequenceStopped(Variant, frozen=True):
-    """A sequence was stopped by the user; its rows stay."""
+    """A sequence was stopped; its rows stay."""
 
     seq_id: int
 

@@ -41,7 +41,7 @@ class MoveDirection(StrEnum):
 
 
 class PageAllocated(Variant, frozen=True):
-    """A free page was allocated to a sequence (ref_count 1, contents undefined)."""
+    """A page without references was allocated to a sequence (ref_count 1, contents undefined)."""
 
     seq_id: int
     page_id: int
