@@ -56,8 +56,8 @@ LONG_WAIT_S = 0.25  # a paced run that waits longer for its next step has its pi
 
 class EngineLoop:
     """Handles commands one by one and steps the session between them. `send` may be called from any thread. `emit` is
-    called with every event, on the thread of `run`. While `is_behind` says that the receiver is slow, pictures are
-    held back. `activity` says what the loop is doing."""
+    called with every event, on the thread of `run`. While `is_behind` says that the receiver is slow, pictures are held
+    back. `activity` says what the loop is doing."""
 
     def __init__(self, emit: Callable[[Event], None], is_behind: Callable[[], bool] = lambda: False) -> None:
         self._is_behind = is_behind

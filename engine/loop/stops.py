@@ -62,7 +62,7 @@ class StopConditions:
         """Note that the session went to another step."""
         self._halted_by = None
         if self._checker is not None:
-            self._checker.moment = step
+            self._checker.live_step = step
 
     def begin(self, command: Run, session: Session) -> None:
         """Check the condition of a run that begins; `InputError` if it can never hold."""

@@ -33,11 +33,11 @@ def not_compared(_step: int, _seq_id: int) -> None:
 
 class ConditionChecker:
     """Evaluates conditions, and remembers what they need from earlier steps: norms of rows, and which patterns took too
-    long. `moment` is the newest step on the live path."""
+    long. `live_step` is the newest step on the live path."""
 
     def __init__(self) -> None:
         self.too_slow: set[str] = set()
-        self.moment: int | None = None
+        self.live_step: int | None = None
         self._norms: OrderedDict[int, dict[int, Norms]] = OrderedDict()  # after a step, by sequence
 
     def hits(
@@ -56,13 +56,13 @@ class ConditionChecker:
             verdict = judge.verdict(condition, record)
             if verdict.holds and verdict.seq_id is not None:
                 found.append(StopHit(stop_id, text, record.step, verdict.seq_id, verdict.value))
-        self.moment = record.step
+        self.live_step = record.step
         return found
 
     def forget(self) -> None:
         """Forget everything that was remembered, because the history was cleared."""
         self._norms.clear()
-        self.moment = None
+        self.live_step = None
 
     def _norms_before(self, record: StepRecord, conditions: list[Condition]) -> dict[int, Norms]:
         """The norms of the rows before the step, by sequence, if a condition is about norms; those after the step are
@@ -78,11 +78,11 @@ class ConditionChecker:
 
     def _parent_of(self, record: StepRecord) -> int:
         """The previous step on the path; a node without a forward, such as an edit, is skipped."""
-        moment, parent = self.moment, record.parent
+        live_step, parent = self.live_step, record.parent
         if parent is None:
             return ROOT
-        if moment is not None and moment < parent and parent not in self._norms:
-            return moment
+        if live_step is not None and live_step < parent and parent not in self._norms:
+            return live_step
         return parent
 
 

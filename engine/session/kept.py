@@ -43,7 +43,7 @@ class SessionState:
         return not live.is_stale and are_kept(num_tokens, later)
 
     def has_moved(self, seq_id: int, step: int) -> bool:
-        """Whether a sequence changed its cache mode, or was computed from the start again, since an earlier `step`."""
+        """Whether the rows of a sequence were converted, computed anew or edited by hand since an earlier `step`."""
         return any(move.step >= step for move in self.moves.get(seq_id, ()))
 
     def assign_pages(self, *, is_live: bool) -> None:
@@ -74,7 +74,7 @@ class SessionState:
         return {noted: size for live in lives for layer in live.cache.layers for noted, size in layer.noted_bytes()}
 
 
-MomentKey = tuple[int, int | None]  # a step, and the sequence that was removed then, None where all of them are kept
+StateKey = tuple[int, int | None]  # a step, and the removed sequence; None: all sequences
 
 
 class KeptStates:
@@ -88,10 +88,10 @@ class KeptStates:
     ) -> None:
         self.max_bytes = max_bytes
         self._live, self._forget_recorded = live, forget_recorded
-        self._states: OrderedDict[MomentKey, SessionState] = OrderedDict()
+        self._states: OrderedDict[StateKey, SessionState] = OrderedDict()
         self._has_grown = False
-        self._row_bytes: dict[MomentKey, int] = {}  # of each state; constant while it is kept
-        self._noted: dict[MomentKey, dict[int, int]] = {}  # of these, the journal entries that other states may share
+        self._row_bytes: dict[StateKey, int] = {}  # of each state; constant while it is kept
+        self._noted: dict[StateKey, dict[int, int]] = {}  # of these, the journal entries that other states may share
         self._counted = KeptBytes()
         self._pinned: SessionState | None = None  # a state that could not be computed again
 
@@ -123,7 +123,7 @@ class KeptStates:
         else:
             self._keep((state.step, seq_id), state)
 
-    def _keep(self, key: MomentKey, state: SessionState) -> None:
+    def _keep(self, key: StateKey, state: SessionState) -> None:
         self.drop(key)
         row_bytes, noted = state.row_bytes, state.noted_bytes
         for live in state.sequences.values():  # before the pages change their owner: a failure changes nothing
@@ -157,12 +157,12 @@ class KeptStates:
             raise
         return state
 
-    def _remove(self, key: MomentKey) -> SessionState | None:
+    def _remove(self, key: StateKey) -> SessionState | None:
         self._row_bytes.pop(key, None)
         self._noted.pop(key, None)
         return self._states.pop(key, None)
 
-    def drop(self, key: MomentKey) -> None:
+    def drop(self, key: StateKey) -> None:
         """Drop a kept state and free what it holds; nothing if there is none."""
         if (state := self._remove(key)) is not None:
             state.close()
@@ -255,7 +255,7 @@ class KeptStates:
             self._counted = KeptBytes(seen, sizes, num_bytes, row_bytes)
         return self._counted
 
-    def _size_of(self, key: MomentKey, holders: Counter[int]) -> BranchBytes:
+    def _size_of(self, key: StateKey, holders: Counter[int]) -> BranchBytes:
         shared = sum(size for noted, size in self._noted[key].items() if holders[noted] > 1)
         return size_of(self._states[key], self._row_bytes[key] - shared, shared)
 

@@ -137,8 +137,8 @@ class Session(SessionReading):
 
     def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
         """Repeat an earlier step: the same tokens of the same sequences, and the recorded next tokens, whatever this
-        run samples. The returned record has the tokens that this run sampled. Raises and changes nothing where the
-        step cannot be repeated."""
+        run samples. The returned record has the tokens that this run sampled. Raises and changes nothing where the step
+        cannot be repeated."""
         self._restorer.fill_emptied(check)
         return self._stepper.step(check, planned)
 

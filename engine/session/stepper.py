@@ -121,8 +121,8 @@ class Stepper:
     def _launch_next(
         self, forwards: list[Forward], choices: list[Sample | None], clock: StepClock
     ) -> LaunchedAhead | None:
-        """Launch the forward of the next step before the host has read the tokens that this step chose. None where
-        that is not possible, or where memory runs out: the next step then runs its own forward."""
+        """Launch the forward of the next step before the host has read the tokens that this step chose. None where that
+        is not possible, or where memory runs out: the next step then runs its own forward."""
         work, chosen = [forward.work for forward in forwards], [choice.chosen for choice in choices if choice]
         if self._captured.by_layer or self._observer.ring.late_steps == 0:
             return None  # on a CPU nothing is gained, and the forward after an end of text would be wasted
