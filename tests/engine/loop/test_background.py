@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from typing import Any
@@ -96,7 +97,9 @@ def test_it_says_how_long_it_takes_and_nobody_takes_it_for_hung(monkeypatch: pyt
         desk.beside(work)
     assert not any(isinstance(each, EngineLost) for each in said)
     labels = [work.label for work in desk.works()]
-    assert labels[:2] == ["Compiling a step", "Compiling a step"]
+    assert labels[0] == "Compiling a step"
+    # a busy machine may begin to wait later than a hundredth of a second after the work began
+    assert all(re.fullmatch(r"Compiling a step(, [1-9]\d* s)?", label) for label in labels[1:])
     assert labels[-1].startswith("Compiling a step, ")
     assert labels[-1].endswith(" s")
     assert [work.can_cancel for work in desk.works()][:2] == [False, True]
