@@ -225,4 +225,5 @@ def without_negative(weights: torch.Tensor) -> Floats:
 
 
 def ms_since(began: float) -> float:
+    """Milliseconds since `began`, a reading of `time.perf_counter`."""
     return (time.perf_counter() - began) * 1e3

@@ -142,6 +142,7 @@ class RowsAt:
 
 
 def chosen(rows: HeldRows, tensor: TensorName) -> torch.Tensor:
+    """K or V of some rows, `[1, H_kv, S, D]`."""
     return rows.keys if tensor == "keys" else rows.values
 
 

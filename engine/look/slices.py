@@ -265,6 +265,7 @@ def tensor_label(kind: str, tensor: TensorName) -> str:
 
 
 def no_rows(kind: str, is_now: bool = True) -> str:
+    """A note that says why a layer of this kind has no rows."""
     if kind == "linear" and not is_now:
         return "This layer keeps a recurrent state, which moves on with every token: go to this step to see it."
     if kind == "linear":

@@ -64,6 +64,7 @@ class Measured:
 
 
 def near(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether two tensors are equal but for rounding; NaN equals NaN."""
     return torch.allclose(found, expected, rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
 
 

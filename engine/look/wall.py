@@ -91,6 +91,7 @@ class WallCells:
 
 
 def has_no_size(request: WallRequest) -> bool:
+    """Whether a wall is requested only to learn which rows are held, and no cells are to be drawn."""
     return request.max_columns * request.max_rows <= 1
 
 

@@ -81,6 +81,7 @@ def add_adapter(model: Any, folder: Path) -> None:
 
 
 def wrong_adapter(folder: Path, why: str) -> InputError:
+    """The error for an adapter that was made for another model."""
     return InputError(
         f"The adapter in '{folder}' is not of this model: {why.rstrip('.')}. Load the model that it was made for."
     )

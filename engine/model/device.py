@@ -153,4 +153,5 @@ def why_no_format(name: str) -> str:
 
 
 def formats_here() -> tuple[FormatHere, ...]:
+    """Every weight format, and why it cannot be used here, if so."""
     return tuple(FormatHere(name, why_no_format(name)) for name in WEIGHTS)

@@ -18,6 +18,7 @@ CROSS_NAMES = ("EncDecAttention", "encoder_attn", "cross_attn", "crossattention"
 
 
 def has_encoder(model: Any) -> bool:
+    """Whether the model is an encoder-decoder."""
     return bool(getattr(model.config, "is_encoder_decoder", False))
 
 

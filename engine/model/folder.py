@@ -107,6 +107,8 @@ def check_weights(folder: Path) -> None:
 
 
 def check_shards(folder: Path, index: Path) -> None:
+    """Raise `InputError` if the index of weight files is damaged, names other files than safetensors in its own folder,
+    or names a file that is not there."""
     try:
         shards = set(read_json_object(index, "index of weights")["weight_map"].values())
     except (InputError, KeyError, AttributeError, TypeError):

@@ -133,4 +133,5 @@ def too_large_text(name: str, needed: int, dtype: str, free: int, placement: Pla
 
 
 def free_on(placement: Placement) -> int:
+    """Bytes that can be allocated on the devices of a placement."""
     return sum(map(free_bytes, split_devices() if placement.is_split else [placement.device]))

@@ -46,6 +46,8 @@ class ModelSource:
 
 
 def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None]) -> ModelSource:
+    """The source of a model, checked; raises `InputError` for a model or adapter that cannot be loaded. A hub model is
+    downloaded only if the spec allows it."""
     if spec.adapter is not None:
         check_adapter(spec.adapter)
     mark = "" if spec.adapter is None else f" + {spec.adapter.resolve().name}"
@@ -59,6 +61,7 @@ def find_source(spec: ModelSpec, report: Callable[[str, int, int | None], None])
 
 
 def model_name(spec: ModelSpec, folder: Path) -> str:
+    """The name shown for a model: its hub name, or the name of its folder."""
     if spec.base == BUNDLED:
         return BUNDLED_NAME
     return spec.base if spec.base.count("/") == 1 and not Path(spec.base).exists() else folder.resolve().name
@@ -92,6 +95,7 @@ def text_fingerprint(folder: Path | None) -> str:
 
 
 def digest_of_folder(folder: Path) -> hashlib.blake2b:
+    """The BLAKE2b digest of a model folder, as described at `fingerprint`."""
     digest = hashlib.blake2b((folder / "config.json").read_bytes(), digest_size=16)
     digest_weights(digest, folder)
     return digest

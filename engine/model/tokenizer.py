@@ -37,6 +37,7 @@ def folder_beside_config(spec: ModelSpec) -> Path | None:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    """The tokenizer in a folder; None if it has none. Raises `InputError` for one that cannot be read."""
     if not any((folder / f).is_file() for f in ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")):
         return None
     try:

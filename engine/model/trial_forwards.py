@@ -143,5 +143,6 @@ def noise(model: Any, geometry: CacheGeometry, batch: int = 1) -> DynamicCache:
 
 
 def same_rows(one: DynamicCache, other: DynamicCache) -> bool:
+    """Whether two caches hold the same K and V, bit for bit."""
     pairs = zip(one.layers, other.layers, strict=True)
     return all(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values) for a, b in pairs)

@@ -20,6 +20,8 @@ SHAPE_SEED = 0
 
 
 def load_weights(folder: Path, config: Any, placement: Placement, attention: str | None) -> Any:
+    """The model with the weights in a folder, on its devices; raises `InputError` if these are damaged or of another
+    model."""
     try:
         model, report = auto_class(config).from_pretrained(
             folder,

@@ -162,6 +162,7 @@ def row_codec(coding: Coding, shared: torch.Tensor | None = None) -> RowCodec:
 
 
 def no_infinities(numbers: torch.Tensor) -> torch.Tensor:
+    """The numbers with infinities replaced by NaN."""
     return numbers.masked_fill(numbers.isinf(), torch.nan)
 
 
@@ -189,6 +190,7 @@ def to_e8m0(scales: torch.Tensor) -> torch.Tensor:
 
 
 def from_e8m0(exponents: torch.Tensor) -> torch.Tensor:
+    """Scales from their exponent bytes, in float32."""
     powers = torch.exp2(exponents.float() - E8M0_BIAS)
     return powers.masked_fill(exponents == E8M0_NAN, torch.nan)
 

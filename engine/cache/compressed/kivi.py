@@ -21,6 +21,7 @@ def encode_keys(rows: torch.Tensor, bits: int, group: int) -> Packed:
 
 
 def decode_keys(parts: Packed, bits: int, group: int, dtype: torch.dtype) -> torch.Tensor:
+    """Keys `[B, H, T, D]` from their words, scales and offsets."""
     words, scales, offsets = parts
     shifts = torch.arange(0, WORD_BITS, bits, device=words.device, dtype=torch.int32)[:, None]
     codes = (words.unsqueeze(3) >> shifts).bitwise_and_(2**bits - 1).flatten(2, 3).float()
@@ -35,6 +36,7 @@ def encode_values(rows: torch.Tensor, bits: int, group: int) -> Packed:
 
 
 def decode_values(parts: Packed, bits: int, group: int, dtype: torch.dtype) -> torch.Tensor:
+    """Values `[B, H, T, D]` from their words, scales and offsets."""
     words, scales, offsets = parts
     codes = grouped(unpacked(words, bits), 3, group)
     return codes.mul_(scales.float().unsqueeze(4)).add_(offsets.float().unsqueeze(4)).flatten(3).to(dtype)

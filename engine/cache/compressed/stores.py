@@ -182,4 +182,5 @@ Store = RowStore | KiviStore
 
 
 def store_of(coding: Coding, part: Part) -> Store:
+    """An empty store for K or V in this coding."""
     return KiviStore(coding, part) if coding.is_kivi else RowStore(coding, part)

@@ -316,4 +316,5 @@ class PageKeeper:
 
 
 def memory_bytes(memory: MemoryOfLayers) -> int:
+    """Bytes of a rule's state, over all layers."""
     return sum(int(m.nbytes) for m in memory.values() if m is not None)

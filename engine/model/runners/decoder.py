@@ -46,6 +46,7 @@ def has_llama_structure(model: nn.Module) -> bool:
 
 
 def is_llama_layer(layer: nn.Module) -> bool:
+    """Whether a layer has exactly the parameters and attributes that are computed here."""
     names = {name for name, _ in layer.named_parameters()}
     if not NEEDED <= names <= NEEDED | OPTIONAL:
         return False
