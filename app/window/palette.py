@@ -205,7 +205,8 @@ def _score(pair: tuple[int | None, str]) -> int:
 
 
 def rank(query: str, text: str) -> int | None:
-    """0: prefix of the name; 1: start of a word; 2: inside; 3 and more: letters in order, with gaps; None: no match."""
+    """0: prefix of the name; 1: start of a word; 2: inside; 3 and more: letters in order, with gaps; None: no match.
+    The letters of one word are sought in the name alone: with the menu's title, "chat" would be "CacHe: stATic"."""
     if not query:
         return 0
     name = text.split(": ", 1)[-1]
@@ -215,9 +216,10 @@ def rank(query: str, text: str) -> int | None:
         return 1
     if query in text:
         return 2
+    sought = text if " " in query else name
     place, skipped = 0, 0
     for letter in query.replace(" ", ""):
-        found = text.find(letter, place)
+        found = sought.find(letter, place)
         if found < 0:
             return None
         skipped += found - place

@@ -26,8 +26,9 @@ from tests.app.shown import approve, painted
         ("run", 1),  # that of its menu as well
         ("tep", 2),
         ("p b", 2),
-        ("sbk", 3 + 5 + 4 + 2),  # letters in order: as many more as are passed over
+        ("sbk", 3 + 4 + 2),  # letters in order: as many more as are passed over
         ("sb ck", 3 + 5 + 4 + 1),
+        ("rb", None),  # not from the menu's title into the name
         ("bb", None),  # there is one, and each letter counts once
         ("kcab", None),
         ("stepper", None),
