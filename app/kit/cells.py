@@ -16,6 +16,7 @@ from app.kit.theme import TextRole, current_theme, font_fixed, font_text
 
 ROW_HEIGHT = 19
 _LEAST_WIDTH = 24  # pixels of a column
+_APART, _LEAST_APART = 11, 7  # pixels from one column's text to the next; Qt itself keeps 7 free
 Index = QModelIndex | QPersistentModelIndex
 _NO_INDEX = QModelIndex()
 _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
@@ -179,21 +180,25 @@ class CellTable(WholeRows):
 
     def _fit(self) -> None:
         """Set the column widths. Spare width is shared, so that numbers stay near their headings, or goes to one
-        column."""
-        widths = self._needed()
-        spare = self.viewport().width() - sum(widths) - 2
+        column; where some is missing, columns move together as far as they can."""
+        room, widths = self.viewport().width(), self._needed()
+        for apart in range(_APART - 1, _LEAST_APART - 1, -1):
+            widths = self._needed(apart) if sum(widths) > room else widths
+        spare = room - sum(widths) - 2
         rest = next((column for column, head in enumerate(self.cells.heads) if head.takes_rest), None)
         for column, width in enumerate(widths):
             more = max(0, spare) // len(widths) if rest is None else spare if column == rest else 0
             self.horizontalHeader().resizeSection(column, max(width + more, _LEAST_WIDTH))
 
-    def _needed(self) -> list[int]:
+    def _needed(self, apart: int = _APART) -> list[int]:
+        """The width of each column, so many pixels more than its longest text; headings keep what they need."""
         widths = []
         metrics = self.horizontalHeader().fontMetrics()
         for column, head in enumerate(self.cells.heads):
             texts = (row[column].text for row in self.cells.rows if not row[column].is_wide)
             font = font_text(12, QFont.Weight.DemiBold) if head.is_words else font_fixed(11.5)
             longest = max(texts, key=len, default="")
-            need = max(metrics.horizontalAdvance(head.text) + 4, QFontMetricsF(font).horizontalAdvance(longest))
-            widths.append(int(min(need, head.most)) + 11)
+            title = int(min(metrics.horizontalAdvance(head.text) + 4, head.most)) + _APART
+            body = int(min(QFontMetricsF(font).horizontalAdvance(longest), head.most)) + apart
+            widths.append(max(title, body, _LEAST_WIDTH))
         return widths

@@ -245,19 +245,19 @@ def range_words(limits: Floats, sign: str) -> str:
     return f"colours per layer, {sign}{brief(least)} to {sign}{brief(most)}"
 
 
-def number(low: float, high: float) -> str:
+def number(low: float, high: float, write: Callable[[float], str] = exact) -> str:
     """A cell as text: one number, or its extremes."""
-    return exact(low) if low == high or (low != low and high != high) else f"{exact(low)} … {exact(high)}"
+    return write(low) if low == high or (low != low and high != high) else f"{write(low)} … {write(high)}"
 
 
-def told(matrix: Matrix, position: float, row: float) -> str:
-    """The exact values at a point of a matrix; empty outside."""
+def told(matrix: Matrix, position: float, row: float, write: Callable[[float], str] = exact) -> str:
+    """The values at a point of a matrix, the exact ones unless they are to be written otherwise; empty outside."""
     cell = matrix.cell(position, row)
     if cell is None:
         return ""
     if matrix.is_gone[cell]:
         return "not held"
-    return number(float(matrix.low[cell]), float(matrix.high[cell]))
+    return number(float(matrix.low[cell]), float(matrix.high[cell]), write)
 
 
 def spans_told(matrices: Sequence[Matrix], position: float, row: float) -> list[str]:

@@ -14,6 +14,7 @@ from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
 from app.draw.colormap import Floats, magnitude_index, signed_index
+from app.draw.format import exact
 from app.draw.token_range import TokenRange
 from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all
@@ -58,13 +59,14 @@ class Shown(Struct, frozen=True, eq=False, dict=True):
         """The mean of both sides."""
         return overlaid(self.a, self.b)
 
-    def reading(self, point: QPointF, name: Callable[[int], str]) -> str:
-        """The exact numbers of all three at a point in positions and rows, and where it is; empty outside."""
+    def reading(self, point: QPointF, name: Callable[[int], str], write: Callable[[float], str] = exact) -> str:
+        """The numbers of all three at a point in positions and rows, exact unless they are to be written otherwise, and
+        where it is; empty outside."""
         cell = self.a.cell(point.x(), point.y())
         if cell is None:
             return ""
         x, y, sides = point.x(), point.y(), (self.a, self.b, self.difference)
-        numbers = [told(matrix, x, y) or "–" for matrix in sides]
+        numbers = [told(matrix, x, y, write) or "–" for matrix in sides]
         spans = spans_told(sides, x, y)
         span = spans[0]
         if {*spans} - {""} == {span}:

@@ -7,7 +7,7 @@ from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QMenu, QStackedWidget
 
-from app.draw.format import short_dtype
+from app.draw.format import brief, short_dtype
 from app.draw.token_range import TokenRange
 from app.kit.boxes import column, row
 from app.kit.buttons import LinkButton, ProgressButton, push_button
@@ -302,12 +302,15 @@ class CompareView(View[CompareShown]):
     # ---- under the cursor ----------------------------------------------------------------------------------------
 
     def _tell(self, point: QPointF | None) -> None:
-        """Show the exact numbers under the cursor, else those of the selected cell."""
+        """Show the exact numbers under the cursor, else those of the selected cell; with fewer digits, and the exact
+        ones in the tool tip, where they do not fit."""
         shown = self._shown
         if point is None and shown is not None and shown.position is not None and shown.row is not None:
             point = QPointF(shown.position + 0.5, shown.row + 0.5)
         text = shown.reading(point, self._token_name) if shown is not None and point is not None else ""
-        self.readout.setText(text or _POINT)
+        is_long = self.readout.fontMetrics().horizontalAdvance(text) > self.readout.width()
+        brief_text = shown.reading(point, self._token_name, brief) if is_long and shown and point is not None else ""
+        self.readout.setText(brief_text or text or _POINT)
         self.readout.setToolTip(plain_tip(text))
         self.readout.setEnabled(bool(text))
 

@@ -14,7 +14,7 @@ from app.draw.colormap import signed_index
 from app.draw.format import brief, thousands
 from app.kit.edit_marks import head_boxes, is_of, words_at
 from app.kit.heatmap_marks import Box, CellNumbers, Marks
-from app.kit.labels import steady
+from app.kit.labels import plain_tip, steady
 from app.kit.map_view import MapView
 from app.kit.pictures import signed_colors, signed_text
 from app.kit.provenance import (
@@ -311,6 +311,7 @@ class HeadView(MapView[Shown]):
             ):
                 text += f"   {edited}"
         self._readout.setText(text or "point at a cell for its exact value")
+        self._readout.setToolTip(plain_tip(text))
         self._readout.setEnabled(bool(text))
         self.hovered.emit(text if self._map.hover is not None else "")
 

@@ -70,12 +70,16 @@ def cells(
         TableCell(decimal(row.tok_per_s, 0)),
         TableCell(_kl(row), tip=brief(row.mean_kl)),
         TableCell(_share(row.top1_agreement)),
-        TableCell(decimal(row.perplexity) if row.perplexity < 1e5 else brief(row.perplexity, 2)),
+        TableCell(_perplexity(row.perplexity)),
         TableCell("✓", "good", "lossless") if row.lossless else _loss(row, swept),
     ]
     if has_texts:
         found += [TableCell("–" if row.recall is None else _share(row.recall)), TableCell(row.text, "muted", row.text)]
     return found
+
+
+def _perplexity(value: float) -> str:
+    return brief(value, 2) if value >= 1e5 else decimal(value, 2 if value < 1e3 else 0)
 
 
 def _share(share: float) -> str:

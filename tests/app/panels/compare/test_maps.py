@@ -15,6 +15,7 @@ from PySide6.QtWidgets import QApplication
 from app.draw.colormap import signed_index
 from app.draw.format import brief
 from app.kit.heatmap_marks import Marks
+from app.kit.labels import plain_tip
 from app.panels.compare.draw import matrix_of
 from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.view import BLINK, OVERLAY, SWAP
@@ -37,6 +38,18 @@ def test_the_exact_numbers_of_both_sides_stand_under_the_cursor(compared: Compar
     compared.view.maps.maps["b"]._hover_at(None)
     assert compared.view.maps.maps["a"].hover is None
     assert not compared.view.readout.isEnabled()
+
+
+def test_numbers_have_fewer_digits_where_the_exact_ones_do_not_fit(compared: CompareDesk) -> None:
+    compared.show("head")
+    view = compared.view
+    view.maps.maps["b"]._hover_at(QPointF(6.5, 3.5))
+    exact = view.readout.text()
+    view.readout.setFixedWidth(view.readout.fontMetrics().horizontalAdvance(exact) - 1)
+    view.maps.maps["b"]._hover_at(QPointF(6.6, 3.5))
+    cell = 6 * samples.HEAD_DIM + 3
+    assert view.readout.text().startswith(f"A {cell / 8:.3g}   B {cell / 8 + 0.25:.3g}   A − B -0.25   layer 0")
+    assert view.readout.toolTip() == plain_tip(exact)
 
 
 def test_each_number_has_tokens_of_its_own_where_sides_pool_differently(compared: CompareDesk) -> None:
