@@ -7,7 +7,7 @@ from bisect import bisect_left
 from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.duel import Departure, DuelSide, DuelStep, Parting
+from engine.wire.duel import DuelSide, DuelStep, FirstDifference, TokenDivergence
 from engine.wire.opponents import Opponent
 from engine.wire.requests import Side
 from engine.wire.slices import Slice
@@ -58,7 +58,7 @@ class Comparison(QObject):
         self.now: ComparedPair | None = None
         self.asked: Opponent | None = None  # what the comparison being started compares with
         self.refusal = ""  # why there is no comparison, in a sentence
-        self.first: Departure | None = None
+        self.first: FirstDifference | None = None
         self.num_scanned: int | None = None  # how many tokens' rows have all been compared
         self.pictures: Pictures | None = None
         self.no_pictures = ""  # why there are no pictures, in a sentence
@@ -81,7 +81,7 @@ class Comparison(QObject):
         return self._steps[index - 1] if index else None
 
     @property
-    def parting(self) -> Parting | None:
+    def parting(self) -> TokenDivergence | None:
         """Where the two sides begin to be fed different tokens, as far as steps after that were compared."""
         return self._steps[-1].parting if self._steps else None
 
@@ -121,7 +121,7 @@ class Comparison(QObject):
         self._steps.append(step)
         self.stepped.emit()
 
-    def scan(self, num_tokens: int, first: Departure | None) -> None:
+    def scan(self, num_tokens: int, first: FirstDifference | None) -> None:
         """Note that all rows of `num_tokens` tokens were compared, and the first that differs."""
         self.num_scanned, self.first = num_tokens, first
         self.changed.emit()

@@ -24,7 +24,7 @@ class DuelSide(Part, frozen=True):
     edited_from: int | None = None
 
 
-class Parting(Part, frozen=True):
+class TokenDivergence(Part, frozen=True):
     """The point from which two branches are fed different tokens: after their first `num_tokens`, with the texts of the
     next token of A and of B."""
 
@@ -57,10 +57,10 @@ class DuelStep(EventMessage, frozen=True, eq=False):
     is_beyond_rounding: bool | None
     ms: tuple[float | None, float | None]
     kv_bytes: tuple[int | None, int | None]
-    parting: Parting | None = None
+    parting: TokenDivergence | None = None
 
 
-class Departure(Part, frozen=True):
+class FirstDifference(Part, frozen=True):
     """The first row, ordered by position and then by layer, that differs by more than rounding. `error` and `tolerance`
     (the largest error that rounding explains) are relative to the norm of the row; `channel` is the one that differs
     most, with the numbers of both sides."""
@@ -95,7 +95,7 @@ class DuelScanned(EventMessage, frozen=True):
     the first difference; None if all are equal within rounding."""
 
     num_tokens: int
-    first: Departure | None
+    first: FirstDifference | None
 
 
 class DuelEnded(EventMessage, frozen=True):

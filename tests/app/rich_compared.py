@@ -9,7 +9,7 @@ from app.draw.token_range import rows_of
 from app.models import Models
 from app.models.comparison import SIDES, ComparedPair, Pictures
 from engine.spec.presets import cache_named
-from engine.wire.duel import Departure, DuelSide, DuelStep
+from engine.wire.duel import DuelSide, DuelStep, FirstDifference
 from engine.wire.opponents import OtherRun
 from engine.wire.requests import AttentionRequest, HeadRequest, Side, SliceRequest, WallRequest
 from engine.wire.slices import Slice
@@ -22,7 +22,7 @@ COMPARED = ComparedPair(
     DuelSide("the same tokens in KIVI-2", "Tales", "KIVI-2", "float32", is_lossy=True, moves=True),
     tuple(range(samples.LAYERS)), 1e-3, "",
 )  # fmt: skip
-FIRST = Departure(5, 2, "values", 1, 9, 0.5, 0.75, 0.125, 0.001)
+FIRST = FirstDifference(5, 2, "values", 1, 9, 0.5, 0.75, 0.125, 0.001)
 
 
 def compared_models() -> Models:

@@ -26,7 +26,7 @@ from app.panels.compare import words
 from app.panels.compare.draw import Matrix, matrix_of
 from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.opponents import OpponentBox
-from engine.wire.duel import Departure
+from engine.wire.duel import FirstDifference
 from engine.wire.opponents import Opponent
 from engine.wire.slices import AttentionSlice
 
@@ -49,7 +49,7 @@ class CompareShown(Struct, frozen=True):
 
     compared: ComparedPair
     num_steps: int
-    first: Departure | None
+    first: FirstDifference | None
     num_scanned: int | None
     pictures: Pictures | None
     no_pictures: str

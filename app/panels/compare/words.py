@@ -10,7 +10,7 @@ from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
 from app.models import Models
 from app.models.comparison import ComparedPair, Pictures
-from engine.wire.duel import Departure, DuelSide, DuelStep, Parting
+from engine.wire.duel import DuelSide, DuelStep, FirstDifference, TokenDivergence
 from engine.wire.opponents import OtherStep
 from engine.wire.records import Candidate
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
@@ -92,7 +92,7 @@ def parts_at(models: Models, compared: ComparedPair) -> DuelStep | None:
     return steps[-1] if other is not None and shared < min(mine, other.num_tokens) else None
 
 
-def _until(models: Models, parting: Parting) -> str:
+def _until(models: Models, parting: TokenDivergence) -> str:
     """`until step 3`: the step of side A that fed the last common token."""
     found = (step.step for step in models.comparison.steps if step.num_tokens == parting.num_tokens)
     step = next(found, None)
@@ -131,7 +131,9 @@ def _allowed_cause(compared: ComparedPair, counts: Sequence[int]) -> str:
     return "Edited by hand" if all(is_edited) else ""
 
 
-def departure_words(models: Models, compared: ComparedPair, first: Departure | None, num_scanned: int | None) -> str:
+def departure_words(
+    models: Models, compared: ComparedPair, first: FirstDifference | None, num_scanned: int | None
+) -> str:
     """The first row that differs by more than rounding, or that there is none."""
     if compared.no_rows:
         return compared.no_rows
@@ -153,7 +155,7 @@ def departure_words(models: Models, compared: ComparedPair, first: Departure | N
     )
 
 
-def departure_tip(first: Departure) -> str:
+def departure_tip(first: FirstDifference) -> str:
     return (
         f"The row differs by {brief(first.error)} of its own size; rounding may do {brief(first.tolerance)}. "
         "Select this layer, tensor, head, token and channel"

@@ -18,7 +18,7 @@ from engine.look.rows_at import RowsAt, slots_of
 from engine.session.sampler import choose
 from engine.spec.sampling import SamplingParams
 from engine.wire.arrays import read_only_floats
-from engine.wire.duel import Departure, DuelStep, Parting
+from engine.wire.duel import DuelStep, FirstDifference, TokenDivergence
 from engine.wire.records import Candidate
 from engine.wire.requests import TensorName
 
@@ -34,7 +34,7 @@ def step_of(
     tolerance: Tolerance,
     has_rows: bool,
     text_of: Callable[[int], str],
-    parting: Parting | None = None,
+    parting: TokenDivergence | None = None,
 ) -> DuelStep:
     """Compare both sides when they had `num_tokens`. With a `parting` they were fed different tokens before, so that
     `is_beyond_rounding` is None."""
@@ -126,31 +126,31 @@ def aligned(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 @torch.inference_mode()
-def first_departure(
+def first_difference(
     mine: RowsAt,
     theirs: RowsAt,
     layers: Iterable[LayerGeometry],
     tolerance: Tolerance,
     check: Callable[[], None] = lambda: None,
-) -> Departure | None:
+) -> FirstDifference | None:
     """The first position, and in it the lowest layer, whose row differs by more than rounding, among the rows that both
     hold. `check` is called between layers and raises to cancel."""
-    first: Departure | None = None
+    first: FirstDifference | None = None
     for layer in layers:
         check()
         held, others = mine.rows(layer.index), theirs.rows(layer.index)
         if held is None or others is None or not held.keys.shape[2] or not others.keys.shape[2]:
             continue
         for tensor in TENSORS:
-            found = departure_of(held, others, layer, tensor, tolerance.of_row(layer.index))
+            found = difference_of_tensor(held, others, layer, tensor, tolerance.of_row(layer.index))
             if found is not None and (first is None or found.position < first.position):
                 first = found
     return first
 
 
-def departure_of(
+def difference_of_tensor(
     held: HeldRows, others: HeldRows, layer: LayerGeometry, tensor: TensorName, tolerance: float
-) -> Departure | None:
+) -> FirstDifference | None:
     """The first row of K or V of one layer that differs by more than the tolerance; None if none does."""
     rows, expected = getattr(others, tensor)[0].float(), getattr(held, tensor)[0].float()  # [H_kv, S, D]
     here, there = positions_of(others), positions_of(held)
@@ -166,7 +166,7 @@ def departure_of(
     slot = int(at[head].int().argmax())
     one, other = expected[head, slot], rows[head, slot]
     channel = int((one - other).abs().nan_to_num(torch.inf).argmax())
-    return Departure(
+    return FirstDifference(
         position, layer.index, tensor, head, channel, float(one[channel]), float(other[channel]),
         float(errors[head, slot]), tolerance,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from engine.analysis.duel.compare import first_departure, not_compared, step_of
+from engine.analysis.duel.compare import first_difference, not_compared, step_of
 from engine.analysis.duel.difference import PresentRows, RowDifferences
 from engine.analysis.duel.pictures import attention_difference, picture_of
 from engine.analysis.duel.sides import ComparedRun, LiveRun, check_comparable
@@ -19,7 +19,7 @@ from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
-from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, Parting
+from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, TokenDivergence
 from engine.wire.requests import AttentionRequest, Side, SliceRequest
 from engine.wire.slices import Slice
 
@@ -29,8 +29,9 @@ class Duel:
 
     Rows are compared as both sides held them at the same number of tokens. With `compares_with_now`, B is an earlier
     step of A itself, whose rows at that time would be equal, so they are compared with those that A holds now; single
-    steps are not compared. With `are_branches`, steps after the `Parting` are compared too, position by position, and
-    marked with it. When the cache mode of A changes, the comparison starts again with the steps of the new mode.
+    steps are not compared. With `are_branches`, steps after the `TokenDivergence` are compared too, position by
+    position, and marked with it. When the cache mode of A changes, the comparison starts again with the steps of the
+    new mode.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Duel:
         if self.no_rows or not count:
             return None
         layers = self.a.geometry.attention_layers
-        return DuelScanned(count, first_departure(*self._rows_of_both(count), layers, self.tolerance, check))
+        return DuelScanned(count, first_difference(*self._rows_of_both(count), layers, self.tolerance, check))
 
     def slice(self, request: SliceRequest, side: Side) -> Slice:
         """A slice of one side, or of the difference A - B, at the same number of tokens."""
@@ -134,15 +135,15 @@ class Duel:
         rows = [run.attention(count).get(request.layer) for run in (self.a, self.b)]
         return attention_difference(request, rows[0], rows[1], count - 1, self.a.geometry)
 
-    def _parting(self) -> Parting | None:
+    def _parting(self) -> TokenDivergence | None:
         """The point from which A and B are fed different tokens; None if one of them ends before."""
         one, other = self.a.token_ids, self.b.token_ids
         common = num_common(one, other)
         if common == min(len(one), len(other)):
             return None
-        return Parting(common, (self._text_of(one[common]), self._text_of(other[common])))
+        return TokenDivergence(common, (self._text_of(one[common]), self._text_of(other[common])))
 
-    def _compare(self, num_tokens: int, parting: Parting | None = None) -> DuelStep:
+    def _compare(self, num_tokens: int, parting: TokenDivergence | None = None) -> DuelStep:
         if self.compares_with_now:
             step = not_compared(self.a, num_tokens)
         else:

@@ -13,7 +13,7 @@ from app.models.comparison import SIDES
 from app.models.viewport import WantedPair
 from engine.spec.presets import cache_named
 from engine.wire.commands import EndDuel, StartDuel, TakeSlice
-from engine.wire.duel import Departure, DuelEnded, DuelScanned
+from engine.wire.duel import DuelEnded, DuelScanned, FirstDifference
 from engine.wire.events import EngineLost, Event, Failed
 from engine.wire.opponents import OtherRun, OtherStep
 from engine.wire.requests import HeadRequest, WallRequest
@@ -43,7 +43,7 @@ def test_a_comparison_is_asked_for_and_told(stepped: Controller, models: Models,
     assert models.comparison.now is not None
     assert models.comparison.now.b.cache == "KIVI-2"
     assert models.comparison.asked is None
-    engine.emit(samples.duel_step(4), DuelScanned(20, Departure(3, 1, "keys", 0, 5, 1.0, 1.5, 0.4, 1e-4)))
+    engine.emit(samples.duel_step(4), DuelScanned(20, FirstDifference(3, 1, "keys", 0, 5, 1.0, 1.5, 0.4, 1e-4)))
     stepped.tick()
     assert models.comparison.num_steps == 5
     assert models.comparison.first is not None
@@ -259,6 +259,6 @@ def test_a_comparison_that_begins_anew_has_no_departure_of_the_one_before(
     for _ in range(2):
         compared(stepped, engine)
         assert (models.comparison.first, models.comparison.num_scanned) == (None, None)
-        engine.emit(DuelScanned(20, Departure(3, 1, "keys", 0, 5, 1.0, 1.5, 0.4, 1e-4)))
+        engine.emit(DuelScanned(20, FirstDifference(3, 1, "keys", 0, 5, 1.0, 1.5, 0.4, 1e-4)))
         stepped.tick()
         assert models.comparison.first is not None

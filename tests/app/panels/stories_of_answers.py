@@ -19,7 +19,7 @@ from app.panels.damage.view import DamageView
 from app.panels.evicted.view import EvictedView
 from app.panels.what_if.view import WhatIfView
 from engine.spec.cache import CacheSpec
-from engine.wire.duel import Parting
+from engine.wire.duel import TokenDivergence
 from engine.wire.evictions import Eviction, Survivors
 from engine.wire.opponents import OtherStep
 from engine.wire.status import OpenedFile
@@ -153,8 +153,12 @@ VERDICTS: dict[str, tuple[ComparedPair, dict[str, Any], int | None]] = {
     "rows alone": (COMPARED, {"is_beyond_rounding": None}, 11),
     "within rounding": (OTHER_MODEL, {"is_beyond_rounding": False}, 11),
     "a branch that parts": (LEFT, {"is_beyond_rounding": False}, None),
-    "fed other tokens behind the third": (LEFT, {"is_beyond_rounding": False, "parting": Parting(5, ("a", "b"))}, None),
-    "behind what no step fed": (LEFT, {"is_beyond_rounding": False, "parting": Parting(1, ("a", "b"))}, None),
+    "fed other tokens behind the third": (
+        LEFT,
+        {"is_beyond_rounding": False, "parting": TokenDivergence(5, ("a", "b"))},
+        None,
+    ),
+    "behind what no step fed": (LEFT, {"is_beyond_rounding": False, "parting": TokenDivergence(1, ("a", "b"))}, None),
     "exact, and departs": (EXACT, {"is_beyond_rounding": True}, 11),
     "exact, and edited by hand": (EDITED, {"is_beyond_rounding": True}, 11),
     "edited behind the fourth token": (

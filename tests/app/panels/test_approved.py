@@ -42,7 +42,7 @@ from app.panels.wall.view import WallView
 from app.panels.what_if.view import WhatIfView
 from engine.spec.bookmark import Bookmark, OnToken
 from engine.spec.chat import Turn
-from engine.wire.duel import Parting
+from engine.wire.duel import TokenDivergence
 from engine.wire.events import Failed, Previewed
 from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.status import Work
@@ -331,7 +331,7 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
             models.comparison.append(next_compared(models))
         models.timeline.tell(again=True)
         witness.look(f"{count} more while it {'runs' if running else 'rests'}")
-    models.comparison.append(replace(next_compared(models), parting=Parting(5, (" one", " other"))))
+    models.comparison.append(replace(next_compared(models), parting=TokenDivergence(5, (" one", " other"))))
     witness.look("fed other tokens")
     models.comparison.append(models.comparison.steps[3])
     witness.look("back to the fourth step")

@@ -137,7 +137,7 @@ def test_rows_that_cannot_be_compared_end_it_and_not_the_engine(
     def fail(*_: object) -> None:
         raise MemoryError("too many rows")
 
-    monkeypatch.setattr("engine.analysis.duel.duel.first_departure", fail)
+    monkeypatch.setattr("engine.analysis.duel.duel.first_difference", fail)
     begun(driver)
     assert driver.wait_for(DuelEnded).reason == "its rows cannot be compared"
     (failed,) = driver.of(Failed)

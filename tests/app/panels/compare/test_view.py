@@ -15,7 +15,7 @@ from app.panels.compare.words import INVITATION
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_named
 from engine.wire.commands import Cancel, EndDuel, StartDuel
-from engine.wire.duel import Departure, DuelEnded, DuelScanned
+from engine.wire.duel import DuelEnded, DuelScanned, FirstDifference
 from engine.wire.events import Failed, StateChanged
 from engine.wire.opponents import OtherFile, OtherRun, OtherStep
 from engine.wire.status import OpenedFile, Work
@@ -23,7 +23,7 @@ from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.panels.compare.desk import CompareDesk
 
-DEPARTURE = Departure(3, 1, "values", 2, 5, 1.0625, 1.5, 0.4, 1e-4)
+DEPARTURE = FirstDifference(3, 1, "values", 2, 5, 1.0625, 1.5, 0.4, 1e-4)
 
 
 def against(desk: CompareDesk) -> object:

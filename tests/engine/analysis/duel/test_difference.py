@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.analysis.duel.compare import attention_distance, first_departure, row_differences
+from engine.analysis.duel.compare import attention_distance, first_difference, row_differences
 from engine.analysis.duel.difference import subtract_rows
 from engine.analysis.duel.pictures import farthest
 from engine.analysis.tolerance import TOLERANCES
@@ -78,7 +78,7 @@ def test_the_first_departure_is_at_the_lowest_position_and_of_that_in_the_lowest
         theirs = {n: HeldRows(r.keys.clone(), r.values.clone(), 0, r.positions) for n, r in mine.items()}
         for layer, tensor, head, slot, channel in changes:
             getattr(theirs[layer], tensor)[0, head, slot, channel] += 1.0
-        return first_departure(past(mine), past(theirs), layers, TOLERANCES["float32"])
+        return first_difference(past(mine), past(theirs), layers, TOLERANCES["float32"])
 
     assert departing() is None
     found = departing((0, "keys", 1, 3, 4), (2, "values", 0, 2, 1), (1, "values", 1, 2, 2), (1, "keys", 0, 4, 0))

@@ -11,7 +11,7 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.presets import PRESETS
 from engine.wire.commands import StartDuel
-from engine.wire.duel import DuelStep, Parting
+from engine.wire.duel import DuelStep, TokenDivergence
 from engine.wire.opponents import OtherStep
 from engine.wire.requests import WallRequest
 from engine.wire.slices import WallSlice
@@ -53,7 +53,7 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
     assert [step.num_tokens for step in others] == [mark.num_tokens + count for count in (1, 2, 3)], (
         "to the shorter tip"
     )
-    assert {step.parting for step in others} == {Parting(mark.num_tokens, fed)}
+    assert {step.parting for step in others} == {TokenDivergence(mark.num_tokens, fed)}
     assert all(step.is_beyond_rounding is None for step in others), "rounding is no measure of other tokens"
     assert others[0].kl
     if name != "none":
