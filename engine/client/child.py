@@ -90,8 +90,8 @@ def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse) -> None:
     events: list[Event] = []
     while not (events and isinstance(events[-1], Stopped)):
         events = outbox.take(HEARTBEAT_S)
-        told = (*_with_newest_status(events), *pulse.beat())
-        messages = [message for event in told for message in _encoded(event)]
+        to_send = (*_with_newest_status(events), *pulse.beat())
+        messages = [message for event in to_send for message in _encoded(event)]
         try:
             write_messages(stream, messages or [HEARTBEAT])
         except OSError:  # the window is gone

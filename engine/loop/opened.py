@@ -93,8 +93,10 @@ class OpenFile:
         self._reporter.reply(Restarted())
         self._reporter.send_status()
         self._reporter.reply(Submitted(snapshot.sequence.seq_id, snapshot.token_ids, snapshot.texts))
-        told = snapshot.file.manifest
-        self._reporter.emit(SessionOpened("", snapshot.sequence.sampling, bookmarks=told.bookmarks, view=told.view))
+        manifest = snapshot.file.manifest
+        self._reporter.emit(
+            SessionOpened("", snapshot.sequence.sampling, bookmarks=manifest.bookmarks, view=manifest.view)
+        )
         self.report_more()
 
     def report_more(self) -> None:

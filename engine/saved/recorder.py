@@ -144,8 +144,8 @@ class SessionRecorder:
             found["origin"], self._file = str(self._file), None
         if not self.is_repeating:
             # after an unload the session keeps its model
-            told = ("model", "cache", "sampling", "pending") if status.model is not None else ("cache", "sampling")
-            found |= {name: getattr(status, name) for name in told}
+            reported = ("model", "cache", "sampling", "pending") if status.model is not None else ("cache", "sampling")
+            found |= {name: getattr(status, name) for name in reported}
         other = {name: value for name, value in found.items() if self._builder.value(name) != value}
         return JournalEntry(**other) if other else None  # type: ignore[arg-type]
 

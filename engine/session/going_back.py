@@ -56,13 +56,13 @@ class StateRestorer:
         if step == history.last_step and not history.changes:
             then()
             return "it is the live moment already"
-        spec, here, was_kept = self._live.mode.spec, self._live_state(), step in self._kept
+        spec, current, was_kept = self._live.mode.spec, self._live_state(), step in self._kept
         before, state = StateBefore(self._live, history), history.state()
         target: SessionState | None = None
         try:
-            here.assign_pages(is_live=False)
+            current.assign_pages(is_live=False)
             target, how = self._state_at(step, self.sources(), check)
-            self._keep_left(here)
+            self._keep_left(current)
             history.go_to(step)
             self._live.replace(target.mode, target.sequences)
             self._register_prefixes()
@@ -70,15 +70,15 @@ class StateRestorer:
             if target.mode.spec != spec:
                 how = f"back in the cache mode of that step, {cache_label(target.mode.spec)}: {how}"
         except BaseException:
-            self._kept.undo_keep(here)
+            self._kept.undo_keep(current)
             history.restore(state)
             before.restore()
             if target is not None and was_kept:
                 self._kept.keep(target)
             raise
         with suppress(MemoryError):  # the state is exchanged already; the next step trims what is kept
-            if here.step not in self._kept:
-                here.close()
+            if current.step not in self._kept:
+                current.close()
             self._kept.trim()
         return how
 
@@ -94,19 +94,19 @@ class StateRestorer:
     def state_of_newest_step(self) -> SessionState | None:
         """The live state with sequences copied and caches shared, to be kept while the live sequences get other caches.
         None where there is no step yet, something was changed since the newest step, or rows are missing."""
-        here = self._live_state()
-        if here.step is None or self._history.changes or any(each.is_stale for each in here.sequences.values()):
+        current = self._live_state()
+        if current.step is None or self._history.changes or any(each.is_stale for each in current.sequences.values()):
             return None
-        for seq_id, each in here.sequences.items():
-            here.sequences[seq_id] = each.copied(each.cache)
-        return here
+        for seq_id, each in current.sequences.items():
+            current.sequences[seq_id] = each.copied(each.cache)
+        return current
 
-    def _keep_left(self, here: SessionState) -> None:
+    def _keep_left(self, current: SessionState) -> None:
         """Keep the live state, which is left. What was changed since the newest step becomes a node of its own."""
-        self._history.add_changes({i: each.sequence.mark() for i, each in here.sequences.items()}, here.mode.spec)
-        here.step = self._history.last_step
-        if here.step is not None and not any(each.is_stale for each in here.sequences.values()):
-            self._kept.keep(here)
+        self._history.add_changes({i: each.sequence.mark() for i, each in current.sequences.items()}, current.mode.spec)
+        current.step = self._history.last_step
+        if current.step is not None and not any(each.is_stale for each in current.sequences.values()):
+            self._kept.keep(current)
 
     def _register_prefixes(self) -> None:
         """Register the prefixes of the restored path in the pool again, and forget those of other branches, so that the

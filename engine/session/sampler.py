@@ -87,8 +87,10 @@ def choose(
 def with_candidates(chosen: Sample, text_of: Callable[[int], str]) -> SampledToken:
     """The sample with its candidates and entropy; waits for the device."""
     (measured,) = candidate_measures([chosen])
-    told = next_token({name: numbers.cpu().numpy() for name, numbers in measured.items()}, chosen.token_id, text_of)
-    return SampledToken(chosen.token_id, told.candidates, told.entropy, chosen.logprobs, chosen.is_finite)
+    following = next_token(
+        {name: numbers.cpu().numpy() for name, numbers in measured.items()}, chosen.token_id, text_of
+    )
+    return SampledToken(chosen.token_id, following.candidates, following.entropy, chosen.logprobs, chosen.is_finite)
 
 
 def steered(logits: torch.Tensor, bias: LogitBias | None) -> torch.Tensor:

@@ -75,51 +75,51 @@ class SliceReader:
     def take(self, request: SliceRequest, node: int | None = None) -> Slice:
         """A slice of a live sequence, or of the state at a node of any branch; empty and with the reason in its note
         where the rows of that node are not kept."""
-        geometry, seen = self._geometry, self._visible(request.seq_id, node)
-        request = checked(request, geometry, seen.num_tokens, "this model")
-        past = seen.rows_at(getattr(request, "num_tokens", seen.num_tokens))
-        began, piece = time.perf_counter(), self._slice_of(request, past, seen)
-        if seen.why_not and not isinstance(piece, AttentionSlice):  # attention is recorded and needs no rows
-            piece = replace(piece, note=seen.why_not)
+        geometry, visible = self._geometry, self._visible(request.seq_id, node)
+        request = checked(request, geometry, visible.num_tokens, "this model")
+        rows = visible.rows_at(getattr(request, "num_tokens", visible.num_tokens))
+        began, piece = time.perf_counter(), self._slice_of(request, rows, visible)
+        if visible.why_not and not isinstance(piece, AttentionSlice):  # attention is recorded and needs no rows
+            piece = replace(piece, note=visible.why_not)
         if isinstance(piece, WallSlice | HeadSlice | OutliersSlice):  # the time includes counting the magnitudes
             return replace(piece, took_ms=(time.perf_counter() - began) * 1e3)
         return piece
 
-    def _slice_of(self, request: SliceRequest, past: RowsAt, seen: VisibleSequence) -> Slice:
-        geometry, magnitudes = self._geometry, seen.magnitudes
+    def _slice_of(self, request: SliceRequest, rows: RowsAt, visible: VisibleSequence) -> Slice:
+        geometry, magnitudes = self._geometry, visible.magnitudes
         match request:
             case WallRequest():
-                return self._wall(request, past, magnitudes)
+                return self._wall(request, rows, magnitudes)
             case HeadRequest():
-                return head_slice(request, past, geometry, magnitudes.of_head(request, past))
+                return head_slice(request, rows, geometry, magnitudes.of_head(request, rows))
             case OutliersRequest():
-                return self._outliers(request, past, seen)
+                return self._outliers(request, rows, visible)
             case RowRequest():
-                return self._row(request, past, seen)
+                return self._row(request, rows, visible)
             case AttentionRequest():
-                return self._attention(request, seen)
+                return self._attention(request, visible)
             case TableRequest():
-                return self._table(request, seen)
+                return self._table(request, visible)
 
-    def _wall(self, request: WallRequest, past: RowsAt, magnitudes: SessionMagnitudes) -> Slice:
+    def _wall(self, request: WallRequest, rows: RowsAt, magnitudes: SessionMagnitudes) -> Slice:
         """A wall, kept so that the next one of the same cache reuses its columns."""
-        told = magnitudes.of_wall(request, past, self._geometry)
+        ranges = magnitudes.of_wall(request, rows, self._geometry)
         if has_no_size(request):
-            return wall_slice(request, past, self._geometry, told)
-        known = magnitudes.of_cache(request.seq_id, past.cache)
-        piece = wall_slice(request, past, self._geometry, told, known.wall)
-        known.wall = piece if piece.absent is None and not request.change and writes_rows_once(past.cache) else None
+            return wall_slice(request, rows, self._geometry, ranges)
+        known = magnitudes.of_cache(request.seq_id, rows.cache)
+        piece = wall_slice(request, rows, self._geometry, ranges, known.wall)
+        known.wall = piece if piece.absent is None and not request.change and writes_rows_once(rows.cache) else None
         return piece
 
-    def _table(self, request: TableRequest, seen: VisibleSequence) -> Slice:
-        if seen.has_tables:
-            return table_slice(request, seen.cache)
+    def _table(self, request: TableRequest, visible: VisibleSequence) -> Slice:
+        if visible.has_tables:
+            return table_slice(request, visible.cache)
         return TableSlice(request, 1, (), request.num_tokens, "Its rows were moved to other pages since.")
 
-    def _row(self, request: RowRequest, past: RowsAt, seen: VisibleSequence) -> Slice:
+    def _row(self, request: RowRequest, rows: RowsAt, visible: VisibleSequence) -> Slice:
         """A row as the cache holds it, and as it was computed if that was captured for every layer that holds it."""
-        piece = row_slice(request, past, self._geometry)
-        written = self._history.written_rows(request.seq_id, request.position) if seen.is_live else {}
+        piece = row_slice(request, rows, self._geometry)
+        written = self._history.written_rows(request.seq_id, request.position) if visible.is_live else {}
         if not all(layer in written for layer in piece.layers):
             return piece
         keys, values = (
@@ -127,16 +127,16 @@ class SliceReader:
         )
         return replace(piece, written_keys=keys, written_values=values)
 
-    def _outliers(self, request: OutliersRequest, past: RowsAt, seen: VisibleSequence) -> Slice:
-        keys, values = seen.magnitudes.of_all(request.seq_id, past, self._geometry)
-        attention = self._history.attention_at(request.seq_id, request.step, seen.journal)
-        mark = seen.journal.mark(request.seq_id, request.step)
-        num_attended = mark.num_tokens if mark is not None else past.num_tokens
-        return outliers_slice(request, past, self._geometry, keys, values, attention, num_attended)
+    def _outliers(self, request: OutliersRequest, rows: RowsAt, visible: VisibleSequence) -> Slice:
+        keys, values = visible.magnitudes.of_all(request.seq_id, rows, self._geometry)
+        attention = self._history.attention_at(request.seq_id, request.step, visible.journal)
+        mark = visible.journal.mark(request.seq_id, request.step)
+        num_attended = mark.num_tokens if mark is not None else rows.num_tokens
+        return outliers_slice(request, rows, self._geometry, keys, values, attention, num_attended)
 
-    def _attention(self, request: AttentionRequest, seen: VisibleSequence) -> Slice:
+    def _attention(self, request: AttentionRequest, visible: VisibleSequence) -> Slice:
         seq_id, history, phases = request.seq_id, self._history, self._stepper.phases
-        journal, half = seen.journal, seen.half
+        journal, half = visible.journal, visible.half
         if phases is not None and half is not None and request.step == phases.step:
             weights = phases.weights(seq_id, request.layer)
             piece = attention_slice(request, weights, half.num_tokens - 1, self._geometry, True)
@@ -144,7 +144,9 @@ class SliceReader:
         row = history.attention_at(seq_id, request.step, journal).get(request.layer)
         mark, fed_at = journal.mark(seq_id, request.step), journal.fed_at(seq_id, request.step)
         position = 0 if mark is None else mark.num_tokens - 1 if mark.num_tokens else None
-        newest = journal.fed_at(seq_id, history.last_step) if seen.is_live and history.last_step is not None else None
+        newest = (
+            journal.fed_at(seq_id, history.last_step) if visible.is_live and history.last_step is not None else None
+        )
         # after a change of the mode the cache may no longer hold the rows that this attention is about
         is_newest = fed_at is not None and fed_at == newest and not journal.has_moved(seq_id, fed_at[0])
         return attention_slice(request, row, position, self._geometry, is_newest)
