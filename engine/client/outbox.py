@@ -47,6 +47,7 @@ class Outbox:
             self._callback, self._has_notified = callback, False
 
     def put(self, event: Event) -> None:
+        """Append an event, and wake whoever waits for it."""
         with self._ready:
             if isinstance(event, Slice) and event.reply_to:
                 self._drop_older(event)
@@ -61,6 +62,7 @@ class Outbox:
                 self._notify()
 
     def put_first(self, event: Event) -> None:
+        """Put an event before all waiting ones."""
         with self._ready:
             self._events.appendleft(event)
             self._is_urgent, self._is_within_step = True, False
@@ -81,6 +83,7 @@ class Outbox:
             self._urgent.wait_for(lambda: self._is_urgent, timeout_s)
 
     def take_all(self) -> list[Event]:
+        """Take out all events without waiting."""
         with self._ready:
             events = list(self._events)
             self._events.clear()
@@ -117,4 +120,5 @@ def _is_of_run(event: Event) -> bool:
 
 
 def says_running(event: Event) -> bool:
+    """Whether the event is a status that says that a run continues."""
     return isinstance(event, StateChanged) and event.status.running

@@ -24,6 +24,7 @@ class BoundedLog(Generic[T]):
         self._entries: OrderedDict[tuple[int, int], dict[int, T]] = OrderedDict()
 
     def put(self, key: tuple[int, int], entry: dict[int, T]) -> None:
+        """Set the entry of a (step, seq_id), and drop the oldest entries beyond the limit."""
         self.drop(key)
         num_bytes = sum(e.nbytes for e in entry.values())
         self._entries[key] = entry

@@ -66,6 +66,7 @@ class MeasurementRunner:
             self.drop_trial()
 
     def measure(self, session: Session, command: MeasuringCommand) -> None:
+        """Run a measurement and answer it; raises `Cancelled` if it is cancelled."""
         from engine.analysis.damage import measured_damage
         from engine.analysis.parity import live_parity
         from engine.analysis.regret import regret

@@ -79,6 +79,7 @@ class SessionCommands:
         self._duelling, self._measuring = duelling, measuring
 
     def handle(self, session: Session, command: Command) -> None:
+        """Handle one command and answer it."""
         from engine.session.branching import delete_branch, join
         from engine.session.continuing import preview
         from engine.session.prompt import encode

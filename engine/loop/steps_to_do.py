@@ -30,6 +30,7 @@ class StepsToDo:
         return self._interval_s > 0 and self._due is not None
 
     def set_pace(self, command: SetPace) -> None:
+        """Change the pace of runs, from the next step on. Raises `InputError` for a rate that is not positive."""
         rate = command.steps_per_second
         for value in (rate, command.pictures_per_second):
             if value is not None and not value > 0:
@@ -39,6 +40,7 @@ class StepsToDo:
             self._due = time.monotonic()
 
     def step(self, command: Step) -> None:
+        """Do single steps, without pacing, in addition to those that still wait."""
         self.count = (self.count or 0) + checked(command.num_steps)  # steps that still wait are added to
         self._due, self.asked_by, self.until = None, command.id, ""
 
@@ -82,6 +84,7 @@ class StepsToDo:
 
 
 def checked(num_steps: int) -> int:
+    """The same number, or `InputError` if it is less than 1."""
     if num_steps < 1:
         raise InputError(f"{num_steps} steps is nothing to do: give 1 or more.")
     return num_steps

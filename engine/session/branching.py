@@ -111,6 +111,7 @@ def redo_edit(session: Session, check: Check = None) -> str:
 
 
 def is_edit(session: Session, step: int) -> bool:
+    """Whether the node of a step is an edit by hand."""
     return any(isinstance(change, EditMade) for change in session.history.tree.at(step).node.changes)
 
 

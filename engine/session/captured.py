@@ -39,12 +39,15 @@ class Captured:
 
     @property
     def statistics(self) -> bool:
+        """Whether row statistics, candidates and surprisals are measured."""
         return captures(self.level, "statistics")
 
     @property
     def attention_rows(self) -> bool:
+        """Whether the newest query's attention weights are captured."""
         return captures(self.level, "rows")
 
     @property
     def new_rows(self) -> bool:
+        """Whether K and V of the new tokens are captured as they are computed."""
         return captures(self.level, "everything")

@@ -98,6 +98,8 @@ class ModeDriver(Driver):
         self._mode.check_fits(num_prompt_tokens, self.cache)
 
     def feed(self, token_ids: Sequence[int], check: Callable[[], None] | None = None) -> torch.Tensor:
+        """As `Driver.feed`, in several forwards where the cache takes fewer tokens at once. Raises `InputError` where
+        the cache has no room."""
         count = len(self.token_ids)
         if self.cache.capacity is not None and count + len(token_ids) > self.cache.capacity:
             raise InputError(f"The cache is full after {count:,} tokens: give it more room.")

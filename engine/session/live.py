@@ -111,6 +111,7 @@ class LiveSequences:
         return [live.cache for live in self]
 
     def get(self, seq_id: int) -> LiveSequence:
+        """The sequence of that id, or an `InputError`."""
         if seq_id not in self._by_id:
             raise InputError(f"There is no sequence {seq_id}: it was removed or never started.")
         return self._by_id[seq_id]

@@ -40,10 +40,12 @@ class Sequence:
 
     @property
     def is_prefilling(self) -> bool:
+        """Whether tokens have no rows yet, so that the next step is a prefill chunk."""
         return self.num_tokens < len(self.token_ids)
 
     @property
     def has_work(self) -> bool:
+        """Whether a step can feed it: it has not ended, and a token is there to be fed."""
         return self.stop is None and (self.is_prefilling or self.sampled is not None)
 
     @property
