@@ -74,7 +74,7 @@ class KeysDialog(Dialog):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(14, 14, 14, 14)
         layout.addWidget(tree)
-        self.resize(560, 620)
+        self.resize(640, 620)
 
 
 def _add_menu(tree: QTreeWidget, title: str, declared: Sequence[Action], actions: Actions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -34,6 +35,8 @@ from engine.spec.presets import (
 )
 from engine.wire.events import LocalModel
 from engine.wire.status import ModelInfo
+
+BESIDE_WORDS = 64  # pixels of an entry of a menu: its check mark, its margins and the gap between label and words
 
 
 class SelectorButton(Reader[State], QToolButton):
@@ -208,20 +211,18 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         self.follow(models)
 
     def _entry(self, preset: Preset) -> QAction:
-        needs = f" Needs {CUDA_GPU}." if preset.spec.row.needs_cuda else ""
-        entry = QAction(f"{preset.label}\t{preset.summary}{needs}", self)
+        entry = QAction(self)
         entry.setData(preset.name)
         entry.setCheckable(True)
-        if preset.needs:
-            needs = "Needs {}".format(", ".join(preset.needs))
-            entry.setToolTip(plain_tip(f"{preset.summary}\n{needs}"))
+        needs = "\nNeeds {}".format(", ".join(preset.needs)) if preset.needs else ""
+        entry.setToolTip(plain_tip(f"{preset.summary}{needs}"))
         return entry
 
     def _of(self, family: Family) -> list[QAction]:
         return [self.entries[name] for name, preset in ALL_PRESETS.items() if preset.family == family]
 
     def _fill(self, *, by_family: bool) -> None:
-        """Every mode below the heading of its family, or a menu for each family."""
+        """Every mode below the heading of its family, or a menu for each family, beside the menu of them."""
         self._menu.clear()
         for family, title in FAMILIES:
             if by_family:
@@ -232,6 +233,16 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
             self._menu.addActions(self._of(family))
         self._menu.addSeparator()
         self._menu.addAction(self._actions["cache.tune"])
+        self._write_entries(self._room_beside() if by_family else math.inf)
+
+    def _write_entries(self, room: float) -> None:
+        """Label each mode and say what it is, as far as that fits into so many pixels; all of it is in the tool tip."""
+        width = QFontMetricsF(self._menu.font()).horizontalAdvance
+        room -= max(width(preset.label) for preset in ALL_PRESETS.values())
+        for name, preset in ALL_PRESETS.items():
+            needs = f" Needs {CUDA_GPU}." if preset.spec.row.needs_cuda else ""
+            words = whole_words(f"{preset.summary}{needs}", room, width)
+            self.entries[name].setText(f"{preset.label}\t{words}" if words else preset.label)
 
     def minimumSizeHint(self) -> QSize:
         """Wide enough to show whether the mode is lossy; the model's name is shortened first."""
@@ -246,6 +257,11 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         if self._menu.sizeHint().height() > self._room_below():  # it would lie over the selector itself
             self._fill(by_family=True)
         super()._on_clicked()
+
+    def _room_beside(self) -> int:
+        """Pixels for the words of an entry, to the right of the menu."""
+        right = self.mapToGlobal(QPoint(0, 0)).x() + self._menu.sizeHint().width()
+        return self.screen().availableGeometry().right() - right - BESIDE_WORDS
 
     def _room_below(self) -> int:
         """Pixels of the screen below the selector."""

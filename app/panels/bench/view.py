@@ -33,7 +33,7 @@ CONTEXTS = (
     ("128 · 512 · 2,048", "128,512,2048", "A mode or a model that has no room for a context says so"),
     ("16 … 960", "16,64,256,960", ""),
 )
-BATCHES = (("one sequence", "1", ""), ("1 · 4 sequences", "1,4", "In pages four decode together, else in turn"))
+BATCHES = (("batch 1", "1", ""), ("batch 1 · 4", "1,4", "In pages four decode together, else in turn"))
 QUANTITIES = (
     ("tok/s", "tok_per_s", "Decode speed"),
     ("first token", "ttft_ms", "Time to the first token"),
@@ -69,7 +69,7 @@ class BenchView(RowsView):
         boxes = (self._modes_box, self.contexts, self.batches, self.quantity)
         for box in boxes:
             box.let_shrink(4)
-        self.build(row(*boxes[:3], self.steps, None, self.quantity), words.MEANING)
+        self.build(row(*((box, 3) for box in boxes[:3]), self.steps, None, (self.quantity, 1)), words.MEANING)
         self.steps.lineEdit().returnPressed.connect(self.ask)
         on_change(self.refresh, *boxes, self.steps)
 

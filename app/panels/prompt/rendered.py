@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from msgspec import Struct
-from PySide6.QtGui import QTextCharFormat, QTextCursor
+from PySide6.QtGui import QTextCharFormat, QTextCursor, QTextOption
 from PySide6.QtWidgets import QFrame, QPlainTextEdit, QTextEdit
 
 from app.draw.format import visible
@@ -65,6 +65,7 @@ class RenderedText(Themed, QPlainTextEdit):
         self.setFont(font_fixed(11.5))
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setTabChangesFocus(True)
+        self.setWordWrapMode(QTextOption.WrapMode.WrapAnywhere)  # spaces are dots: between them nothing is a word
         self.setAccessibleName("The conversation as the template renders it")
         self._pieces: tuple[RenderedPiece, ...] = ()
         self._num_kept, self._differs = 0, -1

@@ -107,11 +107,13 @@ def test_the_palette_shows_the_reason_of_a_grey_action(shell: Shell) -> None:
     palette.close()
 
 
-def test_the_list_of_keys_names_them_all(shell: Shell) -> None:
+def test_the_list_of_keys_names_them_all(dark_theme: None, shell: Shell) -> None:
     from PySide6.QtWidgets import QTreeWidget, QTreeWidgetItemIterator
 
     dialog = KeysDialog(shell.window.actions_, shell.window)
+    dialog.show()
     tree = dialog.findChild(QTreeWidget)
+    assert all(tree.columnWidth(column) >= tree.sizeHintForColumn(column) for column in range(3)), "no words are cut"
     walk, shown = QTreeWidgetItemIterator(tree), set()
     while walk.value() is not None:
         shown.add(walk.value().text(1))

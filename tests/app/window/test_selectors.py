@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.shell import Shell
-from app.window.selectors import source_name
+from app.window.selectors import BESIDE_WORDS, source_name
 from engine.spec.model import ModelSpec
 from engine.spec.presets import ALL_PRESETS, OPT_IN_PRESETS, cache_preset
 from engine.wire.commands import LoadModel, SetCache
@@ -50,6 +50,13 @@ def test_the_menu_of_caches_has_one_for_each_family_where_all_modes_would_lie_ov
     families = [action for action in selector._menu.actions() if action.menu() is not None]
     assert [action.text().split(":")[0] for action in families] == ["Lossless", "Quantised", "Evicting"]
     assert [action.isChecked() for action in families] == [True, False, False]
+    assert selector.entries["static"].text() == "Static", "the screen ends beside it"
+    monkeypatch.setattr(type(selector), "_room_beside", lambda _: 560)
+    selector._on_clicked()
+    widest = max(menu.sizeHint().width() for menu in selector.families.values())
+    assert 560 - 64 < widest <= 560 + BESIDE_WORDS
+    assert selector.entries["static"].text() == "Static\ttransformers' StaticCache"
+    assert "all room reserved" in selector.entries["static"].toolTip()
     selector.families["quantised"].actions()[1].trigger()
     assert engine.of(SetCache)[-1] == SetCache(cache_preset("int8").spec), "and it is chosen once"
     assert len(engine.of(SetCache)) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QStyle, QStyleOptionComboBox
 
 from app.kit.rows_view import PLOT
 from app.panels.bench.view import BenchView
@@ -20,6 +20,18 @@ def view(desk: Desk) -> BenchView:
     desk.window.docks.docks["bench"].raise_()
     QApplication.processEvents()
     return panel
+
+
+def test_what_is_chosen_is_whole_in_the_usual_width(dark_theme: None, view: BenchView) -> None:
+    view.resize(510, 230)
+    QApplication.processEvents()
+    for box in (view._modes_box, view.contexts, view.batches, view.quantity):
+        option = QStyleOptionComboBox()
+        box.initStyleOption(option)
+        room = box.style().subControlRect(
+            QStyle.ComplexControl.CC_ComboBox, option, QStyle.SubControl.SC_ComboBoxEditField, box
+        )
+        assert box.fontMetrics().horizontalAdvance(box.currentText()) <= room.width(), box.accessibleName()
 
 
 def test_rows_come_one_by_one_and_the_live_cache_stays(desk: Desk, view: BenchView) -> None:

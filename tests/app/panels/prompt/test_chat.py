@@ -14,7 +14,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from app.panels.prompt.chat import conversation_of
-from app.panels.prompt.rendered import MAX_SHOWN, pieces_of
+from app.panels.prompt.rendered import MAX_SHOWN, RenderedText, pieces_of
 from app.panels.prompt.template_choice import FILE, NONE
 from engine.spec.chat import PLAIN_NAME, Chat, Turn
 from engine.spec.model import ModelSpec
@@ -266,3 +266,16 @@ def test_what_is_shown_of_many_tokens_is_their_beginning_and_end() -> None:
     assert (pieces[0].is_special, pieces[1].is_special) == (True, False)
     assert text[pieces[-1].start : pieces[-1].stop] == f"{ids[-1]}·"
     assert pieces_of((7,), ("a\n\nb",), ())[0] == "a⏎\n⏎\nb"
+
+
+def test_a_rendered_line_is_full_before_the_next_begins(qapp: QApplication) -> None:
+    """Spaces are dots, so that the text is one long word: it broke inside the special token before it."""
+    rendered = RenderedText()
+    rendered.resize(270, 80)
+    rendered.show()
+    rendered.show_tokens((0, 1), (BEGIN, "Tell me a tale about a little cat and a dog"), {0}, 0, -1)
+    QApplication.processEvents()
+    lines = rendered.document().firstBlock().layout()
+    assert lines.lineCount() == 2
+    assert lines.lineAt(0).textLength() > lines.lineAt(1).textLength()
+    rendered.close()
