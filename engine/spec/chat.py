@@ -61,8 +61,10 @@ class Chat(Struct, frozen=True):
 
     @property
     def plain_text(self) -> str:
-        """The texts of the turns, joined without roles or template: the prompt where no template can be used."""
-        return "\n\n".join(turn.text for turn in self.turns)
+        """The texts of the turns, joined without roles or template: the prompt where no template can be used. Where an
+        answer is wanted it ends with the gap before it, so that the next prompt has the answer's rows in common."""
+        text = "\n\n".join(turn.text for turn in self.turns)
+        return f"{text}\n\n" if text and self.wants_answer else text
 
     def answered(self, text: str, then: str) -> Chat:
         """The conversation continued by the assistant's answer `text` and the user's next turn `then`."""

@@ -56,9 +56,16 @@ def test_where_no_template_can_be_used_the_turns_are_joined_and_it_is_said() -> 
     ):  # fmt: skip
         encoded = encode_chat(tokenizer, CHAT)
         assert encoded.note == note
-        assert encoded.rendered.text == "be short\n\nhi"
-        assert encoded.token_ids == [1, *map(ord, "be short\n\nhi")]  # as a plain prompt begins
+        assert encoded.rendered.text == "be short\n\nhi\n\n"
+        assert encoded.token_ids == [1, *map(ord, "be short\n\nhi\n\n")]  # as a plain prompt begins
         assert encoded.line_of(0) is None
+
+
+def test_without_a_template_the_next_prompt_begins_with_this_one_and_its_answer() -> None:
+    tokenizer = PlainTokenizer(None)
+    asked, then = (encode_chat(tokenizer, chat).token_ids for chat in (CHAT, CHAT.answered("yes", "why")))
+    assert then == [*asked, *map(ord, "yes\n\nwhy\n\n")]
+    assert Chat((Turn("user", ""),)).plain_text == "", "nothing is no prompt"
 
 
 def test_a_template_that_a_person_chose_goes_before_the_model_s() -> None:

@@ -211,7 +211,7 @@ def test_a_model_without_a_template_says_so_and_offers_ours(driver: Driver) -> N
     prompt.chat._new.click()
     write(driver, "hi")
     assert prompt.chat.words.text().startswith("This model has no chat template: turns are joined as plain text")
-    assert prompt.chat.rendered.toPlainText() == "hi"
+    assert prompt.chat.rendered.toPlainText() == "hi⏎\n⏎\n"
     choice = prompt.chat.template
     assert [choice.itemText(n) for n in range(choice.count())] == [NONE, PLAIN_NAME, FILE]
     choice.activated.emit(1)
@@ -233,7 +233,7 @@ def test_a_folder_of_the_same_weights_renders_with_its_own_template(driver: Driv
     driver.until(lambda: BEGIN in prompt.chat.rendered.toPlainText())
     driver.intents.on_model_chosen(ModelSpec(second.source))
     driver.settle(lambda: models.status.model is not None and models.status.model.source == second.source)
-    driver.until(lambda: prompt.chat.rendered.toPlainText() == "hi")
+    driver.until(lambda: prompt.chat.rendered.toPlainText() == "hi⏎\n⏎\n")
     prompt.choose("text")
 
 
