@@ -216,7 +216,7 @@ class Shell(QObject):
     def _on_truth_added(self, panels: Mapping[str, MeasuringView[Any]]) -> None:
         for panel in panels.values():
             connect_all(
-                (panel.asked, self.intents.on_truth_wanted),
+                (panel.asked, self.intents.on_measurement_wanted),
                 (panel.applied, self.intents.on_cache_chosen),
                 (panel.cancelled, self.intents.on_cancel),
                 (panel.rebuild_wanted, self.intents.on_rebuild_wanted),

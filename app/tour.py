@@ -127,7 +127,7 @@ class Tour(QObject):
 
     def _is_live(self) -> bool:
         status = self._shell.models.status.now
-        return self._is_loaded() and status is not None and status.opened is None and self._is_settled()
+        return self._is_loaded() and status is not None and status.opened is None and self._is_idle()
 
     def _shrink(self) -> Iterator[Until]:
         """Make a lossy cache so small in mid-generation that a short sequence shows its effect, and show what is
@@ -139,7 +139,7 @@ class Tour(QObject):
         if smaller == mode:
             return
         shell.intents.on_cache_chosen(smaller)
-        yield Until(lambda: shell.models.status.cache == smaller and self._is_settled(), "the smaller cache")
+        yield Until(lambda: shell.models.status.cache == smaller and self._is_idle(), "the smaller cache")
         yield from self._picture("smaller")
         for _ in range(SINGLE_STEPS):
             yield from self._step()
@@ -149,14 +149,14 @@ class Tour(QObject):
         shell.models.selection.update(step=records[max(0, len(records) - 2)].step)
         yield from self._picture("smaller-looking-back")
         shell.navigator.on_live()
-        yield Until(self._is_settled, "the live step")
+        yield Until(self._is_idle, "the live step")
 
     def _step(self) -> Iterator[Until]:
         step = self._shell.window.actions_["run.step"]
         done = len(self._shell.models.timeline)
         if step.isEnabled():
             step.trigger()
-            yield Until(lambda: len(self._shell.models.timeline) > done and self._is_settled(), "a step")
+            yield Until(lambda: len(self._shell.models.timeline) > done and self._is_idle(), "a step")
 
     def _run_on(self) -> Iterator[Until]:
         shell = self._shell
@@ -167,8 +167,8 @@ class Tour(QObject):
         shell.intents.on_run_to(rest)
         half = done + rest // 2
 
-        def has_ended() -> bool:  # `is_settled` alone also holds before the engine has received the command
-            return len(shell.models.timeline) > done and shell.controller.is_settled
+        def has_ended() -> bool:  # `is_idle` alone also holds before the engine has received the command
+            return len(shell.models.timeline) > done and shell.controller.is_idle
 
         yield Until(lambda: len(shell.models.timeline) >= half or has_ended(), "running")
         self._save("running")
@@ -181,9 +181,9 @@ class Tour(QObject):
         text = "".join(token.text for token in shell.models.timeline.tokens(first)[1:])
         window.prompt.edit.set_text(text + " and they were happy")
         shell.window.actions_["prompt.add"].trigger()
-        yield Until(lambda: self._num_sequences() == 2 and self._has_prefilled() and self._is_settled(), "prompt.add")
+        yield Until(lambda: self._num_sequences() == 2 and self._has_prefilled() and self._is_idle(), "prompt.add")
         shell.intents.on_forked(first)
-        yield Until(lambda: self._num_sequences() == 3 and self._is_settled(), "the fork")
+        yield Until(lambda: self._num_sequences() == 3 and self._is_idle(), "the fork")
         for _ in range(SINGLE_STEPS):
             yield from self._step()
         for choice in ("owner", "state"):
@@ -206,7 +206,7 @@ class Tour(QObject):
         self._shell.models.selection.update(step=records[len(records) // 2].step)
         yield from self._picture("looking-back")
         self._shell.navigator.on_live()
-        yield Until(self._is_settled, "the live step")
+        yield Until(self._is_idle, "the live step")
 
     def _export(self) -> Iterator[Until]:
         shell = self._shell
@@ -223,7 +223,7 @@ class Tour(QObject):
             self.fail(problem)
 
     def _picture(self, name: str) -> Iterator[Until]:
-        yield Until(self._is_settled, f"the picture “{name}”")
+        yield Until(self._is_idle, f"the picture “{name}”")
         self._save(name)
 
     def _save(self, name: str) -> None:
@@ -243,8 +243,8 @@ class Tour(QObject):
         latest = self._shell.models.timeline.latest
         return latest is not None and any(part.sampled is not None for part in latest.sequences)
 
-    def _is_settled(self) -> bool:
-        return self._shell.controller.is_settled
+    def _is_idle(self) -> bool:
+        return self._shell.controller.is_idle
 
     def _some_position(self) -> int:
         """The position of a token near the end of the prompt, to be selected."""

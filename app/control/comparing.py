@@ -32,8 +32,8 @@ class Comparing:
         self._starts: dict[int, Opponent] = {}  # command id -> what to compare with, of starts not answered yet
         self._started_by: int | None = None  # id of the newest start, unless it was cancelled
         self._against: Opponent = OtherStep(0)  # of the comparison that is shown
-        self._on_their_way: dict[int, Side] = {}
-        self._unwanted: set[int] = set()  # ids of unanswered pictures of a comparison that has ended or begun anew
+        self._sides_requested: dict[int, Side] = {}  # id of an unanswered request -> which side it is for
+        self._outdated: set[int] = set()  # ids of unanswered pictures of a comparison that has ended or begun anew
         self._arrived: dict[Side, Slice] = {}
         self._request: SliceRequest | None = None  # of the pictures that are shown or not answered yet
 
@@ -94,7 +94,7 @@ class Comparing:
         """Take a picture of a comparison; False for any other picture. They are shown when all three have arrived."""
         if self._is_unwanted(piece.reply_to):
             return True
-        side = self._on_their_way.pop(piece.reply_to, None)
+        side = self._sides_requested.pop(piece.reply_to, None)
         if side is None:
             return False
         self._arrived[side] = piece
@@ -114,7 +114,7 @@ class Comparing:
             return True
         if self._is_unwanted(failure.reply_to):
             return True
-        if self._on_their_way.pop(failure.reply_to, None) is None:
+        if self._sides_requested.pop(failure.reply_to, None) is None:
             return False
         self._comparison.refuse_pictures(failure.message)
         return True
@@ -128,7 +128,7 @@ class Comparing:
     def forget(self) -> None:
         """Note that the engine is gone, and the other run with it."""
         self._forget_pictures()
-        self._unwanted.clear()
+        self._outdated.clear()
         self._starts.clear()
         self._started_by = None
         if self._comparison.now is not None or self._comparison.asked is not None:
@@ -139,28 +139,28 @@ class Comparing:
     @property
     def is_complete(self) -> bool:
         """Whether the pictures that are wanted were requested and have arrived."""
-        return not self._on_their_way and self._wanted() in (None, self._request)
+        return not self._sides_requested and self._wanted() in (None, self._request)
 
     def ask(self) -> None:
         """Request the pictures that are wanted and not shown, unless some are still unanswered."""
         request = self._wanted()
-        if request is None or request == self._request or self._on_their_way:
+        if request is None or request == self._request or self._sides_requested:
             return
         self._request = request
         self._arrived.clear()
         for side in SIDES:
-            self._on_their_way[self._sender.post(TakeSlice(request, side=side))] = side
+            self._sides_requested[self._sender.post(TakeSlice(request, side=side))] = side
 
     def _is_unwanted(self, reply_to: int | None) -> bool:
         """Whether an answer is a picture that is no longer wanted. Its id is then forgotten: each is answered once."""
-        if reply_to is None or reply_to not in self._unwanted:
+        if reply_to is None or reply_to not in self._outdated:
             return False
-        self._unwanted.remove(reply_to)
+        self._outdated.remove(reply_to)
         return True
 
     def _forget_pictures(self) -> None:
-        self._unwanted.update(self._on_their_way)
-        self._on_their_way.clear()
+        self._outdated.update(self._sides_requested)
+        self._sides_requested.clear()
         self._arrived.clear()
         self._request = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.models import Models
-from app.models.branches import beyond
+from app.models.branches import steps_ahead
 from app.models.chosen_rows import NOTHING, EditOfRows, chosen_rows, edit_of_chosen
 from app.models.sequence_status import why_all_ended
 from engine.errors import InputError
@@ -168,7 +168,7 @@ def needs_token_here(models: Models) -> str:
 def needs_left(models: Models) -> str:
     """Recorded steps after the live one, which the user went back from."""
     history = models.history
-    return needs_no_file(models) or ("" if beyond(history, history.live) else "no branch was left here")
+    return needs_no_file(models) or ("" if steps_ahead(history, history.live) else "no branch was left here")
 
 
 def needs_live_past(models: Models) -> str:

@@ -41,10 +41,10 @@ class Controller(QObject):
         self.intents = Intents(models, sender, self.requests, self.waiting, self)
         self.events = EventHandlers(models, self.requests, self.waiting, self)
         self.saving = Saving(models, self)
-        self._has_turned = False  # the status changed since the timeline was last announced to the panels
+        self._has_new_status = False  # the status changed since the timeline was last announced to the panels
         models.viewport.changed.connect(self._on_view_moved)
         models.selection.changed.connect(self._on_selected)
-        models.status.changed.connect(self._on_turned)
+        models.status.changed.connect(self._on_status)
 
     def tick(self, *, with_words: bool = True, pictures_first: bool = False) -> None:
         """Handle the events that arrived since the last tick, update the models and request the pictures now needed.
@@ -61,18 +61,18 @@ class Controller(QObject):
         with self._models.refreshes.spread(is_wanted=pictures_first and is_run):
             may_wait = pictures_first and self.waiting.is_for_pictures
             if not self.events.take(events, may_wait=may_wait):
-                self._tell_words(are_due=with_words)
+                self._announce_texts(are_due=with_words)
                 self._ask_for_pictures()
 
-    def _tell_words(self, *, are_due: bool) -> None:
-        if are_due or self._has_turned or not self._models.status.is_running:
-            self._models.timeline.tell(again=self._has_turned)
-            self._has_turned = False
+    def _announce_texts(self, *, are_due: bool) -> None:
+        if are_due or self._has_new_status or not self._models.status.is_running:
+            self._models.timeline.announce(again=self._has_new_status)
+            self._has_new_status = False
 
     @property
     def interval_ms(self) -> int:
         """Milliseconds from one tick to the next."""
-        is_awaited = self.waiting.is_for_step or self.requests.pictures.is_waiting or not self.events.are_told
+        is_awaited = self.waiting.is_for_step or self.requests.pictures.is_waiting or not self.events.are_models_current
         if self.waiting.is_eager and is_awaited:
             return EAGER_MS  # the user did something: show the first step or picture that follows at once
         if self._models.status.is_busy:
@@ -85,10 +85,10 @@ class Controller(QObject):
         return RUNNING_MS if self.interval_ms == RUNNING_MS else 0
 
     @property
-    def is_settled(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the engine is idle, and every picture that is wanted has arrived and been shown."""
-        are_all_told = self.events.are_told and self._models.refreshes.is_empty
-        return not self._models.status.is_busy and are_all_told and self.requests.are_settled
+        are_models_current = self.events.are_models_current and self._models.refreshes.is_empty
+        return not self._models.status.is_busy and are_models_current and self.requests.are_all_answered
 
     def replay(self) -> None:
         """Have an engine that was restarted with the same model repeat the recorded steps."""
@@ -114,8 +114,8 @@ class Controller(QObject):
             self._models.selection.update(seq_id=fitting, position=None)
         if old.seq_id != new.seq_id:
             self._models.viewport.show_all()
-        self._models.timeline.tell()  # every view refreshes, and all of them must show the same step
+        self._models.timeline.announce()  # every view refreshes, and all of them must show the same step
         self._on_view_moved()
 
-    def _on_turned(self) -> None:
-        self._has_turned = True
+    def _on_status(self) -> None:
+        self._has_new_status = True

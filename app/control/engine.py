@@ -26,8 +26,8 @@ class Engine:
         self._client: Client | None = None
         self._model = ModelSpec()  # the model that was loaded last
         self._opened: Path | None = None  # the snapshot that is open in place of a model
-        self._asked: dict[int, ModelSpec | Path] = {}
-        self._instead: LoadModel | None = None  # sent if what the engine starts with is refused
+        self._requested: dict[int, ModelSpec | Path] = {}
+        self._fallback: LoadModel | None = None  # sent if what the engine starts with is refused
         self._ring: Callable[[], None] | None = None
 
     def listen(self, ring: Callable[[], None]) -> None:
@@ -61,10 +61,10 @@ class Engine:
         self.close(EXCHANGE_S)
         self._model, self._opened = model, snapshot
         first = LoadModel(model, cache)
-        self._instead = first if snapshot is not None else None
+        self._fallback = first if snapshot is not None else None
         if snapshot is None and is_remembered and model.device != AUTO_DEVICE:
-            self._instead = LoadModel(replace(model, device=AUTO_DEVICE), cache)
-        self._asked.clear()  # the engine that was ended answers no more
+            self._fallback = LoadModel(replace(model, device=AUTO_DEVICE), cache)
+        self._requested.clear()  # the engine that was ended answers no more
         self._client = open_client(kind or kind_for(self.choice, model.device))
         self._client.listen(self._ring)
         self._client.send(first if snapshot is None else OpenSnapshot(snapshot))
@@ -86,32 +86,32 @@ class Engine:
     def send(self, command: Command) -> None:
         match command:
             case LoadModel(model=model) | Continue(model=model) | CloseSnapshot(model=model):
-                self._asked[command.id] = model
+                self._requested[command.id] = model
             case OpenSnapshot(path=path):
-                self._asked[command.id] = path
+                self._requested[command.id] = path
         if self._client is not None:
             self._client.send(command)
 
     def drain(self) -> list[Event]:
         events = self._client.drain() if self._client is not None else []
         for event in events:
-            if isinstance(event, Restarted | CacheChanged) and event.reply_to in self._asked:
-                self._begun(self._asked.pop(event.reply_to))
-            self._load_instead(event)
+            if isinstance(event, Restarted | CacheChanged) and event.reply_to in self._requested:
+                self._on_loaded(self._requested.pop(event.reply_to))
+            self._load_fallback(event)
         return events
 
-    def _load_instead(self, event: Event) -> None:
+    def _load_fallback(self, event: Event) -> None:
         """If the command that the engine started with is refused, send the fallback, so that the window is not left
         without a model."""
-        if self._instead is None or self._client is None:
+        if self._fallback is None or self._client is None:
             return
-        if isinstance(event, Failed) and event.reply_to == self._instead.id:
-            self._opened, self._model = None, self._instead.model
-            self._client.send(self._instead)
+        if isinstance(event, Failed) and event.reply_to == self._fallback.id:
+            self._opened, self._model = None, self._fallback.model
+            self._client.send(self._fallback)
         if isinstance(event, Failed | Restarted):
-            self._instead = None
+            self._fallback = None
 
-    def _begun(self, asked: ModelSpec | Path) -> None:
+    def _on_loaded(self, asked: ModelSpec | Path) -> None:
         if isinstance(asked, Path):
             self._opened = asked
         else:

@@ -53,7 +53,7 @@ class EventHandlers(QObject):
         self._pictures: list[Picture | SliceUpdate] = []
         self.handlers: dict[type, Callable[[Any], object]] = {
             StepRecord: self._records.append,
-            events.StateChanged: self._status.hold,
+            events.StateChanged: self._status.keep_newest,
             **dict.fromkeys(PICTURES, self._pictures.append),
             **dict.fromkeys(get_args(Measured), requests.measurements.take),
             EditMeasured: self._models.edits.take,
@@ -92,9 +92,9 @@ class EventHandlers(QObject):
         }
 
     @property
-    def are_told(self) -> bool:
+    def are_models_current(self) -> bool:
         """Whether the models have been given everything that arrived."""
-        return not self._status.is_held
+        return not self._status.has_unwritten
 
     def take(self, arrived: Sequence[events.Event], *, may_wait: bool) -> bool:
         """Handle events in their order, and write records and pictures into the models, pictures last.
@@ -104,19 +104,19 @@ class EventHandlers(QObject):
         """
         for event in arrived:
             if not isinstance(event, OF_STEPS):
-                self._tell_records()
+                self._write_records()
                 may_wait = False
             self.handlers[type(event)](event)
         waits = may_wait and self._status.can_wait
         if not waits:
-            self._status.tell()
-        self._tell_records()
-        self._tell_pictures()
+            self._status.write()
+        self._write_records()
+        self._write_pictures()
         return waits
 
     def forget_engine(self) -> None:
         """Drop all that is pending because the engine that was there will not answer any more."""
-        self._status.tell()
+        self._status.write()
         self._waiting.take_pictures()
         self._requests.forget()
         if (status := self._models.status.now) is not None:
@@ -124,7 +124,7 @@ class EventHandlers(QObject):
 
     # ---- what comes with steps -----------------------------------------------------------------------------------
 
-    def _tell_records(self) -> None:
+    def _write_records(self) -> None:
         if not self._records:
             return
         self._waiting.take_record()
@@ -139,7 +139,7 @@ class EventHandlers(QObject):
             return record
         return replace(record, page_maps=self._page_maps.fold(record.step, record.page_events, record.pools))
 
-    def _tell_pictures(self) -> None:
+    def _write_pictures(self) -> None:
         if self._pictures:
             self._waiting.take_pictures()
             mine = [piece for piece in self._pictures if not self._requests.comparing.take(piece)]
@@ -221,7 +221,7 @@ class EventHandlers(QObject):
 
     def _on_step_redone(self, event: events.StepRedone) -> None:
         """Keep the record of a repeated step, except for its pages, which are those of a new pool."""
-        self._status.tell()  # writing the model into the status clears the pages, so it must come first
+        self._status.write()  # writing the model into the status clears the pages, so it must come first
         if (record := self._models.history.record(event.step)) is not None:
             redone = self._with_page_maps(replace(record, page_events=event.page_events, pools=event.pools))
             self._models.pages.take(redone)
@@ -230,12 +230,12 @@ class EventHandlers(QObject):
 
     def _on_redone(self, event: events.Redone) -> None:
         self._requests.restore.take(event)
-        self._status.tell()
+        self._status.write()
         self._requests.pictures.reset()
         latest = self._models.timeline.live_path.latest
         if latest is not None and latest.step != event.step:
             self._show_path_to(event.step)
-        self._models.timeline.tell(again=True)
+        self._models.timeline.announce(again=True)
 
     def _on_cache_changed(self, event: events.CacheChanged) -> None:
         self._requests.pictures.reset()

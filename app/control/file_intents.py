@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from app.control.asking import Asking
+from app.control.intent_sender import IntentSender
 from app.kit.labels import prose
 from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
@@ -15,7 +15,7 @@ from engine.spec.model import BUNDLED, ModelSpec
 from engine.wire import commands, exporting
 
 
-class FileIntents(Asking):
+class FileIntents(IntentSender):
     """Open a file, continue from it, close it, and export to one."""
 
     sessions_folder: Path | None = None  # where only windows of this program write their session journals
@@ -27,10 +27,10 @@ class FileIntents(Asking):
         except InputError as error:
             self._models.status.fail(str(error))
         else:
-            self.on_left_taken_up(path)
+            self.open_file(path)
 
-    def on_left_taken_up(self, path: Path) -> int:
-        """Open a session journal that this window has claimed; returns the id of the command."""
+    def open_file(self, path: Path) -> int:
+        """Open a file in place of the present session, without asking who writes it; returns the id of the command."""
         return self._send(commands.OpenSnapshot(path))
 
     def on_file_continued(self, model: ModelSpec, *, may_open_files: bool = False) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.control.asking import Asking
 from app.control.file_intents import FileIntents
+from app.control.intent_sender import IntentSender
 from app.control.model_intents import ModelIntents
 from app.control.prompt_intents import PromptIntents
 from app.control.step_intents import StepIntents
@@ -12,7 +12,7 @@ from app.models.measurement import Request
 from engine.wire import opponents
 
 
-class AnalysisIntents(Asking):
+class AnalysisIntents(IntentSender):
     """Comparisons with another run, and measurements of what the cache mode changes."""
 
     def on_compared(self, against: opponents.Opponent) -> None:
@@ -22,7 +22,7 @@ class AnalysisIntents(Asking):
     def on_comparison_ended(self) -> None:
         self._requests.comparing.end()
 
-    def on_truth_wanted(self, question: Request) -> None:
+    def on_measurement_wanted(self, question: Request) -> None:
         """Send a measurement to the engine; of several of one kind only the newest one's answer is shown."""
         self._requests.measurements.ask(question)
         self._waiting.wake()

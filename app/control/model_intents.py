@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.control.asking import Asking
+from app.control.intent_sender import IntentSender
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CaptureLevel
 from engine.spec.model import ModelSpec
@@ -11,7 +11,7 @@ from engine.wire import commands
 from engine.wire.status import CaptureState
 
 
-class ModelIntents(Asking):
+class ModelIntents(IntentSender):
     """Choose model, device, cache mode, runner and capture level."""
 
     def on_models_wanted(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.control.asking import Asking
+from app.control.intent_sender import IntentSender
 from app.models.sequence_status import selected_info
 from engine.errors import InputError
 from engine.spec.chat import Chat
@@ -12,7 +12,7 @@ from engine.wire import commands
 PromptContent = str | tuple[int, ...] | Chat  # of a prompt: a text, token ids or a conversation
 
 
-class PromptIntents(Asking):
+class PromptIntents(IntentSender):
     """Send prompts, fork, stop and remove sequences, and set their sampling."""
 
     def on_prompt_submitted(self, content: PromptContent, sampling: SamplingParams) -> None:

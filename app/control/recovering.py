@@ -10,7 +10,7 @@ from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
 from app.control.controller import Controller
-from app.models import LeftSession, Models
+from app.models import Models, UnclosedSession
 from engine.errors import InputError
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
@@ -20,11 +20,11 @@ from engine.wire.events import Failed, SessionOpened
 from engine.wire.status import EngineStatus
 
 
-class Claimed(Struct, frozen=True):
+class ClaimedJournal(Struct, frozen=True):
     """A journal that is being recovered: its session, its lock, the model it used, and the id of the command that opens
     it."""
 
-    left: LeftSession
+    left: UnclosedSession
     stream: IO[bytes]
     model: ModelSpec
     asked_by: int
@@ -57,7 +57,7 @@ class Recovering(QObject):
         self._intents, self._saving = controller.intents, controller.saving
         self._draft = draft  # the text that the editor begins with
         self._stops = written_stops(models.stops.stops)  # the stops that this window begins with
-        self._claimed: Claimed | None = None
+        self._claimed: ClaimedJournal | None = None
         self._read.connect(self._on_read)
         self._unreadable.connect(models.status.notify)
         models.status.changed.connect(self._on_status)
@@ -72,7 +72,7 @@ class Recovering(QObject):
         is_first = True
         for path in self._folder.left():
             try:
-                left = self._left(path)
+                left = self._read_journal(path)
             except (InputError, OSError):  # a journal that cannot be read is kept, in case someone wants to look at it
                 kept = self._folder.finish(path).name
                 self._unreadable.emit(f"A session that was not closed cannot be read: it is kept as {kept}")
@@ -85,7 +85,7 @@ class Recovering(QObject):
             else:
                 self._folder.finish(path)
 
-    def _left(self, path: Path) -> LeftSession | None:
+    def _read_journal(self, path: Path) -> UnclosedSession | None:
         """Read a journal; None if it contains nothing that the user would miss."""
         opened, written = read_session(path), path.stat().st_mtime
         session = opened.session
@@ -93,9 +93,9 @@ class Recovering(QObject):
         has_stops = bool(session.stops) and session.stops != self._stops
         if not (session.nodes or session.pending or session.bookmarks or has_draft or has_stops):
             return None
-        return LeftSession(path, session, written, opened.problem)
+        return UnclosedSession(path, session, written, opened.problem)
 
-    def _on_read(self, left: LeftSession) -> None:
+    def _on_read(self, left: UnclosedSession) -> None:
         self._models.recovery.offer(left)
 
     # ---- what a person says ----------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Recovering(QObject):
             self.chat_found.emit(left.session.draft_chat)
         if left.session.nodes or left.session.pending:
             self._saving.pause()
-            self._claimed = Claimed(left, stream, left.session.spec, self._intents.on_left_taken_up(left.path))
+            self._claimed = ClaimedJournal(left, stream, left.session.spec, self._intents.open_file(left.path))
         else:
             self._controller.requests.stopping.bring_back(left.session.stops)
             stream.close()
@@ -141,13 +141,13 @@ class Recovering(QObject):
         if now == claimed.path and was != claimed.path:
             self._intents.on_file_continued(claimed.model, may_open_files=True)
         elif was == claimed.path and now != claimed.path and not new.sequences:
-            self._let_go(claimed)
+            self._release(claimed)
 
     def _on_failed(self, failure: Failed) -> None:
         """When the journal could not be opened, release it and offer it again; this window's session goes on."""
         if self._claimed is not None and failure.reply_to == self._claimed.asked_by:
             left = self._claimed.left
-            self._let_go(self._claimed)
+            self._release(self._claimed)
             self._models.recovery.offer(left)
 
     def _on_session_opened(self, event: SessionOpened) -> None:
@@ -155,10 +155,10 @@ class Recovering(QObject):
         ended."""
         if self._claimed is not None and event.reply_to is not None:
             claimed = self._claimed
-            self._let_go(claimed)
+            self._release(claimed)
             self._folder.finish(claimed.path)
 
-    def _let_go(self, claimed: Claimed) -> None:
+    def _release(self, claimed: ClaimedJournal) -> None:
         self._claimed = None
         self._saving.resume()
         claimed.stream.close()

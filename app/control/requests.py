@@ -55,7 +55,7 @@ class Requests(Struct, frozen=True):
         )
 
     @property
-    def are_settled(self) -> bool:
+    def are_all_answered(self) -> bool:
         """Whether no sequence, branch or picture is still to come."""
         return self.sequences.is_empty and self.pictures.is_complete and self.comparing.is_complete
 

@@ -18,38 +18,38 @@ AT_ONCE_S = 2.0  # a message within this time of a given-up step is taken for wh
 
 
 class StatusWriter:
-    """Holds the newest status until `tell()` writes it into the models: it may wait for the picture of the same
+    """Holds the newest status until `write()` writes it into the models: it may wait for the picture of the same
     step."""
 
     def __init__(self, models: Models, measuring: MeasurementControl, restore: Restore) -> None:
         self._models = models
         self._restore = restore
         self._measuring = measuring
-        self._held: EngineStatus | None = None
+        self._unwritten: EngineStatus | None = None
         self._news, self._news_at = "", -AT_ONCE_S  # the latest message in the status line, and its time
         self._given_up_at = -AT_ONCE_S  # when a step suspended between its phases was last given up
         self._known: object = None  # identity of the model that was loaded last
 
     @property
-    def is_held(self) -> bool:
-        return self._held is not None
+    def has_unwritten(self) -> bool:
+        return self._unwritten is not None
 
     @property
     def can_wait(self) -> bool:
         """Whether the held status differs in nothing but steps: same model, cache and sequences, and no other work."""
-        old, new = self._models.status.now, self._held
+        old, new = self._models.status.now, self._unwritten
         if new is None or old is None:
             return old is not None
         same_sequences = [s.seq_id for s in new.sequences] == [s.seq_id for s in old.sequences]
         return same_sequences and new.work is None and (new.model, new.cache) == (old.model, old.cache)
 
-    def hold(self, event: StateChanged) -> None:
+    def keep_newest(self, event: StateChanged) -> None:
         """Hold a newer status in place of the one before."""
-        self._held = event.status
+        self._unwritten = event.status
 
-    def tell(self) -> None:
+    def write(self) -> None:
         """Write the held status into the models, if there is one."""
-        status, self._held = self._held, None
+        status, self._unwritten = self._unwritten, None
         if status is None:
             return
         old = self._models.status.now

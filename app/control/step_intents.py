@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from app.control.asking import Asking
+from app.control.intent_sender import IntentSender
 from app.control.pace import Pace
 from engine.spec.stops import Stop
 from engine.wire import commands
 
 
-class StepIntents(Asking):
+class StepIntents(IntentSender):
     """Step, run, set the pace, look at earlier steps, and set stop conditions."""
 
     def on_step(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from app.control.asking import Asking
+from app.control.intent_sender import IntentSender
 from app.models.bookmarks import place_of
-from app.models.branches import beyond
+from app.models.branches import steps_ahead
 from app.models.sequence_status import FULL, selected_info, why_ended
 from engine.errors import InputError
 from engine.spec.bookmark import Bookmark, BookmarkTarget
@@ -15,7 +15,7 @@ from engine.spec.sampling import SamplingParams
 from engine.wire import commands
 
 
-class TreeIntents(Asking):
+class TreeIntents(IntentSender):
     """Go to steps, begin, name and delete branches, and set bookmarks."""
 
     def on_go_on_from_here(self) -> None:
@@ -30,7 +30,7 @@ class TreeIntents(Asking):
 
     def on_returned(self) -> None:
         """Make the newest of the steps after the live one, which were left by going back, the live one again."""
-        if behind := beyond(self._models.history, self._models.history.live):
+        if behind := steps_ahead(self._models.history, self._models.history.live):
             self.on_gone_to(behind[-1])
 
     def on_token_forced(self, token_id: int) -> None:
@@ -93,7 +93,7 @@ class TreeIntents(Asking):
         models.selection.update(step=target.step, **place_of(target))
 
 
-class EditIntents(Asking):
+class EditIntents(IntentSender):
     """Edit the rows and tokens of the live step, undo and redo."""
 
     def on_edited(self, edit: Edit) -> None:

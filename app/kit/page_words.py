@@ -178,7 +178,7 @@ def _sides(
     if why.position >= len(token_ids):
         return None, None
     here = quoted(models.pages.text(token_ids[why.position]))
-    other = models.pages.other_side(token_ids, page_size, why.position)
+    other = models.pages.differing_token(token_ids, page_size, why.position)
     text = models.pages.text(other.token_id) if other is not None else ""
     return here, quoted(text) if text else None
 

@@ -23,7 +23,7 @@ class SignalSource(Struct, frozen=True):
     """Signals of one of the `Models`, by name; `model` may be a dotted path to a part of one.
 
     If the signals carry a kind, `kinds` are those to react to; with `at_rest` they are ignored while the engine runs,
-    because the timeline's next `legible` updates the widget.
+    because the timeline's next `texts_due` updates the widget.
     """
 
     model: str
@@ -33,7 +33,7 @@ class SignalSource(Struct, frozen=True):
 
 
 EACH_STEP = SignalSource("timeline", ("appended", "filled", "reset"))  # as often as the window ticks
-STEPS = SignalSource("timeline", ("legible", "reset"))  # no more often than texts can be read
+STEPS = SignalSource("timeline", ("texts_due", "reset"))  # no more often than texts can be read
 SELECTION = SignalSource("selection")
 STATUS = SignalSource("status")
 VIEWPORT = SignalSource("viewport")
@@ -101,7 +101,7 @@ class Reader(Generic[State], _Widget):
         for model, signal, has_kind in {(s.model, name, bool(s.kinds)) for s in self.follows for name in s.signals}:
             getattr(attrgetter(model)(models), signal).connect(self._on_kind if has_kind else self._on_told)
         if type(self).describe is not Reader.describe:
-            models.timeline.legible.connect(self._on_legible)  # connected last, so that the state is read before
+            models.timeline.texts_due.connect(self._on_texts_due)  # connected last, so that the state is read before
         self.refresh()
 
     def refresh(self) -> None:
@@ -132,7 +132,7 @@ class Reader(Generic[State], _Widget):
     def _on_told(self) -> None:
         self._models.refreshes.ask(self.refresh)
 
-    def _on_legible(self) -> None:
+    def _on_texts_due(self) -> None:
         self._models.refreshes.ask(self._describe_now)
 
     def _describe_now(self) -> None:

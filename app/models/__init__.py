@@ -10,13 +10,13 @@ from app.models.draft import Draft
 from app.models.edits import Edits, MadeEdit
 from app.models.eviction_log import EvictionLog, RowDrop
 from app.models.history import Branch, HistoryTree
-from app.models.lane import Token
 from app.models.measurement import Measurements
 from app.models.page_log import PageFacts, PageLog
 from app.models.phases import Phases
-from app.models.recovery import LeftSession, Recovery
+from app.models.recovery import Recovery, UnclosedSession
 from app.models.refresh_queue import RefreshQueue
 from app.models.selection import Selected, Selection
+from app.models.sequence_tokens import Token
 from app.models.slices import Slices
 from app.models.status import Status
 from app.models.stops import Stops
@@ -24,9 +24,9 @@ from app.models.timeline import Timeline
 from app.models.viewport import Viewport, WantedPictures
 
 __all__ = [
-    "Bookmarks", "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "HistoryTree", "LeftSession", "MadeEdit",
-    "Measurements", "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowDrop", "Selected", "Selection",
-    "Slices", "Status", "Stops", "Timeline", "Token", "Viewport", "WantedPictures",
+    "Bookmarks", "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "HistoryTree", "MadeEdit", "Measurements",
+    "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowDrop", "Selected", "Selection", "Slices", "Status",
+    "Stops", "Timeline", "Token", "UnclosedSession", "Viewport", "WantedPictures",
 ]  # fmt: skip
 
 

@@ -38,15 +38,15 @@ def _edits_text(history: HistoryTree, first: int) -> str:
     return ", ".join(dict.fromkeys(edit_name(one.edit).lower() for one in made if isinstance(one, EditMade)))
 
 
-def beyond(history: HistoryTree, step: int | None) -> tuple[int, ...]:
+def steps_ahead(history: HistoryTree, step: int | None) -> tuple[int, ...]:
     """The nodes after `step` (None: after the root) that were left by going back to it or before it: those on the way
     to the newest node after the one that was left last, else to the newest node of all."""
     if not history.children_of(step):  # asked with every picture: most often nothing follows, and a path is long
         return ()
-    return history.path(history.end_beyond(step), above=step)
+    return history.path(history.newest_below(step), above=step)
 
 
-def arm_of(history: HistoryTree, step: int) -> int:
+def first_of_segment(history: HistoryTree, step: int) -> int:
     """The first node of the segment of a branch that `step` is on. A segment begins after a node where another branch
     begins, or where the branch leaves the path to the live node."""
     branch = history.branch_of(step)

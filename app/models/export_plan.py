@@ -56,7 +56,7 @@ def records_bytes(records: Sequence[StepRecord]) -> int:
     return round(sum(len(packed(record)) for record in some) * len(records) / len(some)) if some else 0
 
 
-class KeptPlace(msgspec.Struct, frozen=True):
+class SavedSelection(msgspec.Struct, frozen=True):
     """The part of a selection that still has a meaning in a file."""
 
     layer: int = 0
@@ -66,10 +66,10 @@ class KeptPlace(msgspec.Struct, frozen=True):
     change: bool = False
 
 
-class KeptView(msgspec.Struct, frozen=True):
+class SavedView(msgspec.Struct, frozen=True):
     """What the window showed when it wrote a snapshot."""
 
-    selection: KeptPlace = KeptPlace()
+    selection: SavedSelection = SavedSelection()
     layout: str = ""
 
 
@@ -78,15 +78,15 @@ def view_text(selected: Selected, layout: str) -> str:
     return json.dumps({"selection": asdict(selected), "layout": layout}, default=asdict)
 
 
-def view_of(text: str, geometry: CacheGeometry, num_tokens: int) -> KeptView:
+def view_of(text: str, geometry: CacheGeometry, num_tokens: int) -> SavedView:
     """Read what the window showed from a snapshot; the place is left out if the file has no such layer, head or
     token."""
     try:
-        view = msgspec.json.decode(text, type=KeptView)
+        view = msgspec.json.decode(text, type=SavedView)
     except msgspec.MsgspecError:
-        return KeptView()
+        return SavedView()
     place, layers = view.selection, geometry.layers
     is_there = 0 <= place.layer < len(layers) and 0 <= place.kv_head < max(1, layers[place.layer].num_kv_heads)
     if not is_there or not 0 <= (place.position or 0) < max(1, num_tokens):
-        return KeptView(layout=view.layout)
+        return SavedView(layout=view.layout)
     return view

@@ -41,13 +41,13 @@ class HistoryTree(TreeShape, QObject):
         self._live: int | None = None
         self._left: int | None = None  # the node that was live before the engine last went to another one
         self.version = 0  # increased with every change of the tree
-        self.shape = self._told_shape = 0  # increased with every change that is not growth of the live branch
+        self.shape = self._announced_shape = 0  # increased with every change that is not growth of the live branch
         self.changed.connect(self._on_changed)
 
     def _on_changed(self) -> None:
         self.version += 1
-        if self.shape != self._told_shape:
-            self._told_shape = self.shape
+        if self.shape != self._announced_shape:
+            self._announced_shape = self.shape
             self.reshaped.emit()
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class HistoryTree(TreeShape, QObject):
         """The nodes of a branch that carry changes."""
         return tuple(self._changed.get(first, ()))
 
-    def end_beyond(self, step: int | None) -> int | None:
+    def newest_below(self, step: int | None) -> int | None:
         """The newest node in the subtree of `step` (None: of the whole tree); if the node that was left last is in it,
         the newest one in that node's subtree."""
         ends = [tip for tip in self.tips if step is None or self.is_on_path(step, tip)]

@@ -36,7 +36,7 @@ class PageFacts(Struct, frozen=True):
     committed: PageCommitted | None = None
 
 
-class OtherSide(Struct, frozen=True):
+class DifferingToken(Struct, frozen=True):
     """The cached page that shares the longest beginning with a prompt, and its token where the two differ."""
 
     page_id: int
@@ -128,7 +128,7 @@ class PageLog:
         """The text of a token id; empty if it was never fed."""
         return self._texts.get(token_id, "")
 
-    def other_side(self, token_ids: Sequence[int], page_size: int, position: int) -> OtherSide | None:
+    def differing_token(self, token_ids: Sequence[int], page_size: int, position: int) -> DifferingToken | None:
         """The cached page that has the same tokens as a prompt up to `position` and another one there; None if there is
         none."""
         parent = ROOT_HASH
@@ -143,5 +143,5 @@ class PageLog:
         for entry in self._children.get(parent, ()):
             ids = entry.token_ids
             if ids[:floor] == head and position < len(token_ids) and ids[floor] != token_ids[position]:
-                return OtherSide(entry.page_id, ids[floor])
+                return DifferingToken(entry.page_id, ids[floor])
         return None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from app.models.history import HistoryTree
-from app.models.lane import NO_TOKENS, Lane, Token, TokenRun
+from app.models.sequence_tokens import NO_TOKENS, SequenceTokens, Token, TokenRun
 from engine.spec.edit import ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.records import SequenceStep, StepRecord
@@ -39,7 +39,7 @@ class Path:
         self._nodes: list[int] = []  # all nodes of the path, with or without a step
         self._records: list[StepRecord] = []
         self._steps: list[int] = []
-        self._lanes: dict[int, Lane] = {}
+        self._sequences: dict[int, SequenceTokens] = {}
         self._births: dict[int, PathFork] = {}
         self._other: Path | None = None
 
@@ -89,9 +89,9 @@ class Path:
 
     def since_first(self, seq_id: int) -> Iterator[StepRecord]:
         """The records from the one on that fed the first token of a sequence."""
-        lane = self._lanes.get(seq_id)
-        if lane is not None and lane.first_step is not None:
-            yield from map(self._records.__getitem__, range(bisect_left(self._steps, lane.first_step), len(self)))
+        sequence = self._sequences.get(seq_id)
+        if sequence is not None and sequence.first_step is not None:
+            yield from map(self._records.__getitem__, range(bisect_left(self._steps, sequence.first_step), len(self)))
 
     def at(self, step: int | None) -> StepRecord | None:
         """The record to show for `Selected.step`: that of the step, or the newest for None. For a node without a step,
@@ -152,35 +152,35 @@ class Path:
     def fed(self, seq_id: int, step: int | None = None) -> StepRecord | None:
         """The newest record up to a step (None: of all) that fed the sequence, which may have ended while others went
         on; O(log n)."""
-        record, lane = self.at(step), self._lanes.get(seq_id)
-        if record is None or lane is None or self.part(seq_id, record.step) is not None:
-            return record if lane is not None else None
-        fed = lane.last_fed(record.step)
+        record, sequence = self.at(step), self._sequences.get(seq_id)
+        if record is None or sequence is None or self.part(seq_id, record.step) is not None:
+            return record if sequence is not None else None
+        fed = sequence.last_fed(record.step)
         return self.record(fed) if fed is not None else None
 
     def tokens(self, seq_id: int, step: int | None = None) -> TokenRun:
         """The tokens of a sequence in the cache after a step (None: now)."""
-        lane = self._lanes.get(seq_id)
-        return lane.until(step) if lane else NO_TOKENS
+        sequence = self._sequences.get(seq_id)
+        return sequence.until(step) if sequence else NO_TOKENS
 
     def token(self, seq_id: int, position: int) -> Token | None:
         """One token that is in the cache now; None if there is none."""
-        lane = self._lanes.get(seq_id)
-        return lane.token(position) if lane is not None else None
+        sequence = self._sequences.get(seq_id)
+        return sequence.token(position) if sequence is not None else None
 
     def num_tokens(self, seq_id: int, step: int | None = None) -> int:
         """How many tokens of a sequence are in the cache after a step (None: now)."""
-        lane = self._lanes.get(seq_id)
-        return lane.num_until(step) if lane is not None else 0
+        sequence = self._sequences.get(seq_id)
+        return sequence.num_until(step) if sequence is not None else 0
 
     def sequence_ids(self) -> tuple[int, ...]:
         """Every sequence that has tokens, oldest first."""
-        return tuple(self._lanes)
+        return tuple(self._sequences)
 
     def awaits_surprisal(self, seq_id: int) -> bool:
         """Whether surprisals of the sequence are still to be computed."""
-        lane = self._lanes.get(seq_id)
-        return lane is not None and lane.num_awaiting > 0
+        sequence = self._sequences.get(seq_id)
+        return sequence is not None and sequence.num_awaiting > 0
 
     # ---- written by the timeline ---------------------------------------------------------------------------------
 
@@ -197,10 +197,10 @@ class Path:
         self._records.append(record)
         self._steps.append(record.step)
         for part in record.sequences:
-            lane = self._lanes.setdefault(part.seq_id, Lane())
-            if lane.is_empty and part.first_position:
-                lane.begin(self._served(record, part))
-            lane.extend(record, part)
+            sequence = self._sequences.setdefault(part.seq_id, SequenceTokens())
+            if sequence.is_empty and part.first_position:
+                sequence.begin(self._served(record, part))
+            sequence.extend(record, part)
 
     def _make(self, node: int, changes: Iterable[Change]) -> None:
         """Apply the changes that a node carries, and add the node."""
@@ -208,10 +208,10 @@ class Path:
             match change:
                 case SequenceForked(seq_id, parent, step, count) if seq_id not in self._births:  # else from ForkMade
                     self._fork(seq_id, parent, step, count)
-                case EditMade(ReplaceTokens() as edit) if edit.seq_id in self._lanes:
+                case EditMade(ReplaceTokens() as edit) if edit.seq_id in self._sequences:
                     new, is_prefill = self._put_in(node, edit), edit.how == "re-prefill"
-                    lane, count = self._lanes[edit.seq_id], edit.stop - edit.position
-                    lane.put_in(node, edit.position, count, new, is_prefill=is_prefill)
+                    sequence, count = self._sequences[edit.seq_id], edit.stop - edit.position
+                    sequence.replace_tokens(node, edit.position, count, new, is_prefill=is_prefill)
         self._nodes.append(node)
 
     def _put_in(self, node: int, edit: ReplaceTokens) -> list[tuple[int, str]]:
@@ -242,9 +242,9 @@ class Path:
             self._births[seq_id] = PathFork(parent, step, self._steps[-1], self._nodes[-1])
         is_here = step is None or self.record(step) is not None or step not in self.history
         source = self if is_here or step is None else self._elsewhere(step)
-        if seq_id in self._lanes or not (tokens := source.tokens(parent, step)):
+        if seq_id in self._sequences or not (tokens := source.tokens(parent, step)):
             return False
-        self._lanes.setdefault(seq_id, Lane()).begin(tokens[:num_tokens])
+        self._sequences.setdefault(seq_id, SequenceTokens()).begin(tokens[:num_tokens])
         return True
 
     def _elsewhere(self, step: int | None) -> Path:
@@ -268,21 +268,21 @@ class Path:
         del self._nodes[keep:]
         count = bisect_right(self._steps, last)
         del self._records[count:], self._steps[count:]
-        for lane in self._lanes.values():
-            lane.truncate(last)
-        self._lanes = {seq_id: lane for seq_id, lane in self._lanes.items() if not lane.is_empty}
+        for sequence in self._sequences.values():
+            sequence.truncate(last)
+        self._sequences = {seq_id: sequence for seq_id, sequence in self._sequences.items() if not sequence.is_empty}
 
     def _forget_unborn(self, last: int) -> None:
         """Remove forks that were made at or after node `last`."""
         unborn = [seq_id for seq_id, birth in self._births.items() if birth.since >= last]
         for seq_id in unborn:
             del self._births[seq_id]
-            self._lanes.pop(seq_id, None)
+            self._sequences.pop(seq_id, None)
 
     def _clear(self) -> None:
         self._cut(0)
         self._births.clear()
-        self._lanes.clear()
+        self._sequences.clear()
         self._prompts.clear()
         self._other = None
 

@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, Signal
 from engine.saved.session import SavedSession
 
 
-class LeftSession(Struct, frozen=True, eq=False):
+class UnclosedSession(Struct, frozen=True, eq=False):
     """The session in a journal, when that was last written (seconds since 1970), and what is wrong with it, if
     anything."""
 
@@ -27,12 +27,12 @@ class Recovery(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._offered: LeftSession | None = None
+        self._offered: UnclosedSession | None = None
 
     @property
-    def offered(self) -> LeftSession | None:
+    def offered(self) -> UnclosedSession | None:
         return self._offered
 
-    def offer(self, left: LeftSession | None) -> None:
+    def offer(self, left: UnclosedSession | None) -> None:
         self._offered = left
         self.changed.emit()

@@ -95,7 +95,7 @@ class ColumnBuffer:
         return (*[slice(None)] * self._axis, slice(start, stop))
 
 
-class Extended:
+class ExtendedSlice:
     """A wall or head picture to which updates are applied: the current slice, and growing buffers of its cells."""
 
     def __init__(self, piece: WallSlice | HeadSlice) -> None:
@@ -147,7 +147,7 @@ class Slices(QObject):
         self.row: RowSlice | None = None
         self.table: TableSlice | None = None
         self.outliers: OutliersSlice | None = None
-        self._extended: dict[str, Extended | None] = {}
+        self._extended: dict[str, ExtendedSlice | None] = {}
         self._costs: deque[tuple[float, float]] = deque(maxlen=_KEPT_COSTS)
 
     def put(self, *pieces: Picture | SliceUpdate) -> None:
@@ -173,7 +173,7 @@ class Slices(QObject):
                 extended.piece = shown
         else:
             shown = piece
-            self._extended[kind] = Extended(piece) if isinstance(piece, WallSlice | HeadSlice) else None
+            self._extended[kind] = ExtendedSlice(piece) if isinstance(piece, WallSlice | HeadSlice) else None
         setattr(self, kind, shown)
         self._costs.append((time.time(), cost_of(piece)))
         return True

@@ -40,7 +40,7 @@ class Stops(QObject):
         self._searches: dict[str, Search] = {}
         self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self._go_on)
-        timeline.legible.connect(self._go_on_soon)
+        timeline.texts_due.connect(self._go_on_soon)
         timeline.reset.connect(self._begin_anew)
         timeline.filled.connect(self._begin_anew)
         comparison.changed.connect(self._on_compared)

@@ -19,15 +19,15 @@ class Timeline(Path, QObject):
     """Step records in order. Only the controller writes; every view reads. `history` is the whole tree. Which path is
     shown follows from the selected step, and is decided only here.
 
-    Signals: `appended()`, records were added; it is emitted as often as the window ticks. `legible()` follows it: at
+    Signals: `appended()`, records were added; it is emitted as often as the window ticks. `texts_due()` follows it: at
     once while the engine rests, and while it runs no more often than texts can be read. So a view that follows
-    `appended` may show a later step than one that follows `legible`, which therefore names its step. `filled(index)`:
+    `appended` may show a later step than one that follows `texts_due`, which therefore names its step. `filled(index)`:
     the surprisals of a long prompt were put into the record at that index. `reset()`: the path is another one.
     """
 
     appended = Signal()
     filled = Signal(int)
-    legible = Signal()
+    texts_due = Signal()
     reset = Signal()
 
     def __init__(self, history: HistoryTree | None = None, parent: QObject | None = None) -> None:
@@ -37,7 +37,7 @@ class Timeline(Path, QObject):
         self._forked: list[tuple[int, int, int | None, int]] = []  # forks since the newest record, in no record yet
         self._since_change: CacheBytes | None = None  # bytes held after a change of mode that is in no node yet
         self._changed: dict[int, CacheBytes] = {}  # node without a step -> bytes held after its change of mode
-        self._is_untold = False  # something was added since `legible` was last emitted
+        self._has_unannounced = False  # something was added since `texts_due` was last emitted
         self.history.reshaped.connect(self._forget_deleted)  # connected before any view, which then reads the new path
 
     @property
@@ -85,7 +85,7 @@ class Timeline(Path, QObject):
         if is_new:
             self._forked.clear()
             self._since_change = None
-            self._is_untold = True
+            self._has_unannounced = True
             self.appended.emit()
 
     def replace(self, record: StepRecord) -> int | None:
@@ -94,7 +94,7 @@ class Timeline(Path, QObject):
         index = self.index_of(record.step)
         if index is not None:
             self._records[index] = record
-            self._is_untold = True
+            self._has_unannounced = True
         return index
 
     def fill(self, step: int, seq_id: int, first_position: int, values: tuple[float, ...]) -> None:
@@ -102,8 +102,8 @@ class Timeline(Path, QObject):
         have yet."""
         if (known := self.history.record(step)) is not None:
             self.history.replace(known.with_surprisal(seq_id, first_position, values))
-        for lane in self._lanes.values():
-            lane.fill(step, first_position, values)
+        for sequence in self._sequences.values():
+            sequence.fill(step, first_position, values)
         record = self.record(step)
         if (
             record is not None
@@ -111,17 +111,17 @@ class Timeline(Path, QObject):
         ):
             self.filled.emit(index)
 
-    def tell(self, *, again: bool = False) -> None:
-        """Emit `legible` if anything was added since the last time, or if `again`."""
-        if self._is_untold or (again and self._records):
-            self._is_untold = False
-            self.legible.emit()
+    def announce(self, *, again: bool = False) -> None:
+        """Emit `texts_due` if anything was added since the last time, or if `again`."""
+        if self._has_unannounced or (again and self._records):
+            self._has_unannounced = False
+            self.texts_due.emit()
 
     def change_mode(self, num_bytes: CacheBytes) -> None:
         """Note that the sequences were moved into another cache, which holds `num_bytes`, before any step in it."""
         if self._records:
             self._since_change = num_bytes
-            self.legible.emit()
+            self.texts_due.emit()
 
     def add_node(self, step: int) -> None:
         """Make a node without a step the live one; a change of mode since the node before it is now recorded in it."""
@@ -204,7 +204,7 @@ class Timeline(Path, QObject):
             return live
         if not self.is_of_live and history.is_on_path(step, self.tip):
             return self.tip
-        return live if history.is_on_path(step, live) else history.end_beyond(step)
+        return live if history.is_on_path(step, live) else history.newest_below(step)
 
     def clear(self) -> None:
         """Clear everything: another history begins."""

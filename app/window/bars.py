@@ -16,7 +16,7 @@ from app.window.phase_bar import PhaseBar
 from app.window.remedies import Remedies
 from app.window.selectors import CacheSelector, ModelSelector
 from app.window.status_line import StatusLine
-from app.window.transport import PastButtons, StepCounter, TransportBar
+from app.window.transport import EarlierStepButtons, StepCounter, TransportBar
 
 TOP_BAR_HEIGHT = 46
 MOST_AFTER = 440  # pixels: what the right side takes while an earlier step is shown, with its two buttons
@@ -32,10 +32,13 @@ class TopBar(QWidget):
         self.cache = CacheSelector(models, actions)
         self._transport = TransportBar(models, actions)
         self._counter = StepCounter(models)
-        self._past = PastButtons(models, actions)
+        self._earlier = EarlierStepButtons(models, actions)
         self.remedies = Remedies(models, actions)
         self.setFixedHeight(TOP_BAR_HEIGHT)
-        before, after = self._side(self.model, self.cache), self._side(None, self._past, self.remedies, self._counter)
+        before, after = (
+            self._side(self.model, self.cache),
+            self._side(None, self._earlier, self.remedies, self._counter),
+        )
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 0, 14, 1)
         layout.setSpacing(22)

@@ -10,13 +10,13 @@ from app.draw.format import counted
 from app.kit.buttons import push_button
 from app.kit.labels import plain_tip, prose
 from app.kit.reader import SignalSource
-from app.models import LeftSession, Models
+from app.models import Models, UnclosedSession
 from app.window.notice_bar import LONGEST, NoticeBar
 from engine.saved.session import SavedSession
 from engine.wire.changes import EditMade
 
 
-class RecoveryBar(NoticeBar[LeftSession]):
+class RecoveryBar(NoticeBar[UnclosedSession]):
     """Visible while a session is offered. Signals: `accepted()`, `dismissed()`."""
 
     follows = (SignalSource("recovery"),)
@@ -32,10 +32,10 @@ class RecoveryBar(NoticeBar[LeftSession]):
         self.build(self._accept, self._dismiss)
         self.follow(models)
 
-    def read(self) -> LeftSession | str:
+    def read(self) -> UnclosedSession | str:
         return self._models.recovery.offered or "every window was closed"
 
-    def show_state(self, state: LeftSession) -> None:
+    def show_state(self, state: UnclosedSession) -> None:
         words = offer_words(state)
         self.words.setText(words, "A session was not closed")
         self.setAccessibleName(words)
@@ -46,7 +46,7 @@ class RecoveryBar(NoticeBar[LeftSession]):
         super().show_state(state)
 
 
-def offer_words(left: LeftSession) -> str:
+def offer_words(left: UnclosedSession) -> str:
     """What is offered, in one line."""
     session = left.session
     when = f"{datetime.fromtimestamp(left.written):%d %b, %H:%M}"
@@ -83,7 +83,7 @@ def session_counts(session: SavedSession) -> list[str]:
     return words
 
 
-def _tip(left: LeftSession) -> str:
+def _tip(left: UnclosedSession) -> str:
     text = "".join(left.session.texts.get(token_id, "") for token_id in _newest_ids(left.session))
     parts = [str(left.path), left.problem, left.session.draft[:LONGEST], text[-LONGEST:]]
     return "\n".join(prose(words) for words in parts if words)

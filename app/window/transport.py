@@ -217,7 +217,7 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         return ink.right(painter, right, self.height() / 2, text)
 
 
-class PastButtons(Reader[bool], QWidget):
+class EarlierStepButtons(Reader[bool], QWidget):
     """The buttons Go on here and Back to live; visible only while an earlier step is shown."""
 
     follows = (SELECTION,)

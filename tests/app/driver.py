@@ -47,16 +47,16 @@ class Driver:
             QApplication.processEvents()
             time.sleep(0.002)
 
-    def settle(self, holds: Callable[[], object] = lambda: True, *, may_fail: bool = False) -> None:
+    def wait_until_idle(self, holds: Callable[[], object] = lambda: True, *, may_fail: bool = False) -> None:
         """Until it holds, the engine rests and every picture has arrived."""
         self.controller.tick()
-        self.until(lambda: holds() and self.controller.is_settled, may_fail=may_fail)
+        self.until(lambda: holds() and self.controller.is_idle, may_fail=may_fail)
 
     def send(self, text: str) -> None:
         """Send a prompt and wait until it is read."""
         self.window.prompt.edit.set_text(text)
         self.window.actions_["prompt.send"].trigger()
-        self.settle(self.has_chosen)
+        self.wait_until_idle(self.has_chosen)
 
     def has_chosen(self) -> bool:
         """Whether the newest step chose a token."""
@@ -68,15 +68,15 @@ class Driver:
             done = len(self.models.timeline)
             self.loop.send(Force(0, (40 + done,)))  # no early end, whatever the model would choose
             self.window.actions_["run.step"].trigger()
-            self.settle(lambda done=done: len(self.models.timeline) > done)
+            self.wait_until_idle(lambda done=done: len(self.models.timeline) > done)
 
     def choose(self, spec: CacheSpec) -> None:
         self.window.top.cache.choose(spec)
-        self.settle(lambda: self.models.status.cache == spec)
+        self.wait_until_idle(lambda: self.models.status.cache == spec)
 
     def look_at(self, step: int | None) -> None:
         self.models.selection.update(step=step)
-        self.settle()
+        self.wait_until_idle()
 
     def close(self) -> None:
         """End the engine, then the window."""

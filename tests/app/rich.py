@@ -157,7 +157,7 @@ def rich_models() -> Models:
     ):  # fmt: skip
         models.bookmarks.put(Bookmark(target, text))
     models.selection.update(layer=3, kv_head=1, position=6)
-    models.timeline.tell()
+    models.timeline.announce()
     return models
 
 

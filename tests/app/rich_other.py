@@ -48,7 +48,7 @@ def encoder_models() -> Models:
     shape = samples.model_info(shape=CROSSED)
     models.status.set(samples.status(DECODED, num_tokens=SOURCE + 1 + DECODED, model=shape))
     models.selection.update(layer=4, kv_head=1, position=SOURCE + 2)
-    models.timeline.tell()
+    models.timeline.announce()
     return models
 
 
@@ -77,7 +77,7 @@ def hybrid_models() -> Models:
     shape = samples.model_info(shape=HYBRID)
     models.status.set(samples.status(7, num_tokens=samples.PROMPT + 7, model=shape))
     models.selection.update(layer=5, kv_head=1, position=6)
-    models.timeline.tell()
+    models.timeline.announce()
     return models
 
 
@@ -131,7 +131,7 @@ def long_models() -> Models:
     models.timeline.append(models.history.take(samples.story(MANY)))
     models.status.set(samples.status(MANY, num_tokens=samples.PROMPT + MANY))
     models.selection.update(step=MANY - 40, layer=2, kv_head=3, position=1_200)
-    models.timeline.tell()
+    models.timeline.announce()
     return models
 
 
@@ -144,7 +144,7 @@ def left_models() -> Models:
     assert status is not None
     infos = (replace(status.sequences[0], num_tokens=samples.PROMPT + 4), *status.sequences[1:])
     models.status.set(replace(status, step=6, sequences=infos))
-    models.timeline.tell()
+    models.timeline.announce()
     return models
 
 

@@ -111,14 +111,14 @@ def row_stats(num_new: int, seed: int, layers: int = LAYERS, kv_heads: int = KV_
     shape = (layers, kv_heads, num_new)
     key = (4 + 2 * rng.random(shape)).astype(np.float32)
     value = (1 + rng.random(shape)).astype(np.float32)
-    return _sealed(RowStats(tuple(range(layers)), key, value))
+    return _read_only(RowStats(tuple(range(layers)), key, value))
 
 
 def attention_summary(seed: int) -> AttentionSummary:
     rng = np.random.default_rng(seed)
     shape = (LAYERS, HEADS)
     weights = (rng.random(shape).astype(np.float32) * most for most in (0.6, 0.4))
-    return _sealed(AttentionSummary(tuple(range(LAYERS)), *weights))
+    return _read_only(AttentionSummary(tuple(range(LAYERS)), *weights))
 
 
 def cache_bytes(num_tokens: int, reserved_tokens: int | None = None) -> CacheBytes:
@@ -201,13 +201,13 @@ def _field(columns: int, rows: int, seed: int) -> np.ndarray:
     return (channel[None] + drift + rng.normal(0, 0.6, (columns, rows))).astype(np.float32)
 
 
-def _sealed(piece: S) -> S:
+def _read_only(piece: S) -> S:
     """The same with arrays that nobody can write into: the tests of a process share it."""
     for part in astuple(piece):
         if isinstance(part, np.ndarray):
             part.setflags(write=False)
         elif isinstance(part, Struct):
-            _sealed(part)
+            _read_only(part)
     return piece
 
 
@@ -251,7 +251,7 @@ def _head_slice(request: HeadRequest) -> HeadSlice:
     positions = np.arange(request.start, request.stop, per_column, dtype=np.int64)
     values = _field(len(positions), HEAD_DIM, 97 * request.layer + request.kv_head)
     counts, edges = np.histogram(values, bins=64)
-    return _sealed(HeadSlice(
+    return _read_only(HeadSlice(
         request=request, provenance="live cache", dtype="float32", low=values,
         high=values if per_column == 1 else values + 0.1, positions=positions, tokens_per_column=per_column,
         counts=counts.astype(np.int64), edges=edges.astype(np.float32),
@@ -278,7 +278,7 @@ def _attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSli
     top = np.argsort(-row, axis=1)[:, :5]
     positions = np.arange(request.start, stop, per_column, dtype=np.int64)
     weights = np.maximum.reduceat(row[:, request.start : stop], positions - request.start, axis=1)
-    return _sealed(AttentionSlice(
+    return _read_only(AttentionSlice(
         request, "live cache", weights, positions, per_column, HEADS // KV_HEADS, num_tokens - 1, "", 0.4,
         top_positions=top.astype(np.int64), top_weights=np.take_along_axis(row, top, 1),
         entropy=-(row * np.log(np.maximum(row, 1e-30))).sum(axis=1),

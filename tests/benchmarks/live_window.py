@@ -112,7 +112,7 @@ class Painted:
         }
         for kind in (WallCanvas, HeatMap):
             self._count_paints(kind)
-        shell.models.timeline.legible.connect(self._on_words)
+        shell.models.timeline.texts_due.connect(self._on_words)
 
     def _count_paints(self, kind: type) -> None:
         paint, painted = kind.paintEvent, self._on_painted  # type: ignore[attr-defined]
@@ -288,7 +288,7 @@ def answering(engine: str, model: str, cache: str, tokens: int, folder: str) -> 
     found = {"late p99": quantile(late, 0.99), "late max": late[-1]}
     millis = sorted(stretches.millis)
     found |= {"at a time p99": quantile(millis, 0.99), "at a time max": millis[-1]}
-    live.until(lambda: live.shell.controller.is_settled)
+    live.until(lambda: live.shell.controller.is_idle)
     for name, waits in (("step", steps(live)), ("scrub", scrubs(live)), ("select", selects(live))):
         found[name] = quantile(sorted(waits), 0.95)
     return found
@@ -312,7 +312,7 @@ def awaited(live: Live, act: Callable[[], None], shown: Callable[[Any], bool]) -
     act()
     live.until(lambda: times)
     live.painted.heard = None
-    live.until(lambda: live.shell.controller.is_settled)
+    live.until(lambda: live.shell.controller.is_idle)
     return (times[0] - began) * 1e3 if times else float("inf")
 
 
@@ -335,7 +335,7 @@ def scrubs(live: Live) -> Iterator[float]:
             lambda request, wanted=count: request.num_tokens == wanted,  # type: ignore[misc]
         )
     live.shell.navigator.on_live()
-    live.until(lambda: live.shell.controller.is_settled)
+    live.until(lambda: live.shell.controller.is_idle)
 
 
 def selects(live: Live) -> Iterator[float]:

@@ -91,7 +91,7 @@ class Engine:
         self._sent[number] = type(command).__name__
         self.loop.send(structs.replace(command, id=number))
 
-    def settle(self, is_paused: bool) -> None:
+    def wait_until_idle(self, is_paused: bool) -> None:
         """Until everything sent so far is done and nothing runs, of itself or by a pause: behind a window some caches
         let a run go on for ever."""
         began = time.monotonic()
@@ -195,7 +195,7 @@ def play(seed: int, num_commands: int, report_every: int | None = None) -> Story
                 engine.send(commands.LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("growing")))
             for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
                 engine.send(makes.command())
-            engine.settle(chance.random() < 0.15)
+            engine.wait_until_idle(chance.random() < 0.15)
             if engine.status is None or engine.status.opened is None:
                 engine.check()
             if report_every and story.commands.total() >= told + report_every:

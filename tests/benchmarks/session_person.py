@@ -10,7 +10,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QTimer
 
-from app.models import LeftSession
+from app.models import UnclosedSession
 from app.shell import Shell
 from engine.saved.folder import JournalFolder
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
@@ -99,7 +99,7 @@ class Person(QObject):
             self._notes = notes
             tell("notes", notes=notes)
 
-    def _offer(self, left: LeftSession) -> None:
+    def _offer(self, left: UnclosedSession) -> None:
         session = left.session
         tell(
             "offered",

@@ -17,7 +17,7 @@ from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, SignalSource
 from app.kit.view import View
 from app.models import Models
-from app.models.branches import arm_of, count_from, origin_of
+from app.models.branches import count_from, first_of_segment, origin_of
 from app.panels.branches.canvas import TreeCanvas
 from app.panels.branches.tree_rows import Drawn
 from engine.wire.status import EngineStatus
@@ -154,7 +154,7 @@ class BranchesView(View[Shown]):
             numbers = ", ".join(map(thousands, sorted(self.tree.picture.picked)))
             self.line.setText(f"steps {numbers} chosen")
         why_not = state.why_not or ("this is the live moment" if is_live else "")
-        holds_live = history.is_on_path(arm_of(history, step), history.live)
+        holds_live = history.is_on_path(first_of_segment(history, step), history.live)
         self._enable("go", why_not)
         self._enable(
             "join", state.why_not or ("" if self._to_join else "this is the live moment: choose another branch")
@@ -238,7 +238,7 @@ class BranchesView(View[Shown]):
             doomed, self._to_delete = self._to_delete, None
             self.deleted.emit(doomed)
         elif step is not None:
-            self._to_delete = arm_of(self._models.history, step)
+            self._to_delete = first_of_segment(self._models.history, step)
         self._show_line()
 
     def _on_dismissed(self) -> None:

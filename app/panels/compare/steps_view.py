@@ -97,7 +97,7 @@ class CompareStepsView(View[StepsShown]):
             self._models.selection.update(layer=compared.layers[index.row()])
 
     def _on_stepped(self) -> None:
-        if not self._models.status.is_running:  # while running, `legible` refreshes often enough
+        if not self._models.status.is_running:  # while running, `texts_due` refreshes often enough
             self.refresh()
 
     # ---- showing -------------------------------------------------------------------------------------------------

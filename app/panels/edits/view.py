@@ -185,14 +185,14 @@ class EditsView(View[Shown]):
         self.repeated.emit(tuple(replace(edit, seq_id=self._models.selection.now.seq_id) for edit in edits))
 
     @property
-    def standing(self) -> tuple[Edit, ...]:
+    def not_undone(self) -> tuple[Edit, ...]:
         """The edits that are not undone, oldest first."""
         return (
             tuple(one.edit for one in reversed(self.state.rows) if not one.is_undone) if self.state is not None else ()
         )
 
     def add_to_menu(self, menu: QMenu) -> None:
-        is_any = bool(self.standing)
+        is_any = bool(self.not_undone)
         for text, slot in (
             ("Repeat all that are not undone", self.repeat_all),
             ("Copy them as text", self.copy_text),
@@ -207,19 +207,19 @@ class EditsView(View[Shown]):
 
     def repeat_all(self) -> None:
         """Repeat all edits that are not undone on the selected sequence."""
-        self._repeat(self.standing)
+        self._repeat(self.not_undone)
 
     def copy_text(self) -> None:
         """Copy the edits that are not undone to the clipboard, one per line."""
-        QGuiApplication.clipboard().setText(words.edits_text(self.standing))
-        self.told.emit(f"{len(self.standing)} edits copied as text")
+        QGuiApplication.clipboard().setText(words.edits_text(self.not_undone))
+        self.told.emit(f"{len(self.not_undone)} edits copied as text")
 
     def export_edits(self) -> None:
         """Ask for a file and write the edits that are not undone."""
         path, _ = QFileDialog.getSaveFileName(self, "Export edits", "edits.json", JSON_FILES)
         if path:
-            problem = save_text(words.edits_json(self.standing), Path(path))
-            self.told.emit(problem or f"{len(self.standing)} edits written to {path}")
+            problem = save_text(words.edits_json(self.not_undone), Path(path))
+            self.told.emit(problem or f"{len(self.not_undone)} edits written to {path}")
 
     def import_edits(self) -> None:
         """Ask for a file and make its edits, all or none, on the selected sequence."""

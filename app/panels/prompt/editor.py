@@ -31,7 +31,7 @@ class PromptEdit(QPlainTextEdit):
         self.textChanged.connect(self._pause.start)
 
     @property
-    def is_held(self) -> bool:
+    def is_shortened(self) -> bool:
         """Whether a long text is kept whole and only its beginning is shown."""
         return self._held is not None
 
@@ -42,8 +42,8 @@ class PromptEdit(QPlainTextEdit):
     def set_text(self, text: str) -> None:
         """Replace the text."""
         self._held = text if len(text) > MAX_SHOWN_CHARS else None
-        self.setReadOnly(self.is_held)
-        self.setPlainText(text[:PREVIEW_CHARS] + " …" if self.is_held else text)
+        self.setReadOnly(self.is_shortened)
+        self.setPlainText(text[:PREVIEW_CHARS] + " …" if self.is_shortened else text)
         self.moveCursor(QTextCursor.MoveOperation.End)
 
     def insertFromMimeData(self, source: QMimeData) -> None:

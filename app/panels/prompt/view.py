@@ -283,9 +283,9 @@ class PromptPanel(View[Shown]):
     def read(self) -> Shown:
         model, mode = self._model, self._mode
         written = CHAT if self.chat.is_begun else ""
-        content, is_held = (written, False) if mode == CHAT else (self.edit.text(), self.edit.is_held)
+        content, is_shortened = (written, False) if mode == CHAT else (self.edit.text(), self.edit.is_shortened)
         refusal = "" if self._models.status.has_file else self.tokens.refusal  # tokens are not counted for a file
-        text = PromptText(content, self.tokens.ids, refusal, self._limit, mode == IDS, is_held)
+        text = PromptText(content, self.tokens.ids, refusal, self._limit, mode == IDS, is_shortened)
         shown = words.shown(text, mode, reading(self._models), self._send_key, is_greedy=self.sampling.is_greedy)
         if model is None:  # the actions themselves say that there is no model
             return replace(shown, problem="", can_draw_random=False)

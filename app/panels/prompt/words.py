@@ -14,7 +14,7 @@ MAX_COUNTED_CHARS = 100_000
 
 class PromptText(Struct, frozen=True):
     """The editor's content and what is known of it: its token `ids` once they are counted, the `refusal` if there are
-    none, and the `limit` of tokens for model and cache. `by_ids`: the content is token ids; `is_held`: only its
+    none, and the `limit` of tokens for model and cache. `by_ids`: the content is token ids; `is_shortened`: only its
     beginning is shown."""
 
     content: str
@@ -22,7 +22,7 @@ class PromptText(Struct, frozen=True):
     refusal: str
     limit: int | None
     by_ids: bool
-    is_held: bool
+    is_shortened: bool
 
     @property
     def excess(self) -> int:
@@ -70,7 +70,7 @@ def shown(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bo
         problem=problem(text),
         invitation=invitation(text.by_ids, send_key),
         has_seed=not is_greedy or text.is_random,  # otherwise the seed has no effect
-        can_clear=text.is_held,
+        can_clear=text.is_shortened,
         limit=text.limit or 0,
         can_send_first=bool(text.excess),
         can_draw_random=text.by_ids,
@@ -104,7 +104,7 @@ def detail(text: PromptText) -> str:
             words.append("random")
     elif text.by_ids:
         words.append("token ids")
-    if text.is_held:
+    if text.is_shortened:
         words.append(f"{thousands(len(text.content))} characters, shown in part, sent whole")
     return " · ".join(words)
 

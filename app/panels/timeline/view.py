@@ -19,7 +19,7 @@ from app.kit.labels import Opaque, plain_tip
 from app.kit.moment_words import node_lines
 from app.kit.reader import BOOKMARKS, EACH_STEP, SELECTION, STATUS, STOPS, Reader, SignalSource
 from app.models import Models
-from app.models.branches import PathMark, beyond, path_marks
+from app.models.branches import PathMark, path_marks, steps_ahead
 from app.models.sequence_status import can_go_on
 from app.panels.timeline.draw import MomentTicks
 from app.panels.timeline.found import FoundSteps, words_at
@@ -68,7 +68,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
             return "No step was taken."
         last = len(nodes) - 1
         index = last if now.step is None else min(bisect_left(nodes, now.step), last)
-        behind = beyond(history, history.live) if timeline.is_of_live else ()
+        behind = steps_ahead(history, history.live) if timeline.is_of_live else ()
         left = Left(len(behind), behind[-1]) if behind else None
         goes_on = timeline.is_of_live and left is None and can_go_on(self._models)
         if self._marked != (history.shape, nodes[-1]):
@@ -179,7 +179,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
     def _left_at(self, x: float) -> int | None:
         """The node at `x` on the branch that was left; None if there is none."""
         index, history = self.track.left_at(x), self._models.history
-        behind = beyond(history, history.live) if index is not None else ()
+        behind = steps_ahead(history, history.live) if index is not None else ()
         return behind[index] if index is not None and index < len(behind) else None
 
     # ---- tips ----------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def lose(story: Story) -> None:
     story.go("three steps", story.status(sequences=(info(0, 6),), step=2, pending=(SamplingChanged(0, WARM),)))
     story.go(
         "much is asked",
-        lambda: wish.on_truth_wanted(CheckParity(0)),
+        lambda: wish.on_measurement_wanted(CheckParity(0)),
         lambda: wish.on_forked(0),
         lambda: wish.on_compared(OtherStep(1)),
         lambda: wish.on_export_chosen(export_of(story.models, Path("/x.npz"), None, None)),

@@ -74,7 +74,7 @@ class Story:
         for name, signal in news:
             signal.connect(lambda *said, name=name: self.heard.append(f"{name}: {', '.join(map(told, said))}"))
         for name, signal in (
-            ("legible", self.models.timeline.legible),
+            ("texts_due", self.models.timeline.texts_due),
             ("reset", self.models.timeline.reset),
             ("notice", self.models.status.noticed),
             ("failure", self.models.status.failed),
@@ -149,7 +149,7 @@ class Story:
         phases = models.phases.now
         yield f"phases: {None if phases is None else (phases.step, phases.place, len(phases.passed))}"
         yield f"pages know {models.pages.text(100)!r}"
-        yield f"settled {self.controller.is_settled}, replaced {requests.sequences.replace_all}"
+        yield f"settled {self.controller.is_idle}, replaced {requests.sequences.replace_all}"
         yield f"waits: step {self.controller.waiting.is_for_step}, replay {requests.restore.is_going_on}"
 
 

@@ -231,7 +231,7 @@ def _measure(story: Story) -> None:
     wish, tell, kivi = story.wish, story.tell, cache_preset("kivi-2").spec
     asked = (WhatIf(0, kivi), CheckParity(0), MapDamage(0, uniform("int8")), MeasureRegret(0, kivi))
     for question in asked:
-        story.go(f"measure {type(question).__name__}", lambda question=question: wish.on_truth_wanted(question))
+        story.go(f"measure {type(question).__name__}", lambda question=question: wish.on_measurement_wanted(question))
     at = story.engine.id_of(WhatIf)
     story.go("it works", story.status(work=Work("Measuring", 3, 12, reply_to=at)))
     question = story.models.measurements.what_if.question
@@ -239,13 +239,13 @@ def _measure(story: Story) -> None:
     story.go("its own", tell(replace(answers.what_if(question, 0.5), reply_to=at)))
     story.go("one is refused", story.answer(MapDamage, events.Failed("Rows are gone.", can_rebuild=True)))
     story.go("rebuild them", wish.on_rebuild_wanted)
-    story.go("asked anew", lambda: wish.on_truth_wanted(asked[2]))
+    story.go("asked anew", lambda: wish.on_measurement_wanted(asked[2]))
     story.go("given up", wish.on_cancel)
     story.go("it rests", story.status(work=None))
     story.go(
         "asked twice, the older refused",
-        lambda: wish.on_truth_wanted(asked[1]),
-        lambda: wish.on_truth_wanted(asked[1]),
+        lambda: wish.on_measurement_wanted(asked[1]),
+        lambda: wish.on_measurement_wanted(asked[1]),
         lambda: tell(events.Failed("older", reply_to=story.engine.ids_of(CheckParity)[-2]))(),
     )
 

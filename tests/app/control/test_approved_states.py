@@ -127,7 +127,7 @@ WISHES: dict[str, tuple[object, ...] | list[tuple[object, ...]]] = {
     "on_file_closed": (),
     "on_compared": (OtherStep(1),),
     "on_comparison_ended": (),
-    "on_truth_wanted": (CheckParity(0),),
+    "on_measurement_wanted": (CheckParity(0),),
     "on_rebuild_wanted": (),
     "on_model_chosen": (ModelSpec("org/a", "float16"),),
     "on_forecast_wanted": (ModelSpec("org/a"), 0),
@@ -247,13 +247,13 @@ def test_every_wish_in_a_state_is_as_approved(qapp: object, name: str, monkeypat
     lines: list[str] = []
     story = Story()
 
-    def settle() -> None:
+    def wait_until_idle() -> None:
         begin(story)
         story.controller.tick()
         story.models.selection.update(**looked_at)
         story.go("")
 
-    settle()
+    wait_until_idle()
     lines += [f"== {name}", *conditions_of(story)]
     for wish, given in WISHES.items():
         for arguments in given if isinstance(given, list) else [given]:
@@ -274,7 +274,7 @@ def wait_for_much(story: Story) -> None:
     wish.on_gone_to(2)
     wish.on_text_edited("Once")
     wish.on_chat_edited(CHAT, 0)
-    wish.on_truth_wanted(CheckParity(0))
+    wish.on_measurement_wanted(CheckParity(0))
     wish.on_compared(OtherStep(1))
     wish.on_export_chosen(export_of(story.models, Path("/x.npz"), None, None))
     story.models.viewport.update(wall_size=(20, 8), head_columns=30, wants_row=True)

@@ -44,7 +44,7 @@ def tick(models: Models, engine: FakeEngine, times: Times, qtbot: QtBot) -> Call
     clock.start()
     clock._timer.blockSignals(True)  # the test is the timer
     told: list[int] = []
-    models.timeline.legible.connect(lambda: told.append(1))
+    models.timeline.texts_due.connect(lambda: told.append(1))
     step = 0
 
     def tick(*, running: bool = True) -> tuple[int, bool]:

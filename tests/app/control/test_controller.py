@@ -40,7 +40,7 @@ def test_words_wait_while_the_engine_runs_and_none_are_lost(
 ) -> None:
     appended, legible = [], []
     models.timeline.appended.connect(lambda: appended.append(len(models.timeline)))
-    models.timeline.legible.connect(lambda: legible.append(len(models.timeline)))
+    models.timeline.texts_due.connect(lambda: legible.append(len(models.timeline)))
     running = StateChanged(samples.status(1, num_tokens=5, running=True))
     for step in range(3):
         engine.emit(samples.step_record(step), running)
@@ -79,7 +79,7 @@ def test_a_choice_tells_every_view_of_the_same_step(controller: Controller, mode
     engine.emit(samples.step_record(1), running)
     controller.tick(with_words=False)
     legible = []
-    models.timeline.legible.connect(lambda: legible.append(len(models.timeline)))
+    models.timeline.texts_due.connect(lambda: legible.append(len(models.timeline)))
     models.selection.update(layer=2)  # all views that follow the selection look at the newest record
     assert legible == [2]
 
@@ -122,7 +122,7 @@ def test_the_picture_of_a_step_is_shown_before_its_words(
     watch_the_wall(stepped, models)
     before = models.status.now
     told: list[int] = []
-    models.timeline.legible.connect(lambda: told.append(models.timeline.num_tokens(0)))
+    models.timeline.texts_due.connect(lambda: told.append(models.timeline.num_tokens(0)))
     count = models.timeline.num_tokens(0)
     stepped.intents.on_step()
     stepped.tick(pictures_first=True)
@@ -130,19 +130,19 @@ def test_the_picture_of_a_step_is_shown_before_its_words(
     assert models.slices.wall.num_tokens == count + 1
     assert models.status.now is before
     assert not told
-    assert not stepped.is_settled
+    assert not stepped.is_idle
     assert stepped.interval_ms == EAGER_MS
     stepped.tick(pictures_first=True)
     assert models.status.now is not before
     assert told == [count + 1]
-    assert stepped.is_settled
+    assert stepped.is_idle
 
 
 def test_words_do_not_wait_for_pictures_that_do_not_come(
     stepped: Controller, models: Models, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
-    models.timeline.legible.connect(lambda: told.append(models.timeline.num_tokens(0)))
+    models.timeline.texts_due.connect(lambda: told.append(models.timeline.num_tokens(0)))
     count = models.timeline.num_tokens(0)
     stepped.intents.on_step()
     stepped.tick(pictures_first=True)
@@ -189,7 +189,7 @@ def test_what_is_told_of_a_run_is_read_in_turns_pictures_first_and_once(
     view = Told(models)
     engine.emit(samples.step_record(engine.next_step), samples.step_record(engine.next_step + 1))
     stepped.tick(pictures_first=True)
-    assert (view.read, models.refreshes.is_empty, stepped.is_settled) == ([], False, False)
+    assert (view.read, models.refreshes.is_empty, stepped.is_idle) == ([], False, False)
     turn = models.refreshes._on_turn
     turn()
     assert view.read == [("picture", count + 2)]
@@ -213,12 +213,12 @@ class Told(QObject):
         self._models = models
         self.read: list[tuple[str, int]] = []
         models.slices.changed.connect(self._on_slice)
-        models.timeline.legible.connect(self._on_legible)
+        models.timeline.texts_due.connect(self._on_texts_due)
 
     def _on_slice(self, _kind: str) -> None:
         self._models.refreshes.ask(self.on_picture)
 
-    def _on_legible(self) -> None:
+    def _on_texts_due(self) -> None:
         self._models.refreshes.ask(self.on_words)
 
     def on_picture(self) -> None:

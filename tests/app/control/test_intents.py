@@ -40,7 +40,7 @@ def test_a_prompt_is_prefilled_once_it_is_taken(controller: Controller, engine: 
 def test_a_refused_prompt_does_not_step_the_run_before(controller: Controller, engine: FakeEngine) -> None:
     engine.is_silent = True
     controller.intents.on_prompt_submitted("too long", SamplingParams())
-    assert not controller.is_settled
+    assert not controller.is_idle
     engine.emit(Failed("The prompt has too many tokens: shorten it.", reply_to=engine.id_of(SubmitPrompt)))
     controller.tick()
     assert not engine.of(Step)

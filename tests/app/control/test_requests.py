@@ -17,12 +17,12 @@ def test_nobody_waits_for_an_engine_that_is_gone(models: Models, engine: FakeEng
     models.status.set(samples.status(3, num_tokens=models.timeline.num_tokens(0)))
     engine.is_silent = True
     requests = Requests.through(Sender(engine.send), models)
-    assert requests.are_settled
+    assert requests.are_all_answered
     models.viewport.update(wall_size=(40, 16))
     requests.pictures.ask()
     requests.sequences.begin_branch(BeginBranch(0, 2, (7,)))
     requests.comparing.start(0, OtherRun(CacheSpec("paged")))
-    assert not requests.are_settled
+    assert not requests.are_all_answered
     requests.forget()
     assert (requests.sequences.is_empty, requests.comparing.is_complete) == (True, True)
     assert (requests.pictures.is_waiting, models.comparison.asked) == (False, None)

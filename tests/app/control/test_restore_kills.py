@@ -67,7 +67,7 @@ class Desk:
     def steps(self, count: int) -> None:
         last = len(self.models.timeline) + count
         self.shell.intents.on_run_to(count)
-        self.until(lambda: len(self.models.timeline) == last and self.shell.controller.is_settled)
+        self.until(lambda: len(self.models.timeline) == last and self.shell.controller.is_idle)
 
     def die(self) -> None:
         client = self.engine._client
@@ -82,13 +82,13 @@ class Desk:
         self.models.status.fail("")
         self.shell.controller.replay()
         self.until(lambda: not self.shell.controller.requests.restore.is_going_on)
-        self.until(lambda: self.shell.controller.is_settled)
+        self.until(lambda: self.shell.controller.is_idle)
 
     def seen_at(self, step: int | None) -> list[np.ndarray]:
         """The rows of every picture of a step: the wall and a head."""
         self.models.slices.clear()
         self.models.selection.update(step=step)
-        self.until(lambda: self.shell.controller.is_settled and self.models.slices.head is not None)
+        self.until(lambda: self.shell.controller.is_idle and self.models.slices.head is not None)
         head, wall = self.models.slices.head, self.models.slices.wall
         assert head is not None
         assert wall is not None
@@ -115,12 +115,12 @@ def test_an_engine_that_begins_again_has_the_rows_that_a_rule_left_on_a_branch(d
     """At rest, in a mode that drops rows, behind steps that were left. Begun anew in a thread it is as empty."""
     models, intents = desk.models, desk.shell.intents
     desk.shell.window.actions_["prompt.send"].trigger()
-    desk.until(lambda: len(models.timeline) and desk.shell.controller.is_settled)
+    desk.until(lambda: len(models.timeline) and desk.shell.controller.is_idle)
     desk.steps(6)
     last = models.timeline.latest.step  # type: ignore[union-attr]
     models.selection.update(step=4)
     intents.on_go_on_from_here()
-    desk.until(lambda: len(models.timeline) == 5 and desk.shell.controller.is_settled)
+    desk.until(lambda: len(models.timeline) == 5 and desk.shell.controller.is_idle)
     intents.on_cache_chosen(H2O)
     desk.until(lambda: models.status.cache == H2O)
     desk.steps(5)
@@ -140,10 +140,10 @@ def act(desk: Desk) -> None:
     desk.until(lambda: models.timeline.latest is not None and models.timeline.latest.sequences[0].sampled is not None)
     desk.steps(4)
     intents._sender.post(BeginBranch(0, 2, token_ids=(300,)))
-    desk.until(lambda: models.history.live not in (None, 4) and desk.shell.controller.is_settled)
+    desk.until(lambda: models.history.live not in (None, 4) and desk.shell.controller.is_idle)
     desk.steps(2)
     intents.on_edited(Scale(0, Rows(1, 5), 0.5))
-    desk.until(lambda: models.edits.made and desk.shell.controller.is_settled)
+    desk.until(lambda: models.edits.made and desk.shell.controller.is_idle)
     desk.steps(2)
     intents.on_branch_named(models.history.branches()[-1].first, "another branch")
     for note in NOTES:
@@ -152,7 +152,7 @@ def act(desk: Desk) -> None:
     status = models.status.now
     assert status is not None
     intents._sender.post(SetSampling(replace(status.sequences[0].sampling, temperature=0.5, seed=7), 0))
-    desk.until(lambda: _status(desk).pending and desk.shell.controller.is_settled)
+    desk.until(lambda: _status(desk).pending and desk.shell.controller.is_idle)
 
 
 def _status(desk: Desk) -> EngineStatus:
@@ -210,7 +210,7 @@ def test_the_engine_is_killed_while_it_runs(desk: Desk, left: tuple[JournalFolde
     assert_rows(before, desk)
     models.selection.update(step=list(before)[3])
     intents.on_go_on_from_here()
-    desk.until(lambda: len(models.timeline) == 5 and desk.shell.controller.is_settled)
+    desk.until(lambda: len(models.timeline) == 5 and desk.shell.controller.is_idle)
     assert models.timeline.tokens(0) == tokens[: models.timeline.num_tokens(0)]
     desk.steps(1)
     assert_same(read_session(path).session, desk.shell.controller.saving.session)
@@ -229,7 +229,7 @@ def test_the_window_is_killed(
     desk.shell.controller.saving.end()
     desk.shell.intents.on_stops_changed(())
     desk.shell.window.actions_["prompt.send"].trigger()  # another session is in its place
-    desk.until(lambda: len(desk.models.history) == 1 and desk.shell.controller.is_settled)
+    desk.until(lambda: len(desk.models.history) == 1 and desk.shell.controller.is_idle)
     desk.shell.controller.saving.begin_in(others, "")
 
     found = Recovering(others, desk.models, desk.shell.controller, "", desk.shell)
@@ -241,7 +241,7 @@ def test_the_window_is_killed(
     assert offered is not None
     assert_same(offered.session, session)
     found.on_accepted()
-    desk.until(lambda: others.ended() and desk.shell.controller.is_settled)
+    desk.until(lambda: others.ended() and desk.shell.controller.is_idle)
     assert drafts == ["and then"]
     assert not desk.models.status.failure
     assert_same(replace(desk.shell.controller.saving.session, draft="and then"), session)

@@ -97,9 +97,9 @@ def test_a_status_with_other_work_waits_for_no_picture(models: Models, engine: F
     writer = StatusWriter(models, MeasurementControl(models, sender), Restore(models, sender))
     now = samples.status(1, num_tokens=8)
     assert not writer.can_wait, "there is none yet"
-    writer.hold(StateChanged(now))
+    writer.keep_newest(StateChanged(now))
     assert not writer.can_wait
-    writer.tell()
+    writer.write()
     others = (structs.replace(now.sequences[0], seq_id=7),)
     for status, can_wait in (
         (samples.status(2, num_tokens=9), True),
@@ -107,5 +107,5 @@ def test_a_status_with_other_work_waits_for_no_picture(models: Models, engine: F
         (structs.replace(now, sequences=others), False),
         (structs.replace(now, cache=CacheSpec("paged")), False),
     ):
-        writer.hold(StateChanged(status))
+        writer.keep_newest(StateChanged(status))
         assert writer.can_wait is can_wait

@@ -127,10 +127,10 @@ def test_what_would_help_where_there_is_nothing_has_a_button(
 
 def test_the_source_is_told_anew_where_the_numbers_stay(view: PlaceView, models: Models) -> None:
     models.timeline.append(samples.story(1))
-    models.timeline.tell()
+    models.timeline.announce()
     assert view.provenance_text == "recorded"
     models.timeline.append(samples.story(2)[1:])
-    models.timeline.tell()
+    models.timeline.announce()
     assert view.provenance_text == "recorded · step 1", "the newest step is another one"
     assert view.shown == [Place(0, "one")]
 
@@ -139,7 +139,7 @@ def test_what_is_shown_is_described_at_once_at_rest_and_with_the_words_of_a_run(
     view: PlaceView, models: Models
 ) -> None:
     models.timeline.append(samples.story(1))
-    models.timeline.tell()
+    models.timeline.announce()
     models.selection.update(layer=1)
     assert view.described == [Place(0, "one"), Place(1, "one")]
     models.status.set(samples.status(1, num_tokens=5, running=True))
@@ -147,8 +147,8 @@ def test_what_is_shown_is_described_at_once_at_rest_and_with_the_words_of_a_run(
     models.selection.update(layer=3)
     assert view.shown[2:] == [Place(2, "one"), Place(3, "one")]
     assert view.described[2:] == []
-    models.timeline.tell(again=True)
-    models.timeline.tell(again=True)
+    models.timeline.announce(again=True)
+    models.timeline.announce(again=True)
     assert view.described[2:] == [Place(3, "one")], "the newest, and once"
 
 
@@ -197,5 +197,5 @@ def test_each_step_or_at_reading_pace(qtbot: QtBot, models: Models) -> None:
     start = fast.num_reads, slow.num_reads
     models.timeline.append(samples.story(1))
     assert (fast.num_reads, slow.num_reads) == (start[0] + 1, start[1])
-    models.timeline.tell()
+    models.timeline.announce()
     assert (fast.num_reads, slow.num_reads) == (start[0] + 1, start[1] + 1)

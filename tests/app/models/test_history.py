@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.models import Branch, HistoryTree, Models
-from app.models.branches import arm_of, beyond, branch_text, count_from
+from app.models.branches import branch_text, count_from, first_of_segment, steps_ahead
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Mask, Rows, Zero
 from engine.wire.changes import EditMade, SequenceStopped
@@ -205,17 +205,17 @@ def test_what_was_left_and_what_a_deletion_forgets(models: Models) -> None:
     history = models.history
     history.take([record(0, None), record(1, 0), record(2, 1), record(3, 2)])
     history.go_to(1)
-    assert beyond(history, 1) == (2, 3), "what was live before"
+    assert steps_ahead(history, 1) == (2, 3), "what was live before"
     history.take([record(4, 1), record(5, 4)])
-    assert beyond(history, 5) == ()
+    assert steps_ahead(history, 5) == ()
     history.go_to(2)
     history.take([record(6, 2)])
     history.go_to(1)
-    assert beyond(history, 1) == (2, 6)
+    assert steps_ahead(history, 1) == (2, 6)
     history.go_to(2)
     history.go_to(1)
-    assert beyond(history, 1) == (2, 6), "what was left had something behind it: the way leads on to its end"
-    assert [arm_of(history, step) for step in (5, 4, 6, 3)] == [4, 4, 6, 3]
+    assert steps_ahead(history, 1) == (2, 6), "what was left had something behind it: the way leads on to its end"
+    assert [first_of_segment(history, step) for step in (5, 4, 6, 3)] == [4, 4, 6, 3]
     assert [count_from(history, step) for step in (4, 2, 0)] == [2, 3, 7]
     assert history.changed_of(0) == ()
     assert history.left == 2
@@ -231,7 +231,7 @@ def test_what_was_left_and_what_a_deletion_forgets(models: Models) -> None:
 def test_an_arm_has_no_parting_before_its_end(qapp: object, tree: list[tuple[int, bool, int]]) -> None:
     history, parents = build(tree)
     for step in parents:
-        arm = arm_of(history, step)
+        arm = first_of_segment(history, step)
         between = history.path(step)[history.path(step).index(arm) : -1]
         assert all(len(history.children_of(node)) == 1 for node in between)
         assert count_from(history, step) == sum(step in path_in(parents, node) for node in parents)

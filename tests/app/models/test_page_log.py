@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from app.models.page_log import OtherSide, PageLog
+from app.models.page_log import DifferingToken, PageLog
 from tests.app.page_story import PAGE_SIZE, PageStory
 
 
@@ -33,10 +33,12 @@ def test_a_prompt_is_most_like_the_page_that_goes_on_otherwise() -> None:
     log.take(story.admit(0, [*ids, 90]))
     other = [*ids[: PAGE_SIZE + 1], 77, 78, 79]
     second = story.tables[0].page_ids[1]
-    assert log.other_side(other, PAGE_SIZE, PAGE_SIZE + 1) == OtherSide(second, PAGE_SIZE + 1)
-    assert log.other_side(ids, PAGE_SIZE, PAGE_SIZE + 1) is None, "that token is the same"
-    assert log.other_side(other[: PAGE_SIZE + 1], PAGE_SIZE, PAGE_SIZE + 1) is None, "a prompt that ends has no other"
-    assert log.other_side([5, *ids], PAGE_SIZE, PAGE_SIZE + 1) is None, "no page begins like it"
+    assert log.differing_token(other, PAGE_SIZE, PAGE_SIZE + 1) == DifferingToken(second, PAGE_SIZE + 1)
+    assert log.differing_token(ids, PAGE_SIZE, PAGE_SIZE + 1) is None, "that token is the same"
+    assert log.differing_token(other[: PAGE_SIZE + 1], PAGE_SIZE, PAGE_SIZE + 1) is None, (
+        "a prompt that ends has no other"
+    )
+    assert log.differing_token([5, *ids], PAGE_SIZE, PAGE_SIZE + 1) is None, "no page begins like it"
 
 
 def test_pages_of_any_step_are_those_of_the_tables_of_then() -> None:

@@ -172,7 +172,7 @@ def test_the_ways_on_act(full: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
     back.trigger()
     turn(full)
     assert full.models.selection.now.step == 19
-    assert full.window.top._past.isVisible()
+    assert full.window.top._earlier.isVisible()
     assert not remedies.isVisible()
 
 
@@ -273,7 +273,7 @@ def test_dragging_the_timeline_to_its_end_is_live_again(full: Shell, qtbot: QtBo
 def test_the_tip_of_a_step_has_each_word_beside_its_own_number(full: Shell) -> None:
     record = replace(samples.step_record(21), timings=Timings(1.0, 2.0, 3.0, 4.0))
     full.models.timeline.append([record])
-    full.models.timeline.tell()
+    full.models.timeline.announce()
     tip = full.window.timings.plot.toolTip()
     told = "step 21: forward 2.00 ms, prepare 1.00 ms, sample 3.00 ms, looking 4.00 ms"
     assert tip.splitlines()[0] == told

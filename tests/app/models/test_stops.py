@@ -123,7 +123,7 @@ def test_steps_that_come_are_searched_as_well(qtbot: QtBot) -> None:
     assert models.stops.queried is not None
     assert models.stops.queried.matches == [4, 5, 6, 7, 8, 9]
     models.timeline.append(recorded()[10:])
-    models.timeline.tell()
+    models.timeline.announce()
     qtbot.waitUntil(lambda: models.stops.queried.is_done)
     assert models.stops.queried.matches == list(range(4, 14))
 
@@ -259,7 +259,7 @@ def test_what_was_measured_is_of_no_other_history(qtbot: QtBot) -> None:
     qtbot.waitUntil(lambda: models.stops.queried.is_done)
     models.timeline.clear()
     models.timeline.append(recorded()[:3])
-    models.timeline.tell()
+    models.timeline.announce()
     qtbot.waitUntil(lambda: len(asked) == 2)
     assert asked[0] == asked[1]
     models.stops.take_masses(None)
@@ -302,13 +302,13 @@ def test_attention_of_the_history_before_is_asked_again_of_the_next(qtbot: QtBot
     models.stops.attention_wanted.connect(asked.append)
     models.stops.search("attention(2-3) > 50%")
     models.timeline.append(models.history.take(recorded()[:3]))
-    models.timeline.tell()
+    models.timeline.announce()
     qtbot.waitUntil(lambda: len(asked) == 1)
     models.history.clear()
     models.timeline.clear()
     models.stops.take_masses(AttentionMeasured(()))  # the answer came too late
     models.timeline.append(models.history.take(recorded()[:3]))
-    models.timeline.tell()
+    models.timeline.announce()
     qtbot.waitUntil(lambda: len(asked) == 2)
     assert asked[0] == asked[1]
 

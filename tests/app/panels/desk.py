@@ -33,9 +33,9 @@ class Desk(Driver):
         self.intents.on_cache_chosen(cache)
         self.until(lambda: self.models.status.now is not None and self.models.status.now.cache == cache)
         self.intents.on_prompt_submitted(TEXT, SamplingParams())
-        self.until(lambda: self.controller.is_settled and self.has_chosen())
+        self.until(lambda: self.controller.is_idle and self.has_chosen())
         self.intents.on_run_to(steps)
-        self.until(lambda: self.controller.is_settled and len(self.models.timeline) == steps + 1)
+        self.until(lambda: self.controller.is_idle and len(self.models.timeline) == steps + 1)
 
     @property
     def parity(self) -> ParityView:
@@ -63,7 +63,7 @@ class PromptedDesk(Driver):
         super().__init__(qapp, prompt=PROMPT)
         self.window.arrange("truth")
         self.window.actions_["prompt.send"].trigger()
-        self.until(lambda: len(self.models.timeline) > 0 and self.controller.is_settled)
+        self.until(lambda: len(self.models.timeline) > 0 and self.controller.is_idle)
         what_if, damage = self.window.panels["what_if"], self.window.panels["damage"]
         assert isinstance(what_if, WhatIfView)
         assert isinstance(damage, DamageView)

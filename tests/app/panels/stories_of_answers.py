@@ -62,7 +62,7 @@ def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
     def step(number: int, *evictions: Eviction, **changes: Any) -> None:
         found = replace(record(number, number, models.history.live), evictions=evictions, **changes)
         models.timeline.append(models.history.take([found]))
-        models.timeline.tell()
+        models.timeline.announce()
 
     def later(layer: int, kv_head: int | None, position: int, **changes: Any) -> Eviction:
         positions = np.array([1, position], np.int64)

@@ -278,7 +278,7 @@ def _step_of(models: Models, number: int, **changes: Any) -> None:
     first, *others = found.sequences
     found = replace(found, sequences=(replace(first, **changes), *others))
     models.timeline.append(models.history.take([found]))
-    models.timeline.tell()
+    models.timeline.announce()
 
 
 def _choose(view: NextTokenView, row: int, what: str) -> None:

@@ -140,7 +140,7 @@ class Witness:
         view.show()
 
     def look(self, moment: str) -> None:
-        self._settle()
+        self._wait_until_idle()
         assert_repainted(self.view, moment)
         found = shown(self.view)
         self.lines += ["", f"== {moment}", *(changes(self._seen, found) if self._seen else found)]
@@ -216,10 +216,10 @@ class Witness:
         """Where it began, which shows what was `seen` there: what of it does not come back is told of the next moment.
         None: whatever it shows then is where the next moment begins."""
         self.models.selection.update(**structs.asdict(self.start))
-        self._settle()
+        self._wait_until_idle()
         self._seen = shown(self.view) if seen is None else seen
 
-    def _settle(self) -> None:
+    def _wait_until_idle(self) -> None:
         for _ in range(2):
             QApplication.processEvents()
             self._answer()
@@ -329,7 +329,7 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
         models.status.set(replace(status, running=running))
         for _ in range(count):
             models.comparison.append(next_compared(models))
-        models.timeline.tell(again=True)
+        models.timeline.announce(again=True)
         witness.look(f"{count} more while it {'runs' if running else 'rests'}")
     models.comparison.append(replace(next_compared(models), parting=TokenDivergence(5, (" one", " other"))))
     witness.look("fed other tokens")
@@ -427,7 +427,7 @@ def test_a_panel_says_why_it_is_empty_as_approved(qtbot: QtBot, name: str) -> No
 def one_more_step(models: Models) -> None:
     """Behind the last of the rich run, on its live branch."""
     models.timeline.append(models.history.take([record(12, 8, 10)]))
-    models.timeline.tell()
+    models.timeline.announce()
 
 
 def begin_anew(models: Models) -> None:

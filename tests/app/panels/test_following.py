@@ -107,7 +107,7 @@ def test_the_next_token_is_told_on_the_scale_that_is_chosen(shown: Shell) -> Non
     (part,) = record.sequences
     candidates = tuple(replace(one, sampled_prob=one.prob**2) for one in part.candidates)
     shown.models.timeline.append([replace(record, sequences=(replace(part, candidates=candidates),))])
-    shown.models.timeline.tell()
+    shown.models.timeline.announce()
     view = shown.window.next_token
     for choice in ("raw", "sampled", "raw"):
         view.choose(choice)

@@ -38,7 +38,7 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
     driver.send(TEXT)
     driver.steps(2)
     models.selection.update(layer=2, kv_head=1, position=9)
-    driver.settle()
+    driver.wait_until_idle()
     then = models.slices.wall
     assert then is not None
     assert then.provenance in window.wall._provenance.text
@@ -60,7 +60,7 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
     assert (window.head._map._marks.ghosts is not None) == drops
 
     window.actions_["run.go_on"].trigger()
-    driver.settle(lambda: len(models.timeline) == 3)
+    driver.wait_until_idle(lambda: len(models.timeline) == 3)
     assert models.slices.wall is not None
     assert models.slices.wall.provenance == then.provenance
     np.testing.assert_array_equal(models.slices.wall.low, then.low)
@@ -85,7 +85,7 @@ def test_ghosts_say_since_when_and_why(drive: Callable[..., Driver]) -> None:
     eviction = next(e for e in record.evictions if e.layer == 3)
     position = int(eviction.positions[0])
     models.selection.update(layer=3, kv_head=0, position=position)
-    driver.settle()
+    driver.wait_until_idle()
     window.head._map._hover_at(QPointF(position + 0.5, 4.5))
     text = window.head._readout.text()
     assert f"dropped at step {record.step}: least attended by the newest query" in text

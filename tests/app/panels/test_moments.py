@@ -42,12 +42,12 @@ def preempted(driver: Driver) -> int:
     """Two sequences in a pool that holds one and a half: the `seq_id` of the one that gave its pages up."""
     driver.send(TEXT)
     driver.shell.intents.on_prompt_added(SECOND, SamplingParams())
-    driver.settle(lambda: driver.models.timeline.num_tokens(1) > 0)
+    driver.wait_until_idle(lambda: driver.models.timeline.num_tokens(1) > 0)
     for _ in range(40):
         done = len(driver.models.timeline)
         driver.loop.send(Force(0, (40 + done,)))
         driver.window.actions_["run.step"].trigger()
-        driver.settle(lambda done=done: len(driver.models.timeline) > done)  # type: ignore[misc]
+        driver.wait_until_idle(lambda done=done: len(driver.models.timeline) > done)  # type: ignore[misc]
         status = driver.models.status.now
         assert status is not None
         waiting = [info for info in status.sequences if info.num_preemptions and not info.num_tokens]
@@ -65,7 +65,7 @@ def test_a_cache_that_was_just_given_up_is_no_live_cache(drive: Callable[..., Dr
     with capture_exceptions() as raised:
         driver.choose(cache_preset(name).spec)
         driver.window.resize(1100, 760)
-        driver.settle()
+        driver.wait_until_idle()
     assert not raised
     told = "Nothing is held: no step has been computed in this cache mode yet."
     assert driver.window.wall._empty.text() == told
@@ -123,7 +123,7 @@ def test_an_edit_after_a_change_of_mode_stands_in_the_new_cache(drive: Callable[
     assert held is not None
     assert held.stored
     driver.intents.on_edited(Zero(0, Rows(1, 2)))
-    driver.settle(lambda: models.timeline.tip != newest)
+    driver.wait_until_idle(lambda: models.timeline.tip != newest)
     for step in (None, models.timeline.tip):
         driver.look_at(step)
         assert models.timeline.num_bytes(step) == held
@@ -156,11 +156,11 @@ def test_a_sequence_without_pages_shows_no_rows_and_no_positions(drive: Callable
         driver.models.selection.update(layer=1)
         seq_id = preempted(driver)
         assert driver.models.selection.now.seq_id == seq_id, "it is looked at while it gives its pages up"
-        driver.settle()
+        driver.wait_until_idle()
         assert driver.window.wall._provenance.text == driver.window.head._provenance.text == ""
         for width in (1100, 1600):
             driver.window.resize(width, 800)
-            driver.settle()
+            driver.wait_until_idle()
     assert not raised
     window = driver.window
     assert window.wall._empty.text().startswith("Nothing is held now: the sequence gave its rows up")
@@ -180,7 +180,7 @@ def test_the_step_that_is_made_the_live_one_is_not_amber(drive: Callable[..., Dr
     ever_the_same = {"branches"}  # all of the tree, whichever moment is looked at
     assert {chip[1] for panel, chip in chips(driver).items() if panel not in ever_the_same} == {"past"}
     driver.window.actions_["run.go_on"].trigger()
-    driver.settle(lambda: len(driver.models.timeline) == 3)
+    driver.wait_until_idle(lambda: len(driver.models.timeline) == 3)
     assert "past" not in {chip[1] for chip in chips(driver).values()}
 
 
@@ -191,7 +191,7 @@ def test_a_fork_of_a_sequence_without_pages_has_its_tokens(drive: Callable[..., 
     known = [token.token_id for token in models.timeline.tokens(seq_id)]
     assert len(known) > 4
     driver.window.sequences.forked.emit(seq_id)
-    driver.settle(lambda: models.selection.now.seq_id == 2)
+    driver.wait_until_idle(lambda: models.selection.now.seq_id == 2)
     assert [token.token_id for token in models.timeline.tokens(2)] == known
     assert f"with {len(known)} tokens: its rows are computed when it goes on" in models.status.notice
     assert driver.window.tokens.strip.chips.tokens == models.timeline.tokens(2)
@@ -202,13 +202,13 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     models, window = driver.models, driver.window
     driver.send(TEXT)
     driver.shell.intents.on_prompt_added(SECOND, SamplingParams())
-    driver.settle(lambda: models.timeline.num_tokens(1) > 0)
+    driver.wait_until_idle(lambda: models.timeline.num_tokens(1) > 0)
     last = -1
     for _ in range(40):
         done = len(models.timeline)
         driver.loop.send(Force(1, (40 + done,)))
         window.actions_["run.step"].trigger()
-        driver.settle(lambda done=done: len(models.timeline) > done)  # type: ignore[misc]
+        driver.wait_until_idle(lambda done=done: len(models.timeline) > done)  # type: ignore[misc]
         record = models.timeline.latest
         assert record is not None
         if record.of(0) is not None:
@@ -216,7 +216,7 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
         elif record.step == last + 2:
             break
     models.selection.update(seq_id=0)
-    driver.settle()
+    driver.wait_until_idle()
     record, fed = models.timeline.latest, models.timeline.record(last)
     assert record is not None
     assert fed is not None
@@ -236,9 +236,9 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     window.next_token._on_taken(choices.index(0))
     assert asked == []
     driver.shell.intents.on_token_forced(50)
-    driver.settle()
+    driver.wait_until_idle()
     assert models.status.failure == ""
     assert "the cache is full" in models.status.notice
     models.selection.update(seq_id=1)
-    driver.settle()
+    driver.wait_until_idle()
     assert choices.flags(choices.index(0)) & Qt.ItemFlag.ItemIsEnabled

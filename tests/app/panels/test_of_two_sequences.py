@@ -59,7 +59,7 @@ def models(qapp: QApplication) -> Models:
     )
     found.status.set(replace(samples.status(STEPS), sequences=infos))
     found.timeline.append([fed(step) for step in range(STEPS + 1)])
-    found.timeline.tell()
+    found.timeline.announce()
     return found
 
 

@@ -72,7 +72,7 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     inspector = panels["inspector"]
     assert isinstance(inspector, InspectorView)
     models.selection.update(layer=0, position=2)
-    bart.settle(lambda: (piece := models.slices.row) is not None and piece.request.position == 2)
+    bart.wait_until_idle(lambda: (piece := models.slices.row) is not None and piece.request.position == 2)
     facts = {fact.label: fact.text for fact in inspector._facts._facts}
     assert facts["read by"] == "the encoder: its rows are in the cross layers"
     assert facts["‖k‖ as written"] == "L0 none", "its rows were never in a layer of self-attention"
@@ -80,7 +80,7 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert "surprisal" not in facts
 
     models.selection.update(position=SOURCE + 3)
-    bart.settle(lambda: (piece := models.slices.row) is not None and piece.request.position == SOURCE + 3)
+    bart.wait_until_idle(lambda: (piece := models.slices.row) is not None and piece.request.position == SOURCE + 3)
     facts = {fact.label: fact.text for fact in inspector._facts._facts}
     assert facts["page · slot"] == "2 · 5", "the fourth of the decoder's tokens, two a page behind the null page"
     latest = models.timeline.latest
@@ -90,8 +90,8 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     models.selection.update(position=SOURCE - 1)
     assert chosen_page(models, latest) is None, "rows of the source are in no page"
     models.selection.update(layer=3, kv_head=1, position=None)
-    bart.settle(lambda: (piece := models.slices.attention) is not None and piece.request.layer == 3)
-    bart.settle(lambda: (piece := models.slices.head) is not None and piece.request.layer == 3)
+    bart.wait_until_idle(lambda: (piece := models.slices.attention) is not None and piece.request.layer == 3)
+    bart.wait_until_idle(lambda: (piece := models.slices.head) is not None and piece.request.layer == 3)
     assert "Cross layer 1 · kv head 1 · K" in head._title.text()
     piece = models.slices.attention
     assert piece is not None

@@ -48,7 +48,7 @@ def on(desk: Driver, count: int = 1) -> None:
             now = desk.models.phases.now
             return now is not None and len(now.passed) == passed + 1 and desk.models.slices.wall is not wall
 
-        desk.settle(has_come)
+        desk.wait_until_idle(has_come)
 
 
 def test_the_strip_and_the_wall_follow_phase_by_phase(desk: Driver, qapp: QApplication) -> None:
@@ -87,7 +87,7 @@ def test_the_strip_and_the_wall_follow_phase_by_phase(desk: Driver, qapp: QAppli
 
 
 def assert_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QApplication) -> None:
-    desk.settle()
+    desk.wait_until_idle()
     mine = desk.models.slices.wall
     assert mine is not None
     other = Driver(qapp, desk.models.status.cache)
@@ -95,7 +95,7 @@ def assert_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QApplica
     other.steps(2)
     done = len(other.models.timeline)
     other.window.actions_["run.step"].trigger()
-    other.settle(lambda: len(other.models.timeline) > done)
+    other.wait_until_idle(lambda: len(other.models.timeline) > done)
     theirs = other.models.slices.wall
     assert theirs is not None
     assert theirs is not mine
@@ -109,7 +109,7 @@ def test_what_gives_a_step_up_is_told_before_that_it_did(growing: Driver) -> Non
     models = growing.models
     on(growing, 2)
     growing.intents.on_forked(0)
-    growing.settle(lambda: models.phases.now is None and models.selection.now.seq_id == 1)
+    growing.wait_until_idle(lambda: models.phases.now is None and models.selection.now.seq_id == 1)
     assert models.status.notice.startswith("Sequence 1 begins as sequence 0")
     assert models.status.notice.endswith(" · the step between its phases was given up")
 
@@ -117,14 +117,14 @@ def test_what_gives_a_step_up_is_told_before_that_it_did(growing: Driver) -> Non
 def test_esc_gives_it_up_and_everything_is_as_before(growing: Driver) -> None:
     models, actions = growing.models, growing.window.actions_
     assert not actions["run.cancel"].isEnabled()
-    growing.settle()
+    growing.wait_until_idle()
     before = models.slices.wall
     assert before is not None
     on(growing, 3)
     assert actions["run.cancel"].isEnabled()
     actions["run.cancel"].trigger()
-    growing.settle(lambda: models.phases.now is None)
-    growing.settle(lambda: models.slices.wall is not None and models.slices.wall.absent is None)
+    growing.wait_until_idle(lambda: models.phases.now is None)
+    growing.wait_until_idle(lambda: models.slices.wall is not None and models.slices.wall.absent is None)
     assert models.status.notice == "The step was given up between its phases: nothing has changed"
     assert models.slices.wall is not None
     assert np.array_equal(models.slices.wall.low, before.low, equal_nan=True)
@@ -135,7 +135,7 @@ def test_esc_gives_it_up_and_everything_is_as_before(growing: Driver) -> None:
 def test_step_finishes_it(growing: Driver) -> None:
     on(growing, 2)
     growing.window.actions_["run.step"].trigger()
-    growing.settle(lambda: len(growing.models.timeline) == 4)
+    growing.wait_until_idle(lambda: len(growing.models.timeline) == 4)
     assert growing.models.phases.now is not None
     assert growing.models.phases.now.is_written
     assert growing.models.slices.wall is not None
@@ -183,7 +183,7 @@ def test_what_the_phases_say(growing: Driver) -> None:
 def fresh(qapp: QApplication) -> Iterator[Driver]:
     """A model, and nothing sent yet."""
     driver = Driver(qapp, cache_named("paged"))
-    driver.settle()
+    driver.wait_until_idle()
     yield driver
     driver.close()
 
@@ -191,43 +191,43 @@ def fresh(qapp: QApplication) -> Iterator[Driver]:
 def test_the_first_prompt_is_sent_in_phases(fresh: Driver) -> None:
     action, models = fresh.window.actions_["run.phase"], fresh.models
     fresh.window.prompt.edit.set_text("")
-    fresh.settle()
+    fresh.wait_until_idle()
     assert not action.isEnabled()
     assert "type a prompt first" in action.toolTip()
     fresh.window.prompt.edit.set_text("Once upon a time")
-    fresh.settle()
+    fresh.wait_until_idle()
     assert action.isEnabled()
     for place in range(NUM_LAYERS + 2):
         assert action.isEnabled()
         action.trigger()
-        fresh.settle(lambda place=place: models.phases.now is not None and models.phases.now.place == place)
-        fresh.settle(action.isEnabled)  # the status comes behind the phase
+        fresh.wait_until_idle(lambda place=place: models.phases.now is not None and models.phases.now.place == place)
+        fresh.wait_until_idle(action.isEnabled)  # the status comes behind the phase
         assert fresh.window.phases.isVisible()
         assert len(models.timeline) == 0
         assert fresh.window.top._counter.state.words == "between phases"
     assert isinstance(models.phases.now.passed[0].phase, Scheduled)
     assert models.phases.now.passed[0].phase.sequences[0].texts[-1] == " time"
     action.trigger()
-    fresh.settle(lambda: len(models.timeline) == 1)
+    fresh.wait_until_idle(lambda: len(models.timeline) == 1)
     assert models.phases.now.is_written
     assert not models.status.is_running
 
 
 def test_a_first_prompt_in_phases_that_is_given_up_can_begin_again(fresh: Driver) -> None:
     fresh.window.prompt.edit.set_text("Once upon a time")
-    fresh.settle()
+    fresh.wait_until_idle()
     models, action = fresh.models, fresh.window.actions_["run.phase"]
     for place in range(3):
         action.trigger()
-        fresh.settle(lambda place=place: models.phases.now is not None and models.phases.now.place == place)
+        fresh.wait_until_idle(lambda place=place: models.phases.now is not None and models.phases.now.place == place)
     fresh.window.phases.give_up.click()
-    fresh.settle(lambda: models.phases.now is None)
+    fresh.wait_until_idle(lambda: models.phases.now is None)
     assert len(models.timeline) == 0
     action.trigger()
-    fresh.settle(lambda: models.phases.now is not None)
+    fresh.wait_until_idle(lambda: models.phases.now is not None)
     assert models.phases.now.place == 0
     fresh.window.actions_["run.step"].trigger()
-    fresh.settle(lambda: len(models.timeline) == 1)
+    fresh.wait_until_idle(lambda: len(models.timeline) == 1)
 
 
 def test_finish_finishes_the_step_while_one_looks_back(growing: Driver) -> None:
@@ -236,6 +236,6 @@ def test_finish_finishes_the_step_while_one_looks_back(growing: Driver) -> None:
     done = models.timeline.latest.step
     growing.look_at(0)
     growing.window.phases.finish.click()
-    growing.settle(lambda: models.timeline.latest.step == done + 1)
+    growing.wait_until_idle(lambda: models.timeline.latest.step == done + 1)
     assert models.phases.now.is_written
     assert models.selection.now.step is None

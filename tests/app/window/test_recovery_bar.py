@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
-from app.models import LeftSession, Models
+from app.models import Models, UnclosedSession
 from app.window.recovery_bar import RecoveryBar, session_counts
 from engine.saved.session import SavedSession
 from engine.spec.bookmark import Bookmark, OnStep
@@ -60,7 +60,7 @@ def test_each_offer_says_what_it_is_of_and_what_the_button_does(qtbot: QtBot) ->
     lines = []
     for name, session in OFFERED.items():
         for problem in ("", "its last step is cut off"):
-            models.recovery.offer(LeftSession(Path("/a/b.json"), session, WHEN, problem))
+            models.recovery.offer(UnclosedSession(Path("/a/b.json"), session, WHEN, problem))
             QApplication.processEvents()
             lines += [f"== {name}{', with a problem' if problem else ''}", *shown(bar)]
     button = bar.findChildren(QPushButton)[0]

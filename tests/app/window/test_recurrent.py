@@ -60,7 +60,7 @@ def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mam
     assert ledger._facts.text().startswith("predicted by formula"), "a state has no heads and no tokens to multiply by"
 
     mamba.models.selection.update(layer=1, kv_head=1)
-    mamba.settle(lambda: (seen := mamba.models.slices.head) is not None and seen.request.kv_head == 1)
+    mamba.wait_until_idle(lambda: (seen := mamba.models.slices.head) is not None and seen.request.kv_head == 1)
     found = mamba.models.slices.head
     assert found is not None
     assert found.state_shape == (1, 96, 8)

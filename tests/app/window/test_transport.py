@@ -49,7 +49,7 @@ def test_the_transport_keeps_its_place(shell: Shell, engine: FakeEngine, size: t
     turn(shell, 10)
     shell.models.selection.update(step=3)
     turn(shell)
-    assert shell.window.top._past.isVisible()
+    assert shell.window.top._earlier.isVisible()
     assert place(shell) == before, "looking back brings two buttons"
 
 
@@ -73,7 +73,7 @@ def test_a_click_on_a_button_that_goes_leaves_the_focus_where_it_was(running: Sh
         running.intents.on_step_back()
         turn(running)
         window.timeline.setFocus()
-        button = next(b for b in window.top._past.findChildren(QAbstractButton) if b.text() == name)
+        button = next(b for b in window.top._earlier.findChildren(QAbstractButton) if b.text() == name)
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
         turn(running)
         assert not button.isVisible()

@@ -144,7 +144,7 @@ def test_dragging_the_timeline_moves_the_step_and_its_end_is_live(running: Shell
 
 
 def test_go_on_from_here_appears_only_while_looking_back(running: Shell) -> None:
-    past = running.window.top._past
+    past = running.window.top._earlier
     assert not past.isVisible()
     running.intents.on_step_back()
     turn(running)

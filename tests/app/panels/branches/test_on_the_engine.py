@@ -38,7 +38,7 @@ def step(driver: Driver, count: int) -> None:
     for _ in range(count):
         before = len(driver.models.timeline)
         driver.intents.on_step()
-        driver.settle(lambda before=before: len(driver.models.timeline) > before)
+        driver.wait_until_idle(lambda before=before: len(driver.models.timeline) > before)
 
 
 def text(driver: Driver) -> str:
@@ -59,7 +59,7 @@ def test_another_branch_is_begun_in_one_click_and_left_again_exactly(driver: Dri
     driver.look_at(3)
     other = models.timeline.part(0, 3).candidates[1].token_id  # type: ignore[union-attr]
     driver.window.next_token.token_forced.emit(other)
-    driver.settle(lambda: models.history.live == STEPS + 1)
+    driver.wait_until_idle(lambda: models.history.live == STEPS + 1)
     step(driver, 2)
     assert models.selection.now.step is None
     assert [record.step for record in models.timeline] == [0, 1, 2, 3, 7, 8, 9]
@@ -68,7 +68,7 @@ def test_another_branch_is_begun_in_one_click_and_left_again_exactly(driver: Dri
     branch_text, branch_rows = text(driver), rows(driver)
 
     driver.window.branches.gone_to.emit(STEPS)
-    driver.settle(lambda: models.history.live == STEPS)
+    driver.wait_until_idle(lambda: models.history.live == STEPS)
     assert (text(driver), rows(driver)) == (first_text, first_rows)
     kept = models.status.now.kept  # type: ignore[union-attr]
     assert [held.step for held in kept] == [9]
@@ -76,10 +76,10 @@ def test_another_branch_is_begun_in_one_click_and_left_again_exactly(driver: Dri
     assert status is not None
     assert 0 < status.kept_bytes <= sum(held.private for held in kept)
     told = f" · kept {byte_size(status.kept_bytes)} of 1.0 GiB"
-    driver.settle(lambda: driver.window.branches._detail.text().endswith(told))
+    driver.wait_until_idle(lambda: driver.window.branches._detail.text().endswith(told))
 
     driver.window.branches.gone_to.emit(9)
-    driver.settle(lambda: models.history.live == 9)
+    driver.wait_until_idle(lambda: models.history.live == 9)
     assert (text(driver), rows(driver)) == (branch_text, branch_rows)
 
 
@@ -88,42 +88,42 @@ def test_a_moment_of_another_branch_is_drawn_and_named_without_going_there(drive
     live, live_rows = models.history.live, rows(driver)
     assert live == 9
     driver.look_at(STEPS)
-    driver.settle(lambda: models.slices.wall is not None and models.slices.head is not None)
+    driver.wait_until_idle(lambda: models.slices.wall is not None and models.slices.head is not None)
     there, head = rows(driver), models.slices.head
     assert head is not None
     assert (head.provenance, head.request.num_tokens) == ("kept", models.timeline.num_tokens(0, STEPS))
     name = branch_name(models, 0)
     for view in (window.wall, window.head, window.attention):
-        driver.settle(lambda view=view: view._provenance.text.endswith(name))
+        driver.wait_until_idle(lambda view=view: view._provenance.text.endswith(name))
     driver.look_at(STEPS - 1)
-    driver.settle(lambda: models.slices.wall.request.num_tokens == head.request.num_tokens - 1)  # type: ignore[union-attr]
+    driver.wait_until_idle(lambda: models.slices.wall.request.num_tokens == head.request.num_tokens - 1)  # type: ignore[union-attr]
     assert models.history.live == live
     driver.look_at(None)
-    driver.settle(lambda: models.slices.wall is not None)
+    driver.wait_until_idle(lambda: models.slices.wall is not None)
     assert rows(driver) == live_rows
     window.branches.gone_to.emit(STEPS)
-    driver.settle(lambda: models.history.live == STEPS)
+    driver.wait_until_idle(lambda: models.history.live == STEPS)
     assert rows(driver) == there
     window.branches.gone_to.emit(9)
-    driver.settle(lambda: models.history.live == 9)
+    driver.wait_until_idle(lambda: models.history.live == 9)
 
 
 def test_a_moment_whose_rows_are_nobodys_leads_there(driver: Driver) -> None:
     models, window = driver.models, driver.window
     driver.loop.send(SetKeptLimit(0))
-    driver.settle(lambda: not models.status.now.kept)  # type: ignore[union-attr]
+    driver.wait_until_idle(lambda: not models.status.now.kept)  # type: ignore[union-attr]
     driver.look_at(STEPS)
     why = f"Step {STEPS} is on another branch, and its K and V are not kept: going there computes them again."
     for view in (window.wall, window.head):
-        driver.settle(lambda view=view: view._empty.text() == why)
+        driver.wait_until_idle(lambda view=view: view._empty.text() == why)
         assert view._remedies[GO_THERE].isVisibleTo(view)
-    driver.settle(lambda: models.slices.attention is not None and models.slices.attention.weights.size)
+    driver.wait_until_idle(lambda: models.slices.attention is not None and models.slices.attention.weights.size)
     window.head._remedies[GO_THERE].click()
-    driver.settle(lambda: models.history.live == STEPS and models.slices.wall is not None)
+    driver.wait_until_idle(lambda: models.history.live == STEPS and models.slices.wall is not None)
     assert models.slices.wall.low.size  # type: ignore[union-attr]
     driver.loop.send(SetKeptLimit(1 << 30))
     window.branches.gone_to.emit(9)
-    driver.settle(lambda: models.history.live == 9)
+    driver.wait_until_idle(lambda: models.history.live == 9)
 
 
 def test_a_typed_text_and_a_token_by_its_id_begin_branches(driver: Driver) -> None:
@@ -131,12 +131,12 @@ def test_a_typed_text_and_a_token_by_its_id_begin_branches(driver: Driver) -> No
     driver.look_at(2)
     driver.window.next_token.continuation.edit.setText(" dragon")
     driver.window.next_token.continuation.edit.returnPressed.emit()
-    driver.settle(lambda: models.history.live is not None and models.history.live > 9)
+    driver.wait_until_idle(lambda: models.history.live is not None and models.history.live > 9)
     (typed,) = [one for one in models.history.changes(models.history.live or 0) if isinstance(one, TokensForced)]
     panel = driver.window.next_token
     said = []
     for _ in typed.token_ids:
-        driver.settle()
+        driver.wait_until_idle()
         said.append(panel.state.brief.partition(" to come")[0] if panel.state is not None else "")
         step(driver, 1)
     assert said[:2] == [f"{len(typed.token_ids) - 1} typed tokens", "1 typed token"]
@@ -147,15 +147,15 @@ def test_a_typed_text_and_a_token_by_its_id_begin_branches(driver: Driver) -> No
     driver.look_at(2)
     driver.window.next_token.continuation.edit.setText("#300")
     driver.window.next_token.continuation.edit.returnPressed.emit()
-    driver.settle(lambda: models.history.branch_of(models.history.live or 0) != first)
-    driver.settle(lambda: models.timeline.tokens(0)[-1].token_id == 300)
+    driver.wait_until_idle(lambda: models.history.branch_of(models.history.live or 0) != first)
+    driver.wait_until_idle(lambda: models.timeline.tokens(0)[-1].token_id == 300)
     assert models.history.branch_of(models.history.live or 0).parent == 2
 
 
 def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver) -> None:
     models = driver.models
     driver.window.branches.gone_to.emit(9)
-    driver.settle(lambda: models.history.live == 9)
+    driver.wait_until_idle(lambda: models.history.live == 9)
     driver.window.branches.compared.emit(STEPS)
     driver.until(lambda: models.comparison.now is not None)
     compared = models.comparison.now
@@ -177,11 +177,11 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     assert [*kinds][-4:] == [WITHIN, UNJUDGED, UNJUDGED, UNJUDGED]
     assert SelectedLine(5, "muted") in compare_chart(steps, compared, "kl", None).chart.marks, "between steps 3 and 7"
     driver.window.branches.gone_to.emit(STEPS)
-    driver.settle(lambda: models.comparison.now is None)
+    driver.wait_until_idle(lambda: models.comparison.now is None)
     ended = f"The comparison ended: the branch with step {STEPS} is the live one now."
     assert models.comparison.refusal == ended, "a side beside itself"
     driver.window.branches.gone_to.emit(9)
-    driver.settle(lambda: models.history.live == 9)
+    driver.wait_until_idle(lambda: models.history.live == 9)
 
 
 def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> None:
@@ -189,7 +189,7 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     models, window = driver.models, driver.window
     live = max(models.history.tips)
     window.branches.gone_to.emit(live)
-    driver.settle(lambda: models.history.live == live)
+    driver.wait_until_idle(lambda: models.history.live == live)
     window.show_panel("branches")
     driver.until(lambda: window.branches.state is not None)
     tree = window.branches.tree
@@ -207,9 +207,9 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     assert counts[-4:] == [(shared, False), (shared + 1, True), (shared + 2, True), (shared + 3, True)]
     assert verdict(models, compared) == ("The same until step 3; behind it other tokens were fed", "text")
     driver.intents.on_comparison_ended()
-    driver.settle(lambda: models.comparison.now is None)
+    driver.wait_until_idle(lambda: models.comparison.now is None)
     window.branches.gone_to.emit(9)
-    driver.settle(lambda: models.history.live == 9)
+    driver.wait_until_idle(lambda: models.history.live == 9)
 
 
 def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None:
@@ -220,7 +220,7 @@ def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None
     driver.until(lambda: window.branches.state is not None)
     window.branches.tree.chosen.emit(STEPS)
     window.branches.actions_["join"].trigger()
-    driver.settle(lambda: len(models.timeline.sequence_ids()) == 2)
+    driver.wait_until_idle(lambda: len(models.timeline.sequence_ids()) == 2)
     assert models.selection.now.seq_id == 0, "what is looked at stays"
     origin = origin_of(models.timeline, 1)
     assert (origin.parent, origin.step, origin.branch) == (0, STEPS, 0)  # type: ignore[union-attr]
@@ -232,32 +232,32 @@ def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None
     name = branch_name(models, 0)
     assert [row.origin for row in window.sequences.state.rows] == ["", f"branch {name} · step 6"]
     models.selection.update(seq_id=1)
-    driver.settle()
+    driver.wait_until_idle()
     assert window.tokens._detail.text().endswith(f" · forked from branch {name} · step 6")
     models.selection.update(seq_id=0)
-    driver.settle()
+    driver.wait_until_idle()
     window.branches.gone_to.emit(9)
-    driver.settle(lambda: models.history.live == 9)
+    driver.wait_until_idle(lambda: models.history.live == 9)
     assert (text(driver), rows(driver)) == before
     assert models.timeline.sequence_ids() == (0,)
     window.branches.gone_to.emit(live)
-    driver.settle(lambda: models.history.live == live)
+    driver.wait_until_idle(lambda: models.history.live == live)
     assert origin_of(models.timeline, 1) == origin, "also when it is returned to"
     window.branches.gone_to.emit(9)
-    driver.settle(lambda: models.history.live == 9)
+    driver.wait_until_idle(lambda: models.history.live == 9)
     window.branches.deleted.emit(models.history.children_of(9)[0])
-    driver.settle(lambda: live not in models.history)
+    driver.wait_until_idle(lambda: live not in models.history)
 
 
 def test_a_branch_is_deleted_while_it_is_looked_at_and_the_live_one_is_not(driver: Driver) -> None:
     models = driver.models
     models.selection.update(step=5)
-    driver.settle()
+    driver.wait_until_idle()
     driver.window.branches.deleted.emit(6)
-    driver.settle(lambda: 6 not in models.history)
+    driver.wait_until_idle(lambda: 6 not in models.history)
     assert (models.selection.now.step, models.timeline.tip) == (5, 5)
     driver.window.branches.deleted.emit(4)
-    driver.settle(lambda: 4 not in models.history)
+    driver.wait_until_idle(lambda: 4 not in models.history)
     assert (models.selection.now.step, models.timeline.tip) == (None, 9)
     assert [node for node in (4, 5, 6) if node in models.history] == []
     assert models.history.live == 9

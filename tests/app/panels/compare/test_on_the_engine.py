@@ -30,7 +30,7 @@ def compare(driver: Driver, name: str) -> CompareView:
     view.choose("head")
     view.opponents.choose(cache_choice(name))
     view.button.click()
-    driver.settle(lambda: driver.models.comparison.now is not None and driver.models.comparison.num_scanned)
+    driver.wait_until_idle(lambda: driver.models.comparison.now is not None and driver.models.comparison.num_scanned)
     return view
 
 
@@ -43,7 +43,9 @@ def test_int8_is_compared_with_exact_rows_step_by_step(driver: Driver) -> None:
     assert first is not None
     assert view.verdict.text().startswith("Departs as asked (lossy): ")
     view.place.click()
-    driver.settle(lambda: comparison.pictures is not None and comparison.pictures.a.request.layer == first.layer)
+    driver.wait_until_idle(
+        lambda: comparison.pictures is not None and comparison.pictures.a.request.layer == first.layer
+    )
     pictures = comparison.pictures
     assert pictures is not None
     a, b, difference = (piece for piece in (pictures.a, pictures.b, pictures.difference))
@@ -58,12 +60,12 @@ def test_int8_is_compared_with_exact_rows_step_by_step(driver: Driver) -> None:
     assert view.readout.text().startswith(f"A {one}   B {other}   A − B {less}   layer {first.layer} · ")
     before = comparison.num_steps
     driver.steps(1)
-    driver.settle(lambda: comparison.num_steps == before + 1)
+    driver.wait_until_idle(lambda: comparison.num_steps == before + 1)
     newest = comparison.at(None)
     assert newest is not None
     assert newest.is_beyond_rounding
     driver.window.compare().end_button.click()
-    driver.settle(lambda: comparison.now is None)
+    driver.wait_until_idle(lambda: comparison.now is None)
 
 
 def test_two_lossless_modes_are_the_same_within_rounding(driver: Driver) -> None:
@@ -85,7 +87,7 @@ def test_a_run_is_compared_with_the_snapshot_it_was_exported_to(driver: Driver, 
     view = driver.window.compare()
     view.choose("head")
     view.compare_with(OtherFile(path))
-    driver.settle(lambda: comparison.num_scanned and comparison.pictures is not None)
+    driver.wait_until_idle(lambda: comparison.num_scanned and comparison.pictures is not None)
     assert view.place.words == f"All rows of K and V that both hold are the same within rounding: {count} tokens"
     pictures = comparison.pictures
     assert pictures is not None

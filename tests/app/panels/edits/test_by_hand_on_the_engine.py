@@ -35,7 +35,7 @@ def driver(qapp: QApplication) -> Iterator[Driver]:
     driver.send(TEXT)
     driver.steps(3)
     driver.models.selection.update(layer=2, kv_head=1)
-    driver.settle(lambda: (piece := driver.models.slices.head) is not None and piece.request.kv_head == 1)
+    driver.wait_until_idle(lambda: (piece := driver.models.slices.head) is not None and piece.request.kv_head == 1)
     yield driver
     driver.close()
 
@@ -86,7 +86,7 @@ def test_every_edit_of_rows_is_made_by_mouse_and_undone(driver: Driver, panel: s
         if entry in BY_DIALOG:
             form = opened(BY_DIALOG[entry])
             QTest.mouseClick(form.ok, LEFT)  # type: ignore[attr-defined]
-        driver.settle(lambda: len(made(driver)) == 1)
+        driver.wait_until_idle(lambda: len(made(driver)) == 1)
         edit = made(driver)[-1]
         assert type(edit) is kind, entry
         whole_rows = isinstance(edit, (Mask, Pin, Drop))
@@ -94,19 +94,19 @@ def test_every_edit_of_rows_is_made_by_mouse_and_undone(driver: Driver, panel: s
         assert edit.rows == expected, f"{entry} on the {panel}"  # type: ignore[attr-defined]
         assert driver.models.status.failure == ""
         driver.window.actions_["edit.undo"].trigger()
-        driver.settle(lambda: not made(driver))
+        driver.wait_until_idle(lambda: not made(driver))
 
 
 def test_rows_that_were_dropped_by_mouse_are_gone_from_the_picture(driver: Driver) -> None:
     widget, place, rows = drag_over(driver, "strip")
     choose(press_right(widget, place), "Drop")
-    driver.settle(lambda: made(driver))
+    driver.wait_until_idle(lambda: made(driver))
     absent = driver.models.slices.head.absent  # type: ignore[union-attr]
     assert absent is not None
     assert absent[rows.start : rows.stop].tolist() == [1, 1, 1]
     assert int(absent.sum()) == 3
     driver.window.actions_["edit.undo"].trigger()
-    driver.settle(lambda: not made(driver))
+    driver.wait_until_idle(lambda: not made(driver))
     assert driver.models.slices.head.absent is None or not driver.models.slices.head.absent.any()  # type: ignore[union-attr]
 
 
@@ -117,7 +117,7 @@ def refused(driver: Driver, widget: QWidget, place: QPointF, entry: str) -> str:
     driver.until(lambda: driver.models.status.failure, may_fail=True)
     said = driver.models.status.failure
     driver.models.status.fail("")
-    driver.settle()
+    driver.wait_until_idle()
     assert (made(driver), driver.models.history.live) == ([], before)
     return said
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_is_refused_by_mouse_and_changes_nothing(driver: Driver) 
     driver.until(lambda: driver.models.status.failure, may_fail=True)
     assert "9,999" in models.status.failure or "9999" in models.status.failure
     models.status.fail("")
-    driver.settle()
+    driver.wait_until_idle()
     assert made(driver) == []
 
 

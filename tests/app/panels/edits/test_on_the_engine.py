@@ -42,7 +42,7 @@ def started(qapp: QApplication, spec: CacheSpec) -> Driver:
     driver.send(TEXT)
     driver.steps(3)
     driver.models.selection.update(layer=2, kv_head=1)
-    driver.settle(lambda: (piece := driver.models.slices.head) is not None and piece.request.kv_head == 1)
+    driver.wait_until_idle(lambda: (piece := driver.models.slices.head) is not None and piece.request.kv_head == 1)
     return driver
 
 
@@ -77,7 +77,7 @@ def test_zeroed_cells_are_zero_under_the_cursor_and_undo_brings_the_old_bits(des
     assert np.abs(before[2:5, 3:6]).min() > 0
     drag_over(desk, place(desk, 3, 2), place(desk, 5, 4))
     QTest.keyClick(desk.window.head._map, Qt.Key.Key_Z)
-    desk.settle(lambda: num_edits(desk) == 1)
+    desk.wait_until_idle(lambda: num_edits(desk) == 1)
     after = numbers(desk)
     assert not after[2:5, 3:6].any()
     after[2:5, 3:6] = before[2:5, 3:6]
@@ -88,18 +88,18 @@ def test_zeroed_cells_are_zero_under_the_cursor_and_undo_brings_the_old_bits(des
     assert "edited: zero at step" in readout
     assert desk.models.edits.kl(desk.models.edits.on_path()[0].step) > 0
     desk.window.actions_["edit.undo"].trigger()
-    desk.settle(lambda: num_edits(desk) == 0)
+    desk.wait_until_idle(lambda: num_edits(desk) == 0)
     assert np.array_equal(numbers(desk), before)
     desk.window.actions_["edit.redo"].trigger()
-    desk.settle(lambda: num_edits(desk) == 1)
+    desk.wait_until_idle(lambda: num_edits(desk) == 1)
     assert not numbers(desk)[2:5, 3:6].any()
 
 
 def test_a_masked_token_gets_no_attention_and_looks_masked(growing: Driver) -> None:
     growing.intents.on_edited(Mask(0, Rows(4, 6)))
-    growing.settle(lambda: num_edits(growing) == 1)
+    growing.wait_until_idle(lambda: num_edits(growing) == 1)
     growing.steps(1)
-    growing.settle()
+    growing.wait_until_idle()
     weights = growing.models.slices.attention.weights
     assert not np.nan_to_num(weights[:, 4:6]).any()
     assert weights[:, 3].any()
@@ -118,7 +118,7 @@ def test_what_is_impossible_is_said_and_nothing_is_changed(growing: Driver) -> N
     growing.intents.on_edited(Drop(0, Rows(0, growing.models.timeline.num_tokens(0))))
     assert growing.models.status.failure
     growing.models.status.fail("")
-    growing.settle()
+    growing.wait_until_idle()
     assert np.array_equal(numbers(growing), before)
 
 
@@ -126,12 +126,12 @@ def test_tokens_that_were_overwritten_stand_in_the_text_with_a_report_by_layer(g
     texts = [token.text for token in growing.models.timeline.tokens(0)]
     other = growing.models.timeline.tokens(0)[7]
     growing.intents.on_edited(ReplaceTokens(0, 3, (other.token_id,), "overwrite", 1))
-    growing.settle(lambda: num_edits(growing) == 1)
+    growing.wait_until_idle(lambda: num_edits(growing) == 1)
     now = [token.text for token in growing.models.timeline.tokens(0)]
     assert now == [*texts[:3], other.text, *texts[4:]]
     growing.window.docks.docks["edits"].raise_()
     growing.window.edits.choose("effect")
-    growing.settle()
+    growing.wait_until_idle()
     rows = growing.window.edits.kept.table.rows
     assert [row.name for row in rows][:2] == ["L0", "L1"]
     # the first layer knows nothing of other tokens: rows behind stand as a re-prefill would have them
@@ -142,8 +142,8 @@ def test_a_banned_token_is_not_chosen(growing: Driver) -> None:
     part = growing.models.timeline.latest.sequences[0]
     best = part.candidates[0].token_id
     growing.intents.on_edited(BiasLogits(0, banned=(best,)))
-    growing.settle(lambda: num_edits(growing) == 1)
-    growing.settle()
+    growing.wait_until_idle(lambda: num_edits(growing) == 1)
+    growing.wait_until_idle()
     bars = growing.window.next_token.state.bars
     assert growing.window.next_token.provenance_text == "after the edit"
     assert {bar.token_id: (bar.is_out, bar.is_chosen) for bar in bars}[best] == (True, False)
@@ -152,7 +152,7 @@ def test_a_banned_token_is_not_chosen(growing: Driver) -> None:
     assert pending != part.sampled_text
     growing.window.actions_["run.step"].trigger()
     done = len(growing.models.timeline)
-    growing.settle(lambda: len(growing.models.timeline) > done)
+    growing.wait_until_idle(lambda: len(growing.models.timeline) > done)
     fed = growing.models.timeline.latest.sequences[0]
     assert fed.token_ids == (chosen.token_id,) != (best,)
     assert fed.texts == (pending,)
@@ -166,7 +166,7 @@ def test_the_counter_and_the_newest_row_are_those_of_the_edit(desk: Driver) -> N
     step = desk.models.timeline.tip
     assert counter.accessibleName() == f"step {step}  / {step} live"
     desk.intents.on_edited(ReplaceTokens(0, 2, (40,), "re-prefill", 1))
-    desk.settle(lambda: num_edits(desk) == 1)
+    desk.wait_until_idle(lambda: num_edits(desk) == 1)
     edit = desk.models.timeline.tip
     assert edit == (step or 0) + 1
     assert counter.accessibleName() == f"step {edit}  / {edit} live · edited"

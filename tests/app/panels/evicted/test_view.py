@@ -56,7 +56,7 @@ def test_what_the_records_do_not_tell_is_not_claimed(desk: Desk) -> None:
     desk.intents.on_cache_chosen(spec)
     desk.until(lambda: desk.models.status.now is not None and desk.models.status.now.cache == spec)
     desk.intents.on_step()
-    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
+    desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline) == 8)
     desk.models.selection.update(position=3)
     QTest.qWait(150)
     text = desk.evicted.headline.text()

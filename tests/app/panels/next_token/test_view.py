@@ -49,7 +49,7 @@ def test_a_token_can_be_taken_unless_there_is_no_room_for_it_now(
     status = samples.status(STEPS)
     models.status.set(type(status)(status.model, status.cache, status.sampling, (info,), STEPS, False, None))
     models.selection.update(step=step)
-    models.timeline.tell(again=True)
+    models.timeline.announce(again=True)
     assert view.state is not None
     assert view.state.refusal.startswith(why)
     assert bool(view.state.refusal) == bool(why)
@@ -89,7 +89,7 @@ def test_before_the_first_step_nothing_is_promised_that_is_not_measured(qapp: QA
 
 
 def test_what_is_said_of_the_choice_is_explained_to_who_points_at_it(view: NextTokenView, models: Models) -> None:
-    models.timeline.tell(again=True)
+    models.timeline.announce(again=True)
     assert "as open as" in view._summary.text()
     view._summary.enterEvent(QEnterEvent(QPointF(), QPointF(), QPointF()))
     assert "perplexity" in view._summary.toolTip()
@@ -97,7 +97,7 @@ def test_what_is_said_of_the_choice_is_explained_to_who_points_at_it(view: NextT
 
 @pytest.mark.parametrize("height", range(90, 420, 7))
 def test_rows_are_shown_whole_or_not_at_all(view: NextTokenView, models: Models, height: int) -> None:
-    models.timeline.tell(again=True)
+    models.timeline.announce(again=True)
     view.resize(300, height)
     QApplication.processEvents()
     (choices,) = view.findChildren(QListView)
@@ -113,7 +113,7 @@ def test_rows_are_shown_whole_or_not_at_all(view: NextTokenView, models: Models,
 
 
 def test_a_low_panel_offers_what_can_be_typed_in_its_menu(view: NextTokenView, models: Models) -> None:
-    models.timeline.tell(again=True)
+    models.timeline.announce(again=True)
     view.resize(300, 150)
     QApplication.processEvents()
     assert not view.continuation.isVisible()

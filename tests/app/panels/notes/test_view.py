@@ -38,7 +38,7 @@ def put(desk: Driver, *bookmarks: Bookmark) -> None:
     for one in bookmarks:
         desk.intents.on_bookmark_put(one)
     desk.window.docks.docks["notes"].raise_()
-    desk.settle()
+    desk.wait_until_idle()
 
 
 def tip_at(point: QPoint) -> QHelpEvent:
@@ -87,13 +87,13 @@ def test_a_note_that_is_too_long_is_refused_and_stays_to_be_shortened(desk: Driv
 def test_marks_stand_in_timeline_tokens_pages_and_wall(desk: Driver) -> None:
     window, models = desk.window, desk.models
     window.docks.docks["pages"].raise_()
-    desk.settle()
+    desk.wait_until_idle()
     token = models.timeline.tokens(0)[4]
     pictures = (window.timeline, window.tokens.strip, window.pages._canvas, window.wall._canvas)
     before = [ink(picture.grab().toImage()) for picture in pictures]
     for target in (OnStep(3), OnToken(token.step, 0, 4), OnPage(8, 0, 1), OnHead(8, 0, 2, 1)):
         desk.intents.on_bookmark_put(Bookmark(target, "why"))
-    desk.settle()
+    desk.wait_until_idle()
     after = [ink(picture.grab().toImage()) for picture in pictures]
     assert all(now > was for was, now in zip(before, after, strict=True)), (before, after)
     record = models.timeline.record(3)
@@ -106,7 +106,7 @@ def test_marks_stand_in_timeline_tokens_pages_and_wall(desk: Driver) -> None:
     assert "bookmark of step 8: why" in window.pages.state.readout
     models.bookmarks.set_all(())
     window.pages._models.selection.update(page=None, position=None)
-    desk.settle()
+    desk.wait_until_idle()
     assert [ink(picture.grab().toImage()) for picture in pictures] == before
 
 
@@ -118,7 +118,7 @@ def test_a_token_of_another_branch_has_no_mark_and_is_looked_at(desk: Driver) ->
     assert desk.window.tokens.strip.chips.noted
     assert (token.step, token.position) in desk.window.tokens.strip._noted
     desk.intents.on_gone_to(5)
-    desk.settle(lambda: models.history.live == 5)
+    desk.wait_until_idle(lambda: models.history.live == 5)
     desk.steps(4)
     other = models.timeline.token(0, token.position)
     assert other is not None
@@ -128,7 +128,7 @@ def test_a_token_of_another_branch_has_no_mark_and_is_looked_at(desk: Driver) ->
     assert row[1].text.endswith("another branch")
     live = models.history.live
     desk.window.notes.go.click()
-    desk.settle(lambda: models.selection.now.step == token.step)
+    desk.wait_until_idle(lambda: models.selection.now.step == token.step)
     assert models.history.live == live
     assert models.selection.now.position == token.position
     assert models.timeline.token(0, token.position) == token
@@ -169,7 +169,7 @@ def test_the_filter_edit_delete_and_copy(desk: Driver) -> None:
 def test_the_context_menu_offers_it(desk: Driver) -> None:
     window = desk.window
     window.docks.docks["pages"].raise_()
-    desk.settle()
+    desk.wait_until_idle()
     pool, timeline, wall = window.pages._canvas, window.timeline, window.wall._canvas
     places = {pool: QPoint(14, 5)} | {w: QPoint(w.width() // 2, w.height() // 2) for w in (timeline, wall)}
     for widget, place in places.items():

@@ -122,7 +122,7 @@ def test_parity_in_one_action(desk: Desk) -> None:
     assert "top-1 7 of 7, steps 0 … 6" in desk.parity.numbers.text()
     assert not desk.parity.place.isEnabled()
     desk.intents.on_step()
-    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
+    desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline) == 8)
     QTest.qWait(150)
     assert "1 newer step not compared" in desk.parity.numbers.text()
 
@@ -131,9 +131,9 @@ def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
     desk.run(CacheSpec())
     (parent,) = desk.models.timeline.sequence_ids()
     desk.intents.on_forked(parent)
-    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline.sequence_ids()) == 2)
+    desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline.sequence_ids()) == 2)
     desk.intents.on_step()
-    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
+    desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline) == 8)
     desk.models.selection.update(seq_id=desk.models.timeline.sequence_ids()[-1])
     check_parity(desk)
     assert desk.parity.verdict.text() == "Within rounding: Growing against no cache"
@@ -143,9 +143,9 @@ def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
 def test_a_lossless_mode_is_not_called_lossy_for_the_steps_of_the_mode_before_it(desk: Desk) -> None:
     desk.run(PRESETS["int8"].spec)
     desk.intents.on_cache_chosen(CacheSpec())
-    desk.until(lambda: desk.controller.is_settled and desk.models.timeline.is_before_change)
+    desk.until(lambda: desk.controller.is_idle and desk.models.timeline.is_before_change)
     desk.intents.on_step()
-    desk.until(lambda: desk.controller.is_settled and len(desk.models.timeline) == 8)
+    desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline) == 8)
     check_parity(desk)
     assert desk.parity.verdict.text() == "Lossy, as asked: Growing, and lossy modes before it, against no cache"
 

@@ -50,7 +50,7 @@ def says(driver: Driver, text: str) -> None:
     driver.intents._send(commands.Force(seq_id, ids))
     driver.intents._send(commands.Step(len(ids) - 1))
     count = len(driver.models.timeline) + len(ids) - 1
-    driver.settle(lambda: len(driver.models.timeline) == count)
+    driver.wait_until_idle(lambda: len(driver.models.timeline) == count)
 
 
 def asks(driver: Driver, send: Callable[[], object]) -> None:
@@ -60,14 +60,14 @@ def asks(driver: Driver, send: Callable[[], object]) -> None:
     driver.until(lambda: driver.models.selection.now.seq_id != before and driver.has_chosen())
     assert driver.models.status.is_running
     driver.window.actions_["run.run"].trigger()
-    driver.settle(driver.has_chosen)
+    driver.wait_until_idle(driver.has_chosen)
 
 
 def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None:
     prompt, models = driver.window.prompt, driver.models
     driver.intents._send(commands.SetPace(1e-3, None))  # the run waits with its second step
     driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
-    driver.settle(lambda: models.status.model is not None and bool(models.status.model.templates))
+    driver.wait_until_idle(lambda: models.status.model is not None and bool(models.status.model.templates))
     prompt.choose("chat")
     assert prompt.chat.isVisible()
     assert not prompt.edit.isVisible()
@@ -138,7 +138,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
 
     # going back shows the turns of then; a new conversation begins with an empty turn
     driver.intents.on_gone_to(0)
-    driver.settle(lambda: models.selection.now.seq_id == seq_id or models.history.live == 0)
+    driver.wait_until_idle(lambda: models.selection.now.seq_id == seq_id or models.history.live == 0)
     models.selection.update(seq_id=seq_id)
     driver.until(lambda: prompt.chat.turns.turns == (Turn("user", "hi"),))
     prompt.chat._new.click()
@@ -159,7 +159,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     write(driver, "and now?")
     driver.until(lambda: "rows of seq" in prompt.chat.words.text())
     driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
-    driver.settle(lambda: models.status.model is not None and not len(models.timeline))
+    driver.wait_until_idle(lambda: models.status.model is not None and not len(models.timeline))
     assert not prompt.chat.words.isVisible()
     driver.intents._send(commands.SetPace(None, None))
 
@@ -199,14 +199,14 @@ def test_ids_and_texts_are_kept_beside_each_other(driver: Driver) -> None:
     assert prompt.edit.text() == "hi"
     prompt.choose("ids")
     driver.window.actions_["prompt.send"].trigger()
-    driver.settle(driver.has_chosen)
+    driver.wait_until_idle(driver.has_chosen)
     assert [token.token_id for token in driver.models.timeline.tokens(driver.models.selection.now.seq_id)] == [5, 6, 7]
 
 
 def test_a_model_without_a_template_says_so_and_offers_ours(driver: Driver) -> None:
     prompt, models = driver.window.prompt, driver.models
     driver.intents.on_model_chosen(ModelSpec(talking(None).info.source))
-    driver.settle(lambda: models.status.model is not None and not models.status.model.templates)
+    driver.wait_until_idle(lambda: models.status.model is not None and not models.status.model.templates)
     prompt.choose("chat")
     prompt.chat._new.click()
     write(driver, "hi")
@@ -225,14 +225,14 @@ def test_a_folder_of_the_same_weights_renders_with_its_own_template(driver: Driv
     first, second = talking(THINKING).info, talking(None).info
     assert first.fingerprint == second.fingerprint
     driver.intents.on_model_chosen(ModelSpec(first.source))
-    driver.settle(lambda: models.status.model is not None and models.status.model.source == first.source)
+    driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == first.source)
     prompt.choose("chat")
     prompt.chat._new.click()
     prompt.chat.template.activated.emit(0)
     write(driver, "hi")
     driver.until(lambda: BEGIN in prompt.chat.rendered.toPlainText())
     driver.intents.on_model_chosen(ModelSpec(second.source))
-    driver.settle(lambda: models.status.model is not None and models.status.model.source == second.source)
+    driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == second.source)
     driver.until(lambda: prompt.chat.rendered.toPlainText() == "hi⏎\n⏎\n")
     prompt.choose("text")
 
@@ -243,7 +243,7 @@ def test_a_folder_whose_template_was_edited_renders_with_the_new_one(driver: Dri
     shutil.copytree(Path(talking(THINKING).info.source.removeprefix("shape:")).parent, folder)
     source = f"shape:{folder / 'config.json'}"
     driver.intents.on_model_chosen(ModelSpec(source))
-    driver.settle(lambda: models.status.model is not None and models.status.model.source == source)
+    driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == source)
     before = models.status.model
     prompt.choose("chat")
     prompt.chat._new.click()

@@ -100,7 +100,7 @@ def test_another_sequence_is_added_and_its_prompt_is_read(busy: Shell, engine: F
 def test_two_quick_additions_are_both_read_and_the_second_is_selected(busy: Shell, engine: FakeEngine) -> None:
     for _ in range(2):
         busy.window.actions_["prompt.add"].trigger()
-    assert not busy.controller.is_settled
+    assert not busy.controller.is_idle
     turn(busy)
     assert [command.num_steps for command in engine.of(SubmitPrompt)] == [1, 1]  # type: ignore[attr-defined]
     assert busy.models.selection.now.seq_id == 2

@@ -283,7 +283,7 @@ def test_stop_strings_are_part_of_the_sampling(shell: Shell) -> None:
 def desk(qapp: QApplication) -> Iterator[Driver]:
     desk = Driver(qapp, CacheSpec("paged"), prompt="Once upon a time")
     desk.window.actions_["prompt.send"].trigger()
-    desk.until(lambda: len(desk.models.timeline) > 0 and desk.controller.is_settled)
+    desk.until(lambda: len(desk.models.timeline) > 0 and desk.controller.is_idle)
     yield desk
     desk.close()
 
@@ -293,7 +293,7 @@ def test_a_real_run_halts_where_the_panel_says_and_the_search_finds_the_same(des
     panel.line.setText("entropy < 1.5 and not attention(2-3) > 90%")
     panel.halt_there()
     desk.window.actions_["run.run"].trigger()
-    desk.until(lambda: desk.models.stops.hits and desk.controller.is_settled)
+    desk.until(lambda: desk.models.stops.hits and desk.controller.is_idle)
     (hit,), latest = desk.models.stops.hits.values(), desk.models.timeline.latest
     assert latest is not None
     assert hit.step == latest.step

@@ -38,7 +38,7 @@ def test_clicking_a_bar_looks_at_its_step_and_the_last_one_is_live(
 def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
     view = show(TimingsView(models))
     models.timeline.append([samples.step_record(step) for step in range(STEPS + 1, STEPS + 400)])
-    models.timeline.tell()
+    models.timeline.announce()
     chart = view.plot.canvas.chart
     assert chart.points[:, 0].tolist() == list(range(STEPS + 400))
     (high,) = {chart.home[1][1]}
@@ -46,7 +46,7 @@ def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Call
     assert chart.points[:, 1].tolist() == pytest.approx(expected, rel=1e-5)
     models.timeline.go_to(3)
     models.timeline.append([samples.step_record(4)])
-    models.timeline.tell()
+    models.timeline.announce()
     assert view.plot.canvas.chart.points[:, 0].tolist() == [0, 1, 2, 3, 4]
     assert "looking" in view.key.accessibleName().split(", ")[3]
 
@@ -62,11 +62,11 @@ def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: C
     hidden = "the cache takes little of it"
     assert view.plot.words == f"step {STEPS + 1} · decode · 8.75 ms · {hidden}"
     models.timeline.append([replace(last, step=STEPS + 2, timings=times, runner="fused+transformers")])
-    models.timeline.tell()
+    models.timeline.announce()
     assert view.plot.words == f"step {STEPS + 2} · decode · 8.75 ms · fused decoder + transformers · {hidden}"
     assert "forward 5.00 ms by fused decoder + transformers, prepare" in view.plot.toolTip()
     models.timeline.append([replace(last, step=STEPS + 3, timings=replace(times, compile_ms=24100.0))])
-    models.timeline.tell()
+    models.timeline.announce()
     assert view.plot.words == f"step {STEPS + 3} · decode · 8.75 ms · compiled before, 24.10 s · {hidden}"
     told = "; the step was compiled in 24.10 s, which is in none of these"
     assert view.plot.toolTip().splitlines()[0].endswith(told)
@@ -96,7 +96,7 @@ def test_the_cache_is_told_as_hidden_by_what_reading_it_takes_at_most(models: Mo
 
     def told(record: StepRecord) -> tuple[str, str]:
         models.timeline.append([record])
-        models.timeline.tell()
+        models.timeline.announce()
         return view.plot.words, view.plot.toolTip()
 
     record = replace(last, step=STEPS + 1, num_bytes=held, timings=slow)

@@ -38,7 +38,7 @@ def test_a_token_that_no_numbers_have_chosen_is_not_shown_as_the_next(
     record = samples.step_record(running.models.timeline.latest.step + 1)  # type: ignore[union-attr]
     part = replace(record.sequences[0], sampled=5, sampled_text=" cat", entropy=entropy)
     running.models.timeline.append([replace(record, sequences=(part,))])
-    running.models.timeline.tell()
+    running.models.timeline.announce()
     turn(running)
     assert running.window.tokens.strip.chips.pending == pending
 

@@ -136,7 +136,7 @@ class _Version:
             self.tokens, self.steps = self.tokens[:count], self.steps[:count]
 
 
-class Lane:
+class SequenceTokens:
     """The tokens of one sequence; `extend` costs O(new tokens). When tokens are replaced, a new version is begun, so
     that looking at an earlier step shows the tokens of that time."""
 
@@ -183,7 +183,7 @@ class Lane:
             version.tokens.append(token)
             version.steps.append(record.step)
 
-    def put_in(
+    def replace_tokens(
         self, step: int, position: int, num_replaced: int, new: Sequence[tuple[int, str]], *, is_prefill: bool
     ) -> None:
         """Replace `num_replaced` tokens at `position` by others, given as (id, text): an edit, the node `step`. The

@@ -11,7 +11,7 @@ from app.models import Models
 from engine.wire import commands
 
 
-class Asking(QObject):
+class IntentSender(QObject):
     """Sends the commands of the user's intents, and clears an earlier failure from the status line when it does.
 
     Signal: `model_wanted()`, the user has to choose a model. It stands in this base because PySide does not find a
