@@ -35,11 +35,11 @@ WORDS = (bookmark_places, edit_marks, moment_words, page_words, provenance)
 MOST = 28  # answers of one question
 # These write, or are asked often for the same.
 _WRITERS = """
-    add add_node append ask attention_wanted begin branch cancel change_cache change_mode clear delete end fail
+    add add_node announce append ask attention_wanted begin branch cancel change_cache change_mode clear delete end fail
     fill finish fold follow forget forget_places go_to hold is_current lose_engine note notify offer
     on_selected outdate pin
     place_in put rebuild refuse refuse_pictures remove remove_nodes rename replace reset restart scan search set set_all
-    set_busy set_engine set_unwritten show show_all start step_done take take_hit tell unpin update walk
+    set_busy set_engine set_unwritten show show_all start step_done take take_hit unpin update walk
     with_added zoom
 """
 WRITERS = frozenset(_WRITERS.split())

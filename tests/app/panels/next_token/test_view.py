@@ -67,7 +67,7 @@ def test_a_token_can_be_taken_unless_there_is_no_room_for_it_now(
 
 def test_nothing_can_be_typed_or_taken_while_the_engine_is_gone(view: NextTokenView, models: Models) -> None:
     models.status.set(samples.status(STEPS))
-    models.timeline.tell(again=True)
+    models.timeline.announce(again=True)
     view.resize(300, 150)
     for loss in ("gone", ""):
         models.status.lose_engine(loss)
