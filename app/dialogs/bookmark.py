@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QPlainTextEdit, QWidget
 
 from app.kit.bookmark_places import place_words, places
@@ -35,6 +37,7 @@ class BookmarkDialog(QuestionDialog):
         self.note.setPlaceholderText("A note, or nothing")
         self.note.setFixedHeight(92)
         self.add(self.note)
+        self.note.installEventFilter(self)
         if target is not None:
             self.form.setRowVisible(self.kind, False)
         self.ok.setText("Save")
@@ -44,6 +47,15 @@ class BookmarkDialog(QuestionDialog):
 
     def first_field(self) -> QWidget:
         return self.note
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Return begins a line of the note, and with Ctrl saves it."""
+        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
+            is_return = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+            if is_return and event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+                self.ok.click()
+                return True
+        return super().eventFilter(watched, event)
 
     @property
     def target(self) -> BookmarkTarget:

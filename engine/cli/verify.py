@@ -74,7 +74,7 @@ def verify_command(args: argparse.Namespace) -> int:
 def verdict(result: Parity) -> str:
     """The result of a mode in words."""
     if not result.lossless:
-        return "lossy, measured"
+        return "lossy, measured" if result.is_beyond else f"lossy, within {result.tolerance:g} on these tokens"
     if result.passes:
         return f"ok, within {result.tolerance:g}"
     row = result.wrong_row

@@ -77,7 +77,9 @@ def _forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
     placement = placement_of(asked.model, source)
     dtype = str(placement.dtype).removeprefix("torch.")
     geometry = CacheGeometry.from_config(source.config)
-    context = context_of(geometry, asked.context)
+    context, notes = context_of(geometry, asked.context), placement.notes
+    if asked.context is not None and asked.context > context:
+        notes += (f"{asked.context:,} tokens are more than the model takes: its context is {context:,}.",)
     return LoadForecast(
         asked.model,
         "split" if placement.is_split else str(placement.device),
@@ -88,7 +90,7 @@ def _forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
         free_on(placement),
         freed_bytes,
         placement.why_device,
-        placement.notes,
+        notes,
     )
 
 

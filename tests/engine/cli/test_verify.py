@@ -40,6 +40,14 @@ def test_verify_names_the_modes_asked_for(twin: Twin, source: str) -> None:
     assert [line["cache"] for line in lines] == ["static", "dynamic"]
 
 
+def test_a_lossy_mode_that_lost_nothing_yet_is_told_from_one_that_did(twin: Twin, source: str) -> None:
+    _, out, _ = twin.run(
+        "verify", "--model", source, "--token-ids", IDS, "--steps", 2, "--caches", "sliding,int8,growing"
+    )
+    ends = [line.split(" steps   ")[1] for line in out.splitlines()[:3]]
+    assert ends == ["lossy, within 0.001 on these tokens", "lossy, measured", "ok, within 0.001"]
+
+
 def test_verify_fails_with_1_when_a_mode_is_wrong(twin: Twin, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = compare.session_logits
     monkeypatch.setattr(compare, "session_logits", lambda *arguments: real(*arguments) + 0.01)

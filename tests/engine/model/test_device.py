@@ -59,6 +59,12 @@ def test_what_is_forecast_of_a_folder_and_of_a_shape_is_what_they_take(whole: Pa
         assert found.fits
 
 
+def test_a_forecast_says_when_the_model_takes_fewer_tokens_than_asked() -> None:
+    for asked, notes in ((1024, ()), (8192, ("8,192 tokens are more than the model takes: its context is 1,024.",))):
+        found = forecast(ForecastLoad(ModelSpec("bundled"), CacheSpec(), asked), 0)
+        assert (found.context, found.notes) == (1024, notes)
+
+
 def test_a_forecast_of_what_cannot_be_loaded_says_why() -> None:
     found = forecast(ForecastLoad(ModelSpec("/no/such/model"), CacheSpec()), 0)
     assert "check the path" in found.problem

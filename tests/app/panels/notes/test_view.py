@@ -51,6 +51,16 @@ def ink(image: QImage) -> int:
     return sum(image.pixel(x, y) == color for x in range(image.width()) for y in range(image.height()))
 
 
+def test_return_begins_a_line_of_a_note_and_with_ctrl_saves_it(desk: Driver) -> None:
+    dialog = asked(desk)
+    QTest.keyClicks(dialog.note, "one")
+    QTest.keyClick(dialog.note, Qt.Key.Key_Return)
+    QTest.keyClicks(dialog.note, "two")
+    QTest.keyClick(dialog.note, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
+    assert not dialog.isVisible()
+    assert [found.text for found in desk.models.bookmarks.all] == ["one\ntwo"]
+
+
 def test_the_key_asks_for_what_is_selected_and_the_note_is_listed(desk: Driver) -> None:
     dialog = asked(desk)
     assert dialog.kind.choice == "step"
