@@ -346,7 +346,7 @@ def card(patch: pytest.MonkeyPatch, made: Card) -> Iterator[None]:
     }
     for name, value in faked.items():
         patch.setattr(torch.cuda, name, value)
-    patch.setattr(runners, "recorder_of", lambda name, device, compiling: recorders.Twin())
+    patch.setattr(runners, "recorder_of", lambda name, device, compiling: recorders.RerunRecorder())
     with no_guard(), Functions(made), dispatch:
         yield
 

@@ -85,7 +85,7 @@ def test_who_looks_is_answered_from_the_step_as_far_as_it_has_come(stepped: Driv
     stepped.send(TakeSlice(RowRequest(0, 12, 11)), Tokenize("", id=9), Pause())
     row = stepped.wait_for(RowSlice)
     assert row.layers == (0,)
-    assert "behind layer 0" in row.note
+    assert "after layer 0" in row.note
     on(stepped)
     stepped.send(TakeSlice(RowRequest(0, 12, 11)))
     assert stepped.wait_for(RowSlice, 2).layers == (0, 1)

@@ -145,7 +145,7 @@ def test_the_wall_says_which_layers_lack_the_new_rows(mode: str, phase: str) -> 
 
     phased(session, look)
     assert lacking[:3] == [[0, 1], [1], []]
-    assert ("scheduled" in notes[0], "behind layer 0" in notes[1]) == (True, True)
+    assert ("scheduled" in notes[0], "after layer 0" in notes[1]) == (True, True)
     assert not any("suspended" in note for note in notes[2:])
 
 
@@ -180,8 +180,8 @@ def test_a_head_and_the_newest_attention_are_there_behind_their_layer() -> None:
 
     phased(session, look)
     assert [count for count, _ in heads] == [had, had + 1]
-    assert ["behind layer 0" in note for _, note in heads] == [True, False]
-    assert (rows[0].weights.size, "behind layer 0" in rows[0].note) == (0, True)
+    assert ["after layer 0" in note for _, note in heads] == [True, False]
+    assert (rows[0].weights.size, "after layer 0" in rows[0].note) == (0, True)
     twin.step()
     expected = twin.take_slice(AttentionRequest(0, step, 1, 200))
     assert isinstance(expected, AttentionSlice)
