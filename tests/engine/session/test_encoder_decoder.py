@@ -344,4 +344,4 @@ def test_coded_rows_of_the_decoder_are_said_to_be_dequantised() -> None:
     num_tokens = session.sequence(0).num_tokens
     coded = [layer.decodes(num_tokens) for layer in session.cache_of(0).layers]
     assert coded == [True] * NUM_BLOCKS + [False] * NUM_BLOCKS, "the rows of the source are exact"
-    assert session.past(0, num_tokens).provenance == "dequantised"
+    assert session.rows_at(0, num_tokens).provenance == "dequantised"
