@@ -105,7 +105,7 @@ def test_other_numbers_are_noticed_before_they_are_shown(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: wrong)
     for _ in range(2):  # the second time torch has it already
         session = assert_alike(tiniest_model(), is_compiled=False)
-        assert "it gives other numbers" in session.model.runners.note
+        assert "give other numbers than uncompiled" in session.model.runners.note
 
 
 @pytest.mark.parametrize(("dtype", "is_rounding"), [(torch.bfloat16, True), (torch.float32, False)])
