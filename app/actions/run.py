@@ -1,4 +1,4 @@
-"""The Run menu: prompts, steps, and looking back."""
+"""The actions of the Run menu: prompts, steps, and going to earlier steps."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _capture(row: CaptureRow) -> Action:
 
 
 def _next_phase(shell: Shell) -> None:
-    """Where there is no sequence yet, the prompt that is typed begins one."""
+    """Take the next phase of a step; if there is no sequence yet, start one from the typed prompt."""
     if has_sequences(shell.models):
         shell.intents.on_next_phase()
     else:

@@ -1,4 +1,5 @@
-"""The last line: speed, first token, bytes, what looking costs, work in progress, and where it all runs."""
+"""The status line at the bottom: speed, time to first token, bytes, the cost of statistics and pictures, work in
+progress, and the device."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ from app.models.status import Status
 from engine.wire.records import CacheBytes, NonFinite, StepRecord
 from engine.wire.status import ModelInfo, Work
 
-NEWS_MS, READ_MS = 8000, 50  # that a piece of news stays, and longer for each of its characters
+NEWS_MS, READ_MS = 8000, 50  # how long a message stays, and how much longer for each of its characters
 MAX_LISTED = 6
-SHORTEST_LEFT_S = 2.0  # what is over sooner needs no forecast
+SHORTEST_LEFT_S = 2.0  # a shorter remaining time is not shown
 LARGEST_COUNT = 10_000
 
 
 class WorkLine(QWidget):
-    """What takes a while, how far it is, and a way out."""
+    """Work that takes a while: its label, its progress, and a Cancel button."""
 
     def __init__(self, cancel: QAction) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class WorkLine(QWidget):
 
     @property
     def _beside(self) -> int:
-        """What bar, button and the room between them take."""
+        """The width of the bar, the button and the spacing."""
         return self._bar.width() + self._button.sizeHint().width() + 24
 
     def show_work(self, work: Work | None) -> None:
@@ -64,7 +65,7 @@ class WorkLine(QWidget):
 
 
 class Shown(Struct, frozen=True):
-    """The words of the line, of which an empty one takes no room; `listed` are the warnings of the tool tip."""
+    """The texts of the line; an empty text takes no space. `listed` are the warnings in the tool tip."""
 
     speed: str
     is_running: bool
@@ -78,7 +79,7 @@ class Shown(Struct, frozen=True):
 
 
 class NonFiniteLog:
-    """The values that are no numbers, of all records; reading costs what is new."""
+    """The NaN and Inf values of all records; only new records are read."""
 
     def __init__(self) -> None:
         self._found: list[NonFinite] = []
@@ -86,7 +87,7 @@ class NonFiniteLog:
         self._last: StepRecord | None = None
 
     def follow(self, records: Sequence[StepRecord]) -> Sequence[NonFinite]:
-        """A history that was cut is read again."""
+        """Read the new records and return all values found; a history that was shortened is read again."""
         if self._num_read > len(records) or (self._num_read and records[self._num_read - 1] is not self._last):
             self._found, self._num_read = [], 0
         for record in records[self._num_read :]:
@@ -96,7 +97,7 @@ class NonFiniteLog:
 
 
 class StatusLine(Reader[Shown], QWidget):
-    """Reads timeline, slices and status."""
+    """Shows the state of the timeline, the slices and the status."""
 
     follows = (STEPS, SELECTION, STATUS)
 
@@ -116,23 +117,23 @@ class StatusLine(Reader[Shown], QWidget):
         self.follow(models)
 
     def show_pace(self, pace: Pace) -> None:
-        """Which pace is chosen: a slow one is told beside the engine's own speed, which is another."""
+        """Show the chosen pace if it is a limited one: it differs from the engine's own speed."""
         self._pace = "" if pace.command.steps_per_second is None else pace.label
         self.refresh()
 
     def notify(self, text: str) -> None:
-        """News: one line, no banner."""
+        """Show a message for a while."""
         self._note.setText(prose(text[:400]))
         self._note.setToolTip(plain_tip(prose(text[:2000])))
         self._news.start(NEWS_MS + READ_MS * len(self._note.text()))
 
     def withdraw(self, text: str) -> None:
-        """What was told is not so any more: it goes, unless other news stand in its place already."""
+        """Remove a message that no longer holds, unless another one has replaced it."""
         if self._note.text() == prose(text[:400]):
             self._clear_news()
 
     def _drop_news(self) -> None:
-        """It could be read; while somebody points at it, it stays."""
+        """Remove the message once there was time to read it; under the mouse it stays."""
         if self._note.underMouse():
             self._news.start(NEWS_MS)
         else:
@@ -150,7 +151,7 @@ class StatusLine(Reader[Shown], QWidget):
         for label in (self._speed, self._first, self._bytes, self._looking):
             layout.addWidget(label)
         layout.addWidget(self._note, 1)
-        layout.addWidget(self._work, 1000)  # the note has what it leaves
+        layout.addWidget(self._work, 1000)  # the message gets the space that is left
         for widget in (self._place, self._warnings):
             layout.addWidget(widget)
         self._speed.setToolTip(
@@ -174,7 +175,7 @@ class StatusLine(Reader[Shown], QWidget):
         places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
         more = [f"and {len(places) - MAX_LISTED} more places"] if len(places) > MAX_LISTED else []
         work = status.work if status is not None else None
-        # what is written, and what the engine is busy with, need the room of two others
+        # the progress of a download, and a busy engine, need the space of two other texts
         is_long = bool(models.status.busy) or (work is not None and work.bytes_per_s is not None)
         return Shown(
             speed=_speed_words(found.tokens_per_s, self._pace, is_running=is_running),
@@ -192,7 +193,7 @@ class StatusLine(Reader[Shown], QWidget):
 
     def show_state(self, state: Shown) -> None:
         set_text_role(self._speed, "text" if state.is_running else "muted")
-        # bold while it is now; at rest it is what the last run had
+        # bold while the engine runs; at rest it is the speed of the last run
         self._speed.setFont(font_text(12.5, QFont.Weight.DemiBold if state.is_running else QFont.Weight.Normal))
         set_text_role(self._warnings, "warning" if state.listed else "muted")
         self._work.show_work(state.work)
@@ -207,7 +208,7 @@ class StatusLine(Reader[Shown], QWidget):
 
 
 def _speed_words(tokens_per_s: float | None, pace: str, *, is_running: bool) -> str:
-    """The engine's own speed; of a run that waits between its steps both, at rest that of the run before."""
+    """The engine's own speed, next to the pace if the run waits between steps; at rest, the speed of the last run."""
     if tokens_per_s is None:
         return ""
     speed = f"{decimal(tokens_per_s, 0)} tok/s"
@@ -217,8 +218,8 @@ def _speed_words(tokens_per_s: float | None, pace: str, *, is_running: bool) -> 
 
 
 def _device_words(model: ModelInfo | None, status: Status) -> str:
-    """What computes, and whether in a thread of the window or in a process of its own; or what it has been busy with
-    for seconds, or that nothing computes."""
+    """The device, and whether the engine runs in a thread of the window or in its own process; or what has kept the
+    engine busy for seconds, or that it is gone."""
     if status.busy:
         return status.busy
     if model is None:
@@ -232,7 +233,7 @@ def _device_words(model: ModelInfo | None, status: Status) -> str:
 
 
 def _warning_words(count: int, model: ModelInfo | None) -> str:
-    """How many warnings there are, and what is unusual about the model, short enough to stand there for good."""
+    """The number of warnings and what is unusual about the model, short enough to be shown all the time."""
     text = counted(count, "warning") if count else "no warnings"
     if model is None:
         return text
@@ -246,14 +247,14 @@ def _warning_words(count: int, model: ModelInfo | None) -> str:
 
 
 def _of_model(model: ModelInfo) -> list[str]:
-    """What one might not expect of the model that is loaded."""
+    """What may surprise the user about the loaded model."""
     warnings = ["The weights are random: shapes and costs are real, the text is not."] if model.random_weights else []
     notes = prose(model.note).split("; ") if model.note else []
-    return warnings + [note for note in notes if not note.startswith("random weights")]  # said above, at more length
+    return warnings + [note for note in notes if not note.startswith("random weights")]  # the first warning says more
 
 
 def _show(label: QLabel, text: str) -> None:
-    """Set a text where it is another one; an empty label takes no room, the others one that follows no single digit."""
+    """Set a text if it differs. An empty label takes no space; the width of others does not change with every digit."""
     if label.text() != text:
         hint = label.fontMetrics().boundingRect(text).size()
         label.setFixedSize(steady(label.width(), label.fontMetrics().horizontalAdvance(text) + 2), hint.height() + 4)
@@ -263,7 +264,8 @@ def _show(label: QLabel, text: str) -> None:
 
 
 def _far(work: Work) -> str:
-    """Small counts as they are, bytes with their speed and the time that is left, other large numbers as a share."""
+    """The progress: small counts as they are, bytes with speed and remaining time, other large numbers as a
+    percentage."""
     if not work.total:
         return ""
     left = "" if work.left_s is None or work.left_s < SHORTEST_LEFT_S else f", {thousands(round(work.left_s))} s left"

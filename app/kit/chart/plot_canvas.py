@@ -1,4 +1,4 @@
-"""The surface of a plot: pyqtgraph's view box and axes, without the menus and buttons that it would bring along."""
+"""The surface of a plot: pyqtgraph's view box and axes, without its menus and buttons."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from app.kit.chart.surface import PointsWhileThere
 from app.kit.theme import Theme, current_theme, font_fixed, font_text
 
 _LEFT, _BOTTOM = 46, 17
-# Pixels: of a name, between two beside each other, and of the room that is looked for at first.
+# Pixels: the height of a name, the least gap between two names side by side, and the space for a name at first.
 _LINE, _APART, _NAME_HEIGHT, _NAME_WIDTH = 12, 4, 24, 60
-# One name of a value is a scale, with the floor of the plot; one step alone says nothing of the others.
+# One named value is enough for a scale that starts at the plot's floor; a single step says nothing of the others.
 _LEAST_NAMES = {"left": 1, "bottom": 2}
-_MORE_TICKS = 8  # that are tried until so many names are drawn
+_MORE_TICKS = 8  # so many more ticks are tried until enough names fit
 _CLICK = 4
 _ZOOM = 0.8
 
 
 class _NameAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
-    """Names that the chart gives, as many as there is room for."""
+    """An axis with the names that the chart gives, as many as fit."""
 
     def __init__(self, orientation: str) -> None:
         super().__init__(orientation, maxTickLength=-3)
@@ -52,8 +52,8 @@ class _NameAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
         return [(1.0, list(self._names))]
 
     def _named(self, ticks: Sequence[Tick], low: float, high: float, size: float) -> dict[float, str]:
-        """The name at each place, empty where it would reach beyond an end of the axis, where pyqtgraph draws none, or
-        into the name before."""
+        """The name at each place; empty where it would extend beyond an end of the axis, where pyqtgraph draws none, or
+        overlap the name before."""
         names, end = {}, 0.0
         apart = 0 if self.orientation == "left" else _APART
         for tick in ticks:
@@ -69,7 +69,7 @@ class _NameAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
 
 
 class _MenulessView(pg.ViewBox):  # type: ignore[misc]
-    """A view box that asks for no menu of its own."""
+    """A view box that shows no menu of its own."""
 
     right_clicked = Signal(QPoint)
 
@@ -80,7 +80,7 @@ class _MenulessView(pg.ViewBox):  # type: ignore[misc]
 
 
 class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
-    """Draws a chart; `pointed(index or None)`, `picked(index)` and `menu_wanted(place on the screen)`."""
+    """Draws a chart. Signals: `pointed(index or None)`, `picked(index)` and `menu_wanted(place on the screen)`."""
 
     pointed = Signal(object)
     picked = Signal(int)
@@ -88,7 +88,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent, background=None)
-        self.setCacheMode(PlotCanvas.CacheModeFlag.CacheNone)  # a kept background would be in the colours of before
+        self.setCacheMode(PlotCanvas.CacheModeFlag.CacheNone)  # a cached background would keep the old theme's colours
         self._chart: Chart | None = None
         self._drawn_in: Theme | None = None
         self._items: list[object] = []
@@ -106,7 +106,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         for item, row, column in ((self._y, 0, 0), (self._view, 0, 1), (self._x, 1, 1)):
             layout.addItem(item, row, column)
         for axis in (self._y, self._x):
-            axis.setZValue(-1000)  # its lines run below the points
+            axis.setZValue(-1000)  # grid lines are drawn below the points
         self._y.linkToView(self._view)
         self._x.linkToView(self._view)
         self.setCentralItem(layout)
@@ -119,11 +119,11 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
             (self._view.right_clicked, self.menu_wanted),
         )
 
-    # ---- what is shown -------------------------------------------------------------------------------------------
+    # ---- painting ------------------------------------------------------------------------------------------------
 
     @property
     def frame(self) -> PlotFrame:
-        """Where the plot stands and what of it is visible."""
+        """The plot's rectangle and the visible range of its axes."""
         x_range, y_range = self._view.viewRange()
         rect = self._view.sceneBoundingRect()
         return PlotFrame(rect, tuple(x_range), tuple(y_range), self.devicePixelRatioF(), current_theme())
@@ -209,7 +209,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         painter.restore()
 
     def _draw_line(self, painter: QPainter, frame: PlotFrame, role: str, x: float = 0, y: float | None = None) -> None:
-        """A line across the plot: dashed at a height, whole at a place."""
+        """Draw a line across the plot: dashed and horizontal if `y` is given, else solid and vertical at `x`."""
         rect = frame.rect
         painter.setPen(
             QPen(current_theme().color(role), 1, Qt.PenStyle.DashLine if y is not None else Qt.PenStyle.SolidLine)
@@ -221,7 +221,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
             painter.drawLine(QPointF(rect.left(), at), QPointF(rect.right(), at))
 
     def _draw_end(self, painter: QPainter, frame: PlotFrame, x: float, name: str) -> None:
-        """The end of a span, with its name beside it where there is room."""
+        """Draw the end of a span, with its name on the side where it fits."""
         at, rect = round(frame.x_of(x)) + 0.5, frame.rect
         painter.setPen(QPen(current_theme().color("muted"), 1, Qt.PenStyle.DashLine))
         painter.drawLine(QPointF(at, rect.top()), QPointF(at, rect.bottom()))
@@ -231,7 +231,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         painter.drawText(QPointF(left, rect.top() + painter.fontMetrics().ascent()), name)
 
     def _draw_pointed(self, painter: QPainter, frame: PlotFrame, x: float, y: float) -> None:
-        """The crosshair: a line where the read-out reads, and a ring around its point."""
+        """Draw the crosshair: a vertical line at the point of the read-out, and a ring around it."""
         place = frame.point_of(x, y)
         if self._chart is not None and self._chart.reach is None:
             painter.setPen(QPen(current_theme().color("muted"), 1, Qt.PenStyle.DotLine))
@@ -242,10 +242,10 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawEllipse(place, 5.5, 5.5)
 
-    # ---- looking around ------------------------------------------------------------------------------------------
+    # ---- zoom ----------------------------------------------------------------------------------------------------
 
     def reset_view(self) -> None:
-        """Show everything again."""
+        """Show the whole chart again."""
         if self._chart is not None:
             (left, right), (low, high) = self._chart.home
             self._view.setRange(xRange=(left, right), yRange=(low, high), padding=0)
@@ -260,7 +260,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
     # ---- mouse and keys ------------------------------------------------------------------------------------------
 
     def index_at(self, place: QPointF) -> int | None:
-        """The point under a place of the widget."""
+        """Return the index of the point at a place of the widget; None if there is none near."""
         return self.frame.nearest(self._chart.points, place, self._chart.reach) if self._chart is not None else None
 
     def _point(self, index: int | None) -> None:
@@ -303,7 +303,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
                 QWidget.keyPressEvent(self, event)
 
     def _walk(self, by: int) -> None:
-        """Point at the next point along x."""
+        """Point at the next point along x, `by` 1 to the right or -1 to the left."""
         if self._chart is None or not len(self._chart.points):
             return
         order = np.argsort(self._chart.points[:, 0], kind="stable")

@@ -1,4 +1,4 @@
-"""Everything that is known of a token, as lines."""
+"""The facts that the inspector lists about a token."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from app.models.page_places import page_of
 from engine.wire.records import StepRecord
 from engine.wire.slices import AttentionSlice, RowSlice
 
-_SAME = 1e-4  # two ways of summing the same squares differ by less
+_SAME = 1e-4  # relative; two ways to sum the same squares differ by less
 
 
 def token_facts(models: Models, record: StepRecord, token: Token, under_cursor: str) -> tuple[Fact, ...]:
-    """What the history, the newest slices and the cursor tell of a token at the step of a record."""
+    """List what the history, the newest slices and the cursor say of a token at the step of a record."""
     row, attention = _row_of(models, token), _attention_at(models, record)
     return (
         *_about(models, token),
@@ -39,14 +39,14 @@ def token_facts(models: Models, record: StepRecord, token: Token, under_cursor: 
 
 
 def _row_of(models: Models, token: Token) -> RowSlice | None:
-    """The newest slice of rows, if it is of this token."""
+    """The newest slice of rows, if it is for this token."""
     piece, now = models.slices.row, models.selection.now
     is_mine = piece is not None and (piece.request.seq_id, piece.request.position) == (now.seq_id, token.position)
     return piece if is_mine else None
 
 
 def _attention_at(models: Models, record: StepRecord) -> AttentionSlice | None:
-    """The newest slice of attention, if it is of the selected sequence in this step."""
+    """The newest slice of attention, if it is for the selected sequence at this step."""
     piece, seq_id = models.slices.attention, models.selection.now.seq_id
     if piece is None or not piece.weights.size:
         return None
@@ -79,13 +79,13 @@ def _about(models: Models, token: Token) -> list[Fact]:
 
 
 def _edited(models: Models, token: Token) -> list[Fact]:
-    """What was done to its rows by hand."""
+    """The edits of this token's row."""
     words = words_at(models, token.position).removeprefix("edited: ")
     return [Fact("edited by hand", words, short=words.split(", ")[-1])] if words else []
 
 
 def _under_cursor(text: str) -> list[Fact]:
-    """The exact value under the cursor of another picture."""
+    """The exact value under the cursor of another panel."""
     if not text:
         return []
     place, _, value = text.split("   ")[0].rpartition(" = ")
@@ -99,7 +99,7 @@ def _origin(token: Token) -> str:
 
 
 def _page(models: Models, token: Token) -> list[Fact]:
-    """Where a paged cache keeps it."""
+    """The page and slot of the token, in a paged cache."""
     record = shown_record(models)
     if record is None or not record.page_maps:
         return []
@@ -112,7 +112,7 @@ def _page(models: Models, token: Token) -> list[Fact]:
 
 
 def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
-    """Norms as the forward wrote the rows, and as the cache holds them where a codec or a rule has changed them."""
+    """The norms of the rows as the forward wrote them and, where they differ, as the cache stores them."""
     part = models.timeline.part(models.selection.now.seq_id, token.step)
     norms = spark_draw.token_norms(part, token.position) if part is not None else None
     if norms is None:
@@ -137,17 +137,17 @@ def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
 def _norm_fact(
     layer: str, label: str, values: list[float], marked: int | None, color: str, absent: str = "gone"
 ) -> Fact:
-    """Bars by layer, and the number of the selected one; `absent` says what it means that a layer has none."""
+    """A bar per layer, and the number of the selected layer; `absent` is the text for a layer without a row."""
     text = ""
     if marked is not None:
         is_held = not math.isnan(values[marked])
         text = f"{layer} {brief(values[marked]) if is_held else absent}"
-    bars = tuple(0.0 if math.isnan(value) else value for value in values)  # no row is no bar, and no alarm
+    bars = tuple(0.0 if math.isnan(value) else value for value in values)  # a missing row has no bar, and is no warning
     return Fact(label, text, bars=bars, marked=marked, color=color)
 
 
 def _looked_at(models: Models, token: Token, attention: AttentionSlice | None) -> list[Fact]:
-    """What the newest token gave this one, head by head of the layer that is shown."""
+    """The attention of the newest token to this one, per head of the layer that is shown."""
     weights = attention_draw.received(attention, token.position) if attention is not None else None
     if attention is None or weights is None:
         return []
@@ -162,7 +162,9 @@ def _looked_at(models: Models, token: Token, attention: AttentionSlice | None) -
 
 
 def _values(models: Models, row: RowSlice | None) -> list[Fact]:
-    """The token's own row of K and V in the selected layer and head, as strips of colour with their extremes."""
+    """The token's rows of K and V in the selected layer and head, as strips of colour with their lowest and highest
+    value.
+    """
     now = models.selection.now
     if row is None:
         return []
@@ -177,7 +179,7 @@ def _values(models: Models, row: RowSlice | None) -> list[Fact]:
 
 
 def _changed(row: RowSlice, index: int, kv_head: int) -> list[Fact]:
-    """How far the row that is held is from the one that was written, where that was captured."""
+    """How far the stored row differs from the written one, if that was captured."""
     facts = []
     for name, held, written in (("K", row.keys, row.written_keys), ("V", row.values, row.written_values)):
         if written and kv_head < len(held[index]):
@@ -188,7 +190,7 @@ def _changed(row: RowSlice, index: int, kv_head: int) -> list[Fact]:
 
 
 def _held(models: Models, row: RowSlice) -> list[Fact]:
-    """Who still holds the token, where some do not."""
+    """How many heads and layers still hold the token's row, if some dropped it."""
     holders = holders_of(models)
     if holders is None or row.request.position >= len(holders.heads):
         return []
@@ -199,7 +201,7 @@ def _held(models: Models, row: RowSlice) -> list[Fact]:
 
 
 def _gone(models: Models, row: RowSlice) -> list[Fact]:
-    """What became of the row in the selected layer and head, where a rule dropped it."""
+    """At which step a rule dropped the row of the selected layer and head, and why."""
     status, now = models.status.now, models.selection.now
     if status is None or status.cache.retention.keeps_all:
         return []
@@ -226,7 +228,7 @@ def _row_fact(label: str, values: Floats) -> Fact:
 
 
 def _warnings(models: Models, record: StepRecord, token: Token) -> list[Fact]:
-    """Values of this token that are not numbers, found when it was written, and those of the step shown."""
+    """NaN and Inf values of this token, found when its row was written, and those found at the step shown."""
     written = models.timeline.record(token.step)
     found = {*record.non_finite, *(written.non_finite if written is not None else ())}
     facts = []

@@ -1,4 +1,4 @@
-"""The candidates for the next token: what the model gave them, and what the sampler left of it."""
+"""The panel of candidates for the next token: their probabilities from the model and after the sampler's filters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from engine.spec.edit import BiasLogits
 from engine.spec.sampling import SamplingParams
 from engine.wire.records import SequenceStep
 
-_ROOM_FOR_CONTINUATION = 200  # pixels of the panel
+_ROOM_FOR_CONTINUATION = 200  # pixels of the panel's height
 _SUMMARY_TIP = (
     "entropy: how open the choice is, 0 where one token is certain\n"
     "as open as: between so many equally likely tokens the choice would be as open (perplexity, e to the entropy)\n"
@@ -40,9 +40,9 @@ BRANCH = "click: a branch begins here with this token; what there is stays"
 
 
 class Shown(Struct, frozen=True):
-    """The candidates as bars with a line below them, in full and in short; the step that fed the sequence last, and the
-    edit since after which they were measured; why none of them can be taken, empty where one can; the step that is
-    looked at, and how the sequence goes on."""
+    """The candidates as bars, and a summary in full and in short; the step that last fed the sequence; the edit after
+    which the candidates were measured, if any; why none of them can be taken, or empty; the step shown; and the
+    sequence's sampling."""
 
     bars: tuple[CandidateBar, ...]
     summary: str
@@ -55,9 +55,9 @@ class Shown(Struct, frozen=True):
 
 
 class NextTokenView(View[Shown]):
-    """`token_forced(token_id)`: a person wants this one instead. `biased(BiasLogits)`: tokens are chosen otherwise from
-    now on; `bias_wanted(token_id)`: ask by how much. `text_forced(text)`, `sampling_tried(params)`: this text instead,
-    or another draw. While looking back a branch begins there."""
+    """Signals: `token_forced(token_id)`, take this token instead; `biased(BiasLogits)`, change the logits from now on;
+    `bias_wanted(token_id)`, ask for the amount of a bias; `text_forced(text)` and `sampling_tried(params)`, continue
+    with this text, or with another draw. If an earlier step is shown, a new branch begins there."""
 
     title = "Next token"
     follows = (SELECTION, STATUS, STEPS, EDITS)
@@ -101,7 +101,7 @@ class NextTokenView(View[Shown]):
             self.token_forced.emit(bar.token_id)
 
     def _on_list_menu(self, place: QPoint) -> None:
-        """What can be done to a candidate from now on."""
+        """Open the menu of what can be done with a candidate from now on."""
         bar = self._list_model.bar(self._list.indexAt(place).row())
         if bar is None or self._models.status.has_file or self._models.selection.now.step is not None:
             return
@@ -142,7 +142,7 @@ class NextTokenView(View[Shown]):
     def _on_end(self) -> None:
         self.biased.emit(BiasLogits(self._models.selection.now.seq_id))
 
-    # ---- showing -------------------------------------------------------------------------------------------------
+    # ---- painting ------------------------------------------------------------------------------------------------
 
     def read(self) -> Shown | str:
         found, now = shown_part(self._models), self._models.selection.now
@@ -203,20 +203,21 @@ class NextTokenView(View[Shown]):
         self._fit_continuation()
 
     def _fit_continuation(self) -> None:
-        """A low panel has room for the candidates alone: the line for typing comes when it is asked for."""
+        """Hide the field for typing in a low panel, which has space only for the candidates, until the user wants
+        it."""
         has_continuation = self.height() >= _ROOM_FOR_CONTINUATION or self.continuation.edit.hasFocus()
         self.continuation.setVisible(has_continuation)
         self._other.setVisible(not has_continuation)
 
     def add_to_menu(self, menu: QMenu) -> None:
-        """What the line for typing offers, where a low panel has no room for it."""
+        """Offer the actions of the field for typing, because a low panel hides it."""
         menu.addAction("Type what comes next…", self.begin_continuation).setEnabled(self.continuation.isEnabled())
         another = menu.addAction("Draw with another seed", self.continuation.seed.click)
         another.setEnabled(self.continuation.isEnabled() and self.continuation.seed.isEnabled())
         menu.addSeparator()
 
     def begin_continuation(self) -> None:
-        """Let what comes next be typed."""
+        """Show the field for typing what comes next, with the focus in it."""
         self.continuation.show()
         self._other.hide()
         self.continuation.edit.setFocus()
@@ -224,7 +225,8 @@ class NextTokenView(View[Shown]):
 
 
 def _summary(part: SequenceStep, which: Which, num_typed: int, *, is_brief: bool) -> str:
-    """`entropy 1.17 nats · as open as 3.2 equal choices · rest 0.5 %`; first what was typed and is fed next."""
+    """Return `entropy 1.17 nats · as open as 3.2 equal choices · rest 0.5 %`, after the number of typed tokens that are
+    still to be fed."""
     words = []
     if num_typed:
         words.append(f"{thousands(num_typed)} typed token{'s' * (num_typed > 1)} to come")

@@ -1,4 +1,4 @@
-"""The page pool as a grid: which page belongs to whom, how full it is, what is shared, and what just happened."""
+"""The page pool as a grid: each page's owner, how full it is, whether it is shared, and what the step did to it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from app.panels.pages.words import LegendKey, legend_keys, page_owners, page_wor
 from engine.wire.records import StepRecord
 
 EVENTS = "events"
-_WIDE = 780  # pixels from which grid and events stand side by side
+_WIDE = 780  # pixels; from this width on the grid and the events are shown side by side
 Page = tuple[int, int]  # pool and page_id
 
 
 class Shown(Struct, frozen=True):
-    """The pools after a step: which page is selected, the pages of the selected sequence in every pool, and words."""
+    """The pools after a step: the selected page, the pages of the selected sequence in every pool, and texts."""
 
     record: StepRecord
     mode: Mode
@@ -49,8 +49,8 @@ class Shown(Struct, frozen=True):
 
 
 class PagesView(View[Shown]):
-    """Follows the selection; clicking a page selects its sequence and its first token everywhere. Intent:
-    `menu_wanted(place on the screen)`, of the page that is selected then."""
+    """Shows the pools of the selected step. A click on a page selects its sequence and its first token in all panels.
+    Signal: `menu_wanted(place on the screen)`, for the page selected by the same click."""
 
     title = "Pages"
     reads_size = True
@@ -96,7 +96,7 @@ class PagesView(View[Shown]):
         both = row((self._canvas, 3), (self._events, 2), spacing=14)
         self.set_body(column(self._legend, (both, 1), self._readout, spacing=4))
 
-    # ---- intents -------------------------------------------------------------------------------------------------
+    # ---- input of the user ---------------------------------------------------------------------------------------
 
     def choose(self, choice: str) -> None:
         """Colour the grid by state, owner, age or refs, or show the events."""
@@ -105,7 +105,7 @@ class PagesView(View[Shown]):
         super().choose(choice)
 
     def choose_page(self, pool: int, page_id: int) -> None:
-        """Select a page: its sequence and its first token with it."""
+        """Select a page, together with its sequence and its first token."""
         record = shown_record(self._models)
         if record is None or pool >= len(record.page_maps):
             return
@@ -114,7 +114,7 @@ class PagesView(View[Shown]):
         owners = [seq_id for seq_id in page_owners(self._models, record, pool, page_id) if seq_id in alive]
         seq_id = now.seq_id if now.seq_id in owners or not owners else owners[0]
         place = place_of(self._models, record, pool, page_id) if seq_id == now.seq_id and owners else None
-        # the page of another sequence finds its positions when that table has come
+        # for a page of another sequence, the token is selected when that sequence's table has arrived
         self._is_unplaced = place is None and bool(owners)
         self._models.selection.update(seq_id=seq_id, position=place, page=page_id, pool=pool)
 
@@ -123,7 +123,7 @@ class PagesView(View[Shown]):
         super().refresh()
 
     def _place_chosen_page(self) -> None:
-        """Select the first token of a page that was chosen before its sequence's table had come."""
+        """Select the first token of a page that was chosen before the table of its sequence had arrived."""
         now, record = self._models.selection.now, shown_record(self._models)
         if self._is_unplaced and now.page is not None and record is not None and now.pool < len(record.page_maps):
             place = place_of(self._models, record, now.pool, now.page)
@@ -143,7 +143,7 @@ class PagesView(View[Shown]):
         can_be_paged = status.model is not None and not status.has_file and not status.cache.is_paged
         return super()._remedy() or (PAGED if can_be_paged and self._models.selection.now.step is None else "")
 
-    # ---- showing -------------------------------------------------------------------------------------------------
+    # ---- painting ------------------------------------------------------------------------------------------------
 
     def read(self) -> Shown | str:
         record = shown_record(self._models)
@@ -172,7 +172,7 @@ class PagesView(View[Shown]):
             shows_grid=self.choice != EVENTS or is_wide,
             shows_events=self.choice == EVENTS or is_wide,
             selected=selected,
-            # worth showing where others have pages too
+            # marked only if other sequences have pages as well
             mine=tuple(self._mine(record, pool) for pool in range(len(pools))) if len(seq_ids) > 1 else (),
             pointed=self._pointed,
             keys=legend_keys(pools, self._mode, seq_ids, grid_colors(current_theme())),
@@ -182,7 +182,7 @@ class PagesView(View[Shown]):
         )
 
     def _readout_of(self, record: StepRecord, pool: int, page_id: int) -> tuple[str, ...]:
-        """What is known of a page, and what was written on it."""
+        """Describe a page, and list the notes of its bookmark."""
         words = tuple(page_words(self._models, record, pool, page_id))
         return (*words, *tip_lines(self._models.bookmarks.on_pages(pool).get(page_id)))
 
@@ -207,7 +207,8 @@ class PagesView(View[Shown]):
         self._read_out(state)
 
     def _read_out(self, state: Shown) -> None:
-        """One line about the page under the mouse, or the selected one; else what the step did first."""
+        """Show one line about the page under the mouse, or else the selected one; without either, the step's first
+        event."""
         if not state.readout:
             more = f"   and {len(state.events) - 1} more, under events" if len(state.events) > 1 else ""
             self._readout.setText(state.events[0] + more if record_lines(state.record) else "point at a page")

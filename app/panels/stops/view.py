@@ -1,4 +1,5 @@
-"""Conditions: one is typed and its past steps are marked on the timeline; kept in the list, runs halt there."""
+"""The panel of stops: a condition is typed, and the steps where it held are marked on the timeline; conditions kept in
+the list stop a run."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ from engine.spec.possible import why_never
 from engine.spec.quantities import HOW_TO_COMBINE, ROWS, help_lines
 from engine.spec.stops import Stop, parsed
 
-WIDE = 520  # pixels, from which the buttons of the marked stop have room
-TYPING_MS = 250  # a condition that is half typed is no mistake yet
+WIDE = 520  # pixels; from this width on the buttons of the marked stop are shown
+TYPING_MS = 250  # the condition is read only after such a pause: half of one would be reported as an error
 
 
 class Shown(Struct, frozen=True):
-    """Every stop, the id of the marked one, the condition that is looked for, what is said of it and in which role, and
-    whether there are steps to walk through."""
+    """All stops; the id of the marked one; the condition that is searched for; the text about it, and whether that is a
+    problem; and whether there are matching steps to go to."""
 
     rows: tuple[StopRow, ...]
     marked: int | None
@@ -45,8 +46,8 @@ class Shown(Struct, frozen=True):
 
 
 class ConditionLine(QLineEdit):
-    """Where a condition is typed, with the examples of every quantity to choose from. `left()`: Esc has emptied it;
-    `entered(direction)`: Enter (1) or Shift+Enter (-1)."""
+    """The field for a condition; it offers an example of every quantity. Signals: `left()`, Esc has emptied it;
+    `entered(direction)`, Enter (1) or Shift+Enter (-1)."""
 
     left = Signal()
     entered = Signal(int)
@@ -73,13 +74,13 @@ class ConditionLine(QLineEdit):
             super().keyPressEvent(event)
 
     def close_list(self) -> None:
-        """What is typed is meant as it is: the list of what could be typed goes away."""
+        """Close the list of examples, so that Enter takes the text as it was typed."""
         if (completer := self.completer()) is not None and (offered := completer.popup()) is not None:
             offered.hide()
 
 
 class StopsView(View[Shown]):
-    """Intents: `stops_changed(stops)`."""
+    """Lists the stops, and searches for a condition. Signal: `stops_changed(stops)`."""
 
     title = "Stops"
     follows = (STOPS, SELECTION, STATUS, STEPS)
@@ -90,7 +91,7 @@ class StopsView(View[Shown]):
         super().__init__(models)
         self._marked: int | None = None
         self._problem = ""
-        self._is_finding = False  # Enter goes from step to step, and keeps nothing
+        self._is_finding = False  # True: Enter goes to the next match; False: it keeps the condition as a stop
         self.line = ConditionLine()
         self.table = CellTable("Stops")
         self.words = plain_label(font=font_text(11.5), wraps=True)
@@ -127,12 +128,12 @@ class StopsView(View[Shown]):
         self.follow(models)
 
     def set_actions(self, previous: QAction, following: QAction) -> None:
-        """What its two arrows do."""
+        """Set the actions of the two arrow buttons."""
         self.previous.set_action(previous)
         self.next.set_action(following)
 
     def begin_finding(self) -> None:
-        """Put the keyboard into the condition; Enter goes to the steps where it held."""
+        """Focus the condition; Enter then goes to the steps where it held."""
         self._is_finding = True
         self._begin()
 
@@ -141,18 +142,18 @@ class StopsView(View[Shown]):
         self.line.selectAll()
         self.refresh()
 
-    # ---- what a person does --------------------------------------------------------------------------------------
+    # ---- input of the user ---------------------------------------------------------------------------------------
 
     def _on_typed(self) -> None:
         self._typing.start()
 
     def _on_text(self, text: str) -> None:
-        """Emptied by its button, or filled by the list of examples."""
+        """Search at once if the text was cleared with the field's button or chosen from the examples."""
         if not text or not self.line.hasFocus():
             self._look()
 
     def _look(self) -> None:
-        """Search the past for what is typed; what cannot be read is said below."""
+        """Search the recorded steps for the typed condition; show why if it cannot be read."""
         self._typing.stop()
         self._problem = ""
         try:
@@ -163,7 +164,7 @@ class StopsView(View[Shown]):
         self.refresh()
 
     def _on_entered(self, direction: int) -> None:
-        """Enter keeps a condition that is new, unless steps are to be found; else it goes from step to step."""
+        """Keep a new condition on Enter, unless the user is searching; otherwise go to the next or previous match."""
         if self._typing.isActive() or self.line.text().strip() != self._models.stops.query:
             self._look()
         if direction > 0 and not self._is_finding and self.add.isEnabled():
@@ -172,7 +173,8 @@ class StopsView(View[Shown]):
             (self.next if direction > 0 else self.previous).click()
 
     def halt_there(self) -> None:
-        """Keep what is typed as a stop; where nothing new is, type it, and Enter keeps it."""
+        """Keep the typed condition as a stop; if there is no new one, focus the field, so that Enter keeps what is
+        typed."""
         self._is_finding = False
         self._look()
         if self.add.isEnabled():
@@ -181,7 +183,7 @@ class StopsView(View[Shown]):
             self._begin()
 
     def _on_add(self) -> None:
-        """Keep what is typed as a stop."""
+        """Keep the typed condition as a stop."""
         self.line.close_list()
         self._look()
         text = self.line.text().strip()
@@ -207,7 +209,7 @@ class StopsView(View[Shown]):
         self.stops_changed.emit(kept)
 
     def switch(self, stop_id: int) -> None:
-        """Let runs halt at a stop, or not any more."""
+        """Switch a stop on or off."""
         stops = self._models.stops.stops
         self.stops_changed.emit(
             tuple(replace(stop, is_enabled=not stop.is_enabled) if stop.id == stop_id else stop for stop in stops)
@@ -218,7 +220,7 @@ class StopsView(View[Shown]):
         self.stops_changed.emit(tuple(Stop(one.id, texts.get(one.id, one.text), one.is_enabled) for one in stops))
 
     def _on_cell(self, index: QModelIndex) -> None:
-        """A click marks a stop and looks for it; on its mark it switches it."""
+        """Mark the clicked stop and search for its condition; a click in the first column switches it on or off."""
         stop = self._stop_in(index)
         if stop is None:
             return
@@ -256,7 +258,7 @@ class StopsView(View[Shown]):
         self._show_text(str(action.data()))
         self.line.setFocus()
 
-    # ---- showing -------------------------------------------------------------------------------------------------
+    # ---- painting ------------------------------------------------------------------------------------------------
 
     def read(self) -> Shown:
         stops = self._models.stops
@@ -292,7 +294,7 @@ class StopsView(View[Shown]):
         return StopRow(stop, num_held, last, value, self._told_problem(stop) or self._why_never(stop.text))
 
     def _told_problem(self, stop: Stop) -> str:
-        """What the engine says of it."""
+        """The problem that the engine reports for a stop; empty if none."""
         status = self._models.status.now
         told = status.stops if status is not None else ()
         return next((each.problem for each in told if each.stop == stop), "")
@@ -314,7 +316,7 @@ class StopsView(View[Shown]):
         self._show_buttons(state)
 
     def _show_buttons(self, state: Shown) -> None:
-        """What can be done with what is typed, and, where there is room, with the marked stop."""
+        """Show the buttons for the typed condition and, in a wide panel, those for the marked stop."""
         text, is_marked = self.line.text().strip(), state.marked is not None
         is_new = bool(text) and not self._problem and all(row.stop.text != text for row in state.rows)
         self.add.setVisible(is_new or not text)

@@ -1,4 +1,4 @@
-"""What the list of stops says of each, and what is said of the condition that is typed."""
+"""The texts of the list of stops, and of the condition that is typed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ON_COLUMN = 0
 
 
 class StopRow(Struct, frozen=True):
-    """A stop of the list: at how many steps it held (None: not looked for yet), the newest of them up to the shown step
-    with its values, and why it cannot hold here."""
+    """A stop of the list: at how many steps it held (None: not searched yet), the newest of them up to the step shown,
+    with its values, and why it can never hold here."""
 
     stop: Stop
     num_held: int | None
@@ -32,7 +32,7 @@ class StopRow(Struct, frozen=True):
 
 
 def cells_of(row: StopRow, *, is_marked: bool) -> tuple[TableCell, ...]:
-    """One row of the table; a stop that is off is dimmed."""
+    """Return one row of the table; a stop that is off is dimmed."""
     stop = row.stop
     role: TextRole = "selected" if is_marked else "text" if stop.is_enabled else "muted"
     state = "" if stop.is_enabled else "\nOff: runs do not halt there"
@@ -50,18 +50,18 @@ def cells_of(row: StopRow, *, is_marked: bool) -> tuple[TableCell, ...]:
 
 
 def hint(is_finding: bool) -> str:
-    """What to do where nothing is typed, and what Enter will do."""
+    """Say what to type and what Enter will do, while the field is empty."""
     enter = "Enter goes from one to the next" if is_finding else "Enter makes runs halt there"
     return f"Type a condition: the steps where it held are marked on the timeline, and {enter}."
 
 
 def enter_words(*, keeps: bool, walks: bool) -> str:
-    """What Enter does with what is typed."""
+    """Say what Enter will do with the typed condition."""
     return " · Enter: halt there" if keeps else " · Enter: go to the next" if walks else ""
 
 
 def found_words(search: Search, num_steps: int, step: int | None) -> str:
-    """What is known of the condition that past steps are searched for."""
+    """Say at how many of the recorded steps the typed condition held, as far as they are searched."""
     if search.is_too_slow:
         return "the pattern takes too long: write a simpler one"
     if not num_steps:

@@ -1,4 +1,4 @@
-"""What the strip of tokens shows, in one frozen state, and what the tool tip of a token says."""
+"""The state that the strip of tokens shows, and the tool tip of a token."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from engine.spec.bookmark import Bookmark
 
 
 class Chips(Struct, frozen=True):
-    """The tokens in the cache, the text of the one that is chosen but not fed yet, the selected position, who still
-    holds each token (None: every head of every layer), whether surprisals are still to come, the positions that were
-    dragged over, what was changed by hand, the bookmarks on them, the ids that mark a place and are no text, and how
-    many of them, the first ones, an encoder read."""
+    """The tokens in the cache; the text of the chosen one that is not fed yet; the selected position; which heads still
+    hold each token (None: every head of every layer); whether surprisals are still to come; the selected range; the
+    edits; the bookmarks; the ids of special tokens, which are no text; and how many tokens, the first ones, an encoder
+    read."""
 
     tokens: Sequence[Token] = ()
     pending: str | None = None
@@ -32,18 +32,18 @@ class Chips(Struct, frozen=True):
     num_source: int = 0
 
     def dropped_share(self, index: int) -> float:
-        """The part of the heads of all layers that hold a token's row no more."""
+        """The share of all heads of all layers that dropped a token's row."""
         held = self.holders
         if held is None or index >= len(held.heads) or not held.all_heads:
             return 0.0
         return 1 - float(held.heads[index]) / held.all_heads
 
     def is_outlined(self, position: int) -> bool:
-        """Whether a position is in the area that was dragged over, or selected where none was."""
+        """Whether a position is in the selected range; without a range, whether it is the selected one."""
         return position == self.selected if self.area is None else self.area[0] <= position < self.area[1]
 
     def is_start(self, index: int) -> bool:
-        """Whether a token is the first that was generated, or the first after what an encoder read."""
+        """Whether a token is the first generated one, or the first after those that an encoder read."""
         token = self.tokens[index]
         starts = token.position == self.num_source if self.num_source else not token.is_prompt
         return index > 0 and starts and self.tokens[index - 1].is_prompt
@@ -57,7 +57,7 @@ def token_words(
     *,
     num_source: int,
 ) -> str:
-    """Everything about a token in lines; `held` says who holds its rows where some dropped them. The encoder read the
+    """All about a token, in lines. `held` tells which heads hold its row, if some dropped theirs; the encoder read the
     first `num_source` tokens."""
     lines = [
         f"“{shortened(visible(token.text[:400]), 200)}”",

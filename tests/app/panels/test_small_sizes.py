@@ -25,7 +25,7 @@ from app.panels.attention.rows import MassBars, whole_entries
 from app.panels.sweep.view import SweepView
 from app.panels.wall import canvas as wall_canvas
 from app.shell import Shell
-from app.window import selectors
+from app.window import selector_button
 from app.window.docks import PanelDock
 from app.window.window import _first_size
 from engine.wire.events import StateChanged
@@ -170,7 +170,7 @@ def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], m
     """What strips, selectors and the status line paint are whole words of what they are to say."""
     fresh, _ = sized
     window = fresh.window
-    for module in (labels, selectors):
+    for module in (labels, selector_button):
         monkeypatch.setattr(module, "QPainter", spy)
     for layout, step in product(("learn", "inspect", "compare", "truth"), (None, 7)):
         fresh.models.selection.update(step=step)
@@ -183,7 +183,7 @@ def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], m
         assert "Tales" in shown, (layout, step)
         said = [f"{one.text()} {one._brief}" for one in window.findChildren(ElidedLabel)]
         said += [one.text for one in window.findChildren(DotLabel)]
-        said += [f"{one._name} {one._detail}" for one in window.findChildren(selectors.SelectorButton)]
+        said += [f"{one._name} {one._detail}" for one in window.findChildren(selector_button.SelectorButton)]
         words = set(" ".join(said).replace("·", " ").split())
         painted = {word for text in shown for word in text.replace("·", " ").replace("…", " ").split()}
         assert painted <= words, (layout, step, painted - words)
