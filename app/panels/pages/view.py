@@ -140,7 +140,8 @@ class PagesView(View[Shown]):
 
     def _remedy(self) -> str:
         status = self._models.status
-        can_be_paged = status.model is not None and not status.has_file and not status.cache.is_paged
+        has_rows = status.model is not None and bool(status.model.geometry.attention_layers)
+        can_be_paged = has_rows and not status.has_file and not status.cache.is_paged
         return super()._remedy() or (PAGED if can_be_paged and self._models.selection.now.step is None else "")
 
     # ---- painting ------------------------------------------------------------------------------------------------
@@ -153,6 +154,8 @@ class PagesView(View[Shown]):
             return "The file does not say whether this cache had pages."
         if (why_not := status.why_unmeasured("page tables")) and cache is not None and cache.is_paged:
             return why_not
+        if status.model is not None and not status.model.geometry.attention_layers:
+            return "This model has no pages: its layers keep a state instead of rows."
         if is_live and cache is not None and not cache.is_paged:
             return "This cache mode has no pages: choose Paged to see them."
         if record is None or (is_live and cache is not None and record.cache != cache):
