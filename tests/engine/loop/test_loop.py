@@ -88,14 +88,14 @@ def test_every_layer_of_every_forward_leaves_a_mark(slow: Driver, command: Comma
     slow.rest()
     slow.session.kept.clear()
     model, count = slow.session.model, [0]
-    mark = model.mark
+    mark = model.heartbeat
 
     def counted() -> None:
         assert mark is not None
         mark()
         count[0] += 1
 
-    model.mark = counted
+    model.heartbeat = counted
     marks = slow.loop._loop.activity.num_marks
     slow.send(command)
     slow.rest()
