@@ -28,7 +28,7 @@ UNMASK, UNPIN = partial(Mask, hidden=False), partial(Pin, pinned=False)
 def _whole(
     edit: EditOfRows, name: str, key: str, text: str, tip: str, needs: WholeRowsNeed = needs_whole_rows
 ) -> Action:
-    """An edit of whole rows, which is possible where the edit itself would not refuse; its key acts in a picture."""
+    """Make an action for an edit of whole rows; it is possible only if the edit would not be refused."""
     do = partial(editing.make, edit, is_whole=True)
     return Action(name, key, text, tip, do, partial(needs, edit), where="rows" if key else "window")
 

@@ -33,7 +33,7 @@ class Comparing:
         self._started_by: int | None = None  # id of the newest start, unless it was cancelled
         self._against: Opponent = OtherStep(0)  # of the comparison that is shown
         self._sides_requested: dict[int, Side] = {}  # id of an unanswered request -> which side it is for
-        self._outdated: set[int] = set()  # ids of unanswered pictures of a comparison that has ended or begun anew
+        self._outdated: set[int] = set()  # ids of unanswered pictures of a comparison that has ended or was restarted
         self._arrived: dict[Side, Slice] = {}
         self._request: SliceRequest | None = None  # of the pictures that are shown or not answered yet
 

@@ -71,7 +71,7 @@ def needs_rows(models: Models) -> str:
 
 
 def needs_whole_rows(edit: EditOfRows, models: Models) -> str:
-    """Rows that can be edited so, as a whole."""
+    """Selected rows on which `edit` is possible, as whole rows (of K and V together)."""
     model = models.status.model
     if (why_not := needs_rows(models)) or model is None:
         return why_not
@@ -92,7 +92,7 @@ def needs_dropping(models: Models) -> str:
 
 
 def needs_dropped_rows(edit: EditOfRows, models: Models) -> str:
-    """Such rows that can be edited so, as a whole."""
+    """The same for an edit that needs a cache with an eviction rule, such as a pin."""
     return needs_dropping(models) or needs_whole_rows(edit, models)
 
 

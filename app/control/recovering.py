@@ -98,7 +98,7 @@ class Recovering(QObject):
     def _on_read(self, left: UnclosedSession) -> None:
         self._models.recovery.offer(left)
 
-    # ---- what a person says ----------------------------------------------------------------------------------------
+    # ---- input of the user ---------------------------------------------------------------------------------------
 
     def on_accepted(self) -> None:
         """Recover the offered session: its draft at once, its steps as soon as the model has replayed them."""

@@ -64,15 +64,15 @@ class StatusWriter:
             self._models.selection.update(seq_id=ids[-1])
         self._models.status.set(status)
         if self._models.phases.follow(status.suspended, status.step):
-            self._tell_given_up()
-        self._tell_end(old)
+            self._report_given_up()
+        self._report_end(old)
 
     def with_given_up(self, news: str) -> str:
         """The message for a command that was carried out, with a note if it gave up a suspended step."""
         self._news, self._news_at = news, time.monotonic()
         return f"{news}{GAVE_UP}" if self._news_at - self._given_up_at <= AT_ONCE_S else news
 
-    def _tell_given_up(self) -> None:
+    def _report_given_up(self) -> None:
         """Say that a suspended step was given up: alone, or appended to the message about what replaced it. The engine
         may report the two in either order."""
         now = time.monotonic()
@@ -92,7 +92,7 @@ class StatusWriter:
         self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
         self._measuring.forget()
 
-    def _tell_end(self, old: EngineStatus | None) -> None:
+    def _report_end(self, old: EngineStatus | None) -> None:
         """Say once why the selected sequence has ended."""
         info = selected_info(self._models)
         was = {sequence.seq_id: sequence.stop for sequence in old.sequences} if old is not None else {}

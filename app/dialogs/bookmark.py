@@ -49,7 +49,7 @@ class BookmarkDialog(QuestionDialog):
         return self.note
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Return begins a line of the note, and with Ctrl saves it."""
+        """Save the note on Ctrl+Return; Return alone starts a new line."""
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
             is_return = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
             if is_return and event.modifiers() & Qt.KeyboardModifier.ControlModifier:

@@ -103,16 +103,16 @@ class LoadingDialog(QuestionDialog):
 
     def _on_folder(self) -> None:
         if folder := QFileDialog.getExistingDirectory(self, "Model folder", self._model.base):
-            self._take(folder)
+            self._choose_source(folder)
 
     def _on_adapter(self) -> None:
         if folder := QFileDialog.getExistingDirectory(self, "Adapter folder", str(self._model.adapter or "")):
-            self._take(with_adapters(self._model.base, [folder]))
+            self._choose_source(with_adapters(self._model.base, [folder]))
 
     def _on_no_adapter(self) -> None:
-        self._take(self._model.base)
+        self._choose_source(self._model.base)
 
-    def _take(self, source: str) -> None:
+    def _choose_source(self, source: str) -> None:
         """Choose another model, or another adapter for it."""
         self._model = replace(self._model, source=source)
         self._show_names()

@@ -69,14 +69,14 @@ class TokensField(QWidget):
     def set_tokens(self, ids: tuple[int, ...]) -> None:
         """Take the tokens that the engine found in the text."""
         if self.kind.choice == TEXT and self._is_waiting:
-            self._take(ids)
+            self._set_ids(ids)
 
     def refuse(self, why: str) -> None:
         """Show why the text could not be turned into tokens."""
         if self.kind.choice == TEXT and self._is_waiting:
-            self._take((), why)
+            self._set_ids((), why)
 
-    def _take(self, ids: tuple[int, ...], problem: str = "") -> None:
+    def _set_ids(self, ids: tuple[int, ...], problem: str = "") -> None:
         self._ids, self._problem, self._is_waiting = ids, problem, False
         more = " …" if len(ids) > _MANY else ""
         listed = ", ".join(map(str, ids[:_MANY]))
@@ -86,7 +86,7 @@ class TokensField(QWidget):
     def _on_text(self) -> None:
         text = self.line.text()
         if not text.strip(" " if self.kind.choice == IDS else ""):
-            self._take(())
+            self._set_ids(())
         elif self.kind.choice == TEXT:
             self._is_waiting = True
             self.text_edited.emit(text)
@@ -97,9 +97,9 @@ class TokensField(QWidget):
     def _read_ids(self, text: str) -> None:
         parts = text.replace(",", " ").split()
         if all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-            self._take(tuple(map(int, parts)))
+            self._set_ids(tuple(map(int, parts)))
         else:
-            self._take((), "Token ids are whole numbers, with spaces or commas between them: 17, 18.")
+            self._set_ids((), "Token ids are whole numbers, with spaces or commas between them: 17, 18.")
 
 
 class ReplaceForm(EditForm):

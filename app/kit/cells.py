@@ -16,7 +16,7 @@ from app.kit.theme import TextRole, current_theme, font_fixed, font_text
 
 ROW_HEIGHT = 19
 _LEAST_WIDTH = 24  # pixels of a column
-_APART, _LEAST_APART = 11, 7  # pixels from one column's text to the next; Qt itself keeps 7 free
+_APART, _LEAST_APART = 11, 7  # usual and least gap between the texts of two columns, in pixels; Qt itself keeps 7 free
 Index = QModelIndex | QPersistentModelIndex
 _NO_INDEX = QModelIndex()
 _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
@@ -180,7 +180,7 @@ class CellTable(WholeRows):
 
     def _fit(self) -> None:
         """Set the column widths. Spare width is shared, so that numbers stay near their headings, or goes to one
-        column; where some is missing, columns move together as far as they can."""
+        column; if the space is too narrow, the gaps between columns shrink down to the least."""
         room, widths = self.viewport().width(), self._needed()
         for apart in range(_APART - 1, _LEAST_APART - 1, -1):
             widths = self._needed(apart) if sum(widths) > room else widths
@@ -191,7 +191,7 @@ class CellTable(WholeRows):
             self.horizontalHeader().resizeSection(column, max(width + more, _LEAST_WIDTH))
 
     def _needed(self, apart: int = _APART) -> list[int]:
-        """The width of each column, so many pixels more than its longest text; headings keep what they need."""
+        """Return the width of each column: its longest text and a gap of `apart` pixels, but at least its heading."""
         widths = []
         metrics = self.horizontalHeader().fontMetrics()
         for column, head in enumerate(self.cells.heads):

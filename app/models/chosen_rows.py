@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from app.models import Models
 from engine.spec.edit import Edit, EditedPart, Rows
 
-EditOfRows = Callable[[int, Rows], Edit]  # of a sequence
+EditOfRows = Callable[[int, Rows], Edit]  # makes an edit of rows of a sequence, given its id
 
 NOTHING = "drag over tokens, heads or channels, or click one, first"
 
@@ -34,8 +34,8 @@ def chosen_rows(models: Models) -> Rows | None:
 
 
 def edit_of_chosen(models: Models, edit: EditOfRows, *, is_whole: bool = False) -> Edit | None:
-    """An edit of the chosen rows, of K and V together where it `is_whole`; None where none are chosen. Of channels it
-    stays one, which the edit itself refuses."""
+    """Return an edit of the chosen rows; None if none are chosen. With `is_whole` it is of K and V together, unless
+    channels are chosen: then the rows stay as they are, and the edit's own check refuses them."""
     rows = chosen_rows(models)
     if rows is None:
         return None

@@ -153,7 +153,7 @@ def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Sequen
 
 
 def why_all_ended(models: Models) -> str:
-    """Why no step can come, and what to do; empty where a sequence goes on, or none is there."""
+    """Why no step is possible, and what to do; empty if a sequence can go on or there is none."""
     status = models.status.now
     if status is None or not status.sequences or any(info.state != "finished" for info in status.sequences):
         return ""

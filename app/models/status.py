@@ -79,7 +79,7 @@ class Status(QObject):
 
     @property
     def why_no_engine(self) -> str:
-        """Why nothing is computed any more; empty where an engine is there, or may answer again."""
+        """Why the engine cannot compute; empty if it runs, or may answer again."""
         return "the engine is gone: restart it" if self._loss == "gone" else ""
 
     @property
@@ -159,19 +159,19 @@ class Status(QObject):
         if loss != "silent":
             self._busy = ""
         self.engine_changed.emit()
-        self._tell_again()
+        self._emit_changed()
 
     def set_busy(self, words: str) -> None:
         """Note what the engine is busy with, or for the empty text that it makes progress again."""
         self._busy = words
-        self._tell_again()
+        self._emit_changed()
 
     def set_unwritten(self, why: str) -> None:
         """Note why the session's journal cannot be written, or for the empty text that it is written again."""
         self._unwritten = why
-        self._tell_again()
+        self._emit_changed()
 
-    def _tell_again(self) -> None:
+    def _emit_changed(self) -> None:
         if self._now is not None:
             self.changed.emit(self._now, self._now)
 

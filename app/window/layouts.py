@@ -50,7 +50,7 @@ WIDTHS: Mapping[str, int] = {"attention": 62}
 
 
 def layout_with(panel: str) -> str:
-    """The layout that shows a panel; of several, Inspect or else the first."""
+    """Return the layout that shows a panel; if several do, Inspect or else the first one."""
     found = [name for name, grid in GRIDS.items() if any(panel in column for row in grid for column in row)]
     found += [name for name, tabs in TABS.items() if any(panel in behind for behind in tabs.values())]
     return "inspect" if "inspect" in found else found[0]

@@ -76,8 +76,8 @@ class Typed(Protocol):
 
 
 class Palette(QDialog):
-    """Lists the actions by rank: prefix, then word start, then letters in order; a `typed` command comes first. Behind
-    actions of equal rank stand the `panels`: by name, what shows them."""
+    """Lists the matching actions by rank: prefix, then word start, then letters in order. A `typed` command comes
+    first; `panels`, given by name with the function that shows each, come after the actions of equal rank."""
 
     def __init__(
         self,

@@ -171,7 +171,7 @@ class StatusLine(Reader[Shown], QWidget):
         found, held = rates(models.timeline, models.slices, now.seq_id), models.timeline.num_bytes(now.step)
         status, is_running = models.status.now, models.status.is_running
         model = status.model if status is not None else None
-        standing = [why for why in (models.status.unwritten,) if why] + (_of_model(model) if model is not None else [])
+        lasting = [why for why in (models.status.unwritten,) if why] + (_of_model(model) if model is not None else [])
         places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
         more = [f"and {len(places) - MAX_LISTED} more places"] if len(places) > MAX_LISTED else []
         work = status.work if status is not None else None
@@ -186,8 +186,8 @@ class StatusLine(Reader[Shown], QWidget):
             if found.looking_ratio is None or is_long
             else f"looking + pictures {percent(found.looking_ratio)}",
             device=_device_words(model, models.status),
-            warnings=_warning_words(len(standing) + len(places), model),
-            listed=(*standing, *places[:MAX_LISTED], *more),
+            warnings=_warning_words(len(lasting) + len(places), model),
+            listed=(*lasting, *places[:MAX_LISTED], *more),
             work=work,
         )
 

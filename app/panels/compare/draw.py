@@ -251,7 +251,7 @@ def number(low: float, high: float, write: Callable[[float], str] = exact) -> st
 
 
 def told(matrix: Matrix, position: float, row: float, write: Callable[[float], str] = exact) -> str:
-    """The values at a point of a matrix, the exact ones unless they are to be written otherwise; empty outside."""
+    """Return the values at a point of a matrix as text, formatted by `write`; empty outside the matrix."""
     cell = matrix.cell(position, row)
     if cell is None:
         return ""

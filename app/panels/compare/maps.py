@@ -60,8 +60,8 @@ class Shown(Struct, frozen=True, eq=False, dict=True):
         return overlaid(self.a, self.b)
 
     def reading(self, point: QPointF, name: Callable[[int], str], write: Callable[[float], str] = exact) -> str:
-        """The numbers of all three at a point in positions and rows, exact unless they are to be written otherwise, and
-        where it is; empty outside."""
+        """Return the numbers of both runs and their difference at a point in positions and rows, formatted by `write`,
+        and the place; empty outside the picture."""
         cell = self.a.cell(point.x(), point.y())
         if cell is None:
             return ""

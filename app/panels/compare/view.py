@@ -302,8 +302,8 @@ class CompareView(View[CompareShown]):
     # ---- under the cursor ----------------------------------------------------------------------------------------
 
     def _tell(self, point: QPointF | None) -> None:
-        """Show the exact numbers under the cursor, else those of the selected cell; with fewer digits, and the exact
-        ones in the tool tip, where they do not fit."""
+        """Show the exact numbers under the cursor, or else those of the selected cell. If they do not fit, show fewer
+        digits, and the exact numbers in the tool tip."""
         shown = self._shown
         if point is None and shown is not None and shown.position is not None and shown.row is not None:
             point = QPointF(shown.position + 0.5, shown.row + 0.5)

@@ -201,7 +201,7 @@ class StopsView(View[Shown]):
     def _on_change(self) -> None:
         self._look()
         if not self._problem and self.line.text().strip():
-            self._put({self._marked: self.line.text().strip()})
+            self._change_texts({self._marked: self.line.text().strip()})
 
     def _on_delete(self) -> None:
         kept = tuple(stop for stop in self._models.stops.stops if stop.id != self._marked)
@@ -215,7 +215,7 @@ class StopsView(View[Shown]):
             tuple(replace(stop, is_enabled=not stop.is_enabled) if stop.id == stop_id else stop for stop in stops)
         )
 
-    def _put(self, texts: dict[int | None, str]) -> None:
+    def _change_texts(self, texts: dict[int | None, str]) -> None:
         stops = self._models.stops.stops
         self.stops_changed.emit(tuple(Stop(one.id, texts.get(one.id, one.text), one.is_enabled) for one in stops))
 
@@ -291,9 +291,9 @@ class StopsView(View[Shown]):
         last = search.matches[count - 1] if count else None
         value = search.verdicts[last].value if last is not None else ""
         num_held = len(search.matches) if search.is_done else None
-        return StopRow(stop, num_held, last, value, self._told_problem(stop) or self._why_never(stop.text))
+        return StopRow(stop, num_held, last, value, self._engine_problem(stop) or self._why_never(stop.text))
 
-    def _told_problem(self, stop: Stop) -> str:
+    def _engine_problem(self, stop: Stop) -> str:
         """The problem that the engine reports for a stop; empty if none."""
         status = self._models.status.now
         told = status.stops if status is not None else ()
