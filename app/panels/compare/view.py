@@ -89,6 +89,7 @@ class CompareView(View[CompareShown]):
         self._stack = QStackedWidget()
         self.readout = plain_label(_POINT, font_fixed())
         self._shown: Shown | None = None
+        self._starts_when_chosen = False  # once the list has been opened by `choose_opponent`
         self._build()
         self.follow(models)
 
@@ -107,6 +108,7 @@ class CompareView(View[CompareShown]):
         on_change(self.refresh, self.displays, self.opponents)
         connect_all(
             (self.button.clicked, self._on_button),
+            (self.opponents.activated, self._on_chosen),
             (self.place.clicked, self._on_place),
             (self.maps.pointed, self._tell),
             (self.maps.picked, self._on_picked),
@@ -117,12 +119,18 @@ class CompareView(View[CompareShown]):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def choose_opponent(self) -> None:
-        """Let the user choose what to compare with: open the list."""
+        """Open the list of what can be compared with: what is chosen there is compared at once."""
+        self._starts_when_chosen = True
         self.opponents.setFocus()
         self.opponents.showPopup()
 
+    def _on_chosen(self) -> None:
+        if self._starts_when_chosen:
+            self.compare()
+
     def compare(self) -> None:
         """Start a comparison with the chosen opponent, if possible."""
+        self._starts_when_chosen = False
         against = self.opponents.opponent(self)
         if against is not None:
             self.compare_with(against)

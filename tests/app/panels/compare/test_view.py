@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog
 
 from app.kit.view import COMPARE
@@ -61,6 +63,20 @@ def test_a_run_is_compared_with_the_chosen_mode_until_a_person_ends_it(desk: Com
     desk.tell(DuelEnded())
     assert desk.view.empty_text == INVITATION
     assert not desk.view.end_button.isVisible()
+
+
+def test_what_is_chosen_from_the_list_that_was_opened_for_it_is_compared_at_once(desk: CompareDesk) -> None:
+    box = desk.view.opponents
+    QTest.keyClick(box, Qt.Key.Key_Down)
+    assert not desk.engine.of(StartDuel), "walking through the closed box compares nothing"
+    desk.view._remedies[COMPARE].click()
+    entries = box.view()
+    entries.setCurrentIndex(box.model().index(box.findData(cache_choice("int8")), 0))
+    QTest.keyClick(entries, Qt.Key.Key_Return)
+    assert against(desk) == OtherRun(cache_named("int8"))
+    desk.tell(replace(samples.duel_started(), reply_to=desk.engine.id_of(StartDuel)))
+    QTest.keyClick(box, Qt.Key.Key_Down)
+    assert len(desk.engine.of(StartDuel)) == 1
 
 
 def test_a_start_that_takes_too_long_is_stopped(desk: CompareDesk) -> None:
