@@ -158,7 +158,7 @@ def stops(view: StopsView, models: Models, folder: Path) -> Steps:
     def row(number: int, column: int = 1) -> Callable[[], object]:
         return lambda: view.table.clicked.emit(view.table.model().index(number, column))
 
-    yield "begun", view.begin
+    yield "begun", view.begin_finding
     yield "typed", lambda: typed("entropy > 1")
     yield "the next", lambda: QTest.keyClick(line, Key.Key_Return)
     yield "the one before", lambda: QTest.keyClick(line, Key.Key_Return, SHIFT)
