@@ -39,6 +39,7 @@ from engine.look.wall import (
     first_position,
     has_no_size,
     held_layers,
+    held_positions,
     missing_from,
     note_of,
     rows_before,
@@ -144,6 +145,7 @@ def changed_wall(
         magnitudes=magnitudes[0],
         other_magnitudes=magnitudes[1],
         states=() if has_no_size(request) else state_pictures(past, geometry),
+        held=held_positions(held, request.num_tokens),
         took_ms=ms_since(began),
     )
     return CellUpdate(shown, places, grid.num_columns, holders_at=holders_at)

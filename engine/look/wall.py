@@ -165,7 +165,14 @@ def wall_of(
         magnitudes=magnitudes[0],
         other_magnitudes=magnitudes[1],
         states=() if has_no_size(request) else state_pictures(past, geometry),
+        held=held_positions(held, request.num_tokens),
     )
+
+
+def held_positions(held: Mapping[int, HeldRows], num_tokens: int) -> Ints | None:
+    """The first position and one past the last one of each layer, `[L, 2]`; None if all are 0 and `num_tokens`."""
+    spans = [(rows.first, rows.stop) if rows.positions is None else (0, num_tokens) for rows in held.values()]
+    return None if all(span == (0, num_tokens) for span in spans) else read_only_ints(np.array(spans))
 
 
 def first_position(held: Mapping[int, HeldRows]) -> int:

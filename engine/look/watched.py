@@ -94,7 +94,8 @@ def wall_update(
     is_pooled_alike = per_cell(request.num_tokens, request.max_columns) == size
     if not (is_pooled_alike or has_no_size(request)):
         return None
-    is_appended = piece.layers and not piece.states and piece.absent is None and all(delta.is_plain for delta in deltas)
+    has_all_rows = piece.layers and not piece.states and piece.absent is None and piece.held is None
+    is_appended = has_all_rows and all(delta.is_plain for delta in deltas)
     tells_rewritten = request.change and rewrites(cache)
     if is_appended and deltas[piece.layers[0]].written and not tells_rewritten and not has_no_size(request):
         first = deltas[piece.layers[0]].written.start // size * size

@@ -48,6 +48,8 @@ class WallSlice(EventMessage, frozen=True, eq=False):
 
     `heads[i]` is the number of kv heads of layer `layers[i]`; heads beyond it are NaN. `absent` `[L, H_kv, columns]`
     counts the positions of a column whose rows were dropped; a column without rows is NaN. None: nothing was dropped.
+    `held` `[L, 2]`: the rows of each layer are at positions `held[l, 0] … held[l, 1] - 1`, fewer than `num_tokens` in
+    a layer with a sliding window, or in an encoder-decoder. None: every layer has rows from 0 to `num_tokens - 1`.
     `holders` `[2, num_tokens]`: how many kv heads, and how many layers, hold each position; None: all of them.
     `magnitudes` are those of the tensor that is shown, `other_magnitudes` those of the other one, for the same layers;
     None if not measured. `states` are those of recurrent layers; only the present ones are shown.
@@ -71,6 +73,7 @@ class WallSlice(EventMessage, frozen=True, eq=False):
     magnitudes: Magnitudes | None = None
     other_magnitudes: Magnitudes | None = None
     states: tuple[StatePicture, ...] = ()
+    held: Ints | None = None
 
 
 class HeadSlice(EventMessage, frozen=True, eq=False):

@@ -14,6 +14,8 @@ from app.draw.ghost import Flags, Ghosts, shares
 from engine.wire.records import Ints
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
+LayerName = Callable[[int], str]
+
 
 class MatrixRow(Struct, frozen=True):
     """What a matrix row shows: a layer, a kv head (for attention a query head), and the channels `first_channel …
@@ -24,11 +26,11 @@ class MatrixRow(Struct, frozen=True):
     first_channel: int | None = None
     last_channel: int | None = None
 
-    def words(self) -> str:
+    def words(self, layer_words: LayerName = "layer {}".format) -> str:
         """`layer 3 · head 1 · channel 5`, or `ch. 4…7`; for attention with the query head only."""
         if self.first_channel is None:
-            return f"layer {self.layer} · query head {self.head}"
-        words = f"layer {self.layer} · head {self.head}"
+            return f"{layer_words(self.layer)} · query head {self.head}"
+        words = f"{layer_words(self.layer)} · head {self.head}"
         if self.last_channel == self.first_channel:
             return f"{words} · channel {self.first_channel}"
         return f"{words} · ch. {self.first_channel}…{self.last_channel}"
@@ -109,11 +111,11 @@ def _has(place: MatrixRow, channel: int | None) -> bool:
     return place.first_channel <= channel <= place.last_channel
 
 
-def matrix_of(piece: Slice) -> Matrix:
-    """The matrix of a wall, head or attention slice."""
+def matrix_of(piece: Slice, layer_label: LayerName = "L{}".format) -> Matrix:
+    """The matrix of a wall, head or attention slice; `layer_label` gives the label of a layer by its index."""
     match piece:
         case WallSlice():
-            return _of_wall(piece)
+            return _of_wall(piece, layer_label)
         case HeadSlice():
             return _of_head(piece)
         case AttentionSlice():
@@ -121,7 +123,7 @@ def matrix_of(piece: Slice) -> Matrix:
     raise TypeError(f"a {type(piece).__name__} is compared by nobody")
 
 
-def _of_wall(piece: WallSlice) -> Matrix:
+def _of_wall(piece: WallSlice, layer_label: LayerName) -> Matrix:
     """Layers below each other; in each its kv heads; in each its channels."""
     columns, rows, per_row = piece.low.shape[2], piece.low.shape[3], piece.dims_per_row
     used = [(index, layer, head) for index, layer in enumerate(piece.layers) for head in range(piece.heads[index])]
@@ -135,10 +137,23 @@ def _of_wall(piece: WallSlice) -> Matrix:
         MatrixRow(layer, head, row * per_row, (row + 1) * per_row - 1) for _, layer, head in used for row in range(rows)
     )
     borders = tuple(number * rows for number, (_, _, head) in enumerate(used) if number and head == 0)
-    absent = None if piece.absent is None else np.stack([piece.absent[index, head] for index, _, head in used])
+    absent = np.array([_absent(piece, index, head) for index, _, head in used])
     gone = _gone(absent, 0, piece.num_tokens, piece.tokens_per_column)
-    extent = 0, piece.num_tokens
-    return Matrix(low, high, *extent, piece.tokens_per_column, places, borders, _named(places), extent, gone)
+    extent, names = (0, piece.num_tokens), _named(places, layer_label)
+    return Matrix(low, high, *extent, piece.tokens_per_column, places, borders, names, extent, gone)
+
+
+def _absent(piece: WallSlice, index: int, head: int) -> Ints:
+    """How many positions of each column have no row: dropped ones, and those outside of what the layer holds."""
+    starts = np.arange(piece.low.shape[2]) * piece.tokens_per_column
+    dropped = np.zeros(len(starts), np.int64) if piece.absent is None else piece.absent[index, head]
+    if piece.held is None:
+        return dropped
+    stops = np.minimum(starts + piece.tokens_per_column, piece.num_tokens)
+    first, stop = piece.held[index]
+    num_held = np.clip(np.minimum(stops, stop) - np.maximum(starts, first), 0, None)
+    absent: Ints = np.maximum(dropped, stops - starts - num_held)
+    return absent
 
 
 def _of_head(piece: HeadSlice) -> Matrix:
@@ -171,10 +186,10 @@ def _gone(absent: Ints | None, start: int, stop: int, per_column: int) -> Ghosts
     return Ghosts(shares(absent, per_column, stop - start), start, per_column)
 
 
-def _named(places: tuple[MatrixRow, ...]) -> Callable[[int], str]:
+def _named(places: tuple[MatrixRow, ...], layer_label: LayerName) -> Callable[[int], str]:
     def name(row: int) -> str:
         """`L3·1`: the layer and kv head of a row."""
-        return f"L{places[row].layer}·{places[row].head}" if 0 <= row < len(places) else ""
+        return f"{layer_label(places[row].layer)}·{places[row].head}" if 0 <= row < len(places) else ""
 
     return name
 

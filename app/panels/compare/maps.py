@@ -24,7 +24,16 @@ from app.kit.labels import ElidedLabel
 from app.kit.pictures import magnitude_colors, signed_colors, signed_text
 from app.kit.provenance import pooling_words
 from app.kit.theme import Themed, current_theme, font_text
-from app.panels.compare.draw import Matrix, layer_limits, on_same_positions, overlaid, range_words, spans_told, told
+from app.panels.compare.draw import (
+    LayerName,
+    Matrix,
+    layer_limits,
+    on_same_positions,
+    overlaid,
+    range_words,
+    spans_told,
+    told,
+)
 from engine.wire.requests import Side
 
 Display = Literal["beside", "swap", "blink", "overlay"]
@@ -38,7 +47,7 @@ _LEFT = 40
 class Shown(Struct, frozen=True, eq=False, dict=True):
     """Three pictures of one step over the same positions, and the selected position and row. `is_signed`: whether A and
     B have signs (attention weights have none, their difference has). `subject` says what they show. From the position
-    `parting` on, the sides hold rows of different tokens."""
+    `parting` on, the sides hold rows of different tokens. `layer_words` names a layer by its index."""
 
     a: Matrix
     b: Matrix
@@ -48,6 +57,7 @@ class Shown(Struct, frozen=True, eq=False, dict=True):
     row: int | None
     subject: str = ""
     parting: int | None = None
+    layer_words: LayerName = "layer {}".format
 
     @property
     def limits(self) -> Floats:
@@ -74,7 +84,7 @@ class Shown(Struct, frozen=True, eq=False, dict=True):
         else:
             numbers = [f"{number} ({each})" if each else number for number, each in zip(numbers, spans, strict=True)]
             tokens = "(tokens)"
-        where = f"{self.a.places[cell[0]].words()} · {tokens}"
+        where = f"{self.a.places[cell[0]].words(self.layer_words)} · {tokens}"
         return f"A {numbers[0]}   B {numbers[1]}   A − B {numbers[2]}   {where}"
 
     def on_same_positions(self) -> Shown:

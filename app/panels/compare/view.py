@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import Struct
 from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QFont
@@ -20,6 +22,7 @@ from app.kit.theme import font_fixed, font_text
 from app.kit.view import COMPARE, View
 from app.models import Models
 from app.models.comparison import ComparedPair, Pictures
+from app.models.loaded import layer_label, layer_words
 from app.models.selection import Selected
 from app.models.viewport import WantedPair
 from app.panels.compare import words
@@ -256,7 +259,8 @@ class CompareView(View[CompareShown]):
 
     def _show_pictures(self, state: CompareShown) -> None:
         pictures = state.pictures
-        sides = [matrix_of(piece) for piece in (pictures.a, pictures.b, pictures.difference)] if pictures else []
+        pieces = (pictures.a, pictures.b, pictures.difference) if pictures else ()
+        sides = [matrix_of(piece, partial(layer_label, self._models)) for piece in pieces]
         has_pictures = bool(sides) and any(side.low.size for side in sides[:2])
         self._stack.setCurrentWidget(self.maps if has_pictures else self.why)
         self._shown = None
@@ -270,7 +274,8 @@ class CompareView(View[CompareShown]):
         is_signed = not isinstance(pictures.a, AttentionSlice)
         subject = words.subject(pictures.a)
         row, parting = self._row(state, sides[0]), self._models.comparison.parting_in(pictures)
-        shown = Shown(sides[0], sides[1], sides[2], is_signed, position, row, subject, parting)
+        named = partial(layer_words, self._models)
+        shown = Shown(sides[0], sides[1], sides[2], is_signed, position, row, subject, parting, named)
         self._shown = shown.on_same_positions()
         a, b = (words.caption(state.compared, side) for side in (state.compared.a, state.compared.b))
         self.maps.show_pictures(self._shown, a, b)

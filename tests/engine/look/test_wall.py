@@ -30,6 +30,7 @@ CASES = {
     "kivi, which codes rows late": ("llama", SPECS["kivi-4"]),
     "h2o, which drops rows": ("llama", SPECS["h2o"]),
     "no cache": ("llama", CacheSpec("none")),
+    "windows alone": ("mistral", CacheSpec("dynamic")),
     "windows and full layers": ("gemma3_text", CacheSpec("growing")),
     "states beside rows": ("lfm2", CacheSpec("growing")),
     "an encoder": ("t5", CacheSpec("growing")),
@@ -62,7 +63,7 @@ def drawn_anew(session: Session, request: WallRequest) -> WallSlice:
 
 def assert_same(piece: WallSlice, expected: WallSlice) -> None:
     assert (piece.request, piece.layers, piece.note) == (expected.request, expected.layers, expected.note)
-    for name in ("low", "high", "absent", "holders"):
+    for name in ("low", "high", "absent", "holders", "held"):
         found, wanted = getattr(piece, name), getattr(expected, name)
         assert (found is None) == (wanted is None), name
         if wanted is not None:
@@ -118,3 +119,21 @@ def test_only_the_last_column_of_an_earlier_wall_is_drawn(monkeypatch: pytest.Mo
     assert columns_filled(session, replace(now, num_tokens=28, previous_tokens=28), monkeypatch) == [4, 4]
     assert columns_filled(session, replace(now, tensor="values"), monkeypatch) == [28, 28]
     assert columns_filled(session, replace(now, tensor="values", max_columns=28), monkeypatch) == [28, 28]
+
+
+def test_a_wall_tells_which_positions_a_layer_holds_where_that_is_not_all() -> None:
+    assert taken(started("growing"), WallRequest(0, 28, 28, "keys", False, 7, 4)).held is None
+    session = started("an encoder")
+    count = session.sequence(0).num_tokens
+    piece = taken(session, WallRequest(0, count, count, "keys", False, 7, 4))
+    num_source = 22
+    assert piece.held is not None
+    expected = [[0, num_source] if layer.kind == "cross" else [num_source, count]
+                for layer in session.model.info.geometry.attention_layers]  # fmt: skip
+    assert piece.held.tolist() == expected
+    windows = started("windows alone")
+    piece = taken(windows, WallRequest(0, 28, 28, "keys", False, 7, 4))
+    assert piece.held is not None
+    rows = [windows.cache_of(0).rows(layer) for layer in piece.layers]
+    assert piece.held.tolist() == [[each.first, each.stop] for each in rows if each is not None]
+    assert piece.held[:, 0].min() > 0

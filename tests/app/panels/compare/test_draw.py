@@ -27,6 +27,27 @@ def test_a_wall_is_one_matrix_of_layers_heads_and_channels() -> None:
     assert matrix.positions(1) == (piece.tokens_per_column, 2 * piece.tokens_per_column - 1)
 
 
+def test_positions_that_a_layer_does_not_hold_are_no_nan() -> None:
+    """As those of an encoder-decoder: the first layer holds tokens 9 to 19, the others 0 to 8. A NaN within them stays
+    one."""
+    piece = samples.wall_slice(WallRequest(0, 20, 20, "keys", False, 5, 8))
+    assert (piece.tokens_per_column, piece.low.shape[2]) == (4, 5)
+    low = piece.low.copy()
+    low[0, :, :2] = low[1:, :, 3:] = low[0, 1, 3, 2] = np.nan
+    held = np.array([[9, 20], *[[0, 9]] * (len(piece.layers) - 1)])
+    matrix = matrix_of(replace(piece, low=low, high=low, held=held), "X{}".format)
+    rows = piece.low.shape[3]
+    first = samples.KV_HEADS * rows
+    assert np.unique(matrix.is_gone[:first], axis=0).tolist() == [[True, True, False, False, False]]
+    assert np.unique(matrix.is_gone[first:], axis=0).tolist() == [[False, False, False, True, True]]
+    assert np.argwhere(np.isnan(matrix.shown)).tolist() == [[rows + 2, 3]]
+    assert matrix.gone is not None
+    assert matrix.gone.share[0].tolist() == [1, 1, 0.25, 0, 0]
+    assert matrix.gone.share[-1].tolist() == [0, 0, 0.75, 1, 1]
+    assert matrix.names(0) == "X0·0"
+    assert matrix_of(piece).gone is None
+
+
 def test_a_head_has_channels_below_each_other_and_ends_with_its_tokens() -> None:
     piece = samples.head_slice(HeadRequest(0, 21, "keys", 1, 1, 4, 21, 6))
     matrix = matrix_of(piece)
