@@ -163,5 +163,5 @@ class CompareStepsView(View[StepsShown]):
             return
         self.numbers.setText(words.step_words(step, not state.compared.no_rows))
         self.cost.setText(words.cost_words(self._models, state.compared, step))
-        self.layers.show_cells(words.LAYER_HEADS, words.layer_cells(state.compared, step, state.layer))
+        self.layers.show_cells(words.LAYER_HEADS, words.layer_cells(self._models, state.compared, step, state.layer))
         self.top.show_cells(words.TOP_HEADS, words.top_cells(step))

@@ -10,6 +10,7 @@ from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
 from app.models import Models
 from app.models.comparison import ComparedPair, Pictures
+from app.models.loaded import layer_label
 from engine.wire.duel import DuelSide, DuelStep, FirstDifference, TokenDivergence
 from engine.wire.opponents import OtherStep
 from engine.wire.records import Candidate
@@ -208,14 +209,14 @@ def cost_words(models: Models, compared: ComparedPair, step: DuelStep) -> str:
     return "     ".join(sides)
 
 
-def layer_cells(compared: ComparedPair, step: DuelStep, selected: int) -> list[tuple[TableCell, ...]]:
+def layer_cells(models: Models, compared: ComparedPair, step: DuelStep, selected: int) -> list[tuple[TableCell, ...]]:
     """A row per layer; the selected one is coloured."""
     lines: list[tuple[TableCell, ...]] = []
     for number, layer in enumerate(compared.layers):
         role: TextRole = "selected" if layer == selected else "text"
         values = (float(array[number]) for array in (step.keys, step.values, step.attention))
         cells = (TableCell(_part(value), role, "" if value == value else "Not known of both sides") for value in values)
-        lines.append((TableCell(str(layer), role), *cells))
+        lines.append((TableCell(layer_label(models, layer).removeprefix("L"), role), *cells))
     return lines
 
 
