@@ -116,7 +116,7 @@ def test_where_the_first_line_changes_nothing_is_kept() -> None:
 def test_a_prompt_that_is_a_part_of_what_is_there_computes_its_last_token() -> None:
     session, first = begun(None, chat_of("abcdef"), GROWING)
     child = continue_with(session, first, Prompt(text="abcd"))
-    assert reuse_of(session, child) == ContinuedFrom(first, 11, 3, 4, None, (ids_of("e")[0], "e"))
+    assert reuse_of(session, child) == ContinuedFrom(first, 13, 3, 4, None, (ids_of("e")[0], "e"))
     assert session.step().sequences[0].first_position == 3
 
 
@@ -252,7 +252,7 @@ def test_a_preview_takes_nothing_and_tells_what_it_would() -> None:
     assert preview(session, PreviewPrompt(Prompt(chat=chat), 99)).reuse is None
     alone = preview(session, PreviewPrompt(Prompt(chat=Chat((Turn("system", "x"),), "", RAISES))))
     assert alone.note.endswith("(line 3: System role not supported): the turns were joined as plain text.")
-    assert alone.text == "x"
+    assert alone.text == "x\n\n"  # the gap before the answer
 
 
 def test_what_a_model_is_known_by() -> None:
