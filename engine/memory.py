@@ -7,7 +7,7 @@ import ctypes
 import gc
 import sys
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -127,10 +127,16 @@ def release_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Return the unused memory of the C heap to the system (Linux with glibc; elsewhere nothing happens)."""
     if sys.platform == "linux" and (libc := _libc()) is not None:
         libc.malloc_trim(0)
 
 
+@cache
 def _libc() -> ctypes.CDLL | None:
     """The C library, if it has malloc_trim."""
     try:

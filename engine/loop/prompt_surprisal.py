@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.loop.reporter import Reporter
+from engine.memory import trim_heap
 from engine.wire.records import StepRecord
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class SurprisalReporter:
         """Compute and report one slice; a chunk that fails is dropped, and the failure reported."""
         try:
             self._reporter.emit(session.history.surprisal.advance())
+            if not session.history.surprisal.is_waiting:
+                trim_heap()  # the logits of many tokens were in memory
         except Exception as error:
             self._reporter.reply_to = None
             self._reporter.fail(error, "surprisal")

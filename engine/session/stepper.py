@@ -15,6 +15,7 @@ from engine.errors import is_out_of_memory
 from engine.history.history import History
 from engine.history.journal import NoteCounts
 from engine.look.candidates import Sample
+from engine.memory import trim_heap
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session.ahead import LaunchedAhead, may_launch
@@ -26,12 +27,14 @@ from engine.session.observe import sequence_step
 from engine.session.observer import Observer, PendingMeasures
 from engine.session.phases import PhasedStep, Reached
 from engine.session.sampler import sample
-from engine.session.scheduler import Scheduler
+from engine.session.scheduler import Batch, Scheduler
 from engine.wire.records import NO_TIMES, CacheBytes, Phase, SequenceStep, StepRecord
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 
 # the bytes in the records of an aside session: counting them would reset the memory peak that the live session reports
 NOTHING_COUNTED = CacheBytes((), 0, 0, None)
+
+LONG_PROMPT, LONG_CHUNK_S = 1024, 1.0  # tokens, seconds: after these, unused memory is returned to the system
 
 
 class Stepper:
@@ -137,6 +140,15 @@ class Stepper:
                 raise
             return None  # this step still reports its token; the next one fails by itself and says how much is missing
 
+    def _trim_heap(self, batch: Batch, took_s: float) -> None:
+        """Return memory to the system after a long chunk, and at the end of a long prompt: the C heap keeps what the
+        products of large matrices leave behind, more than a gigabyte at 4,096 tokens of a large model. After short
+        chunks the pages would be needed again at once, and taking them anew costs more."""
+        sequences = [work.live.sequence for work in batch.work]
+        has_ended = any(len(each.token_ids) >= LONG_PROMPT and not each.is_prefilling for each in sequences)
+        if has_ended or took_s > LONG_CHUNK_S:
+            trim_heap()
+
     def _phased_step(self, clock: StepClock, reached: Reached) -> PhasedStep:
         num_layers = self._model.info.geometry.num_blocks
         return PhasedStep(self._history.next_step, num_layers, self._text_of, clock, reached)
@@ -152,6 +164,7 @@ class Stepper:
     ) -> StepRecord:
         """Do one unit of work and return its record. If `is_late` the record has no measurements yet."""
         self._clock = None
+        began = time.perf_counter()
         if planned is None:
             self._scheduler.check_has_work()
         before, noted = self._live.restore_points(), self._history.journal.note_counts()
@@ -210,6 +223,8 @@ class Stepper:
             for work in batch.work:
                 work.live.cache.release_undo()
         self._scheduler.preempted.clear()
+        if batch.phase == "prefill" and self._model.device.type == "cpu":
+            self._trim_heap(batch, time.perf_counter() - began)
         self._clock = clock
         if is_late:
             self._observer.complete_later(record, measuring, clock)
