@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.loop.reporter import Reporter
-from engine.memory import trim_heap
 from engine.wire.records import StepRecord
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ class SurprisalReporter:
 
     def advance(self, session: Session) -> None:
         """Compute and report one slice; a chunk that fails is dropped, and the failure reported."""
+        from engine.memory import trim_heap  # with torch, which the loop must not import before a model is loaded
+
         try:
             self._reporter.emit(session.history.surprisal.advance())
             if not session.history.surprisal.is_waiting:

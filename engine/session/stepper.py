@@ -219,12 +219,12 @@ class Stepper:
             finally:
                 self._undo(before, noted)
             raise
-        with suppress(MemoryError):  # the step is done: undo data that cannot be released now goes with the next step
+        with suppress(MemoryError):  # the step is done: what cannot be released now is released with a later step
             for work in batch.work:
                 work.live.cache.release_undo()
+            if batch.phase == "prefill" and self._model.device.type == "cpu":
+                self._trim_heap(batch, time.perf_counter() - began)
         self._scheduler.preempted.clear()
-        if batch.phase == "prefill" and self._model.device.type == "cpu":
-            self._trim_heap(batch, time.perf_counter() - began)
         self._clock = clock
         if is_late:
             self._observer.complete_later(record, measuring, clock)
