@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from app.draw.colormap import Floats
 from engine.wire.records import Ints
+from engine.wire.slices import WallSlice
 
 Pixels = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
@@ -44,6 +45,18 @@ def shares(absent: Ints, per_column: int, num_positions: int) -> Floats:
     if room.size:
         room[-1] = max(1, num_positions - (room.size - 1) * per_column)
     return np.minimum(absent / room, 1.0).astype(np.float32)
+
+
+def outside_held(piece: WallSlice) -> Ints:
+    """How many positions of each column a layer does not hold, `[L, columns]`: those that left its window, or that
+    belong to the other group of an encoder-decoder. Positions that a rule dropped are in `piece.absent` instead."""
+    starts = np.arange(piece.low.shape[2]) * piece.tokens_per_column
+    stops = np.minimum(starts + piece.tokens_per_column, piece.num_tokens)
+    if piece.held is None:
+        return np.zeros((len(piece.layers), len(starts)), np.int64)
+    num_held = np.minimum(stops, piece.held[:, 1:]) - np.maximum(starts, piece.held[:, :1])
+    outside: Ints = stops - starts - np.maximum(num_held, 0)
+    return outside
 
 
 def lines(height: int, width: int, left: int, top: int, pitch: int) -> Flags:

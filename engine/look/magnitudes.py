@@ -111,7 +111,7 @@ def num_final(past: RowsAt, layer: int, tensor: TensorName, rows: HeldRows) -> i
 
 class RowMagnitudes:
     """The histograms of one sequence's cache, each computed when it is first needed, and extended as rows come; and
-    the last `wall` drawn of rows that are written once.
+    the last `wall` drawn of it.
 
     To be discarded when counted rows may have been overwritten: after going back, or a failed step.
     """

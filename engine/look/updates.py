@@ -36,7 +36,6 @@ from engine.look.tile_statistics import TileStatistics
 from engine.look.wall import (
     BothMagnitudes,
     WallGrid,
-    first_position,
     has_no_size,
     held_layers,
     held_positions,
@@ -136,7 +135,6 @@ def changed_wall(
         request=request,
         low=read_only_floats(low),
         high=read_only_floats(high),
-        first_position=first_position(held),
         num_tokens=request.num_tokens,
         tokens_per_column=grid.per_column,
         note=note_of(held, request, past, geometry),

@@ -127,7 +127,7 @@ def fill(
     elif other is not None and are_columns_shared(other, cells.grid, held, request, past):
         first = min(other.num_tokens, request.num_tokens) // cells.grid.per_column
         cells.low[:, :, :first], cells.high[:, :, :first] = other.low[:, :, :first], other.high[:, :, :first]
-        fill_from_column(cells, held, request, first)
+        fill_rows(cells, held, request, first)
     else:
         fill_rows(cells, held, request)
     if past.half is not None and cells.grid.num_columns:
@@ -154,7 +154,6 @@ def wall_of(
         heads=tuple(tensor.shape[1] for tensor in tensors),
         low=read_only_floats(cells.low),
         high=read_only_floats(cells.high),
-        first_position=first_position(held),
         num_tokens=request.num_tokens,
         tokens_per_column=cells.grid.per_column,
         dims_per_row=cells.grid.per_row,
@@ -175,13 +174,9 @@ def held_positions(held: Mapping[int, HeldRows], num_tokens: int) -> Ints | None
     return None if all(span == (0, num_tokens) for span in spans) else read_only_ints(np.array(spans))
 
 
-def first_position(held: Mapping[int, HeldRows]) -> int:
-    """The first position that any layer holds."""
-    return min((rows.first for rows in held.values()), default=0)
-
-
-def fill_rows(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest) -> None:
-    """Write the extremes of all rows into the cells, and how many rows are missing."""
+def fill_rows(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest, first_column: int = 0) -> None:
+    """Write the extremes of all rows into the cells, and how many rows are missing; of rows with consecutive positions
+    only those in `first_column` and in later columns."""
     grid, low, high, absent = cells.grid, cells.low, cells.high, cells.absent
     runs: list[tuple[int, torch.Tensor, int]] = []
     for n, rows in enumerate(held.values()):
@@ -191,37 +186,30 @@ def fill_rows(cells: WallCells, held: Mapping[int, HeldRows], request: WallReque
             place = (n, slice(0, tensor.shape[1]), slice(None), slice(0, found.low.shape[2]))
             low[place], high[place] = found.low, found.high
             absent[place[:3]] = missing_from(found.held, np.arange(grid.num_columns), request, grid)
-        elif tensor.shape[2]:
-            runs.append((n, tensor[0], rows.first))
+            continue
+        first = max(rows.first, first_column * grid.per_column)
+        if first < rows.stop:
+            runs.append((n, tensor[0, :, first - rows.first :], first))
     fill_cells(low, high, runs, grid.per_column, grid.per_row)
-
-
-def keeps_columns(held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt) -> bool:
-    """Whether a column of the wall never changes once all its rows are written: no row is rewritten or dropped."""
-    are_whole = all(rows.positions is None and not rows.first for rows in held.values())
-    return are_whole and not request.change and past.half is None and past.is_known and writes_rows_once(past.cache)
 
 
 def are_columns_shared(
     other: WallSlice, grid: WallGrid, held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt
 ) -> bool:
-    """Whether all columns that are complete in both walls, `other` and the one of `request`, are the same."""
+    """Whether all columns that are complete in both walls, `other` and the one of `request`, are the same: each row is
+    written once and never dropped, and the cells are of the same size."""
     before = other.request
     at_this_step = replace_struct(before, num_tokens=request.num_tokens, previous_tokens=request.previous_tokens)
     return (
         at_this_step == request
         and other.layers == tuple(held)
         and (other.tokens_per_column, other.dims_per_row) == (grid.per_column, grid.per_row)
-        and keeps_columns(held, request, past)
+        and other.absent is None
+        and past.half is None
+        and past.is_known
+        and writes_rows_once(past.cache)
+        and all(rows.positions is None and not rows.first for rows in held.values())
     )
-
-
-def fill_from_column(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest, first: int) -> None:
-    """Fill the cells of column `first` and of all later ones."""
-    grid, start = cells.grid, first * cells.grid.per_column
-    tensors = [chosen(rows, request.tensor)[0, :, start:] for rows in held.values()]
-    runs = [(n, tensor, start) for n, tensor in enumerate(tensors) if tensor.shape[1]]
-    fill_cells(cells.low, cells.high, runs, grid.per_column, grid.per_row)
 
 
 def fill_absent(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest) -> None:

@@ -10,7 +10,7 @@ from engine.errors import InputError
 from engine.history.history import History
 from engine.look.magnitudes import SessionMagnitudes
 from engine.look.outliers import outliers_slice
-from engine.look.rows_at import HalfWritten, RowsAt, writes_rows_once
+from engine.look.rows_at import HalfWritten, RowsAt
 from engine.look.slices import attention_slice, checked, head_slice, row_slice, table_slice
 from engine.look.wall import has_no_size, wall_slice
 from engine.model.loader import LoadedModel
@@ -107,9 +107,8 @@ class SliceReader:
         if has_no_size(request):
             return wall_slice(request, rows, self._geometry, ranges)
         known = magnitudes.of_cache(request.seq_id, rows.cache)
-        piece = wall_slice(request, rows, self._geometry, ranges, known.wall)
-        known.wall = piece if piece.absent is None and not request.change and writes_rows_once(rows.cache) else None
-        return piece
+        known.wall = wall_slice(request, rows, self._geometry, ranges, known.wall)
+        return known.wall
 
     def _table(self, request: TableRequest, visible: VisibleSequence) -> Slice:
         if visible.has_tables:

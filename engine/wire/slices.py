@@ -62,7 +62,6 @@ class WallSlice(EventMessage, frozen=True, eq=False):
     heads: tuple[int, ...]
     low: Floats
     high: Floats
-    first_position: int
     num_tokens: int
     tokens_per_column: int
     dims_per_row: int

@@ -67,7 +67,8 @@ def feed_encoder(models: Models) -> None:
         low, high = samples.wall_slice(piece.request).low.copy(), samples.wall_slice(piece.request).high.copy()
         for picture in (low, high):
             picture[:3, :, :SOURCE] = picture[3:, :, SOURCE:] = np.nan
-        models.slices.put(replace(samples.wall_slice(piece.request), low=low, high=high))
+        held = np.array([[SOURCE, piece.num_tokens]] * 3 + [[0, SOURCE]] * (len(piece.layers) - 3))
+        models.slices.put(replace(samples.wall_slice(piece.request), low=low, high=high, held=held))
 
 
 def hybrid_models() -> Models:

@@ -218,7 +218,7 @@ def wall_slice(request: WallRequest) -> WallSlice:
     salt = (7 if request.tensor == "values" else 0) + (31 if request.change else 0)
     low, high = _wall(columns, rows, salt)
     return WallSlice(
-        request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, high, 0,
+        request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, high,
         request.num_tokens, per_column, per_row, "", 1.5, magnitudes=magnitudes(),
     )  # fmt: skip
 

@@ -131,7 +131,6 @@ def wall_slices(models: Models, num_tokens: int, count: int) -> list[WallSlice]:
             (KV_HEADS,) * LAYERS,
             low := rng.normal(size=shape).astype(np.float32),
             low + 1,
-            0,
             num_tokens,
             per_column,
             per_row,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from app.draw.colormap import Floats, larger, robust_limit
 from app.draw.format import brief, exact
-from app.draw.ghost import Flags, Ghosts, shares
+from app.draw.ghost import Flags, Ghosts, outside_held, shares
 from engine.wire.records import Ints
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
@@ -137,23 +137,13 @@ def _of_wall(piece: WallSlice, layer_label: LayerName) -> Matrix:
         MatrixRow(layer, head, row * per_row, (row + 1) * per_row - 1) for _, layer, head in used for row in range(rows)
     )
     borders = tuple(number * rows for number, (_, _, head) in enumerate(used) if number and head == 0)
-    absent = np.array([_absent(piece, index, head) for index, _, head in used])
+    absent = np.broadcast_to(outside_held(piece)[:, None], piece.low.shape[:3])
+    if piece.absent is not None:
+        absent = np.maximum(absent, piece.absent)
+    absent = np.array([absent[index, head] for index, _, head in used])
     gone = _gone(absent, 0, piece.num_tokens, piece.tokens_per_column)
     extent, names = (0, piece.num_tokens), _named(places, layer_label)
     return Matrix(low, high, *extent, piece.tokens_per_column, places, borders, names, extent, gone)
-
-
-def _absent(piece: WallSlice, index: int, head: int) -> Ints:
-    """How many positions of each column have no row: dropped ones, and those outside of what the layer holds."""
-    starts = np.arange(piece.low.shape[2]) * piece.tokens_per_column
-    dropped = np.zeros(len(starts), np.int64) if piece.absent is None else piece.absent[index, head]
-    if piece.held is None:
-        return dropped
-    stops = np.minimum(starts + piece.tokens_per_column, piece.num_tokens)
-    first, stop = piece.held[index]
-    num_held = np.clip(np.minimum(stops, stop) - np.maximum(starts, first), 0, None)
-    absent: Ints = np.maximum(dropped, stops - starts - num_held)
-    return absent
 
 
 def _of_head(piece: HeadSlice) -> Matrix:

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from app.draw.colormap import ColorTable, Floats, larger, packed, signed_index
-from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, shares
+from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, outside_held, shares
 from app.draw.resample import cell_at, cell_span, first_cells, resample, source_cells
 from app.panels.wall.magnitudes import FAR
 from engine.wire.slices import WallSlice
@@ -27,18 +27,14 @@ _FOLD_COST = 0.9
 class WallRow(Struct, frozen=True):
     """One layer of the wall. A layer without thumbnails shows its `note`.
 
-    `dims` is the width of its rows, `drops_old` whether its first positions are dropped (a sliding window), and `held`
-    the positions with rows, if not all: cells outside of these are empty, which is not the same as NaN. `name` is its
-    label; None: its number. Its thumbnails are numbered from `first_head` on: those of states follow the heads with
-    rows.
+    `dims` is the width of its rows; None if it is not known. `name` is its label; None: its number. Its thumbnails are
+    numbered from `first_head` on: those of states follow the heads with rows.
     """
 
     layer: int
     num_heads: int
     note: str = ""
     dims: int | None = None
-    drops_old: bool = False
-    held: tuple[int, int] | None = None
     name: str | None = None
     first_head: int = 0
 
@@ -116,7 +112,8 @@ def arrange(rows: Sequence[WallRow], width: int, height: int, margins: Margins) 
 
 
 def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flags]:
-    """`[L, H_kv, columns, rows]`: each cell's value farthest from zero, and which cells are empty."""
+    """`[L, H_kv, columns, rows]`: each cell's value farthest from zero, and which cells are empty because the layer has
+    no rows there. These are NaN as well, but no computation failed."""
     is_pooled = piece.tokens_per_column > 1 or piece.dims_per_row > 1
     values = larger(piece.low, piece.high) if is_pooled else piece.low
     absent = np.zeros(values.shape, dtype=np.bool_)
@@ -125,14 +122,7 @@ def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flag
         row = known.get(layer, WallRow(layer, piece.heads[index]))
         if row.dims is not None:
             absent[index, :, :, -(-row.dims // piece.dims_per_row) :] = True
-        num_gone = piece.first_position // piece.tokens_per_column
-        if row.drops_old:
-            empty = np.isnan(values[index, : piece.heads[index]]).all(axis=(0, 2))
-            num_gone = int(np.argmin(empty)) if not empty.all() else 0
-        absent[index, :, :num_gone] = True
-        if row.held is not None:
-            absent[index, :, : row.held[0] // piece.tokens_per_column] = True
-            absent[index, :, -(-row.held[1] // piece.tokens_per_column) :] = True
+    absent |= (shares(outside_held(piece), piece.tokens_per_column, piece.num_tokens) >= 1)[:, None, :, None]
     if piece.absent is not None:
         absent |= (ghost_shares(piece) >= 1)[..., None]
     return values, absent

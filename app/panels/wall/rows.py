@@ -30,7 +30,7 @@ def wall_rows(models: Models, piece: WallSlice | None) -> tuple[WallRow, ...]:
     rows = [row for layer in geometry.layers for row in layer_rows(layer, held, tensor, counts[layer.index])]
     if not geometry.has_encoder:
         return tuple(rows)
-    return tuple(grouped(rows, geometry, num_source(models), piece.num_tokens if piece is not None else 0))
+    return tuple(grouped(rows, geometry, num_source(models)))
 
 
 def layer_rows(layer: LayerGeometry, held: dict[int, int] | None, tensor: str, num_states: int) -> Iterator[WallRow]:
@@ -49,7 +49,7 @@ def _row(layer: LayerGeometry, held: dict[int, int] | None, tensor: str) -> Wall
     if not num_heads:
         return WallRow(layer.index, 0, "holds no K and V now")
     dims = layer.key_dim if tensor == "keys" else layer.value_dim
-    return WallRow(layer.index, num_heads, "", dims or None, layer.window is not None)
+    return WallRow(layer.index, num_heads, "", dims or None)
 
 
 def _why_empty(layer: LayerGeometry, *, is_asked: bool) -> str:
@@ -62,9 +62,8 @@ def _why_empty(layer: LayerGeometry, *, is_asked: bool) -> str:
     return "no attention, no K and V"
 
 
-def grouped(rows: list[WallRow], geometry: CacheGeometry, num_source: int, num_tokens: int) -> Iterator[WallRow]:
+def grouped(rows: list[WallRow], geometry: CacheGeometry, num_source: int) -> Iterator[WallRow]:
     """The layers of an encoder-decoder in two groups with titles; the encoder read `num_source` tokens."""
-    spans = {False: (num_source, num_tokens), True: (0, num_source)}
     titles = {
         False: "self-attention · a row more with every token of the decoder",
         True: f"cross-attention · {num_source:,} rows of what the encoder read, written once" if num_source
@@ -74,4 +73,4 @@ def grouped(rows: list[WallRow], geometry: CacheGeometry, num_source: int, num_t
         is_cross = geometry.layers[row.layer].kind == "cross"
         if row.layer in (0, geometry.num_blocks):
             yield WallRow(GROUP - is_cross, 0, titles[is_cross], name="")
-        yield replace(row, held=spans[is_cross], name=layer_label(geometry, row.layer))
+        yield replace(row, name=layer_label(geometry, row.layer))

@@ -27,7 +27,7 @@ def wall_slice(values: np.ndarray, absent: np.ndarray | None, per_column: int = 
     values = values.astype(np.float32)
     return WallSlice(
         WallRequest(0, tokens, 0, "keys", False, columns, rows), "live cache", "float32", tuple(range(layers)),
-        (heads,) * layers, values, values, 0, tokens, per_column, 1, "", 0.0, absent,
+        (heads,) * layers, values, values, tokens, per_column, 1, "", 0.0, absent,
     )  # fmt: skip
 
 

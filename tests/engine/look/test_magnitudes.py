@@ -120,44 +120,42 @@ def test_kept_up_step_by_step_it_is_as_if_counted_anew(architecture: str, spec: 
             np.testing.assert_allclose(kept, told(wall(session, 8, 4, tensor)), rtol=1e-6)
 
 
+def counted_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The runs of rows `start, stop` that are counted from now on, one for each layer and tensor."""
+    runs: list[tuple[int, int]] = []
+
+    def spied(items, num_tokens):  # type: ignore[no-untyped-def]
+        runs.extend((start, tensor.shape[2]) for _, _, tensor, start in items)
+        return counted(items, num_tokens)
+
+    monkeypatch.setattr("engine.look.magnitudes.counted", spied)
+    return runs
+
+
 @pytest.mark.parametrize("name", ["growing", "paged", "int8", "paged-int8", "paged-fp8"])
 def test_new_rows_alone_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every mode that writes a row once, coded or not."""
     session = started(PRESETS[name].spec)
     session.force(0, (5, 6, 7, 8))
     wall(session, 8, 4)
-    sizes: list[int] = []
-    whole = counted
-
-    def spied(items, past):  # type: ignore[no-untyped-def]
-        sizes.extend(tensor.shape[2] - start for _, _, tensor, start in items)
-        return whole(items, past)
-
-    monkeypatch.setattr("engine.look.magnitudes.counted", spied)
+    runs = counted_runs(monkeypatch)
     for _ in range(3):
         session.step()
     wall(session, 8, 4)
-    assert sizes == [3] * 4  # K and V of two layers
+    assert runs == [(24, 27)] * 4  # K and V of two layers
     wall(session, 20, 2)
-    assert sizes == [3] * 4  # K and V of two layers
+    assert runs == [(24, 27)] * 4
 
 
 @pytest.mark.parametrize("name", ["growing", "paged", "static"])
 def test_of_an_earlier_step_only_the_rows_between_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     session = started(PRESETS[name].spec if name != "static" else CacheSpec("static", max_length=40))
     wall(session, 8, 4)
-    sizes: list[int] = []
-    whole = counted
-
-    def spied(items, past):  # type: ignore[no-untyped-def]
-        sizes.extend(tensor.shape[2] - start for _, _, tensor, start in items)
-        return whole(items, past)
-
-    monkeypatch.setattr("engine.look.magnitudes.counted", spied)
-    for tokens, looked_at in ((23, 1), (20, 3), (22, 2), (24, 0), (5, 5), (6, 1)):
-        sizes.clear()
+    runs = counted_runs(monkeypatch)
+    for tokens, num_counted in ((23, 1), (20, 3), (22, 2), (24, 0), (5, 5), (6, 1)):
+        runs.clear()
         wall(session, 8, 4, tokens=tokens)
-        assert sizes == [looked_at] * 4 * bool(looked_at), tokens  # K and V of two layers
+        assert [stop - start for start, stop in runs] == [num_counted] * 4 * bool(num_counted), tokens  # K, V; 2 layers
 
 
 def test_rows_taken_out_of_a_count_leave_that_of_the_others() -> None:
@@ -176,18 +174,11 @@ def starts_after_a_step(spec: CacheSpec, monkeypatch: pytest.MonkeyPatch) -> tup
     """From which row on each layer is counted for a wall of K when one step has passed, and how many rows there are."""
     session = started(spec)
     wall(session, 8, 4)
-    starts: list[int] = []
-    whole = counted
-
-    def spied(items, past):  # type: ignore[no-untyped-def]
-        starts.extend(start for *_, start in items)
-        return whole(items, past)
-
-    monkeypatch.setattr("engine.look.magnitudes.counted", spied)
+    runs = counted_runs(monkeypatch)
     session.force(0, (5,))
     session.step()
     wall(session, 8, 4)
-    return starts, session.cache_of(0).num_tokens
+    return [start for start, _ in runs], session.cache_of(0).num_tokens
 
 
 @pytest.mark.parametrize("name", ["h2o", "none", "transformers-quantized"])

@@ -25,12 +25,12 @@ def rows(layers: int, heads: int) -> tuple[WallRow, ...]:
     return tuple(WallRow(layer, heads) for layer in range(layers))
 
 
-def slice_of(values: np.ndarray, per_column: int = 1, per_row: int = 1, first: int = 0) -> WallSlice:
+def slice_of(values: np.ndarray, per_column: int = 1, per_row: int = 1) -> WallSlice:
     layers, heads, columns, _ = values.shape
     request = WallRequest(0, columns * per_column, 0, "keys", False, columns, values.shape[3])
     values = values.astype(np.float32)
     return WallSlice(
-        request, "live cache", "float32", tuple(range(layers)), (heads,) * layers, values, values, first,
+        request, "live cache", "float32", tuple(range(layers)), (heads,) * layers, values, values,
         columns * per_column, per_column, per_row, "", 0.0,
     )  # fmt: skip
 
@@ -191,11 +191,11 @@ def test_an_outlier_survives_a_picture_larger_than_its_place() -> None:
 def test_a_nan_is_loud_and_an_absent_cell_is_clear() -> None:
     values = np.zeros((2, 1, 8, 4))
     values[0, 0, 5, 1] = np.nan
-    values[1, 0, :3] = np.nan  # dropped by the window
+    values[1, 0, :3] = np.nan  # have left the window
     values[1, 0, :, 3] = np.nan  # this layer's rows are shorter
-    wall_rows = (WallRow(0, 1, dims=4), WallRow(1, 1, dims=3, drops_old=True))
+    wall_rows = (WallRow(0, 1, dims=4), WallRow(1, 1, dims=3))
     layout = draw.arrange(wall_rows, 200, 80, MARGINS)
-    piece = slice_of(values)
+    piece = replace(slice_of(values), held=np.array([[0, 8], [3, 8]]))
     _, absent = draw.cell_values(piece, wall_rows)
     assert not absent[0].any()
     assert absent[1, 0, :3].all()
@@ -209,10 +209,11 @@ def test_a_nan_is_loud_and_an_absent_cell_is_clear() -> None:
     assert (loud[:, 0] < first.y + first.height).all()
 
 
-def test_a_layer_full_of_nan_in_a_window_is_loud_not_clear() -> None:
-    piece = slice_of(np.full((1, 1, 6, 2), np.nan))
-    _, absent = draw.cell_values(piece, (WallRow(0, 1, dims=2, drops_old=True),))
-    assert not absent.any()
+def test_a_nan_in_every_channel_of_the_oldest_row_in_a_window_is_loud_not_clear() -> None:
+    values = np.zeros((1, 1, 6, 2))
+    values[0, 0, :4] = np.nan  # of these the first two have left the window
+    _, absent = draw.cell_values(replace(slice_of(values), held=np.array([[2, 6]])), (WallRow(0, 1, dims=2),))
+    assert absent[0, 0].tolist() == [[True, True]] * 2 + [[False, False]] * 4
 
 
 def told(*limits: float, largest: tuple[float, ...] = (), clipped: float = 0.0) -> Magnitudes:
@@ -292,10 +293,6 @@ def test_outside_the_positions_that_a_layer_holds_its_cells_are_empty() -> None:
     """Cells of two positions: one that is held in part is a cell of numbers at either end."""
     piece = slice_of(np.ones((1, 1, 6, 2)), per_column=2)
     for held, empty in (((4, 12), [0, 1]), ((0, 5), [3, 4, 5]), ((3, 9), [0, 5]), ((0, 12), [])):
-        _, absent = draw.cell_values(piece, (replace_row(held),))
+        _, absent = draw.cell_values(replace(piece, held=np.array([held])), rows(1, 1))
         assert np.flatnonzero(absent[0, 0].all(axis=1)).tolist() == empty
         assert np.flatnonzero(absent[0, 0].any(axis=1)).tolist() == empty
-
-
-def replace_row(held: tuple[int, int]) -> WallRow:
-    return WallRow(0, 1, held=held)

@@ -103,7 +103,7 @@ def test_a_wall_whose_rows_come_back_has_its_picture_again(models: Models, show:
     assert not wall._canvas.image.isNull()
     rows = wall._canvas._rows
     wall._canvas.set_rows(
-        tuple(WallRow(row.layer, row.num_heads, drops_old=True) for row in rows)
+        tuple(WallRow(row.layer, row.num_heads, "the model is on its way") for row in rows)
     )  # as while a model is on its way
     assert wall._canvas._rows == rows
     assert not wall._canvas.image.isNull()
