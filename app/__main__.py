@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def main(argv: list[str] | None = None) -> int:
     """Run the program; returns the exit status for the shell."""
     # All objects that imports and start create live as long as the program, so collecting garbage among them is wasted
-    # work: a twentieth of the start's time. The window enables collection again.
+    # work: a twentieth of the start's time. The window collects by itself once it stands (`engine.garbage`).
     gc.disable()
     try:
         return _main(sys.argv[1:] if argv is None else argv)

@@ -7,16 +7,18 @@ import logging
 import os
 import signal
 import sys
-import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
+from PySide6 import QtCore, QtGui, QtWidgets
 from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QApplication
 
 from app.control.clock import TickClock
+from app.control.garbage import GarbageTimer
 from app.control.recovering import Recovering
 from app.kit.changes import connect_all
 from app.kit.theme import load_fonts
@@ -49,6 +51,8 @@ class Program(QObject):
         self.shell = Shell(app, self._settings, self._engine.send, self._engine.drain)
         self._clock = TickClock(self.shell.controller, self)
         self._engine.listen(self._clock.ring)
+        self._garbage = GarbageTimer(self)
+        self._imports = _import_pictures()
         self._has_started = False
         self._journals = JournalFolder(arguments.sessions or sessions_path())
         self._recovering = Recovering(
@@ -103,7 +107,9 @@ class Program(QObject):
     def end(self) -> bool:
         """Stop everything that runs; returns whether the engine ended in time."""
         self._clock.stop()
-        return self._engine.close(ENGINE_END_S)
+        has_ended = self._engine.close(ENGINE_END_S)
+        self._garbage.stop()
+        return has_ended
 
     @property
     def exit_status(self) -> int:
@@ -115,11 +121,18 @@ class Program(QObject):
             self._beginning.start_engine()
             self._show_engine()
             self._clock.start()
-            threading.Thread(target=_import_pictures, name="pictures", daemon=True).start()
+            self._import_next()
             if self._tour is not None:
                 self._tour.start()
             else:
                 self._recovering.look()
+
+    def _import_next(self) -> None:
+        """Import a piece of what the first heat map needs, and the next one when no event waits."""
+        if next(self._imports, None) is not None:
+            QTimer.singleShot(0, self._import_next)
+        else:
+            self._garbage.start()
 
     def _restart_engine(self, choice: str) -> None:
         """Start another engine with the same model and replay the steps in it. `choice` (thread, process, auto) is
@@ -176,15 +189,18 @@ class Program(QObject):
             self._tour.fail(text)
 
 
-def _import_pictures() -> None:
-    """Import what the first heat map needs, in a thread while the engine imports torch, so that the window need not
-    wait."""
+def _import_pictures() -> Iterator[str]:
+    """Import what the first heat map needs while the engine imports torch, in pieces that do not block the window for
+    long. Not in a thread: PySide makes a class when it is first named, and crashes where two threads name one."""
+    for module in (QtCore, QtGui, QtWidgets):  # pyqtgraph names all of their classes
+        for name in dir(module):
+            getattr(module, name)
+        yield module.__name__
     import app.kit.heatmap_image  # noqa: F401
 
     # The libraries' own objects, some 90,000, live until the end. Frozen, they are left out of full collections, which
     # would otherwise block the window for three frames.
     gc.freeze()
-    gc.enable()  # the entry point disabled it
 
 
 def run(arguments: Arguments) -> int:

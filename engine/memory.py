@@ -4,7 +4,6 @@ large allocations."""
 from __future__ import annotations
 
 import ctypes
-import gc
 import sys
 from collections.abc import Sequence
 from functools import cache, cached_property
@@ -16,6 +15,7 @@ import psutil
 import torch
 
 from engine.errors import InputError
+from engine.garbage import garbage
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.bytes import Fill, predict
 from engine.predict.capacity import context_length, reserved_length
@@ -122,7 +122,7 @@ def _resident(reset_peak: bool) -> Held | None:
 
 def release_memory(device: torch.device) -> None:
     """Free unreferenced objects, and return unused memory to the system."""
-    gc.collect()
+    garbage.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif device.type == "mps":

@@ -10,8 +10,9 @@ from pathlib import Path
 import engine
 
 ROOT = Path(__file__).resolve().parents[1]
-# what it says and hears, what a cache mode is, what it will take, what files of sessions hold, and how to be a client
-SEEN = {"client", "errors", "files", "geometry", "max", "predict", "saved", "spec", "wire"}
+# what it says and hears, what a cache mode is, what it will take, what files of sessions hold, how to be a client, and
+# who collects garbage
+SEEN = {"client", "errors", "files", "garbage", "geometry", "max", "predict", "saved", "spec", "wire"}
 MOST_LINES, MOST_METHODS = 350, 40
 # what tests are about that are of no module: the first words of their files
 TOPICS = {

@@ -56,13 +56,15 @@ def _import_libraries() -> None:
     """Import torch and transformers without garbage collection, and exclude their objects from it afterwards. These are
     some 350,000 and stay for good: collections during the import take a seventh of its time, and a later full
     collection that visits them all would delay a step by 0.2 s."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         import engine.model.loader  # noqa: F401
 
         gc.freeze()
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 def found_models() -> tuple[LocalModel, ...]:

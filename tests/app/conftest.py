@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -13,10 +14,22 @@ from app.kit.theme import DARK, apply_theme, current_theme, load_fonts
 from app.models import Models
 from app.shell import Shell
 from app.start.settings import Settings
+from engine.garbage import garbage
 from tests.app.fake_engine import FakeEngine
 
 # What the offscreen platform says of itself.
 EXPECTED = ("does not support", "propagateSizeHints")
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage_is_collected_in_a_test() -> Iterator[None]:
+    """A widget that a test left may not be deleted while Qt walks all of them, nor in another thread."""
+    if garbage.is_owned:  # by a window that lives through several tests
+        yield
+        return
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

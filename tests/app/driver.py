@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from PySide6.QtWidgets import QApplication
 
+from app.control.garbage import GarbageTimer
 from app.kit.theme import load_fonts
 from app.shell import Shell
 from app.start.settings import Settings
@@ -27,6 +28,8 @@ class Driver:
         load_fonts()
         settings = Settings(theme="dark", prompt=prompt) if prompt else Settings(theme="dark")
         self.loop = ThreadClient()
+        self._garbage = GarbageTimer()
+        self._garbage.start()
         app.setStyleSheet("")  # as at a start: the shell sets it once the window is built
         self.shell = Shell(app, settings, self.loop.send, self.loop.drain)
         self.models, self.window, self.controller = self.shell.models, self.shell.window, self.shell.controller
@@ -81,6 +84,7 @@ class Driver:
     def close(self) -> None:
         """End the engine, then the window."""
         assert self.loop.close(20), "the engine did not end"
+        self._garbage.stop()
         sweep(self.shell)
 
 

@@ -23,6 +23,7 @@ from app.kit.theme import current_theme
 from app.main import Program
 from app.start.arguments import Arguments, parse
 from app.start.settings import Settings
+from engine.garbage import garbage
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, entries_of
 from engine.spec.cache import CacheSpec
@@ -85,7 +86,7 @@ def begun(
 ) -> Iterator[Callable[..., tuple[Program, NoEngine]]]:
     """A program with these settings and arguments, whose window was painted."""
     monkeypatch.setattr(beginning, "Engine", NoEngine)
-    monkeypatch.setattr(program, "_import_pictures", lambda: None)
+    monkeypatch.setattr(program, "_import_pictures", lambda: iter(()))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     made: list[Program] = []
 
@@ -104,6 +105,7 @@ def begun(
 
     yield begin
     for one in made:
+        one._garbage.stop()
         sweep(one.shell)
 
 
@@ -280,42 +282,25 @@ def test_the_entry_looks_before_qt_is_touched(
     assert len(ran) == 4
 
 
-def test_nothing_is_collected_until_the_window_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    collects = [gc.isenabled()]
+def test_garbage_waits_for_the_window_and_is_then_its_own(
+    begun: Callable[..., tuple[Program, NoEngine]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collects: list[bool] = []
 
     def run(_: Arguments) -> int:
         collects.append(gc.isenabled())
-        program._import_pictures()  # what the window does behind its first paint
-        collects.append(gc.isenabled())
-        gc.unfreeze()
-        gc.disable()  # a start that fails before its first paint
         return 0
 
     monkeypatch.setattr(program, "run", run)
     monkeypatch.setattr(entry, "_leave", lambda status: status)
     monkeypatch.setattr(entry, "library_problem", lambda _: None)
+    gc.enable()
     assert entry.main([]) == 0
-    assert [*collects, gc.isenabled()] == [True, False, True, True]
+    assert [*collects, gc.isenabled()] == [False, True]
 
-
-@pytest.mark.parametrize(
-    ("engine", "device", "processors", "is_begun"),
-    [
-        ("process", "cpu", 2, True),
-        ("process", "cpu", 1, False),
-        ("process", "cpu", None, False),
-        ("thread", "cpu", 2, False),
-        ("auto", "cpu", 2, True),
-        ("auto", "cuda", 2, False),
-    ],
-)
-def test_an_engine_begins_before_the_window_where_it_has_a_processor_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, device: str, processors: int | None, is_begun: bool
-) -> None:
-    monkeypatch.setattr(beginning, "Engine", NoEngine)
-    monkeypatch.setattr("os.cpu_count", lambda: processors)
-    given = parse(["--settings", str(tmp_path / "s.ini"), "--engine", engine, "--device", device])
-    begins = beginning.Beginning(given)
-    assert (begins.engine.kind is not None) is is_begun
-    begins.start_engine()
-    assert len([told for told in begins.engine.told if told[0] == "start"]) == 1  # type: ignore[attr-defined]
+    window, _ = begun(Settings())
+    assert garbage.is_owned
+    assert not gc.isenabled()
+    window.end()
+    assert not garbage.is_owned
+    assert gc.isenabled()

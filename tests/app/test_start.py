@@ -102,6 +102,33 @@ def test_the_window_is_painted_before_torch_is_imported(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[0] == "painted True torch False", done.stderr
 
 
+def test_what_pictures_need_is_imported_in_the_windows_thread(tmp_path: Path) -> None:
+    """PySide makes a class when it is first named; where two threads name one, it crashed one start in a hundred."""
+    done = python(
+        """
+        import sys, threading
+        from PySide6.QtCore import QTimer
+        import app.main as program
+        from app.start.arguments import parse
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                if name == "pyqtgraph":
+                    print(threading.current_thread() is threading.main_thread(), flush=True)
+        sys.meta_path.insert(0, Finder())
+        timer = QTimer()
+        opened = program.Program.open
+        def open_and_close(self):
+            opened(self)
+            timer.timeout.connect(lambda: "app.kit.heatmap_image" in sys.modules and self.shell.window.close())
+            timer.start(10)
+        program.Program.open = open_and_close
+        sys.exit(program.run(parse(["--settings", sys.argv[1]])))
+        """,
+        str(tmp_path / "settings.ini"),
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["True"]), done.stderr
+
+
 def test_without_a_display_a_missing_tour_folder_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = subprocess.run(

@@ -194,12 +194,15 @@ class Live:
 
         import app.kit.heatmap_image  # noqa: F401  # as the program does before the first picture
         from app.control.clock import TickClock
+        from app.control.garbage import GarbageTimer
         from app.kit.theme import load_fonts
         from app.shell import Shell
         from app.start.settings import Settings
 
         self.application = QApplication([])
         gc.freeze()  # as the program does when these are there
+        self._garbage = GarbageTimer()
+        self._garbage.start()
         load_fonts()
         self.client = opened(engine)
         self.meter = Meter(tokens, self.client)
