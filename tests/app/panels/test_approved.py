@@ -3,43 +3,18 @@ approved (`approved/PANEL.txt`); of every later moment the lines that came and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from msgspec import structs
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication, QPlainTextEdit, QWidget
+from PySide6.QtWidgets import QPlainTextEdit
 from pytestqt.qtbot import QtBot
 
-from app.kit.theme import DARK, LIGHT, apply_theme
 from app.models import Models
-from app.panels.attention.view import AttentionView
-from app.panels.bench.view import BenchView
-from app.panels.branches.view import BranchesView
-from app.panels.bytes.view import BytesView
-from app.panels.compare.steps_view import CompareStepsView
-from app.panels.compare.view import DISPLAYS, CompareView
-from app.panels.damage.view import DamageView
-from app.panels.edits.view import EditsView
-from app.panels.evicted.view import EvictedView
-from app.panels.head.view import HeadView
-from app.panels.inspector.view import InspectorView
-from app.panels.next_token.view import NextTokenView
-from app.panels.notes.view import NotesView
-from app.panels.pages.view import PagesView
-from app.panels.parity.view import ParityView
+from app.panels.compare.view import DISPLAYS
 from app.panels.prompt.view import PromptPanel
-from app.panels.sequences.view import SequencesView
-from app.panels.stops.view import StopsView
-from app.panels.sweep.view import SweepView
-from app.panels.timeline.view import TimelineBar
-from app.panels.timings.view import TimingsView
-from app.panels.tokens.view import TokensPanel
-from app.panels.wall.view import WallView
-from app.panels.what_if.view import WhatIfView
 from engine.spec.bookmark import Bookmark, OnToken
 from engine.spec.chat import Turn
 from engine.wire.duel import TokenDivergence
@@ -47,37 +22,15 @@ from engine.wire.events import Failed, Previewed
 from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.status import Work
 from tests.app import samples
-from tests.app.on_screen import assert_repainted
-from tests.app.placed import placed
+from tests.app.panels.shown_panels import BOTH, IN_PAGES, MEASURED, PANELS
+from tests.app.panels.witness import APPROVED, witness_of
 from tests.app.rich import edit_measured, feed, record, rich_models
 from tests.app.rich_answers import measured_models
 from tests.app.rich_compared import COMPARED, compared_models, feed_compared, next_compared
 from tests.app.rich_pages import PagedRun
-from tests.app.robot import Robot
-from tests.app.shown import approve, changes, kind_of, role_of, shown
+from tests.app.shown import approve, role_of
 
 pytestmark = pytest.mark.usefixtures("dark_theme")
-
-PanelOfSize = tuple[Callable[[Models], QWidget], tuple[int, int]]
-APPROVED = Path(__file__).parent / "approved"
-
-PANELS: dict[str, PanelOfSize] = {
-    "attention": (AttentionView, (900, 320)),
-    "branches": (BranchesView, (640, 260)),
-    "bytes": (BytesView, (700, 420)),
-    "edits": (EditsView, (640, 260)),
-    "head": (HeadView, (760, 360)),
-    "inspector": (InspectorView, (420, 760)),
-    "next_token": (NextTokenView, (420, 360)),
-    "notes": (NotesView, (640, 260)),
-    "prompt": (PromptPanel, (420, 420)),
-    "sequences": (SequencesView, (760, 220)),
-    "stops": (StopsView, (640, 260)),
-    "timeline": (TimelineBar, (900, 60)),
-    "timings": (TimingsView, (700, 320)),
-    "tokens": (TokensPanel, (420, 260)),
-    "wall": (WallView, (700, 520)),
-}  # fmt: skip
 
 MOMENTS: dict[str, dict[str, Any]] = {
     "another layer and head": {"layer": 1, "kv_head": 2},
@@ -92,15 +45,6 @@ MOMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-MEASURED: dict[str, PanelOfSize] = {
-    "what_if": (WhatIfView, (640, 340)),
-    "evicted": (EvictedView, (700, 420)),
-    "damage": (DamageView, (760, 480)),
-    "parity": (ParityView, (760, 360)),
-    "sweep": (SweepView, (900, 420)),
-    "bench": (BenchView, (900, 420)),
-}
-
 OTHERS: dict[str, dict[str, Any]] = {
     "another layer and head": {"layer": 1, "kv_head": 2},
     "a dropped token": {"position": 5},
@@ -108,12 +52,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "the other sequence": {"seq_id": 1, "position": 11},
 }
 
-IN_PAGES: dict[str, PanelOfSize] = {
-    "pages": (PagesView, (640, 300)),
-    "pages_wide": (PagesView, (900, 220)),
-    "sequences_in_pages": (SequencesView, (760, 220)),
-    "inspector_in_pages": (InspectorView, (420, 760)),
-}
 SEQUENCES: dict[str, dict[str, Any]] = {
     "a sequence that shares": {"seq_id": 1, "position": 9},
     "a fork": {"seq_id": 2, "position": 3},
@@ -123,107 +61,6 @@ SEQUENCES: dict[str, dict[str, Any]] = {
     "a page of the other pool": {"pool": 1, "page": 2, "position": None},
     "a cached page": {"page": 8, "position": None},
 }
-BOTH: dict[str, PanelOfSize] = {
-    "compare": (CompareView, (900, 420)),
-    "compared_steps": (CompareStepsView, (1100, 300)),
-}
-
-
-class Witness:
-    """Notes down what a panel shows, moment by moment, and what can be done to it."""
-
-    def __init__(self, view: Any, models: Models, answer: Callable[[], None]) -> None:
-        self.view, self.models, self.start, self._answer = view, models, models.selection.now, answer
-        self.lines: list[str] = []
-        self._seen: list[str] = []
-        self._placed: list[str] = []
-        view.show()
-
-    def look(self, moment: str) -> None:
-        self._wait_until_idle()
-        assert_repainted(self.view, moment)
-        found = shown(self.view)
-        self.lines += ["", f"== {moment}", *(changes(self._seen, found) if self._seen else found)]
-        self._seen = found
-
-    def places(self) -> None:
-        """Where everything lies now, or what of it lies otherwise than the last time."""
-        found = list(placed(self.view))
-        self.lines += ["-- where it lies", *(changes(self._placed, found) if self._placed else found)]
-        self._placed = found
-
-    def select(self, moments: dict[str, dict[str, Any]]) -> None:
-        start = self._seen
-        for moment, change in moments.items():
-            self.models.selection.update(**change)
-            self.look(moment)
-            self.back(start)
-
-    def choose(self) -> None:
-        """Every segment of the strip."""
-        choices = [choice for choice, *_ in getattr(self.view, "choices", ())]
-        for choice in choices[1:]:
-            self.view.choose(choice)
-            self.look(f"segment {choice}")
-            self.places()
-            start = self._seen
-            self.models.selection.update(layer=1, kv_head=2, position=4)
-            self.look(f"segment {choice}, elsewhere")
-            self.back(start)
-            with pytest.MonkeyPatch.context() as patched:
-                self.lines += Robot(self.view, self.models, patched).pictures()
-            self.back()
-        if choices:
-            self.view.choose(choices[0])
-        self.back()
-
-    def act(self) -> None:
-        with pytest.MonkeyPatch.context() as patched:
-            self.lines += ["", "== what can be done", *Robot(self.view, self.models, patched).lines()]
-        self.back()
-
-    def focus(self) -> None:
-        """Whatever is painted by hand takes the keyboard and gives it away, and shows where it is."""
-        for widget in self.view.findChildren(QWidget):
-            is_ours = type(widget).__module__.startswith("app.") and widget.focusPolicy() & Qt.FocusPolicy.TabFocus
-            if is_ours and widget.isVisible() and widget.isEnabled():
-                for has_keys in (True, False):
-                    widget.setFocus() if has_keys else widget.clearFocus()
-                    assert widget.hasFocus() == has_keys
-                    assert_repainted(self.view, f"{kind_of(widget)} {'has' if has_keys else 'lost'} the keyboard")
-
-    def shrink(self) -> None:
-        """What gives way where there is little room."""
-        wide, high = self.view.width(), self.view.height()
-        for moment, size in (("narrow", (wide // 2, high)), ("low", (wide, high // 2))):
-            self.view.resize(*size)
-            self.look(moment)
-            self.places()
-        self.view.resize(wide, high)
-        self.back()
-
-    def light(self) -> None:
-        """In the light theme: the colours of the dark one that stayed are told by their numbers."""
-        app = QApplication.instance()
-        assert isinstance(app, QApplication)
-        apply_theme(app, LIGHT)
-        self.look("light")
-        apply_theme(app, DARK)
-        self.back()
-        assert_repainted(self.view, "dark again")
-
-    def back(self, seen: list[str] | None = None) -> None:
-        """Where it began, which shows what was `seen` there: what of it does not come back is told of the next moment.
-        None: whatever it shows then is where the next moment begins."""
-        self.models.selection.update(**structs.asdict(self.start))
-        self._wait_until_idle()
-        self._seen = shown(self.view) if seen is None else seen
-
-    def _wait_until_idle(self) -> None:
-        for _ in range(2):
-            QApplication.processEvents()
-            self._answer()
-        QApplication.processEvents()
 
 
 @pytest.mark.parametrize("name", PANELS)
@@ -438,11 +275,3 @@ def begin_anew(models: Models) -> None:
     models.slices.clear()
     models.viewport.show_all()
     models.selection.update(step=None, position=None)
-
-
-def witness_of(qtbot: QtBot, panel: PanelOfSize, models: Models, answer: Callable[[], None]) -> Witness:
-    build, size = panel
-    view = build(models)
-    qtbot.addWidget(view)
-    view.resize(*size)
-    return Witness(view, models, answer)

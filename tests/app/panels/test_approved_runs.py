@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pytestqt.qtbot import QtBot
 
-from tests.app.panels.test_approved import APPROVED, PANELS, witness_of
+from tests.app.panels.shown_panels import PANELS
+from tests.app.panels.witness import APPROVED, witness_of
 from tests.app.rich_other import OTHER_RUNS
 from tests.app.shown import approve
 

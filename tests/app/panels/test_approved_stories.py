@@ -23,7 +23,7 @@ from app.panels.tokens.view import TokensPanel
 from app.panels.what_if.view import WhatIfView
 from tests.app.panels.stories_of_answers import compare, damage, evicted, what_if
 from tests.app.panels.stories_of_runs import Steps, branches, edits, next_token, stops, tokens
-from tests.app.panels.test_approved import APPROVED, Witness
+from tests.app.panels.witness import APPROVED, Witness
 from tests.app.rich import feed, rich_models
 from tests.app.rich_answers import measured_models
 from tests.app.rich_compared import compared_models, feed_compared

@@ -10,7 +10,8 @@ from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from tests.app.panels.test_approved import IN_PAGES, MEASURED, PANELS, PanelOfSize, witness_of
+from tests.app.panels.shown_panels import IN_PAGES, MEASURED, PANELS
+from tests.app.panels.witness import PanelOfSize, witness_of
 from tests.app.rich import feed, rich_models
 from tests.app.rich_answers import measured_models
 from tests.app.rich_pages import PagedRun

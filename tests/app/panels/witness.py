@@ -1,0 +1,128 @@
+"""Notes down, as lines of text, all that a panel shows and all that can be done to it: a person approves the lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.kit.theme import DARK, LIGHT, apply_theme
+from app.models import Models
+from tests.app.on_screen import assert_repainted
+from tests.app.placed import placed
+from tests.app.robot import Robot
+from tests.app.shown import changes, kind_of, shown
+
+PanelOfSize = tuple[Callable[[Models], QWidget], tuple[int, int]]
+APPROVED = Path(__file__).parent / "approved"
+
+
+class Witness:
+    """Notes down what a panel shows, moment by moment, and what can be done to it."""
+
+    def __init__(self, view: Any, models: Models, answer: Callable[[], None]) -> None:
+        self.view, self.models, self.start, self._answer = view, models, models.selection.now, answer
+        self.lines: list[str] = []
+        self._seen: list[str] = []
+        self._placed: list[str] = []
+        view.show()
+
+    def look(self, moment: str) -> None:
+        self._wait_until_idle()
+        assert_repainted(self.view, moment)
+        found = shown(self.view)
+        self.lines += ["", f"== {moment}", *(changes(self._seen, found) if self._seen else found)]
+        self._seen = found
+
+    def places(self) -> None:
+        """Where everything lies now, or what of it lies otherwise than the last time."""
+        found = list(placed(self.view))
+        self.lines += ["-- where it lies", *(changes(self._placed, found) if self._placed else found)]
+        self._placed = found
+
+    def select(self, moments: dict[str, dict[str, Any]]) -> None:
+        start = self._seen
+        for moment, change in moments.items():
+            self.models.selection.update(**change)
+            self.look(moment)
+            self.back(start)
+
+    def choose(self) -> None:
+        """Every segment of the strip."""
+        choices = [choice for choice, *_ in getattr(self.view, "choices", ())]
+        for choice in choices[1:]:
+            self.view.choose(choice)
+            self.look(f"segment {choice}")
+            self.places()
+            start = self._seen
+            self.models.selection.update(layer=1, kv_head=2, position=4)
+            self.look(f"segment {choice}, elsewhere")
+            self.back(start)
+            with pytest.MonkeyPatch.context() as patched:
+                self.lines += Robot(self.view, self.models, patched).pictures()
+            self.back()
+        if choices:
+            self.view.choose(choices[0])
+        self.back()
+
+    def act(self) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            self.lines += ["", "== what can be done", *Robot(self.view, self.models, patched).lines()]
+        self.back()
+
+    def focus(self) -> None:
+        """Whatever is painted by hand takes the keyboard and gives it away, and shows where it is."""
+        for widget in self.view.findChildren(QWidget):
+            is_ours = type(widget).__module__.startswith("app.") and widget.focusPolicy() & Qt.FocusPolicy.TabFocus
+            if is_ours and widget.isVisible() and widget.isEnabled():
+                for has_keys in (True, False):
+                    widget.setFocus() if has_keys else widget.clearFocus()
+                    assert widget.hasFocus() == has_keys
+                    assert_repainted(self.view, f"{kind_of(widget)} {'has' if has_keys else 'lost'} the keyboard")
+
+    def shrink(self) -> None:
+        """What gives way where there is little room."""
+        wide, high = self.view.width(), self.view.height()
+        for moment, size in (("narrow", (wide // 2, high)), ("low", (wide, high // 2))):
+            self.view.resize(*size)
+            self.look(moment)
+            self.places()
+        self.view.resize(wide, high)
+        self.back()
+
+    def light(self) -> None:
+        """In the light theme: the colours of the dark one that stayed are told by their numbers."""
+        app = QApplication.instance()
+        assert isinstance(app, QApplication)
+        apply_theme(app, LIGHT)
+        self.look("light")
+        apply_theme(app, DARK)
+        self.back()
+        assert_repainted(self.view, "dark again")
+
+    def back(self, seen: list[str] | None = None) -> None:
+        """Where it began, which shows what was `seen` there: what of it does not come back is told of the next moment.
+        None: whatever it shows then is where the next moment begins."""
+        self.models.selection.update(**structs.asdict(self.start))
+        self._wait_until_idle()
+        self._seen = shown(self.view) if seen is None else seen
+
+    def _wait_until_idle(self) -> None:
+        for _ in range(2):
+            QApplication.processEvents()
+            self._answer()
+        QApplication.processEvents()
+
+
+def witness_of(qtbot: QtBot, panel: PanelOfSize, models: Models, answer: Callable[[], None]) -> Witness:
+    build, size = panel
+    view = build(models)
+    qtbot.addWidget(view)
+    view.resize(*size)
+    return Witness(view, models, answer)
