@@ -1,11 +1,14 @@
-"""A controller on a fake engine."""
+"""A controller on a fake engine; an empty folder for journals of sessions."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from app.control.controller import Controller
 from app.models import Models
+from engine.saved.folder import JournalFolder
 from engine.spec.sampling import SamplingParams
 from tests.app.fake_engine import FakeEngine
 
@@ -28,3 +31,8 @@ def stepped(controller: Controller, models: Models, engine: FakeEngine) -> Contr
     assert len(models.timeline) == 10 + 1
     engine.sent.clear()
     return controller
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JournalFolder:
+    return JournalFolder(tmp_path / "sessions")

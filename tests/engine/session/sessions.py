@@ -17,6 +17,7 @@ from tests.engine.tiny import model_of, prompt_ids, tiniest_model
 
 LOSSLESS = [name for name, preset in PRESETS.items() if preset.lossless]
 GROWING = CacheSpec("growing")
+SEEDED = SamplingParams(0.9, seed=7)
 
 
 def started(
@@ -118,3 +119,8 @@ def page_faults(session: Session, maps: PageMaps) -> list[str]:
             if known != (is_ := (group.pool.ref_count(page_id), state.replace("shared", "used"))):
                 faults.append(f"page {page_id} is {is_}, and who was told of all steps takes it for {known}")
     return faults
+
+
+def is_launched(session: Session) -> bool:
+    """Whether the forward of the next step has been launched already."""
+    return session._stepper._ahead is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
 
 from engine.look.candidates import Sample, candidate_measures
 from engine.look.new_rows import NewRows
@@ -18,38 +17,17 @@ from engine.spec.capture import CAPTURES, CaptureLevel
 from engine.spec.codec import uniform
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.records import NO_TIMES, CacheBytes, StepRecord
 from engine.wire.requests import RowRequest
 from engine.wire.slices import RowSlice
-from tests.engine.session.sessions import GROWING, tensors
+from tests.engine.session.records import assert_same_records
+from tests.engine.session.sessions import GROWING, SEEDED, tensors
 from tests.engine.tiny import model_of, prompt_ids
-
-WARM = SamplingParams(0.9, seed=7)
 
 
 def begun(level: CaptureLevel = "rows", late_steps: int | None = None, cache: CacheSpec = GROWING) -> Session:
     session = Session(model_of("llama"), cache, capture=level, late_steps=late_steps)
-    session.submit(Prompt(token_ids=prompt_ids(8), sampling=WARM))
+    session.submit(Prompt(token_ids=prompt_ids(8), sampling=SEEDED))
     return session
-
-
-def told(record: StepRecord) -> StepRecord:
-    """All but what no two runs share."""
-    num_bytes = CacheBytes(record.num_bytes.layers, 0, 0, None)
-    pools = tuple(replace(pool, pool=0) for pool in record.pools)
-    return replace(record, wall_time=0.0, timings=NO_TIMES, num_bytes=num_bytes, pools=pools)
-
-
-def same(one: object, other: object) -> bool:
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.array_equal(one, other, equal_nan=True)
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if hasattr(one, "__struct_fields__"):
-        return type(one) is type(other) and all(
-            same(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__
-        )
-    return one == other
 
 
 @pytest.mark.parametrize("late_steps", [1, 2, 3])
@@ -65,8 +43,7 @@ def test_records_that_are_read_late_are_those_that_are_read_at_once(late_steps: 
     assert late.has_open_records
     found += late.finish_records()
     assert not late.has_open_records
-    for one, other in zip(expected, found, strict=True):
-        assert same(told(one), told(other)), one.step
+    assert_same_records(expected, found)
     nodes = [[moment.node.checksums for moment in session.history.tree] for session in (at_once, late)]
     assert nodes[0] == nodes[1]
     assert all(nodes[0])
@@ -83,7 +60,7 @@ def test_a_step_that_fails_while_others_are_read_late_costs_them_nothing(monkeyp
     found += session.finish_records()
     assert [record.step for record in found] == [0, 1, 2]
     found.append(session.step())
-    assert all(same(told(one), told(other)) for one, other in zip(expected, found, strict=True))
+    assert_same_records(expected, found)
     mine, others = tensors(session), tensors(twin)
     assert all(torch.equal(mine[key], others[key]) for key in others)
 
@@ -135,7 +112,7 @@ def test_what_a_recorded_step_gave_is_kept_when_it_is_replayed(num_sequences: in
     for runner in ("fused", "graph"):
         session = Session(model_of("llama"), cache_preset("paged").spec)
         for number in range(num_sequences):
-            session.submit(Prompt(token_ids=prompt_ids(8 + number), sampling=WARM))
+            session.submit(Prompt(token_ids=prompt_ids(8 + number), sampling=SEEDED))
         with session.model.runners.chosen_as(runner):
             records = [session.step() for _ in range(6)]
         assert records[-1].runner == runner
@@ -225,7 +202,7 @@ def test_what_is_measured_of_several_sequences_at_once_is_what_is_measured_of_ea
 def test_layers_are_timed_where_that_is_asked_for(cache: str, shown: set[str], architecture: str) -> None:
     """Through the fused decoder and through transformers; nothing of it stays behind."""
     session = Session(model_of(architecture), cache_preset(cache).spec, capture="off")
-    session.submit(Prompt(token_ids=prompt_ids(20), sampling=WARM))
+    session.submit(Prompt(token_ids=prompt_ids(20), sampling=SEEDED))
     session.step()
     session.captured.set("off", by_layer=True)
     times = session.step().timings

@@ -9,27 +9,21 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication
 
 from app.kit import moment_words
 from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.branches.tree_rows import ROW
 from app.panels.branches.view import BranchesView
-from app.shell import Shell
 from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
 from engine.wire.changes import EditMade, TokensForced
-from engine.wire.commands import DeleteBranch, GoTo, StartDuel
 from engine.wire.events import NodeAdded
-from engine.wire.opponents import OtherStep
 from engine.wire.records import StepRecord
 from engine.wire.status import OpenedFile
 from engine.wire.tree import Node
 from tests.app import samples
-from tests.app.conftest import turn
-from tests.app.fake_engine import FakeEngine
 
 
 def record(step: int, parent: int | None, text: str, *changes: TokensForced) -> StepRecord:
@@ -295,62 +289,3 @@ def test_in_an_opened_file_only_a_name_can_be_given(view: BranchesView, grown: M
     tips = {name: action.toolTip().partition("Not now: ")[2] for name, action in view.actions_.items()}
     no_moment = "an opened file has no live moment"
     assert tips == {"go": no_moment, "join": no_moment, "compare": no_moment, "name": "", "delete": no_moment}
-
-
-# ---- in the window -------------------------------------------------------------------------------------------------
-
-
-def test_the_window_goes_where_the_panel_says_and_comes_back(running: Shell, engine: FakeEngine) -> None:
-    models = running.models
-    newest = models.history.live
-    running.window.branches.gone_to.emit(9)
-    turn(running)
-    assert engine.of(GoTo) == [GoTo(9)]
-    assert [record.step for record in models.timeline][-1] == 9
-    bar = running.window.timeline
-    assert bar.state is not None
-    assert bar.state.left is not None
-    assert bar.state.left.words == "11 more moments on the branch you left"
-    place = QPointF(bar.track.x_of_left(4), bar.height() / 2).toPoint()
-    QTest.mouseClick(bar, Qt.MouseButton.LeftButton, pos=place)
-    assert models.selection.now.step == 14
-    assert [record.step for record in models.timeline] == [*range(21)]
-    assert (bar.state.index, bar.state.live_index, bar.state.left) == (14, 9, None)
-    assert models.history.live == 9, "looking goes nowhere"
-    running.window.actions_["run.return"].trigger()
-    turn(running)
-    assert models.history.live == newest
-    assert models.selection.now.step is None
-
-
-def test_where_branches_part_and_what_was_edited_is_marked_on_the_timeline(running: Shell, engine: FakeEngine) -> None:
-    running.models.selection.update(step=12)
-    running.intents.on_token_forced(42)
-    turn(running)
-    engine._add_edit(Zero(0, Rows(0, 2)), 0)
-    running.intents.on_step()
-    turn(running)
-    state = running.window.timeline.state
-    assert state is not None
-    assert [(mark.step, mark.kind) for mark in state.marks] == [(12, None), (22, "edit")]
-
-
-def test_names_and_deletions_reach_the_history_and_the_engine(running: Shell, engine: FakeEngine) -> None:
-    running.window.branches.named.emit(0, "the first try")
-    assert running.models.history.names == {0: "the first try"}
-    running.window.branches.deleted.emit(17)
-    assert engine.of(DeleteBranch) == [DeleteBranch(17)]
-
-
-def test_comparing_hands_both_moments_to_the_comparison(running: Shell, engine: FakeEngine) -> None:
-    running.window.branches.compared.emit(7)
-    turn(running)
-    assert engine.of(StartDuel) == [StartDuel(0, OtherStep(7))]
-    assert running.window.docks.layout_name == "compare"
-
-
-def test_the_panel_is_found_by_its_key(running: Shell, qapp: QApplication) -> None:
-    assert running.window.branches.visibleRegion().isEmpty(), "behind another tab"
-    running.window.actions_["view.branches"].trigger()
-    qapp.processEvents()
-    assert not running.window.branches.visibleRegion().isEmpty()

@@ -1,0 +1,241 @@
+"""Sessions that a killed window left behind are offered in the window, opened, or kept as files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from pytestqt.qtbot import QtBot
+
+from app.control.recovering import Recovering
+from app.shell import Shell
+from app.start.arguments import parse
+from engine.saved.document import read_session
+from engine.saved.folder import JournalFolder
+from engine.saved.session import SavedSession, entries_of, spec_of
+from engine.spec.chat import Chat, Turn
+from engine.spec.stops import Stop
+from engine.wire.commands import Continue, OpenSnapshot
+from engine.wire.events import Failed, Restarted, SessionOpened, StateChanged
+from engine.wire.status import OpenedFile
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+def left_by_another(folder: JournalFolder, session_of: Shell) -> Path:
+    """A journal whose window was killed: its lock is gone with it, and nothing was ended."""
+    saving = session_of.controller.saving
+    saving.begin_in(folder, "")
+    saving.set_draft("a fox in the")
+    assert saving._file is not None
+    path = saving._file.path
+    saving._file.close()
+    saving._folder = saving._file = None
+    return path
+
+
+@pytest.fixture
+def recovering(running: Shell, folder: JournalFolder) -> Recovering:
+    left_by_another(folder, running)
+    found = Recovering(folder, running.models, running.controller, "", running)
+    found.draft_found.connect(running.take_draft)
+    running.window.recovery.accepted.connect(found.on_accepted)
+    running.window.recovery.dismissed.connect(found.on_dismissed)
+    return found
+
+
+def test_what_was_left_is_offered_and_taken_up(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, recovering: Recovering, qtbot: QtBot
+) -> None:
+    (path,) = folder.left()
+    bar = running.window.recovery
+    running.controller.saving.begin_in(folder, "a fox in the")
+    assert not bar.isVisible()
+    with qtbot.waitSignal(running.models.recovery.changed):
+        recovering.look()
+    assert bar.isVisible()
+    assert "ended without being closed · Tales · 21 steps" in bar.accessibleName()
+    bar.accepted.emit()
+    assert not bar.isVisible()
+    assert running.window.prompt.edit.text() == "a fox in the"
+    assert engine.sent[-1] == OpenSnapshot(path)
+    assert folder.left() == []  # it is claimed
+    live = engine.status
+    file = OpenedFile(path, 100, "Tiny", 21, "", "", "", "", has_rows=False)
+    engine.status = replace(live, opened=file)
+    engine.emit(Restarted(), StateChanged(engine.status))
+    turn(running)
+    assert Continue(live.model and spec_of(live.model), may_open_files=True) in engine.sent
+    assert folder.ended() == []
+    engine.status = live
+    engine.loaded()
+    engine.emit(samples.step_record(0))
+    turn(running)
+    assert folder.ended() == []  # not all of it is there yet: a kill now loses nothing
+    engine.emit(SessionOpened("a fox in the", live.sampling, reply_to=3))
+    turn(running)
+    assert [node.step for node in read_session(next(folder.folder.glob("*.running.*"))).session.nodes] == [0]
+    assert folder.ended() == [path.with_name(path.name.replace(".running", ""))]
+
+
+def test_stops_that_were_set_without_a_step_are_offered_and_come_back(
+    shell: Shell, engine: FakeEngine, folder: JournalFolder, qtbot: QtBot
+) -> None:
+    saving = shell.controller.saving
+    saving.begin_in(folder, "")
+    shell.intents.on_stops_changed((Stop(1, "entropy > 2"),))
+    assert saving._file is not None
+    saving._file.close()
+    saving._folder = saving._file = None
+    shell.intents.on_stops_changed(())
+    found = Recovering(folder, shell.models, shell.controller, "", shell)
+    shell.window.recovery.accepted.connect(found.on_accepted)
+    with qtbot.waitSignal(shell.models.recovery.changed):
+        found.look()
+    assert shell.window.recovery.accessibleName().endswith("ended without being closed: 1 stop for runs")
+    shell.window.recovery.accepted.emit()
+    assert shell.models.stops.stops == (Stop(1, "entropy > 2"),)
+    assert folder.left() == []
+
+
+def test_a_session_of_this_program_may_read_the_files_that_its_edits_name(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, tmp_path: Path
+) -> None:
+    running.intents.sessions_folder = folder.folder
+    folder.folder.mkdir(parents=True, exist_ok=True)
+    live = engine.status
+    assert live is not None
+    for path, may_open_files in ((folder.folder / "session.jsonl", True), (tmp_path / "theirs.jsonl", False)):
+        file = OpenedFile(path, 100, "Tiny", 21, "", "", "", "", has_rows=False)
+        engine.status = replace(live, opened=file)
+        engine.emit(Restarted(), StateChanged(engine.status))
+        turn(running)
+        engine.sent.clear()
+        running.intents.on_continued()
+        (command,) = engine.of(Continue)
+        assert command.may_open_files is may_open_files
+
+
+def test_another_window_may_have_it_already(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, recovering: Recovering, qtbot: QtBot
+) -> None:
+    with qtbot.waitSignal(running.models.recovery.changed):
+        recovering.look()
+    (path,) = folder.left()
+    with folder.claim(path):
+        engine.sent.clear()
+        running.window.recovery.accepted.emit()
+    assert running.models.status.failure == "Another window has taken up this session already: go on there."
+    assert engine.sent == []
+
+
+def test_the_session_of_an_open_window_is_not_opened(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saving = running.controller.saving
+    saving.begin_in(folder, "")
+    saving.set_draft("a")
+    (path,) = folder.folder.iterdir()
+    engine.sent.clear()
+    running.window.file_dropped.emit(path)
+    words = f"'{path}' is the session of a window that is open: go on there, or save it there as a file."
+    assert running.models.status.failure == words
+    assert engine.sent == []
+    with pytest.raises(SystemExit):
+        parse([str(path)])
+    assert words in capsys.readouterr().err
+    saving.end()
+    (path,) = folder.ended()
+    running.window.file_dropped.emit(path)
+    assert engine.sent[-1] == OpenSnapshot(path)
+
+
+def test_not_now_keeps_it(running: Shell, folder: JournalFolder, recovering: Recovering, qtbot: QtBot) -> None:
+    before = read_session(folder.left()[0]).session
+    with qtbot.waitSignal(running.models.recovery.changed):
+        recovering.look()
+    running.window.recovery.dismissed.emit()
+    assert not running.window.recovery.isVisible()
+    assert folder.left() == []
+    assert read_session(folder.ended()[0]).session == before
+
+
+def test_a_file_that_is_none_is_kept_and_not_offered(running: Shell, folder: JournalFolder) -> None:
+    folder.folder.mkdir()
+    (folder.folder / "session x.running.jsonl").write_bytes(b"what is this")
+    found = Recovering(folder, running.models, running.controller, "", running)
+    found._look()
+    assert running.models.recovery.offered is None
+    assert [path.read_bytes() for path in folder.ended()] == [b"what is this"]
+    assert running.models.status.notice == "A session that was not closed cannot be read: it is kept as session x.jsonl"
+
+
+def test_of_several_the_newest_is_offered_the_others_are_kept_and_what_nobody_would_miss_is_gone(
+    running: Shell, folder: JournalFolder
+) -> None:
+    contents = ("old", "", "mine", "new", "oldest")
+    found = Recovering(folder, running.models, running.controller, "mine", running)
+    paths = {
+        draft: draft_left_in(folder, draft, used)
+        for draft, used in zip(contents, (200, 500, 400, 300, 100), strict=True)
+    }
+    found._look()
+    offered = running.models.recovery.offered
+    assert offered is not None
+    assert (offered.path, offered.session.draft, offered.written) == (paths["new"], "new", 300.0)
+    assert folder.left() == [paths["new"]]
+    assert [read_session(path).session.draft for path in folder.ended()] == ["old", "oldest"]
+    with folder.claim(paths["new"]):
+        found.on_accepted()
+    assert running.models.status.failure == "Another window has taken up this session already: go on there."
+    assert running.models.recovery.offered is None
+    assert folder.left() == [paths["new"]]
+
+
+def draft_left_in(folder: JournalFolder, draft: str, used: float) -> Path:
+    """A journal of a window that is gone, written so many seconds after the epoch."""
+    file = folder.new()
+    file.append(*entries_of(SavedSession(draft=draft)))
+    file.close()
+    os.utime(file.path, (used, used))
+    return file.path
+
+
+def test_one_that_cannot_be_opened_is_offered_again_and_this_window_goes_on_writing(
+    running: Shell, engine: FakeEngine, folder: JournalFolder, recovering: Recovering, qtbot: QtBot
+) -> None:
+    (path,) = folder.left()
+    running.controller.saving.begin_in(folder, "")
+    with qtbot.waitSignal(running.models.recovery.changed):
+        recovering.look()
+    running.window.recovery.accepted.emit()
+    engine.emit(Failed("it is damaged", reply_to=engine.id_of(OpenSnapshot)))
+    turn(running)
+    assert running.window.recovery.isVisible()
+    assert folder.left() == [path]
+    engine.emit(samples.step_record(700))
+    turn(running)
+    (own,) = (each for each in folder.folder.iterdir() if each != path)
+    assert 700 in [node.step for node in read_session(own).session.nodes]
+
+
+def test_a_conversation_that_was_typed_is_offered_and_comes_back(
+    shell: Shell, engine: FakeEngine, folder: JournalFolder, qtbot: QtBot
+) -> None:
+    chat, saving = Chat((Turn("user", "a fox"),)), shell.controller.saving
+    saving.begin_in(folder, "")
+    saving.set_draft_chat(chat)
+    assert saving._file is not None
+    saving._file.close()
+    saving._folder = saving._file = None
+    found, taken = Recovering(folder, shell.models, shell.controller, "", shell), list[object]()
+    found.chat_found.connect(taken.append)
+    shell.window.recovery.accepted.connect(found.on_accepted)
+    with qtbot.waitSignal(shell.models.recovery.changed):
+        found.look()
+    shell.window.recovery.accepted.emit()
+    assert taken == [chat]
+    assert folder.left() == []
