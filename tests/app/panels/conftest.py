@@ -1,4 +1,4 @@
-"""Windows that panels are tested in: measurements answered by hand or by the real engine; a panel shown alone."""
+"""Windows that panels are tested in: after a long run, with measurements to be answered, on the real engine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from engine.spec.cache import CacheSpec
 from engine.wire.events import StateChanged
 from engine.wire.status import SequenceInfo
 from tests.app import samples
-from tests.app.conftest import turn
+from tests.app.conftest import new_shell, sweep, take_steps, turn
 from tests.app.driver import Driver
 from tests.app.fake_engine import FakeEngine
 from tests.app.panels.desk import Desk, PromptedDesk
+
+STEPS = 180  # of a long run
+TOKENS = samples.PROMPT + STEPS
 
 
 @pytest.fixture
@@ -37,6 +40,16 @@ def two(running: Shell, engine: FakeEngine) -> Shell:
     turn(running)
     engine.is_silent = True
     return running
+
+
+@pytest.fixture
+def fresh(qapp: QApplication, engine: FakeEngine, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    """A window as the first start makes it, of 1280 x 800 or the size that a test names, after a run of `STEPS` steps;
+    no layout was chosen by hand."""
+    shell = new_shell(qapp, engine, getattr(request, "param", (1280, 800)))
+    take_steps(shell, engine, STEPS)
+    yield shell
+    sweep(shell)
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +94,9 @@ def drive(qapp: QApplication) -> Iterator[Callable[[CacheSpec], Driver]]:
     yield start
     for driver in made:
         driver.close()
+
+
+def chip(panel: object) -> tuple[str, str]:
+    """The words about its source in a panel's strip, and the kind of source that its dot shows."""
+    label = panel._provenance  # type: ignore[attr-defined]
+    return label.text, label.kind

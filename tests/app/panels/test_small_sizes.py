@@ -1,4 +1,4 @@
-"""What a panel says stays whole however small it is, and names its step while the engine goes on."""
+"""Words, entries and lines of a panel are whole or left out, however small the window is."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ from app.shell import Shell
 from app.window import selector_button
 from app.window.docks import PanelDock
 from app.window.window import _first_size
-from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import new_shell, sweep, take_steps, turn
 from tests.app.fake_engine import FakeEngine
 from tests.app.kit.test_theme import contrast
+from tests.app.panels.conftest import STEPS
 
-FIRST = (1203, 736)  # a little less than a small screen
-SIZES = [FIRST, (1280, 800), (1600, 1000)]
-STEPS = 180
+SIZES = [(1203, 736), (1280, 800), (1600, 1000)]  # the first is a little less than a small screen
 
 
 class Spy(QPainter):
@@ -55,15 +53,6 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> type[Spy]:
     return Spy
 
 
-@pytest.fixture
-def fresh(qtbot: QtBot, qapp: QApplication, engine: FakeEngine, request: pytest.FixtureRequest) -> Iterator[Shell]:
-    """A window of a size after a prompt and a run."""
-    shell = new_shell(qapp, engine, getattr(request, "param", FIRST))
-    take_steps(shell, engine, STEPS)
-    yield shell
-    sweep(shell)
-
-
 @pytest.fixture(scope="module", params=SIZES)
 def sized(qapp: QApplication, request: pytest.FixtureRequest) -> Iterator[tuple[Shell, FakeEngine]]:
     """Such a window of each size, which tests share that arrange it for themselves."""
@@ -72,79 +61,6 @@ def sized(qapp: QApplication, request: pytest.FixtureRequest) -> Iterator[tuple[
     take_steps(shell, engine, STEPS)
     yield shell, engine
     sweep(shell)
-
-
-# ---- which step is shown -----------------------------------------------------------------------------------------
-
-
-def steps_shown(shell: Shell) -> dict[str, int]:
-    """The step that each part of the window shows at present."""
-    window = shell.window
-    tokens = window.tokens.strip.chips.tokens
-    panels = {name: window.panels[name] for name in ("inspector", "next_token", "timings", "bytes")}
-    said = {name: re.search(r"step ([\d,]+)", panel._provenance.whole) for name, panel in panels.items()}
-    return {
-        "counter": int(window.top._counter.state.shown.replace(",", "")),
-        "timeline": window.timeline.state.latest.step,
-        "tokens": tokens[-1].step,
-        **{name: int(found[1].replace(",", "")) for name, found in said.items() if found},
-    }
-
-
-def test_what_the_counter_has_left_behind_says_which_step_it_shows(fresh: Shell, engine: FakeEngine) -> None:
-    """While the engine runs, tokens, counter and timeline move several times a second; words and numbers less often."""
-    moving = ("counter", "timeline", "tokens")
-    panels = [fresh.window.panels[name]._provenance for name in ("inspector", "next_token", "timings", "bytes")]
-    engine.is_silent = True
-    running = StateChanged(samples.status(STEPS, num_tokens=STEPS + 4, running=True))
-    engine.emit(running)
-    fresh.controller.tick()
-    for step in range(STEPS + 1, STEPS + 30):
-        engine.emit(samples.step_record(step), running)
-        fresh.controller.tick(with_words=False)  # no words yet
-    QApplication.processEvents()
-    shown = steps_shown(fresh)
-    assert [shown[name] for name in moving] == [STEPS + 29] * 3
-    assert {shown[name] for name in shown if name not in moving} == {STEPS}
-    assert {panel.text for panel in panels} == {f"recorded · step {STEPS}"}
-    assert {panel.kind for panel in panels} == {"past"}
-    fresh.controller.tick()
-    assert set(steps_shown(fresh).values()) == {STEPS + 29}
-    engine.emit(samples.step_record(STEPS + 30), StateChanged(samples.status(STEPS + 30, num_tokens=STEPS + 34)))
-    fresh.controller.tick()
-    assert {panel.text for panel in panels} == {"recorded"}, "at rest all are of now"
-    assert {panel.kind for panel in panels} == {"recorded"}
-
-
-# ---- of now, or said so ------------------------------------------------------------------------------------------
-
-
-def dot(label: DotLabel) -> tuple[str, str]:
-    """The colours of the middle and of the rim of a label's dot."""
-    image: QImage = label.grab().toImage()
-    middle = image.height() // 2
-    rims = (image.pixelColor(x, middle).name() for x in range(1, 3))
-    return image.pixelColor(4, middle).name(), next(name for name in rims if name != DARK.title_strip)
-
-
-def test_a_dot_that_stands_alone_is_a_ring_where_the_picture_is_not_of_now(fresh: Shell) -> None:
-    label = fresh.window.attention._provenance
-    assert dot(label)[0] == DARK.good
-    assert label.accessibleName() == "live cache"
-    fresh.models.selection.update(step=7)
-    turn(fresh)
-    middle, rim = dot(label)
-    assert middle == DARK.title_strip
-    assert rim != DARK.title_strip
-    assert "step 7" in label.accessibleName()
-    assert "looking back" in label.accessibleName()
-    fresh.models.selection.update(step=8)
-    turn(fresh)
-    assert "step 8" in label.accessibleName()  # the same words and dot, another step
-    fresh.models.selection.update(step=None)
-    turn(fresh)
-    assert dot(label)[0] == DARK.good
-    assert label.accessibleName() == "live cache"
 
 
 def test_a_layer_far_beyond_its_range_keeps_its_name(
@@ -161,9 +77,6 @@ def test_a_layer_far_beyond_its_range_keeps_its_name(
     fresh.window.wall.grab()
     assert ("L3", DARK.warning) in spy.drawn
     assert {f"L{layer}" for layer in range(samples.LAYERS)} <= {text for text, _ in spy.drawn}
-
-
-# ---- whole words -------------------------------------------------------------------------------------------------
 
 
 def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,9 +149,6 @@ def test_a_first_window_takes_all_of_a_small_screen(fresh: Shell, monkeypatch: p
     assert _first_size(fresh.window) == QSize(1280, 764)
     screen.room = QSize(1920, 1080)
     assert _first_size(fresh.window) == QSize(1600, 994)
-
-
-# ---- whole entries, whole lines ----------------------------------------------------------------------------------
 
 
 def test_entries_are_whole_or_left_out() -> None:
@@ -329,18 +239,6 @@ def test_the_widest_number_of_a_what_if_stands_free_of_its_bar(qtbot: QtBot, qap
     painter.end()
     colored = [x for x in range(200) if image.pixelColor(x, 10).name() == DARK.accent]
     assert max(colored) <= begin - 6
-
-
-@pytest.mark.parametrize("fresh", [(1600, 1000)], indirect=True)
-def test_steps_beyond_a_thousand_are_written_as_the_counter_writes_them(fresh: Shell, engine: FakeEngine) -> None:
-    engine.emit(*(samples.step_record(step) for step in range(STEPS + 1, 1_004)))
-    engine.emit(StateChanged(samples.status(1_003, num_tokens=1_003 + samples.PROMPT)))
-    turn(fresh)
-    window = fresh.window
-    assert window.top._counter.state.shown == "1,003"
-    assert "step 1,003 ·" in window.inspector._facts.text()
-    assert window.panels["timings"].plot.words.startswith("step 1,003 · ")
-    assert window.head._provenance.whole.endswith("step 1,003")
 
 
 def test_the_numbers_of_a_long_run_stand_below_its_bars(sized: tuple[Shell, FakeEngine]) -> None:

@@ -26,7 +26,8 @@ from engine.session import draws, sampler
 from engine.session.forward import Runner
 from engine.spec.presets import OPT_IN_PRESETS, PRESETS
 from engine.spec.runners import RunnerName
-from tests.engine.card import CARD, Card, card, has_card, moved
+from tests.engine.card import CARD, card, has_card, moved
+from tests.engine.card_streams import Card
 from tests.engine.tiny import prompt_ids, tiniest_model
 
 ENDLESS = 1e6  # seconds: nothing here depends on how fast a computer is

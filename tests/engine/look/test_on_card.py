@@ -17,8 +17,9 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Watched
 from engine.wire.requests import HeadRequest, WallRequest
-from tests.engine.card import Card, OnCard, card, has_card, moved
-from tests.engine.look.test_watch import assert_same_statistics
+from tests.engine.card import OnCard, card, has_card, moved
+from tests.engine.card_streams import Card
+from tests.engine.look.watching import assert_same_statistics
 from tests.engine.tiny import prompt_ids, tiniest_model
 
 pytestmark = pytest.mark.skipif(not has_card(), reason="this torch keeps its devices elsewhere")

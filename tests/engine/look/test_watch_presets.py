@@ -28,7 +28,7 @@ from engine.wire.requests import (
 )
 from engine.wire.slices import CellUpdate, RowSlice, Unchanged, WallSlice
 from tests.effort import effort
-from tests.engine.look.test_watch import Screen, assert_same
+from tests.engine.look.watching import Screen, assert_same
 from tests.engine.tiny import model_of, prompt_ids
 
 TENSORS: tuple[TensorName, ...] = ("keys", "values")

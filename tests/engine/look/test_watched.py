@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from engine.look.watch import COUNTS_PER_SECOND, Watcher
 from engine.wire.commands import SetPace
 from engine.wire.slices import CellUpdate, HeadSlice, WallSlice
-from tests.engine.look.test_watch import MODES, PICTURES, Watching, assert_same
+from tests.engine.look.watching import MODES, PICTURES, Watching, assert_same
 
 OF_ALL_ROWS = {
     WallSlice: ("magnitudes", "other_magnitudes"),

@@ -19,7 +19,8 @@ from engine.session.session import Session
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import fitted
-from tests.engine.card import CARD, Card, card, has_card
+from tests.engine.card import CARD, card, has_card
+from tests.engine.card_streams import Card
 from tests.engine.session.failing import small
 from tests.engine.tiny import model_of, prompt_ids
 

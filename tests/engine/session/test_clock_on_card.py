@@ -8,7 +8,8 @@ import pytest
 
 from engine.session import clock
 from engine.spec.runners import RunnerName
-from tests.engine.card import Card, card, has_card, moved
+from tests.engine.card import card, has_card, moved
+from tests.engine.card_streams import Card
 from tests.engine.session.test_on_card import LAUNCHED, begun
 from tests.engine.tiny import tiniest_model
 

@@ -11,7 +11,8 @@ import torch
 from engine.session.draws import exponentials, number, numbers
 from engine.session.sampler import drawn
 from engine.spec.sampling import DrawRule, SamplingParams
-from tests.engine.card import CARD, Card, card, has_card
+from tests.engine.card import CARD, card, has_card
+from tests.engine.card_streams import Card
 
 CPU = torch.device("cpu")
 # of other programs that have SplitMix64

@@ -20,7 +20,8 @@ from engine.spec.presets import PRESETS
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import fitted
-from tests.engine.card import Card, card, has_card, moved
+from tests.engine.card import card, has_card, moved
+from tests.engine.card_streams import Card
 from tests.engine.session.failing import small
 from tests.engine.tiny import prompt_ids, tiniest_model
 

@@ -2,55 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import product
-
 import numpy as np
 import pytest
 import torch
 
-from engine.errors import Cancelled
 from engine.session.session import Session
-from engine.spec.cache import CacheSpec
-from engine.spec.codec import uniform
-from engine.spec.retention import RetentionSpec
 from engine.wire.phases import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
-from engine.wire.records import StepRecord
 from engine.wire.requests import AttentionRequest, HeadRequest, RowRequest, WallRequest
 from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, WallSlice
-from tests.effort import effort
-from tests.engine.faults import Injected, counting, failing_at
+from tests.engine.session.phases import MODES, PHASES, phased
 from tests.engine.session.sessions import facts, prepared, same, started, tensors
-
-MODES = {
-    "growing": CacheSpec("growing"),
-    "dynamic": CacheSpec("dynamic"),
-    "static": CacheSpec("static"),
-    "none": CacheSpec("none"),
-    "paged": CacheSpec("paged", page_size=4, num_pages=12),
-    "paged int8": CacheSpec("paged", page_size=4, num_pages=12, codec=uniform("int8")),
-    "int8": CacheSpec(codec=uniform("int8")),
-    "kivi": CacheSpec(codec=uniform("kivi-4", 8, 8)),
-    "h2o": CacheSpec(retention=RetentionSpec("h2o", budget=7, window=3)),
-    "tova": CacheSpec(retention=RetentionSpec("tova", budget=7)),
-    "paged h2o": CacheSpec("paged", page_size=1, num_pages=30, retention=RetentionSpec("h2o", budget=6, window=2)),
-    "rotated sinks": CacheSpec(retention=RetentionSpec("sinks+window", sinks=2, window=5, rerotate=True)),
-}
-PHASES = ["first chunk", "second chunk", "decode"]
-
-
-def phased(
-    session: Session, look: Callable[[PhaseReached], object] | None = None
-) -> tuple[StepRecord, list[PhaseReached]]:
-    """A step of which every phase is looked at."""
-    seen: list[PhaseReached] = []
-
-    def reached(event: PhaseReached) -> None:
-        seen.append(event)
-        if look is not None:
-            look(event)
-
-    return session.step(reached=reached), seen
 
 
 def layers_of(session: Session) -> int:
@@ -248,69 +209,6 @@ def test_two_sequences_of_one_forward_and_of_one_each(cache: str, groups: list[t
     words = [where.words.split(": ")[1] for where in stands if where is not None]
     assert words[:2] == ["scheduled", "layer 0 done, 1 of 2"]
     assert (words[-1], stands[-1], session.phases) == ("chosen", None, None)
-
-
-@pytest.mark.parametrize(
-    ("mode", "phase"),
-    [*product(MODES, PHASES), *product(("growing", "paged", "paged int8", "int8", "none"), ["two sequences"])],
-)
-def test_given_up_at_any_phase_it_changes_nothing(mode: str, phase: str) -> None:
-    """Rows, page tables, reference counts, journals; the same step then goes as if none had been begun."""
-    session, twin = prepared("llama", MODES[mode], phase), prepared("llama", MODES[mode], phase)
-    before, held, pages = facts(session), tensors(session), page_state(session)
-    _, seen = phased(prepared("llama", MODES[mode], phase))
-    for last in range(len(seen) - 1):
-        left = iter(range(last))
-
-        def give_up(event: PhaseReached, left: object = left) -> None:
-            if next(left, None) is None:  # type: ignore[call-overload]
-                session.take_slice(WallRequest(0, 99, 99, "keys", False, 50, 8))
-                raise Cancelled
-
-        with pytest.raises(Cancelled):
-            session.step(reached=give_up)
-        assert session.phases is None
-        assert facts(session) == before
-        assert page_state(session) == pages
-        assert same(tensors(session), held)
-    twin.step()
-    session.step()
-    assert same(tensors(session), tensors(twin))
-
-
-def page_state(session: Session) -> object:
-    """Which pages every sequence has, and who refers to each."""
-    store = session.live.mode.store
-    if store is None:
-        return None
-    tables = [[tuple(table.page_ids) for table in group.tables] for group in store.groups]
-    counts = [{i: group.pool.ref_count(i) for t in group.tables for i in t.page_ids if i} for group in store.groups]
-    return tables, counts, [group.pool.counts() for group in store.groups]
-
-
-@pytest.mark.parametrize("mode", ["growing", "paged", "kivi", "h2o"])
-def test_a_failure_at_any_site_changes_nothing(mode: str) -> None:
-    def step() -> StepRecord:
-        return phased(session)[0]
-
-    session = prepared("llama", MODES[mode], "decode")
-    with counting() as clean:
-        step()
-    session, twin = prepared("llama", MODES[mode], "decode"), prepared("llama", MODES[mode], "decode")
-    before, held = facts(session), tensors(session)
-    for site in list(clean.sites)[:: effort(3, 1)]:
-        outcome = failing_at(1, step, site)
-        if isinstance(outcome, Injected):
-            if session.last_step != before["step"]:  # told of after it was done
-                session = prepared("llama", MODES[mode], "decode")
-                continue
-            assert facts(session) == before, f"{outcome} {site}"
-            assert same(tensors(session), held), f"{outcome} {site}"
-        else:
-            session = prepared("llama", MODES[mode], "decode")
-    step()
-    twin.step()
-    assert same(tensors(session), tensors(twin))
 
 
 def test_waiting_is_no_time_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,10 +20,11 @@ from engine.spec.edit_text import parse_edit
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
 from engine.wire.requests import WallRequest
-from tests.benchmarks.snapshot_fuzz import forged, mutated, survives, used
+from tests.benchmarks.snapshot_fuzz import survives, used
 from tests.effort import effort
 from tests.engine.snapshot.attacks import FOUND, REFUSED, claimed
 from tests.engine.snapshot.crafted import Crafted, changed, first_version
+from tests.engine.snapshot.mutations import forged, mutated
 from tests.engine.snapshot.sessions import begun, kept, small, step
 from tests.engine.tiny import model_of
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -17,22 +12,10 @@ from engine.cache.paged.pages import PoolCorrupted
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.table import PageTable
+from tests.benchmarks.pool_soak import soak
 from tests.effort import effort
+from tests.engine.cache.paged.pool_world import PoolWorld, Row
 from tests.engine.cache.paged.tables import forget_cached, start
-
-
-def _load_soak() -> ModuleType:
-    path = Path(__file__).parents[3] / "benchmarks" / "pool_soak.py"
-    spec = importlib.util.spec_from_file_location("pool_soak", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["pool_soak"] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
-
-
-pool_soak = _load_soak()
 
 
 def _lose_a_page(pool: PagePool, table: PageTable) -> None:
@@ -122,7 +105,7 @@ TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=20)
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Everything the pool and the host index can do, against `pool_soak.PoolWorld`'s plain lists and memory."""
+    """Everything the pool and the host index can do, against `PoolWorld`'s plain lists and memory."""
 
     @initialize(
         num_pages=st.sampled_from((2, 5, 9, 14)),
@@ -131,9 +114,9 @@ class PoolMachine(RuleBasedStateMachine):
         num_host_pages=st.sampled_from((1, 4)),
     )
     def build(self, num_pages: int, page_size: int, duplicates: DuplicatePolicy, num_host_pages: int) -> None:
-        self.world = pool_soak.PoolWorld(num_pages, page_size, duplicates, num_host_pages)
+        self.world = PoolWorld(num_pages, page_size, duplicates, num_host_pages)
 
-    def row(self, data: st.DataObject) -> object:
+    def row(self, data: st.DataObject) -> Row:
         return self.world.rows[data.draw(st.sampled_from(sorted(self.world.rows)))]
 
     @rule(tokens=TOKENS)
@@ -202,5 +185,5 @@ TestPoolMachine.settings = settings(
 
 def test_a_soak_of_many_operations() -> None:
     count = effort(15_000, 100_000)
-    result = pool_soak.soak(count, seed=20, verify_every=50)
+    result = soak(count, seed=20, verify_every=50)
     assert result.num_refused > count // 100  # failure was exercised, too

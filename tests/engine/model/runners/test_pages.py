@@ -1,98 +1,27 @@
-"""Attention over pages where they lie: the tokens, logits, weights and rows of gathered pages, but for rounding."""
+"""Attention that reads pages in place gives the same as gathered pages, but for rounding."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from msgspec import structs
-from torch._dynamo.exc import FailOnRecompileLimitHit
-from torch.nn.attention import flex_attention as torch_flex
-from torch.nn.functional import scaled_dot_product_attention
 
 from engine.cache.paged.blocks import PageBlocks
-from engine.errors import Cancelled, InputError
-from engine.model.runners.compiler import why_not_compiled
-from engine.model.runners.pages import Flex, Kernel, PagedAttention, mask_of
-from engine.model.runners.runners import Runners
-from engine.session.session import Session
+from engine.model.runners.pages import Flex, Kernel, mask_of
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Mask, Rows
 from engine.spec.presets import PRESETS, cache_named
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt
+from tests.engine.model.runners.paged_reading import compare, listed_alone, session_of
 from tests.engine.session.edited import edit_live
-from tests.engine.tiny import model_of, prompt_ids
+from tests.engine.tiny import prompt_ids
+
+pytestmark = pytest.mark.usefixtures("eager_flex")
 
 PAGED = [*(name for name, preset in PRESETS.items() if preset.spec.is_paged), "paged+h2o", "paged+tova", "paged+knorm"]
-
-
-@pytest.fixture(autouse=True)
-def _uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's own word for computing the scores in the open, operation by operation, which traces nothing."""
-    monkeypatch.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-
-
-def listed_alone(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **given: Any) -> torch.Tensor:
-    """FlexAttention as a compiled kernel has it: of pages that are not listed it reads nothing. Uncompiled it reads the
-    whole pool, and asks of every slot whether it is read."""
-    mask, found = given["block_mask"], torch.zeros(keys.shape[2] // given["block_mask"].BLOCK_SIZE[1], dtype=torch.bool)
-    for count, pages in ((mask.kv_num_blocks, mask.kv_indices), (mask.full_kv_num_blocks, mask.full_kv_indices)):
-        found[pages[torch.arange(pages.shape[-1]) < count[..., None]].long()] = True
-    kept = found.repeat_interleave(mask.BLOCK_SIZE[1])[:, None]
-    nothing = torch.zeros((), dtype=keys.dtype)
-    read: torch.Tensor = torch_flex.flex_attention(
-        query, keys.where(kept, nothing), values.where(kept, nothing), **given
-    )
-    return read
-
-
-def session_of(
-    architecture: str,
-    lengths: Sequence[int],
-    spec: CacheSpec,
-    chosen: str,
-    kernel: Kernel | None = None,
-    runner: RunnerName = "auto",
-) -> Session:
-    """A session that has read prompts of these lengths, and is told what comes next."""
-    model = model_of(architecture)
-    pages = PagedAttention(model.runners.pages.why_not, chosen=chosen)  # type: ignore[arg-type]
-    pages.kernel = kernel
-    session = Session(replace(model, runners=Runners(model.runners.decoder, runner, pages)), spec)
-    for seed, length in enumerate(lengths):
-        session.force(session.submit(Prompt(token_ids=prompt_ids(length, seed))), prompt_ids(40, seed + 50))
-    while session.is_prefilling:
-        session.step()
-    return session
-
-
-def compare(session: Session, gathered: Session) -> str:
-    """One step of both: the same tokens, and logits, what is attended to and the rows themselves but for rounding.
-    Returns what computed the first."""
-    one, other = session.step(), gathered.step()
-    assert [part.sampled for part in one.sequences] == [part.sampled for part in other.sequences]
-    assert "pages" not in other.runner
-    for mine, theirs in zip(one.sequences, other.sequences, strict=True):
-        assert mine.attention is not None
-        assert theirs.attention is not None
-        assert mine.attention.recent_mass == pytest.approx(theirs.attention.recent_mass, abs=2e-5)
-        assert mine.attention.first_mass == pytest.approx(theirs.attention.first_mass, abs=2e-5)
-    for seq_id in gathered.live.ids:
-        logits, others = session.logits(seq_id), gathered.logits(seq_id)
-        assert logits is not None
-        assert others is not None
-        assert torch.allclose(logits, others, atol=2e-5)
-        for layer in range(2):
-            rows, held = session.cache_of(seq_id).rows(layer), gathered.cache_of(seq_id).rows(layer)
-            assert rows is not None
-            assert held is not None
-            assert torch.allclose(rows.values, held.values, atol=1e-5)
-    return one.runner
 
 
 @pytest.mark.parametrize(
@@ -217,141 +146,3 @@ def test_what_another_left_in_a_page_is_not_met_by_who_takes_it(chosen: str, run
     record = session.step()
     assert record.sequences[0].num_tokens == 50
     assert (record.runner, record.non_finite) == (f"{runner}+pages", ())
-
-
-def test_a_shape_that_cannot_be_compiled_refuses_that_shape_alone() -> None:
-    def short(query: torch.Tensor, *args: Any, **given: Any) -> torch.Tensor:
-        if query.shape[2] > 1:
-            raise RuntimeError("out of shared memory")
-        return listed_alone(query, *args, **given)
-
-    session = session_of("llama", [20], CacheSpec("paged", page_size=16), "pages", Flex(short))
-    assert session.model.runners.note.endswith("out of shared memory"), "of the prompt"
-    assert session.step().runner == "fused+pages"
-    assert not session.model.runners.note
-
-
-def test_a_kernel_is_made_beside_the_loop_once_for_each_shape() -> None:
-    """As the loop has it done: in another thread, under the settings of its own; a cancel leaves nothing behind."""
-    made: list[tuple[bool, bool]] = []
-
-    def seen(*args: Any, **given: Any) -> torch.Tensor:
-        made.append((threading.current_thread() is threading.main_thread(), torch.is_inference_mode_enabled()))
-        return listed_alone(*args, **given)
-
-    def beside(work: Callable[[], None]) -> None:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-
-    def cancelled(work: Callable[[], None]) -> None:
-        raise Cancelled
-
-    spec = CacheSpec("paged", page_size=16)
-    session = session_of("llama", [20], spec, "gather", Flex(seen))
-    runners, table = session.model.runners, session.cache_of(0).tables[0]
-    runners.pages.choose("pages")
-    runners.compiling = cancelled
-    with pytest.raises(Cancelled):
-        session.step()
-    assert (made, table.num_tokens, session.sequence(0).num_tokens) == ([], 20, 20)
-    runners.compiling = beside
-    assert compare(session, session_of("llama", [20], spec, "gather")) == "fused+pages"
-    assert made == [(False, True), *[(True, True)] * len(session.model.info.geometry.layers)]
-
-
-@pytest.mark.parametrize("kind", [RuntimeError, FailOnRecompileLimitHit])
-def test_a_kernel_that_cannot_be_made_is_told_once_and_pages_are_gathered(kind: type[Exception]) -> None:
-    calls = []
-
-    def broken(*_: Any, **__: Any) -> torch.Tensor:
-        calls.append(1)
-        raise kind("no Triton here\nand a page of trace")
-
-    session = session_of("llama", [20], CacheSpec("paged", page_size=16), "pages", Flex(broken))
-    assert [session.step().runner for _ in range(2)] == ["fused"] * 2
-    session.submit(Prompt(token_ids=prompt_ids(40, 7)))
-    assert session.step().runner == "fused"
-    assert len(calls) == 2, "a third shape is not tried"
-    assert session.model.runners.state.note == "pages are gathered before they are read: no Triton here"
-    session.model.runners.pages.kernel = Flex(listed_alone)
-    session.model.runners.pages.choose("pages")
-    assert session.step().runner == "fused+pages"
-    assert not session.model.runners.state.note
-
-
-def test_a_kernel_that_cannot_be_made_of_one_shape_is_made_of_the_others() -> None:
-    calls = []
-
-    def of_few_pages(query: torch.Tensor, keys: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
-        if query.shape[0] > 1:
-            calls.append(query.shape[0])
-            raise RuntimeError("too many registers")
-        return listed_alone(query, keys, *more, **named)
-
-    spec = CacheSpec("paged", page_size=16, num_pages=20)
-    session = session_of("llama", [20], spec, "pages", Flex(of_few_pages))
-    assert session.step().runner == "fused+pages"
-    fork = session.fork(0).child
-    assert [session.step().runner for _ in range(3)] == ["fused"] * 3
-    assert session.model.runners.state.note == "pages are gathered before they are read: too many registers"
-    assert len(calls) == 1, "it is not tried again with every step"
-    session.remove(fork)
-    assert session.step().runner == "fused+pages"
-    assert not session.model.runners.state.note
-
-
-def test_what_cannot_be_read_in_place_is_refused_with_the_reason() -> None:
-    small = session_of("llama", [20], CacheSpec("paged", page_size=8), "pages", Flex(listed_alone))
-    assert small.step().runner == "fused"
-    assert "the kernel takes pages of 16 tokens or more" in small.model.runners.note
-    recorded = session_of("llama", [20], CacheSpec("paged", page_size=16), "pages", None, "graph")
-    assert recorded.step().runner == "graph"
-    assert "recorded steps read gathered pages where there is no GPU" in recorded.model.runners.note
-    pages = model_of("deepseek_v3").runners.pages
-    with pytest.raises(InputError, match=r"layers of another kind \(latent\)\. Use auto"):
-        pages.choose("pages")
-    with pytest.raises(InputError, match="its attention is code of its own"):
-        model_of("bloom").runners.pages.choose("pages")
-    with pytest.raises(InputError, match="choose one of auto, gather, pages"):
-        pages.choose("flat")
-    assert pages.chosen == "auto"
-
-
-def test_a_step_is_repeated_as_it_read_its_pages() -> None:
-    session = session_of("llama", [20], CacheSpec("paged", page_size=4), "pages")
-    records = [session.step() for _ in range(4)]
-    session.model.runners.pages.choose("gather")
-    session.go_to(records[0].step)
-    assert [session.step().runner for _ in range(2)] == ["fused", "fused"]
-    session.go_to(records[3].step)
-    with session.model.runners.chosen_as("fused+pages"):
-        assert session.model.runners.pages.chosen == "pages"
-    assert session.model.runners.pages.chosen == "gather"
-
-
-@pytest.mark.skipif(bool(why_not_compiled(torch.device("cpu"))), reason="no C++ compiler is installed")
-def test_the_kernel_is_compiled_once_for_a_shape_and_reads_no_page_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here as C++ code, on a GPU through Triton: the lists of pages and the mask are the same. Three sequences, the
-    second time with other pages and one token more; all that they do not hold is no number."""
-    monkeypatch.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
-    generator, size, num_pages = torch.Generator().manual_seed(0), 16, 24
-    kernel, graphs = Flex(), torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    for lengths in ([33, 48, 7], [34, 49, 8]):
-        keys, values = (torch.randn(1, 2, num_pages * size, 16, generator=generator) for _ in range(2))
-        query, free = torch.randn(3, 4, 1, 16, generator=generator), torch.randperm(num_pages - 1, generator=generator)
-        pages = (free[:12] + 1).view(3, 4)
-        held = torch.arange(4) * size < torch.tensor(lengths)[:, None]
-        table, others = pages * held, torch.ones(num_pages, dtype=torch.bool)
-        others[table] = False
-        poisoned = [part.masked_fill(others.repeat_interleave(size)[:, None], torch.nan) for part in (keys, values)]
-        with torch.inference_mode():
-            blocks = PageBlocks.of(table, torch.tensor(lengths)[:, None] - 1, num_pages, size)
-            read = kernel(query, poisoned[0], poisoned[1], blocks, 0.25)
-        for row, length in enumerate(lengths):
-            slots = (table[row, :, None] * size + torch.arange(size)).flatten()[:length]
-            own = scaled_dot_product_attention(
-                query[row : row + 1], keys[:, :, slots], values[:, :, slots], scale=0.25, enable_gqa=True
-            )
-            assert torch.allclose(read[row : row + 1], own, atol=1e-5)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs + 1

@@ -1,0 +1,126 @@
+"""Pictures of a duel: the difference of both sides, where both have rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from engine.analysis.duel.pictures import attention_difference
+from engine.session.session import Session
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS
+from engine.spec.retention import RetentionSpec
+from engine.spec.sampling import Prompt
+from engine.wire.requests import (
+    AttentionRequest,
+    HeadRequest,
+    RowRequest,
+    WallRequest,
+)
+from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, WallSlice
+from tests.engine.analysis.duel.duels import KIVI, compared, duel_of
+from tests.engine.analysis.live import started
+from tests.engine.tiny import model_of, prompt_ids
+
+
+def test_the_difference_is_that_of_both_pictures() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, KIVI)
+    compared(duel)
+    head = HeadRequest(seq_id, 45, "keys", 1, 0, 0, 45, 100)
+    a, b, difference = (duel.slice(head, side) for side in ("a", "b", "difference"))
+    assert isinstance(a, HeadSlice)
+    assert isinstance(b, HeadSlice)
+    assert isinstance(difference, HeadSlice)
+    assert difference.provenance == "difference"
+    np.testing.assert_array_equal(difference.low, a.low - b.low)
+    assert np.abs(difference.low).max() > 0
+    wall = duel.slice(WallRequest(seq_id, 45, 44, "values", False, 9, 4), "difference")
+    assert isinstance(wall, WallSlice)
+    mine, theirs = (run.past(45).rows(1) for run in (duel.a, duel.b))
+    assert mine is not None
+    assert theirs is not None
+    exact = (mine.values - theirs.values)[0].float()  # extremes of the difference, not a difference of extremes
+    assert wall.high[1, 0, 0, 0] == pytest.approx(
+        float(exact[0, : wall.tokens_per_column, : wall.dims_per_row].max()), abs=0
+    )
+    row = duel.slice(RowRequest(seq_id, 45, 20), "difference")
+    assert isinstance(row, RowSlice)
+    np.testing.assert_array_equal(row.values[1][0], exact[0, 20].numpy())
+    attention = duel.slice(AttentionRequest(seq_id, session.last_step or 0, 1, 10), "difference")
+    assert isinstance(attention, AttentionSlice)
+    weights = [run.attention(45)[1] for run in (duel.a, duel.b)]
+    gap = (weights[0] - weights[1])[0]
+    assert abs(attention.weights[0]).max() == pytest.approx(float(gap.abs().max()), abs=1e-7)
+    assert attention.weights.min() < 0 < attention.weights.max()
+
+
+def test_attention_to_a_row_that_a_side_has_dropped_has_no_difference() -> None:
+    geometry = started()[0].model.info.geometry
+    heads = geometry.layers[1].num_heads
+    one = torch.full((heads, 6), 0.125)
+    two = one.clone()
+    two[:, 5] = 0.5
+    two[0, 1:4] = torch.nan  # one head has dropped three rows; no head has the first of the longer side
+    request = AttentionRequest(0, 5, 1, 100)
+    piece = attention_difference(request, one, two[:, 1:], 5, geometry)
+    assert piece.absent is not None
+    np.testing.assert_array_equal(piece.absent[0], [1, 1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(piece.absent[1], [1, 0, 0, 0, 0, 0])
+    assert np.isnan(piece.weights[0, :4]).all()
+    np.testing.assert_array_equal(piece.weights[1, 1:], [0, 0, 0, 0, -0.375])
+    pooled = attention_difference(replace(request, max_columns=3), one, two[:, 1:], 5, geometry)
+    np.testing.assert_array_equal(pooled.absent[0], [2, 2, 0])  # type: ignore[index]
+    np.testing.assert_array_equal(pooled.weights[1], [0, 0, -0.375])
+    assert attention_difference(request, one, one, 5, geometry).absent is None
+
+
+@pytest.mark.parametrize(("name", "against"), [("bart", "fp8"), ("t5", "dynamic")])
+def test_attention_to_the_source_has_no_columns_for_tokens_of_the_decoder(name: str, against: str) -> None:
+    session = Session(model_of(name), CacheSpec())
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(7, 3)))
+    for _ in range(6):
+        session.step()
+    duel = duel_of(session, seq_id, PRESETS[against].spec)
+    compared(duel)
+    count, layers = session.sequence(seq_id).num_tokens, session.model.info.geometry.attention_layers
+    for layer in layers:
+        piece = duel.slice(AttentionRequest(seq_id, session.last_step or 0, layer.index, 100), "difference")
+        assert isinstance(piece, AttentionSlice)
+        assert piece.positions.tolist() == list(range(7) if layer.kind == "cross" else range(7, 13))
+        mine, theirs = (run.attention(count)[layer.index][:, : len(piece.positions)] for run in (duel.a, duel.b))
+        np.testing.assert_array_equal(piece.weights, mine - theirs)
+    assert {layer.kind for layer in layers} == {"full", "cross"}
+
+
+def test_a_side_that_is_behind_is_compared_as_both_stood_with_its_tokens() -> None:
+    session, seq_id = started(KIVI)
+    duel = duel_of(session, seq_id, CacheSpec())
+    compared(duel)
+    session.step()  # codes row 29 of V, which was exact with 45 tokens
+    assert (duel.a.num_tokens, duel.b.num_tokens) == (46, 45)
+    picture = duel.slice(HeadRequest(seq_id, 46, "values", 0, 0, 0, 46, 100), "difference")
+    assert isinstance(picture, HeadSlice)
+    mine, theirs = (run.past(45).rows(0) for run in (duel.a, duel.b))
+    assert mine is not None
+    assert theirs is not None
+    np.testing.assert_array_equal(picture.low.T, (mine.values - theirs.values)[0, 0].T)
+    coded = session.rows_at(seq_id, 46).rows(0)
+    assert coded is not None
+    assert not torch.equal(coded.values[0, 0, 29], mine.values[0, 0, 29])
+
+
+def test_rows_that_one_side_has_dropped_are_no_difference() -> None:
+    session, seq_id = started()
+    duel = duel_of(session, seq_id, CacheSpec(retention=RetentionSpec("h2o", budget=12, window=4)))
+    compared(duel)
+    theirs = duel.b.past(45).rows(0)
+    assert theirs is not None
+    assert theirs.positions is not None
+    picture = duel.slice(HeadRequest(seq_id, 45, "keys", 0, 1, 0, 45, 100), "difference")
+    assert isinstance(picture, HeadSlice)
+    shown = [int(p) for p, column in zip(picture.positions, picture.low, strict=True) if not np.isnan(column).any()]
+    assert shown == theirs.positions[1].tolist()
+    assert len(shown) == 12
