@@ -1,5 +1,5 @@
-"""What a package declares, as lines of text: limits, tolerances and sizes; the defaults of fields and of parameters;
-what cannot be changed once it is made."""
+"""Declarations of a package as lines of text: limits, tolerances and sizes; the defaults of fields and of parameters;
+which classes are frozen."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def declared(package: str) -> dict[str, list[str]]:
-    """The constants and the defaults of every module of `app` or `engine`, by their names alone: what moves to another
-    module stays what it is."""
+    """The constants and the defaults of every module of `app` or `engine`, by their names without the module: moving one
+    to another module changes nothing."""
     found: dict[str, list[str]] = {"constants": [], "defaults": []}
     for path, module in _modules(package):
         found["constants"] += _constants(path, module)
@@ -58,7 +58,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _words(value: Any) -> str:
-    """A value as Python writes it; what has no order in one."""
+    """A value as Python writes it; sets are sorted."""
     match value:
         case dict():
             return f"{{{', '.join(f'{key!r}: {_words(each)}' for key, each in value.items())}}}"
@@ -75,7 +75,7 @@ def _words(value: Any) -> str:
 
 
 def _defaults(module: Any) -> Iterator[str]:
-    """Of every class what kind it is and which fields have a default; of every function which parameters have one."""
+    """The kind of every class and the defaults of its fields; the defaults of every function's parameters."""
     for name, value in vars(module).items():
         if getattr(value, "__module__", None) != module.__name__:
             continue
@@ -120,7 +120,7 @@ def _parameters(name: str, value: Any) -> Iterator[str]:
     value = value.func if isinstance(value, cached_property) else getattr(value, "fget", value)
     value = inspect.unwrap(getattr(value, "__func__", value))
     is_ours = isinstance(value, FunctionType) and value.__module__.startswith(("app", "engine"))
-    if is_ours and value.__code__.co_filename != "<string>":  # that of a dataclass is made of its fields
+    if is_ours and value.__code__.co_filename != "<string>":  # a dataclass's own signature repeats its fields
         given = {each.name: each.default for each in inspect.signature(value).parameters.values()}
         words = (
             f"{each}={_words(default)}" for each, default in given.items() if default is not inspect.Parameter.empty

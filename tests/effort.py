@@ -1,4 +1,4 @@
-"""How much is tried: the usual run of the tests takes minutes; `KVLOUPE_TESTS=long pytest` tries far more."""
+"""How many cases a test tries: few in the usual run of minutes, far more with `KVLOUPE_TESTS=long pytest`."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ IS_LONG = os.environ.get("KVLOUPE_TESTS") == "long"
 
 
 def effort(usual: T, long: T) -> T:
-    """How many examples, operations or kills; or every how many calls fail."""
+    """`usual` or, in a long run, `long`: a number of examples, operations or kills, or every how many calls fail."""
     return long if IS_LONG else usual

@@ -1,4 +1,4 @@
-"""No passage of the product stands twice: what two places need has one home."""
+"""No six lines of the product stand in two places: what two places need has one home."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LENGTH = 6
-# parameters handed on under their own names: the two files and the first line, and why they stand in both
+# repeated passages that are allowed, by the two files and the first line, with the reason
 HONEST = {
     ("engine/loop/phases.py", "engine/loop/workspace.py", "def __init__("): "two owners need the same other owners",
     ("engine/model/attention.py", "engine/model/attention.py", "query: torch.Tensor,"): "weights, and those in pieces",
@@ -35,7 +35,7 @@ def _product() -> dict[str, str]:
 
 
 def _twice(texts: dict[str, str]) -> dict[tuple[str, str, str], str]:
-    """Where passages stand twice, by the two files and the first line."""
+    """The places of each repeated passage, by the two files and its first line."""
     first: dict[tuple[str, ...], tuple[str, int]] = {}
     found: dict[tuple[str, str, str], str] = {}
     for name, text in texts.items():
@@ -50,7 +50,7 @@ def _twice(texts: dict[str, str]) -> dict[tuple[str, str, str], str]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that say something, with their numbers: no blank ones, comments, imports, lone brackets or quotes."""
+    """Lines of code with their numbers, without blank lines, comments, imports, lone brackets and quotes."""
     is_import = False
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if is_import or line.startswith(("import ", "from ")):

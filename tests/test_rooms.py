@@ -85,7 +85,7 @@ def _begins(name: str, word: str) -> bool:
 
 
 def _modules(room: Path) -> Iterator[str]:
-    """Modules and packages of a room, and the room itself; the root has none."""
+    """Names of the modules and packages of a folder, and of the folder itself; the root has none."""
     if room.parts:
         yield room.name
         yield from (found.name for found in pkgutil.iter_modules([str(ROOT / room)]))

@@ -1,7 +1,7 @@
 """All benchmarks that fit this machine, one after the other, as one table of ratios.
 
     python -m tests.benchmarks --json FILE [--short] [--only observe_cost,decode_speed]
-    python -m tests.benchmarks --readme FILE       # that table into the README, with what it was measured on
+    python -m tests.benchmarks --readme FILE       # write that table into the README, with machine and versions
 
 Each script runs in a process of its own and prints its own table meanwhile. Those of the window need PySide6; without
 it they are left out, and the file says so. Nothing else should run beside them: the spread says how far to trust a
@@ -34,7 +34,7 @@ ROWS_VARIABLE = "KVLOUPE_BENCHMARK_ROWS"  # a file that `protocol.note_ratios` a
 
 @dataclass(frozen=True)
 class Script:
-    """One question: what B over A is, what it should be, and the arguments that ask it, shortly and in full."""
+    """A script that measures B over A: both names, the target, and its arguments for a full and for a short run."""
 
     name: str
     a: str
@@ -43,7 +43,7 @@ class Script:
     full: str = ""
     short: str = "--short"
     needs_window: bool = False
-    rows: tuple[str, ...] = ("",)  # of those that the target is of, a part of the name; others are only printed
+    rows: tuple[str, ...] = ("",)  # parts of names: the target applies to these rows, the others are only printed
     limit_s: float = 3600.0
 
 
@@ -71,7 +71,7 @@ SCRIPTS = (
 
 
 def about() -> dict[str, Any]:
-    """What is measured on."""
+    """The date, the commit, the machine and the versions of libraries, for the table."""
     import psutil
     import torch
     import transformers
@@ -92,14 +92,14 @@ def about() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Its name as the system tells it."""
+    """The name of the processor, from the system."""
     path = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.+)", path.read_text("utf-8")) if path.exists() else None
     return found[1] if found else platform.processor() or platform.machine()
 
 
 def run(script: Script, is_short: bool) -> tuple[list[dict[str, Any]], str]:
-    """The ratios that a script noted, and why there are none where it did not come to its end."""
+    """The ratios that a script noted, and the reason if it did not finish."""
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.jsonl"
         arguments = (script.short if is_short else script.full).split()
@@ -116,7 +116,8 @@ def run(script: Script, is_short: bool) -> tuple[list[dict[str, Any]], str]:
 
 
 def as_row(script: Script, noted: dict[str, Any]) -> dict[str, Any]:
-    """Medians of both sides, and of their ratios with the spread: all of it, and of many pairs the middle half."""
+    """Medians of both sides and of their ratios, with the spread of the ratios: the smallest and the largest, or the
+    quartiles where there are many pairs."""
     sides = noted.get("sides") or (script.a, script.b)
     ratios = [b / a for a, b in zip(noted["a"], noted["b"], strict=True) if a]
     low, high = (min(ratios), max(ratios)) if len(ratios) < 20 else statistics.quantiles(ratios, n=4)[::2]
@@ -160,7 +161,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def put_into_readme(text: str) -> None:
-    """In place of what stands between the two marks."""
+    """Replace what stands in the README between the two marks."""
     readme = README.read_text("utf-8")
     before, _, rest = readme.partition(BEGIN)
     _, mark, after = rest.partition(END)
@@ -199,7 +200,9 @@ def main() -> None:
         found["rows"] += rows
         if why or not rows:
             found["left_out"][script.name] = why or "it noted nothing"
-        args.json.write_text(json.dumps(found, indent=1), "utf-8")  # what is there stays, whatever comes
+        args.json.write_text(
+            json.dumps(found, indent=1), "utf-8"
+        )  # written after each script: a later failure loses nothing
     print(table(found))
 
 

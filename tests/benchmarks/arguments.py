@@ -178,7 +178,7 @@ class Arguments:
                 return requests.TableRequest(seq_id, count)
 
     def edit(self) -> Edit:
-        """Of a row or some, of what attention sees, of the tokens or of the logits."""
+        """An edit of rows, of what attention sees, of the tokens or of the logits."""
         seq_id = self.sequence
         start = self.number(0, max(0, self.tokens_of(seq_id) - 1))
         rows = Rows(start, start + self.number(1, 4), layers=None if self.often(0.6) else (self.number(0, 1),))

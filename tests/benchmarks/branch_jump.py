@@ -1,4 +1,4 @@
-"""How long going from the tip of a branch to that of another takes, when both are kept, and what a replay takes.
+"""How long going from the tip of one branch to that of another takes: by a swap when both are kept, and by a replay.
 
     python tests/benchmarks/branch_jump.py [--tokens 2000] [--threads 1]
 

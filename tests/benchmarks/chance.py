@@ -120,14 +120,14 @@ class Chance(Arguments):
         return commands.Watch((*watched, *watched[: self.often(0.1)]))
 
     def pace(self) -> commands.Command:
-        """Mostly as fast as it can: a slow run is paused in the end, and takes its time till then."""
+        """Mostly without a limit: a run at a slow pace lasts until it is paused."""
         slow = self.odd_pace() if self.often(0.15) else None
         return commands.SetPace(
             self.random.choice((None, 300.0, 1e6, slow)), self.random.choice((None, 25.0, self.odd_pace()))
         )
 
     def stops(self) -> commands.Command:
-        """Few of them hold often: a run shall come to something."""
+        """Stops, few of which hold often: otherwise every run would end at once."""
         ids = range(self.random.choice((0, 0, 1, 2, 3, 70)))
         return stopping.SetStops(tuple(Stop(number, self.condition(), self.often(0.5)) for number in ids))
 
@@ -144,7 +144,7 @@ class Chance(Arguments):
         return measuring.MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
 
     def redo(self) -> commands.Command:
-        """What an engine that is gone may have done: mostly refused, since there is a session already."""
+        """A plan to replay, as after a restart; mostly refused, since there is a session already."""
         ids, cache, seq_id = self.token_ids(6), self.cache(), self.number(0, 2)
         part = PlannedPart(seq_id, 0, self.number(1, len(ids)), self.number(3, self.vocab - 1), False, None)
         added = SequenceAdded(seq_id, ids, self.sampling())

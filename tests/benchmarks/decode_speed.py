@@ -3,7 +3,7 @@
     python tests/benchmarks/decode_speed.py [--short] [--threads 2] [--caches growing,paged] [--contexts 16,4096]
                                           [--device cuda] [--dtype bfloat16]
 
-Both go step by step in turn: a machine's speed wanders more within a second than the two differ, and windows of a
+Both take their steps in turn: the machine's speed varies more within a second than the two differ, and windows of a
 second each showed dips that were none. Statistics, candidates and attention rows are captured, as in the window. The
 context is filled with random K and V: what is in them does not change the speed.
 """
@@ -38,7 +38,7 @@ from tests.benchmarks.protocol import (
     seconds_since,
 )
 
-WARM = 2  # steps that are not counted
+WARM = 2  # warm-up steps that are not counted
 
 
 def random_rows(model: LoadedModel, tokens: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -67,8 +67,8 @@ def filled_session(model: LoadedModel, spec: CacheSpec, context: int, capture: C
 
 
 class Ours(StoppingCriteria):  # type: ignore[misc]
-    """Our step after each of `generate`'s, which asks it whether to end; seconds of each step of both, on the clock of
-    the device."""
+    """Given to `generate` as a stopping criterion, so that one of our steps follows each of its steps; keeps the seconds of
+    each step of both, on the clock of the device."""
 
     def __init__(self, session: Session, config: Any) -> None:
         self._session, self._config, self._captured = session, config, config._attn_implementation

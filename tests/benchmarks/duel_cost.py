@@ -29,7 +29,7 @@ from tests.benchmarks.protocol import header, paired, progress, smollm_shape
 
 
 def begun(model: LoadedModel, cache: CacheSpec, ids: tuple[int, ...], steps: int) -> tuple[Session, int]:
-    """A session whose sequence is told its next tokens."""
+    """A session whose sequence has its next tokens forced."""
     session = Session(model, cache)
     seq_id = session.submit(Prompt(token_ids=ids))
     session.force(seq_id, ids[: steps + 1])

@@ -1,4 +1,4 @@
-"""An export that is killed: is the old file there, or the new one, whole, and nothing else?
+"""Kills exports at random moments: afterwards the old file or the new one must be there, whole, and nothing else.
 
     python tests/benchmarks/export_kills.py --kills 1000 --seed 7 [--short]
 
@@ -36,7 +36,7 @@ CHUNK_BYTES = 512
 
 @dataclass
 class Tally:
-    """What became of the file, and what was left beside it."""
+    """How the kills ended: which file was there, and what else was left in the folder."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     lost: int = 0
@@ -64,7 +64,7 @@ def at_byte(snapshot: Snapshot, target: Path, deadly: int) -> Callable[[], None]
 
 
 def at_call(snapshot: Snapshot, target: Path, name: str, number: int, is_after: bool) -> Callable[[], None]:
-    """The `number`-th call of that name is the last."""
+    """Kill the process at the `number`-th call of that name."""
 
     def work() -> None:
         real, calls = getattr(os, name), 0
@@ -86,7 +86,7 @@ def at_call(snapshot: Snapshot, target: Path, name: str, number: int, is_after: 
 
 
 def trial(folder: Path, chance: random.Random, tally: Tally) -> None:
-    """One export that is killed, over an old file, which somebody may have open."""
+    """One killed export over an old file, which another process may have open."""
     target = folder / "x.safetensors"
     old, new = small_snapshot(1.0), small_snapshot(2.0)
     list(write_snapshot(old, target))
@@ -111,7 +111,7 @@ def trial(folder: Path, chance: random.Random, tally: Tally) -> None:
 
 
 def kills(count: int, seed: int) -> Tally:
-    """So many exports that are killed."""
+    """Kill so many exports, one after the other."""
     chance, tally = random.Random(seed), Tally()
     chunk, write.CHUNK_BYTES = write.CHUNK_BYTES, CHUNK_BYTES
     try:

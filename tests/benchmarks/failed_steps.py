@@ -1,12 +1,13 @@
-"""Does a step or a command that fails anywhere change nothing? Every call of the engine and of the model in a step, an
-edit, a branch, a way back and so on, and every call of torch that they make, fails once, in every preset and in the
-modes where rows are coded, dropped or in pages.
+"""Makes every call inside a step or a command fail once: the failure must change nothing.
+
+The calls are those of the engine, of the model and of torch in a step, an edit, a branch, going back and so on, in
+every preset and in modes where rows are coded, dropped or in pages.
 
     python -m tests.benchmarks.failed_steps [--modes paged,h2o] [--phases decode] [--first-and-last]
         [--architecture mistral]
 
 Budgets, windows, groups and pages are those of a tiny model, so that each of them is full within a few steps. Every
-failure that left something changed is told by its place.
+failure that left something changed is printed with its place.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from engine.spec.presets import PRESETS
 from tests.engine.session.failing import PHASES, failures, small
 from tests.engine.session.test_stepper_failures import LOSSY
 
-LONGEST = 300  # characters of what is told of one
+LONGEST = 300  # characters printed of a failure
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ CONTEXTS = {"1k": 1024, "3,456": 2 * COLUMNS, "128k": 131072}
 
 
 def record(num_tokens: int) -> StepRecord:
-    """One prefill of that many tokens, so that axes have names to show."""
+    """The record of a prefill of so many tokens, so that axes have token names."""
     part = SequenceStep(
         0,
         "prefill",

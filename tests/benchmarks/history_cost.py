@@ -38,7 +38,7 @@ def prefilled(session: Session, num_tokens: int) -> tuple[int, float]:
 
 
 def marks_share(session: Session, seq_id: int, steps: int) -> float:
-    """The part of decode steps that goes into the marks of all owners and the node of the tree, in the median step."""
+    """The share of a decode step spent on the marks of all owners and the node of the tree, in the median step."""
     history, spent = session.history, [0.0]
     add, mark = history.add, type(session.live.get(seq_id).sequence).mark
 
@@ -67,7 +67,7 @@ def marks_share(session: Session, seq_id: int, steps: int) -> float:
 
 
 def way_back(session: Session, seq_id: int, steps: int) -> tuple[float, str]:
-    """The median of three ways back over so many steps, in seconds, and how it was done."""
+    """Seconds of going back over so many steps, the median of three, and the words that say how it was done."""
     first = session.step().step
     took, how = [], ""
     for number in range(3):

@@ -1,4 +1,4 @@
-"""A model of a billion parameters at 4,096 tokens on a CPU: what its process takes, and how the window answers.
+"""A model of a billion parameters at 4,096 tokens on a CPU: the memory of its process, and the window's answer times.
 
     python tests/benchmarks/large_shape.py [--short] [--dtype bfloat16] [--context 4096] [--no-window]
 
@@ -6,7 +6,7 @@ Only the shape is real: Llama 3.2 1B's, with random weights. The first line is t
 one that has imported torch and transformers, over what it may be: the model, its cache and 300 MB. The others are how
 late a precise timer of the window comes while the engine decodes and exports (at most 16 ms in 99 of 100, never 100),
 and from a key or a click to the painted picture, 95 of 100 within 50 ms, when looking back and when choosing a head. A
-step is told beside them: on a CPU the forward is nearly all of it.
+step is printed without a target: on a CPU the forward is nearly all of it.
 """
 
 from __future__ import annotations

@@ -13,24 +13,26 @@ if TYPE_CHECKING:
     from engine.client import Client
 
 WARM_UP = 32  # decode steps before the first that counts
-NO_WORK_S = 2e-4  # a look for events that found none
+NO_WORK_S = 2e-4  # less is a look that found no events
 
 
 class Meter:
-    """Sees every record that is taken and knows when the run is over."""
+    """Takes the time of every record, and knows when the run is over."""
 
     def __init__(self, tokens: int, client: Client) -> None:
         self._tokens = tokens
         self._child = psutil.Process(pid) if (pid := getattr(client, "process_id", None)) is not None else None
         self._times: list[float] = []
-        self._spent: list[tuple[float, float]] = []  # by both processes, by this thread: at the first and at the last
+        self._spent: list[
+            tuple[float, float]
+        ] = []  # processor seconds of both processes and of this thread, at the first and at the last record
 
     @property
     def is_warm(self) -> bool:
         return len(self._times) >= WARM_UP
 
     def take(self, events: Sequence[object]) -> bool:
-        """Whether all of them are there."""
+        """Take events; return whether all records of the run are there."""
         from engine.wire.events import Failed
         from engine.wire.records import StepRecord
 
@@ -39,7 +41,10 @@ class Meter:
                 raise SystemExit(event.message)
             if isinstance(event, StepRecord) and event.phase == "decode":
                 self._times.append(event.wall_time)
-                if len(self._times) in (WARM_UP + 1, self._tokens + WARM_UP):  # asking at each costs what is measured
+                if len(self._times) in (
+                    WARM_UP + 1,
+                    self._tokens + WARM_UP,
+                ):  # reading the clocks at every record would cost what is measured
                     self._spent.append((time.process_time() + self._child_time(), time.thread_time()))
         return len(self._times) >= self._tokens + WARM_UP
 
@@ -61,8 +66,8 @@ class Meter:
 
 
 class Painted:
-    """Counts what is really painted: frames of the wall, a head and the newest row that show another step than the
-    frame before, and how often words are told."""
+    """Counts frames of the wall, a head and the newest row that were painted and show another step than the frame before,
+    and how often texts are updated."""
 
     def __init__(self, shell: Shell) -> None:
         from app.kit.heatmap import HeatMap

@@ -47,14 +47,14 @@ HEARTBEAT_MS, ANSWERS = 4, 20
 
 
 def opened(engine: str) -> Client:
-    """An engine of that kind, which has been asked for nothing yet."""
+    """An engine of that kind, to which nothing has been sent yet."""
     from engine.client import open_client
 
     return open_client("process" if engine == "process" else "thread")
 
 
 def ask(client: Client, model: str, cache: str, tokens: int) -> None:
-    """All of its work at once."""
+    """Send all commands of a run at once."""
     from engine.spec.model import ModelSpec
     from engine.spec.presets import cache_preset
     from engine.spec.sampling import Prompt
@@ -89,7 +89,7 @@ class Live:
         from app.start.settings import Settings
 
         self.application = QApplication([])
-        gc.freeze()  # as the program does when these are there
+        gc.freeze()  # as the program does once its libraries are imported
         self._garbage = GarbageTimer()
         self._garbage.start()
         load_fonts()
@@ -191,7 +191,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def awaited(live: Live, act: Callable[[], None], shown: Callable[[Any], bool]) -> float:
-    """Milliseconds from an act to the paint of the first head that shows what it is about."""
+    """Milliseconds from an action to the first painted head picture for which `shown` holds."""
     times: list[float] = []
     head = live.shell.window.head
 

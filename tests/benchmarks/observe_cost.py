@@ -1,4 +1,4 @@
-"""What looking costs a step, at a long context over a short one, and at each level over the one below.
+"""What observing a step costs: at a long context over a short one, and at each capture level over the one below.
 
     python tests/benchmarks/observe_cost.py [--short] [--threads 1] [--cache growing] [--device cuda]
 
@@ -31,12 +31,12 @@ from tests.benchmarks.protocol import add_places, header, paired, places_of, sec
 
 
 def observe_ms(session: Session, steps: int) -> float:
-    """The median of what observing took, as the records say."""
+    """Median milliseconds of observing, from the records."""
     return statistics.median(session.step().timings.observe_ms for _ in range(steps))
 
 
 def step_ms(session: Session, level: CaptureLevel) -> float:
-    """One step that measures so much."""
+    """Milliseconds of one step at that capture level."""
     session.captured.set(level, by_layer=False)
     began = mark(session.model.device)
     session.step()

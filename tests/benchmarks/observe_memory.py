@@ -1,4 +1,4 @@
-"""What looking takes of memory: the engine's process with everything captured and a wall and a head watched, over the
+"""Memory that observing takes: the engine's process with everything captured and a wall and a head watched, over the
 same process with nothing captured; both decode SmolLM2-135M's shape in float32 at the same context.
 
     python -m tests.benchmarks.observe_memory [--short] [--context 8192] [--steps 400]
@@ -53,7 +53,7 @@ def decoding(is_looking: bool, context: int, steps: int) -> dict[str, float]:
 
 
 def child(is_looking: bool, context: int, steps: int) -> dict[str, float]:
-    """The same in a process of its own."""
+    """`decoding` in a process of its own."""
     done = subprocess.run(
         [sys.executable, __file__, "--child", str(int(is_looking)), str(context), str(steps)],
         env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=False,

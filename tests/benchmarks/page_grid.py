@@ -1,4 +1,4 @@
-"""What a step costs the page grid at 1k, 16k and 1M pages, and what one frame of it costs.
+"""What a step costs the page grid at 1k, 16k and 1M pages, and what painting a frame costs.
 
 `update` reads the one block of 1,024 pages that a decode step changes, `draw` makes the picture of a 1250 x 300 panel,
 `paint` is the widget's own frame with the selection on it. Run: `python tests/benchmarks/page_grid.py`.
@@ -41,7 +41,7 @@ def story(num_pages: int) -> tuple[PageTracker, Callable[[], PageMap]]:
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """The median of several rounds, and never the first one."""
+    """Median milliseconds of several rounds after a warm-up."""
     work()
     spent = []
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Does an operation of the page pool cost the same at a thousand and at a million pages?
+"""What an operation of the page pool costs at a million pages over a thousand.
 
     python tests/benchmarks/page_pool.py [--small 1024] [--large 1048576] [--samples 201]
 
@@ -36,7 +36,7 @@ NUM_PAGES = 64  # pages of one sequence, taken or given back in one sample
 
 @dataclass
 class Bench:
-    """A pool and an endless supply of prompts that nobody has cached."""
+    """A pool, and an endless supply of prompts that are not cached."""
 
     pool: PagePool
     order: str
@@ -99,7 +99,7 @@ def append_token(bench: Bench) -> Parts:
 
 
 def allocate(bench: Bench) -> Parts:
-    """Pages that hold nothing to evict: what a pool without a prefix cache does."""
+    """Take free pages that hold nothing to evict, as a pool without a prefix cache does."""
     bench.pool.evict(list(islice(bench.pool._free, NUM_PAGES)))
     yield from evict_and_allocate(bench)
 

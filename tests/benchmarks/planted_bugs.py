@@ -35,13 +35,13 @@ from tests.benchmarks.planting import Bug, sample, with_bug
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTICED, UNNOTICED, NOT_RUN = "noticed", "unnoticed", "not run"
-# What every test of a room needs, imported once: a process for a bug is a copy of this one.
+# Imported once: the process that tries a bug is a fork of this one.
 PRELOADED = (
     "torch", "numpy", "msgspec", "safetensors.torch", "regex", "jinja2", "psutil", "hypothesis", "pytest",
     "pytestqt.plugin", "transformers", "transformers.models.llama.modeling_llama",
     "PySide6.QtWidgets", "PySide6.QtTest", "pyqtgraph",
 )  # fmt: skip
-# Into every Python that a test starts, so that the engine's own process has the bug too.
+# Every Python process that a test starts gets the bug, so that the engine's own process has it too.
 HOOK = """
 import os, sys
 if "PLANTED_SOURCE" in os.environ:
@@ -97,14 +97,14 @@ def write_map(path: Path) -> None:
         command = (
             sys.executable, "-m", "pytest", "--cov", f"--cov-config={options.name}", "--cov-context=test",
             "--cov-report=", "--durations=0", "--durations-min=0.005", "-vv", "--ignore=tests/e2e",
-            "-k", "not full_disk",  # which fills the disk of coverage too
+            "-k", "not full_disk",  # coverage's own file fills the disk, too
         )  # fmt: skip
         told = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout
     _times_file(path).write_text(json.dumps(times_of(told)), "utf-8")
 
 
 def times_of(told: str) -> dict[str, float]:
-    """Seconds of each test, of what pytest says of the slowest."""
+    """Seconds of each test, from pytest's list of the slowest."""
     times: dict[str, float] = {}
     for seconds, test in re.findall(r"^([\d.]+)s (?:call|setup)\s+(tests/.*)$", told, re.MULTILINE):
         times[test.strip()] = times.get(test.strip(), 0.0) + float(seconds)
@@ -148,8 +148,8 @@ class Tests:
         return chosen
 
     def _executing(self, bug: Bug) -> tuple[set[str], bool]:
-        """Tests that execute the line, or, where it is executed as the module is imported, the module: such a line
-        declares something, which is told of all modules at once."""
+        """Tests that execute the line. A line that runs when the module is imported declares something: then the tests
+        that execute any line of the module."""
         number = self._files.get(bug.path)
         if number is None:
             return set(), True

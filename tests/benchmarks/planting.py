@@ -1,4 +1,4 @@
-"""Small plausible bugs of a Python source: which there are, and the source with one of them."""
+"""Finds small plausible bugs that a Python source could have, and writes the source with one of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHER: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitAnd: ast.BitOr,
 }
 OTHER_NAME = {"min": "max", "max": "min", "any": "all", "all": "any", "floor": "ceil", "ceil": "floor"}
-# Where a number is a matter of looks, and a word is for a person who reads a traceback.
+# Numbers in these calls are layout, and words are for readers of tracebacks: no bugs are planted there.
 LOOKS = (
     "setContentsMargins",
     "setSpacing",
@@ -46,7 +46,7 @@ LOOKS = (
     "QMargins",
 )
 NOT_TRIED = ("__repr__", "__str__")
-# Arguments that can be swapped; and `strict` only says what holds anyway: to change them changes nothing.
+# Calls whose arguments can be swapped without effect.
 SYMMETRIC = (
     "max",
     "min",
@@ -84,7 +84,7 @@ def with_bug(source: str, bug: Bug) -> str:
 
 
 def bugs(path: str, source: str) -> list[Bug]:
-    """Every bug that this module knows, of one source. Few of them leave one that does not compile (`compiles`)."""
+    """All bugs that can be planted in a source. A few make it impossible to compile: see `compiles`."""
     starts = [0]
     for text in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(text))
@@ -110,7 +110,7 @@ def compiles(source: str, bug: Bug) -> bool:
 
 
 def sample(root: Path, folders: list[str], count: int, seed: int) -> list[Bug]:
-    """`count` bugs: a line of these folders is as likely as any other, and of its bugs each."""
+    """`count` random bugs: each line of these folders is as likely as any other, and so is each bug of a line."""
     by_line: list[list[Bug]] = []
     for folder in folders:
         place = root / folder
@@ -132,7 +132,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, ast.e
 
 
 def _tried(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node but types, words, raised errors and numbers of looks."""
+    """All nodes but types, words, raised errors and numbers of layout."""
     if isinstance(node, ast.FunctionDef) and node.name in NOT_TRIED:
         return
     if isinstance(node, (ast.Raise, ast.Assert, ast.Import, ast.ImportFrom, ast.JoinedStr)):
@@ -157,7 +157,7 @@ def _tried(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_of_types(node: ast.Assign | ast.AnnAssign) -> bool:
-    """Is this `Name = A | B`, the name of a type?"""
+    """Whether this is `Name = A | B`, a name for a type."""
     value = node.value
     while isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
         value = value.left

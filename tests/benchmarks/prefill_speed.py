@@ -39,7 +39,7 @@ from tests.benchmarks.protocol import (
     seconds_since,
 )
 
-CANCEL_S = 0.3  # the longest time between two looks at whether to go on
+CANCEL_S = 0.3  # the longest time between two checks for a cancel
 
 
 def prompt(count: int) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def prompt(count: int) -> tuple[int, ...]:
 
 
 class Ours:
-    """Our session; `longest_s` between two looks at whether to go on."""
+    """Our session; `longest_s` is the longest time between two checks for a cancel."""
 
     def __init__(self, model: LoadedModel, spec: CacheSpec) -> None:
         self._session = Session(model, spec)
@@ -91,7 +91,7 @@ def generate(model: LoadedModel, ids: tuple[int, ...]) -> float:
 
 
 def measure(place: Place, model: LoadedModel, cache: str, count: int, pairs: int) -> None:
-    """A row of a prompt of so many tokens."""
+    """Measure a prompt of so many tokens and return its row."""
     ids, ours = prompt(count), Ours(model, cache_preset(cache).spec)
     found = paired(lambda: generate(model, ids), lambda: ours.first_token(ids), pairs)
     name, cancel = f"{count:,} tokens", f"{count:,} tokens: longest until a cancel is seen"

@@ -1,6 +1,6 @@
 """How every speed is measured here: as a ratio, in pairs, in one run.
 
-A and B are measured in turn, the order swapped with each pair, because a machine is never twice the same; the median of
+A and B are measured in turn, the order swapped with each pair, because the speed of a machine varies; the median of
 the pairs' ratios is the answer and their spread says how far to trust it.
 """
 
@@ -44,7 +44,7 @@ class Paired:
         return statistics.median(self.ratios)
 
     def row(self, name: str, unit: str, sides: tuple[str, str] | None = None) -> str:
-        """As a line to print; it is noted for whoever collects them, with what A and B are, as in `note_ratios`."""
+        """The line to print. The pairs are also noted for the table of all scripts: see `note_ratios`."""
         note_ratios(name, unit, self.a, self.b, sides)
         low, high = min(self.ratios), max(self.ratios)
         a, b = statistics.median(self.a), statistics.median(self.b)
@@ -91,14 +91,14 @@ GPU_DTYPE = "bfloat16"
 
 @dataclass(frozen=True)
 class Place:
-    """A device and the dtype that is computed in there."""
+    """A device, and the dtype that it computes in."""
 
     device: str = "cpu"
     dtype: str = "float32"
     threads: int | None = None
 
     def named(self, row: str) -> str:
-        """The name of a row: those of a CPU in float32 have none of a place."""
+        """The name of a row, with device and dtype unless these are the CPU and float32."""
         return row if (self.device, self.dtype) == ("cpu", "float32") else f"{row} · {self.device} {self.dtype}"
 
     def words(self) -> str:
@@ -117,7 +117,7 @@ class Place:
 
 
 def smollm_shape(threads: int) -> LoadedModel:
-    """The same in float32 on the CPU."""
+    """A random-weight model of SmolLM2-135M's shape, in float32 on the CPU."""
     return Place(threads=threads).model()
 
 
@@ -135,16 +135,16 @@ def places_of(args: argparse.Namespace) -> list[Place]:
 
 
 def seconds_since(began: DeviceMoment, device: torch.device) -> float:
-    """Since a mark, on the clock of the device: until it has done what it was asked for."""
+    """Seconds since a mark until the device has finished all launched work."""
     return mark(device).ms_since(began) / 1e3
 
 
-GREEDY = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}  # what transformers' generate is told
+GREEDY = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}  # arguments of transformers' generate
 
 
 @contextmanager
 def native_attention(model: LoadedModel) -> Iterator[None]:
-    """Inside, the model uses transformers' own attention and not the one that is looked into."""
+    """Inside, the model uses transformers' own attention instead of the observed one."""
     captured = model.model.config._attn_implementation
     model.model.set_attn_implementation(model.native_attention)
     try:

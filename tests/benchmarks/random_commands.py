@@ -1,4 +1,4 @@
-"""Random commands to a real engine thread with tiny models: nothing may surprise it.
+"""Random commands to a real engine thread with tiny models: it must answer or refuse each, and stay consistent.
 
 Every command that there is, with sensible and with bad arguments, in bursts and while it runs. A refusal is one plain
 sentence; the thread lives; and whenever it rests, the page pools, the sequences and the journal agree with each other.
@@ -73,7 +73,7 @@ class Story:
 
 
 class Engine:
-    """A loop in its own thread, and what it says."""
+    """A loop in its own thread, and the events that it sends."""
 
     def __init__(self, source: str, story: Story) -> None:
         self.loop = ThreadClient()
@@ -92,8 +92,8 @@ class Engine:
         self.loop.send(structs.replace(command, id=number))
 
     def wait_until_idle(self, is_paused: bool) -> None:
-        """Until everything sent so far is done and nothing runs, of itself or by a pause: behind a window some caches
-        let a run go on for ever."""
+        """Wait until all commands are answered and no run is going. A run that does not end by itself is paused: a cache
+        with a window is never full."""
         began = time.monotonic()
         if is_paused:
             self.loop.send(commands.Pause())
@@ -104,7 +104,7 @@ class Engine:
             self._answered()
 
     def _answered(self) -> None:
-        """Until every command sent so far is done."""
+        """Wait until every command sent so far is answered."""
         self._barrier += 1
         time.sleep(0.001)
         self.loop.send(commands.Tokenize("", id=self._barrier))
@@ -140,7 +140,7 @@ class Engine:
                     raise self.story.fault(f"{event.cache} departs: {event}")
 
     def check(self) -> None:
-        """That all owners of state agree, while the thread waits."""
+        """Check that all owners of state agree, while the thread waits."""
         session = self.loop._loop._session
         if session is None:
             if self.status is None or (self.status.opened is None and self.status.model is not None):

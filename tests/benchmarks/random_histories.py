@@ -3,8 +3,8 @@
     python -m tests.benchmarks.random_histories [--seconds 60] [--seed 0] [--operations 20]
     python -m tests.benchmarks.random_histories --programs 20000 --seed 700 --operations 7
 
-For a while on models of several architectures, or so many short programs on the tiniest, in every mode in turn. Every
-program is the same for its seed, which is told where one fails.
+For a while on models of several architectures, or so many short programs on the tiniest, in every mode in turn. A
+program depends on its seed alone, which is printed if it fails.
 """
 
 from __future__ import annotations

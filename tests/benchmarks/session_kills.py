@@ -1,4 +1,4 @@
-"""A window or its engine is killed while it runs, edits and takes notes: is everything that was shown offered back?
+"""Kills a window or its engine while it runs, edits and takes notes: the next start must offer all that was shown.
 
     python -m tests.benchmarks.session_kills --kills 100 --seed 7 [--short]
 
@@ -32,9 +32,9 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 90.0  # of processor time that a window and its engine may take until they work: a start takes some 10
-MOST_S = 900.0  # that may pass meanwhile, however busy the machine is
-LONGEST_LIFE_S = 4.0  # of a window, after it began to work
+PATIENCE_S = 90.0  # processor seconds that a window and its engine may take to start; they need some 10
+MOST_S = 900.0  # seconds of wall time that the start may take on a busy machine
+LONGEST_LIFE_S = 4.0  # seconds until the kill, from when the window began to work
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Shown:
     draft: str = ""
     names: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
-    renaming: dict[str, str] = field(default_factory=dict)  # begun, and not shown yet: it may be offered
+    renaming: dict[str, str] = field(default_factory=dict)  # new names not shown yet: they may be offered
     is_replaced: bool = False  # another session was begun, and is not shown yet: it may be offered
 
     def take(self, told: dict[str, Any]) -> None:
@@ -75,13 +75,13 @@ class Shown:
                 self.notes = told["notes"]
 
     def is_told_by(self, offered: dict[str, Any]) -> None:
-        """Whichever of two sessions was offered is what is to be offered from now on."""
+        """Take over the one of two possible sessions that was offered: it must be offered from now on."""
         self.is_replaced = False
         self.moments = {int(step): parts for step, parts in offered.get("moments", {}).items()}
         self.names, self.notes = offered.get("names", {}), offered.get("notes", {})
 
     def missing_in(self, offered: dict[str, Any]) -> list[str]:
-        """What was shown and is not offered, in words."""
+        """Everything that was shown and is not offered, in words."""
         words = ["the draft"] if self.draft and offered["draft"] != self.draft else []
         if self.is_replaced:
             return words
@@ -95,7 +95,7 @@ class Shown:
 
 
 class Window:
-    """A window in a process of its own, and what it tells."""
+    """A window in a process of its own, and the lines that it prints."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         environment = os.environ | {"QT_QPA_PLATFORM": "offscreen", "HF_HUB_OFFLINE": "1"}
@@ -121,7 +121,7 @@ class Window:
 
     @property
     def processor_s(self) -> float:
-        """Processor time of it and its engine so far; all there is where it has ended."""
+        """Processor seconds of the window and its engine so far."""
         if self.process.poll() is not None:
             return PATIENCE_S
         try:
@@ -132,7 +132,7 @@ class Window:
         return sum(each.user + each.system for each in times)
 
     def kill(self) -> list[dict[str, Any]]:
-        """Kill it; what it had told that nobody read yet."""
+        """Kill the window; return the lines that were not read yet."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
@@ -144,7 +144,7 @@ class Window:
 
 @dataclass
 class Tally:
-    """What became of the kills."""
+    """How the kills ended."""
 
     fates: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -175,10 +175,10 @@ def kills(count: int, seed: int, say: Callable[[str], None] = lambda _: None) ->
 
 
 def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, is_first: bool, is_last: bool) -> None:
-    """One life: what is offered at its begin is compared, and its end comes at a random moment."""
+    """Run one window: compare what it offers at its start, and kill it at a random moment."""
     end = time.monotonic() + MOST_S
     state = "it said nothing"
-    dies_early = chance.random() < 0.15  # while the session is being done once more
+    dies_early = chance.random() < 0.15  # killed while the session is being replayed
     while time.monotonic() < end and window.processor_s < PATIENCE_S:
         told = window.next(1.0)
         if told is None:
@@ -222,7 +222,7 @@ def _live(window: Window, chance: random.Random, tally: Tally, shown: Shown, *, 
 
 
 def _work(window: Window, chance: random.Random, tally: Tally, shown: Shown) -> None:
-    """It works for a while; maybe its engine is killed in between."""
+    """Let the window work for a while; maybe kill its engine meanwhile."""
     end = time.monotonic() + chance.uniform(0.05, LONGEST_LIFE_S)
     engine_dies = time.monotonic() + chance.uniform(0.1, LONGEST_LIFE_S) if chance.random() < 0.4 else None
     if engine_dies is not None:
@@ -248,7 +248,7 @@ def _children(pid: int) -> list[int]:
 
 
 def run_window(folder: Path, seed: int) -> int:
-    """Be the window: take up what is offered, then do what people do."""
+    """The child process: a window in which a random person takes up the offered session and works."""
     import app.main
     from app.start.arguments import parse
     from engine.saved.folder import JournalFolder

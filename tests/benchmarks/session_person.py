@@ -1,4 +1,4 @@
-"""What a person does in a window that will be killed, at random; what the window shows is told line by line."""
+"""Random actions of a person in a window that will be killed; what the window shows is printed line by line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = ("a fox", "the forest", "and then", "Lily", "a big red ball", "one day")
 
 
 def tell(what: str, **facts: Any) -> None:
-    """A line that is out before this returns."""
+    """Print a line and flush it."""
     sys.stdout.write(json.dumps({"what": what, **facts}) + "\n")
     sys.stdout.flush()
 
@@ -38,7 +38,7 @@ def parts_of(node: Node) -> list[Any]:
 
 
 def notes_of(bookmarks: Iterable[Bookmark]) -> dict[str, str]:
-    """Their texts by their places."""
+    """Texts of notes by their places."""
     return {repr(one.target): one.text for one in bookmarks}
 
 
@@ -54,7 +54,7 @@ class Person(QObject):
         self._names: dict[int, str] = {}
         self._waited = self._looked = 0  # ticks
         self._is_taking_up = self._works = False
-        self._waits_for_first = 0  # ticks that are left until another prompt is sent where none has shown a moment
+        self._waits_for_first = 0  # ticks until another prompt is sent if the last one has shown no moment
         self._notes: dict[str, str] = {}
         # What is shown is told once a turn of the event loop is over, as it is painted: a moment that another prompt
         # took away in the same turn was seen by nobody, and lies with the sessions that ended.
@@ -120,7 +120,7 @@ class Person(QObject):
             self._act()
 
     def _begin(self) -> None:
-        """The offer is waited for, taken up, and waited for again until it is there."""
+        """Wait for the offer, accept it, and wait until its session is there."""
         offered, status = self._models.recovery.offered, self._models.status.now
         self._waited += 1
         if self._waited % WORDS_EVERY == 0:
@@ -142,7 +142,7 @@ class Person(QObject):
             self._start_work()
 
     def _state(self) -> str:
-        """What is waited for, in words for whoever looks into a start that did not come to work."""
+        """What the window waits for, in words, to explain a start that never began to work."""
         status = self._models.status.now
         if status is None:
             return "no word from the engine"

@@ -1,7 +1,7 @@
 """Snapshots changed at random, most of them with true checksums: each is opened, and what opens is read, verified, or
 used in one of the ways in which the program uses a file, drawn by its seed: pictures and steps, a comparison with a
 sound one, an npz, a smaller file, going on from it; and npz files changed at random. Anything but an answer or one
-sentence is a crash: it is told with its seed, and the end is 1.
+sentence is a crash: it is printed with its seed, and the exit status is 1.
 
     python tests/benchmarks/snapshot_fuzz.py --executions 1000000 --seed 7
 
@@ -53,7 +53,7 @@ from engine.wire.requests import (
 from tests.engine.snapshot.mutations import forged, mutated
 from tests.engine.tiny import model_of
 
-IN_MEMORY = Path("/dev/shm")  # of Linux: a disk would be waited for
+IN_MEMORY = Path("/dev/shm")  # Linux's folder in memory: writing to a disk would be slower
 
 
 def check_sentence(error: InputError) -> None:
@@ -62,8 +62,8 @@ def check_sentence(error: InputError) -> None:
 
 
 def used(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None = None) -> None:
-    """What the program does with a file that it has opened, each of which may refuse it: all of it, or with `chance`
-    one use of it and a few pictures, so that as many files as possible are tried in a time."""
+    """Use an opened file in each way that the program has, each of which may refuse it; with `chance` in one way and for
+    a few pictures, so that more files are tried in the same time."""
     uses = (_looked_at, _compared, _as_npz, _as_part, _gone_on_from, _verified, _read)
     for use in uses if chance is None else (chance.choice(uses),):
         try:
@@ -133,7 +133,7 @@ def _gone_on_from(path: Path, sound: Path, model: LoadedModel, chance: random.Ra
 
 
 def survives_npz(path: Path) -> str:
-    """What became of an npz: refused or read."""
+    """Open an npz: whether it was refused or read, in words."""
     try:
         opened_npz(path).close()
     except InputError as error:
@@ -143,8 +143,8 @@ def survives_npz(path: Path) -> str:
 
 
 def survives(path: Path, chance: random.Random | None = None) -> str:
-    """What became of a file: refused or read, damaged or sound. All that is in it is read and verified; with `chance`
-    that is left to `used`, and of the files that are refused one in eight is verified."""
+    """Open a file, read and verify it: whether it was refused or read, damaged or sound, in words. With `chance` reading
+    is left to `used`, and one in eight of the refused files is verified."""
     try:
         with SnapshotFile(path) as file:
             if chance is None:
@@ -201,7 +201,7 @@ def main() -> int:
 
 
 class Tried:
-    """What became of the files so far."""
+    """How the files tried so far ended."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -232,7 +232,7 @@ class Sound(NamedTuple):
 
 
 def one_execution(path: Path, sound: Sound, seed: int, model: LoadedModel) -> str:
-    """A file that was changed, and what became of it; whatever ends it names the seed."""
+    """Try a changed file: how it ended, in words. Any error but a refusal is raised again with the seed."""
     chance = random.Random(seed)
     try:
         if chance.random() < 0.1:

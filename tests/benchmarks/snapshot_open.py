@@ -1,4 +1,4 @@
-"""From the wish to look at a snapshot to its first picture: a file of 1 GB over one of 10 MB, and a sparse one of 4 GB.
+"""From the command to open a snapshot to its first picture: a file of 1 GB over one of 10 MB, and a sparse one of 4 GB.
 
 The files are of the shape of a model of 8 billion parameters, as an export writes them, extremes beside the rows
 included; their numbers are zeros that take no room on the disk, and the header and the extremes are real. The clock
@@ -89,7 +89,7 @@ def first_picture_ms(client: ThreadClient, path: Path) -> float:
 
 
 def memory(path: Path) -> None:
-    """What a process of its own takes; prints it."""
+    """Print the memory of this process, which is one of its own."""
     own = psutil.Process()
     before = own.memory_info().rss
     snapshot = OpenedSnapshot(path)

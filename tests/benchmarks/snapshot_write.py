@@ -100,7 +100,7 @@ def cpu_of(work: Callable[[], float]) -> float:
 
 
 def snapshot_write(session: Session, target: Path) -> float:
-    """Seconds to write it to a new file, as the plain bytes are: to delete an old one takes its time as well."""
+    """Seconds to write a snapshot to a new file, as the plain bytes are: deleting an old one would take time."""
     target.unlink(missing_ok=True)
     began = time.perf_counter()
     for _ in export(session, Export(target, 0)):
@@ -112,7 +112,7 @@ def extra_memory(session: Session, target: Path) -> int:
     """Bytes of the process while it writes, at most, less those before."""
     process, peak, is_done = psutil.Process(), 0, threading.Event()
     if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)  # what earlier writes left in the heap would hide what this one takes
+        ctypes.CDLL(None).malloc_trim(0)  # heap memory left by earlier writes would hide what this one takes
     before = process.memory_info().rss
 
     def watch() -> None:

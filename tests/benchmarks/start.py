@@ -59,7 +59,7 @@ app.exec()
 """
 )
 
-# The program as it is: its own entry point, with one listener more, made where the window's modules are imported next.
+# The program's own entry point; the listener is added where the window's modules are imported.
 OURS = (
     TELL
     + """
@@ -136,9 +136,9 @@ tell()
 
 
 def started(code: str, folder: str) -> dict[str, float]:
-    """Wall and processor seconds until the child tells, from before it was started."""
+    """Wall and processor seconds from before the child is started until it reports."""
     environment = {**os.environ, "QT_QPA_PLATFORM": _platform(), "USE_HUB_KERNELS": "0", "HF_HUB_OFFLINE": "1"}
-    # Compiled modules are kept, as anywhere else: without them every start would compile our sources, and only ours.
+    # Compiled modules are kept as usual: otherwise every start would compile our sources, and only ours.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     began = time.monotonic()
     child = subprocess.run(
@@ -153,7 +153,7 @@ def started(code: str, folder: str) -> dict[str, float]:
     if not child.stdout.strip():
         raise SystemExit(f"a start told nothing:\n{child.stderr[-2000:]}")
     told = json.loads(child.stdout.strip().splitlines()[-1])
-    time.sleep(ENGINE_END_S)  # an engine whose window is gone ends by itself
+    time.sleep(ENGINE_END_S)  # an engine ends by itself when its window is gone
     return {"wall": told["at"] - began, "cpu": told["cpu"], "stall": told.get("stall", 0.0)}
 
 

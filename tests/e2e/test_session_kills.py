@@ -1,4 +1,4 @@
-"""A few kills of a window at work, which never imports torch: the long form is `tests/benchmarks/session_kills.py`."""
+"""A few kills of a working window, which never imports torch; many kills: `tests/benchmarks/session_kills.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.effort import effort
 
 def test_everything_that_was_shown_is_offered_after_a_kill() -> None:
     count = effort(1, 20)
-    tally = kills(count, seed=28)  # the first is at work for two seconds, and its engine is left alone
+    tally = kills(count, seed=28)  # the first window works for two seconds, and its engine is not killed
     assert tally.problems == []
     assert tally.fates["a window at work"] + tally.fates["a window that was taking a session up"] == count
     assert tally.num_moments > 0

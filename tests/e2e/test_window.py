@@ -51,7 +51,7 @@ def display() -> Iterator[str]:
 
 @pytest.fixture
 def environment(display: str, tmp_path: Path) -> dict[str, str]:
-    """A home of its own, so that nobody's settings take part."""
+    """An environment with an empty home, so that no settings of the user are read."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("QT_", "XDG_", "WAYLAND_"))}
     return kept | {"DISPLAY": display, "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
 
@@ -65,7 +65,7 @@ class Keyboard:
         return done.stdout.strip()
 
     def sees(self, title: str) -> bool:
-        """Whether a window with this in its title is on the screen: at rest, the title tells model and step."""
+        """Whether a window with these words in its title is on the screen; at rest the title names model and step."""
         return bool(self("search", "--onlyvisible", "--name", title))
 
     def press(self, *keys: str) -> None:
@@ -99,7 +99,7 @@ def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> No
         with safe_open(snapshot, framework="np") as file:
             facts = file.metadata()
             assert facts["format"] == "kvloupe-snapshot"
-            assert facts["num_tokens"] == "9"  # six of the prompt, three steps
+            assert facts["num_tokens"] == "9"  # six tokens of the prompt, three steps
             assert file.get_slice("layers.5.values").get_shape() == [1, 4, 9, 32]
         assert list(tmp_path.glob(".*.part")) == []
 

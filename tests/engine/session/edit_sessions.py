@@ -1,4 +1,4 @@
-"""Sessions that are edited, and their state to compare."""
+"""Sessions on which edits are made, and their state for comparisons."""
 
 from __future__ import annotations
 

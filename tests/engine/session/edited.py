@@ -26,7 +26,7 @@ def running(cache: CacheSpec, architecture: str = "llama", length: int = 40, num
 
 
 def copy_of(session: Session, seq_id: int) -> LiveSequence:
-    """The sequence beside itself: the same rows in a cache of its own."""
+    """A copy of the sequence with the same rows in a cache of its own."""
     live = session.live.get(seq_id)
     cache = session.live.mode.new_cache(seq_id, session.sequence(seq_id).num_prompt_tokens)
     assert cache.fork_from(live.cache, live.cache.num_tokens)
@@ -52,7 +52,7 @@ def rows_of(live: LiveSequence) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
 def logits_over(
     session: Session, rows: dict[int, tuple[torch.Tensor, torch.Tensor]], token_ids: list[int]
 ) -> torch.Tensor:
-    """What transformers makes of the last token behind these rows, which have those of all tokens before it."""
+    """Logits that transformers computes for the last token, given the rows of all tokens before it."""
     model = session.model
     cache = DynamicCache(config=model.model.config)
     for index, (keys, values) in rows.items():

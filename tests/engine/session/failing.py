@@ -1,4 +1,4 @@
-"""Every call that a step or a command makes fails in turn, and must have changed nothing."""
+"""Makes each call inside a step or a command fail in turn, and checks that the failure changed nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.engine.tiny import prompt_ids
 
 @dataclass
 class Failures:
-    """What became of the calls of a step that failed: those that left something changed, in words."""
+    """How the failed calls of a step ended: those that left something changed, in words."""
 
     num_sites: int
     has_dropped: bool
@@ -45,7 +45,7 @@ def noted(session: Session) -> list[tuple[int, int]]:
 
 
 def findable(session: Session) -> set[tuple[int, bytes]]:
-    """Pages that a prompt can be served, with the hash of their tokens; none whose tokens a live sequence has."""
+    """Pages that the prefix cache can serve, with the hash of their tokens; pages of live sequences are left out."""
     store = session.live.mode.store
     groups = [] if store is None else store.groups
     tables = [table for group in groups for table in group.tables if table.seq_id != KEPT]
@@ -71,7 +71,7 @@ PHASES = STEPS + COMMANDS
 
 
 def small(spec: CacheSpec) -> CacheSpec:
-    """A preset that is full within a few tokens."""
+    """A preset with sizes so small that it is full after a few tokens."""
     keeps, codec = spec.retention, spec.codec
     sizes = {"budget": 7, "window": 3, "sinks": 2}
     changes = {name: size for name, size in sizes.items() if getattr(keeps, name)}
@@ -84,7 +84,7 @@ def small(spec: CacheSpec) -> CacheSpec:
 
 
 def held_pair(session: Session, seq_id: int) -> Rows:
-    """The first two rows beside each other that no rule has dropped from any layer or head."""
+    """The first two adjacent rows that no rule has dropped from any layer or head."""
     cache, geometry = session.cache_of(seq_id), session.model.info.geometry
     for start in range(cache.num_tokens - 1):
         rows = Rows(start, start + 2)
@@ -96,7 +96,7 @@ def held_pair(session: Session, seq_id: int) -> Rows:
 
 
 def work_of(session: Session, phase: str) -> Callable[[], Any]:
-    """What is done in a phase with a session that is ready for it."""
+    """The operation that a phase stands for, on a session that is ready for it."""
     if phase in STEPS:
         return session.step
     seq_id = session.live.ids[0]
@@ -105,7 +105,7 @@ def work_of(session: Session, phase: str) -> Callable[[], Any]:
     if phase == "join":
         session.go_to(1)
         session.kept.clear()
-    session.force(seq_id, prompt_ids(20, seed=6))  # a change that is not a part of any moment yet
+    session.force(seq_id, prompt_ids(20, seed=6))  # a change since the newest moment
     if phase == "go to":  # it is computed once more: nothing is kept of it
         session.kept.clear()
         session.history.logits.clear()
@@ -138,9 +138,10 @@ def failures(
     every: int = 1,
     first: int = 0,
 ) -> Failures:
-    """Every so many lines, from the `first`, `within` these files that call something: of each those calls fail whose
-    `numbers` are given for how many there are. Facts, rows and their positions, pages, and what journals and rules
-    remember, in bytes, stay as they were; what follows gives what it should."""
+    """Make calls fail, one at a time: those of every `every`-th line from the `first` on, in files whose path contains
+    `within`. Of a line's calls those fail whose `numbers` are given for their count. After each failure facts, rows and
+    their positions, pages, and what journals and rules remember, in bytes, must be as before, and the operation, done
+    again, must give the same as in a session without failures."""
     maps = PageMaps()
 
     def ready() -> tuple[Session, Callable[[], Any]]:
@@ -152,7 +153,7 @@ def failures(
     (twin, twins), (_, counted) = ready(), ready()
     twins()
     expected = tensors(twin)
-    with counting(of_torch=of_torch) as clean:  # what is made once was made by the first
+    with counting(of_torch=of_torch) as clean:  # objects that are made only once exist by now
         done = counted()
     found = Failures(len(clean.sites), bool(getattr(done, "evictions", ())))
     session, work = ready()
@@ -168,7 +169,7 @@ def failures(
                 elif not stale(session):
                     continue
             else:
-                found.num_missed += 1  # or what was called has another way that goes
+                found.num_missed += 1  # or the caller has a fallback
                 if not same(tensors(session), expected):
                     found.not_undone.append(f"call {number} of {count} of {site}: what was done gave something else")
             session.close()
@@ -190,7 +191,7 @@ def changed(
     before_noted: list[tuple[int, int]],
     before_found: set[tuple[int, bytes]],
 ) -> str:
-    """What is not as it was, empty where all is."""
+    """What differs from before, in words; empty if nothing does."""
     now, are_stale, then = facts(session), stale(session), tensors(session)
     if now != before:
         return "; ".join(f"{name} was {before[name]} and is {now[name]}" for name in now if now[name] != before[name])

@@ -1,5 +1,5 @@
-"""Random programs on the history of a session, and what must hold: every moment that is gone to stands as it stood, and
-as a straightforward replay of its path in a fresh session has it."""
+"""Random programs on the history of a session: going to a moment must restore its state bit for bit, and so must a
+replay of the moment's path in a fresh session."""
 
 from __future__ import annotations
 
@@ -68,8 +68,7 @@ class Stood:
 
 
 def stands(session: Session) -> dict[int, Stood]:
-    """Every sequence as it stands: what is known of it, K and V and their positions, states, logits, how its tables
-    lie."""
+    """The state of every sequence: its facts, K and V with their positions, recurrent states, logits, page tables."""
     found = {}
     for live in session.live:
         cache, rows = live.cache, list[torch.Tensor]()
@@ -87,7 +86,7 @@ def stands(session: Session) -> dict[int, Stood]:
 
 
 def difference(one: dict[int, Stood], other: dict[int, Stood]) -> str:
-    """What is not the same to the bit, empty where all is."""
+    """What is not equal bit for bit, in words; empty if all is."""
     if list(one) != list(other):
         return f"sequences {list(one)} and {list(other)}"
     for seq_id, mine in one.items():
@@ -107,7 +106,7 @@ def difference(one: dict[int, Stood], other: dict[int, Stood]) -> str:
 
 @dataclass(eq=False)
 class Program:
-    """A session that is led by chance, and how it stood after each of its steps."""
+    """A session that does random operations, and its state after each of its steps."""
 
     architecture: str
     mode: str
@@ -120,7 +119,7 @@ class Program:
     def __post_init__(self) -> None:
         is_tiniest = self.architecture == TINIEST
         model = tiniest_model() if is_tiniest else model_of(self.architecture)
-        # what nobody asks for is not measured, so that more programs can be run
+        # nothing is captured that the comparisons do not need: more programs can be run in the same time
         looks = ASIDE if is_tiniest else {}
         self.session = Session(model, MODES[self.mode], prefill_chunk=9 if is_tiniest else 6, **looks)
         self.submit()
@@ -128,7 +127,7 @@ class Program:
     # ---- what is done --------------------------------------------------------------------------------------------
 
     def do(self, what: str) -> None:
-        """One operation, which may be refused, and then has changed nothing."""
+        """Do one operation. If the session refuses it, it must have changed nothing."""
         self.done.append(what)
         what = "mode_" if what == "mode" else what
         session = self.session
@@ -197,7 +196,7 @@ class Program:
             self.num_compared += 1
 
     def turn(self) -> None:
-        """A prompt that begins as a sequence does takes its place."""
+        """Continue a sequence with a prompt that shares its beginning."""
         seq_id = self.some_sequence()
         known = self.session.sequence(seq_id).token_ids
         start = known[: self.chance.randint(0, len(known))]
@@ -227,7 +226,7 @@ class Program:
         self.session.set_cache(MODES[self.chance.choice([*modes])])
 
     def forget(self) -> None:
-        """Kept moments go: the next way is a fork or a replay."""
+        """Let kept moments go, so that the next way back is a fork or a replay."""
         self.session.kept.clear()
         if self.chance.random() < 0.5:
             self.session.history.logits.clear()
@@ -279,7 +278,7 @@ class Program:
     # ---- a fresh session -----------------------------------------------------------------------------------------
 
     def compare_with_a_fresh_session(self) -> None:
-        """The path to the live moment, step by step and without any way back, gives the same."""
+        """A fresh session that steps along the path to the live moment, without going back, has the same state."""
         session = self.session
         step = session.last_step
         if step is None:
@@ -298,7 +297,7 @@ class Program:
 
 
 def run(seed: int, num_operations: int = 14, place: tuple[str, str] | None = None) -> Program:
-    """One program, which is the same for a seed."""
+    """Run the program that belongs to a seed."""
     chance = random.Random(seed)
     program = Program(*(place or chance.choice(PLACES)), chance)
     for _ in range(num_operations):
@@ -332,7 +331,7 @@ def operations_of(seed: int, num_operations: int) -> Operations:
 
 
 def shortest(place: tuple[str, str], operations: Operations) -> Operations:
-    """A program that fails as well and none of whose operations can be left out."""
+    """A program that still fails and of which no operation can be left out."""
     number = 0
     while number < len(operations):
         fewer = operations[:number] + operations[number + 1 :]

@@ -20,7 +20,7 @@ from tests.engine.told import told
 
 
 def inside(session: Session) -> dict[str, str]:
-    """By what it is of, so that whoever steps can tell what changed."""
+    """All of it, by the name of what it belongs to, so that two moments can be compared line by line."""
     found = dict(_of_session(session))
     for live in session.live:
         found |= {f"{name} of {live.seq_id}": words for name, words in _of_sequence(session, live)}

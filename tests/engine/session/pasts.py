@@ -1,4 +1,4 @@
-"""Sessions whose past is looked at."""
+"""Sessions for tests that look at earlier steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of a tiny model to try things on, and all of their state, to compare."""
+"""Sessions of a tiny model, and their whole state for comparisons."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def tensors(session: Session) -> dict[tuple[object, ...], torch.Tensor]:
 
 
 def stale(session: Session) -> set[int]:
-    """Sequences whose caches are to be filled again."""
+    """Sequences whose caches must be filled again before they are read."""
     return {live.seq_id for live in session.live if live.is_stale}
 
 
@@ -100,7 +100,7 @@ def prepared(architecture: str, cache: str | CacheSpec, phase: str, maps: PageMa
 
 
 def page_faults(session: Session, maps: PageMaps) -> list[str]:
-    """Where the pools are not sound, or are not what whoever has been told of all steps will take them for."""
+    """Pages whose state differs from what the records of all steps say, in words; raises if a pool is corrupt."""
     store = session.live.mode.store
     if store is None:
         return []
@@ -117,7 +117,7 @@ def page_faults(session: Session, maps: PageMaps) -> list[str]:
                 PageCell(int(cell["state"])).name.lower().replace("kept", "used").replace("shared", "used"),
             )
             if known != (is_ := (group.pool.ref_count(page_id), state.replace("shared", "used"))):
-                faults.append(f"page {page_id} is {is_}, and who was told of all steps takes it for {known}")
+                faults.append(f"page {page_id} is {is_}, and by the records of all steps it is {known}")
     return faults
 
 

@@ -24,7 +24,7 @@ FOLDERS = TemporaryDirectory(prefix="talking")  # of all models, gone with the p
 
 @cache
 def talking(template: str | None, architecture: str = "llama", **changes: Any) -> LoadedModel:
-    """Random weights: it answers with any bytes. No id ends a text, so that an answer is as long as is stepped."""
+    """A model with random weights that answers with any bytes. No id ends a text: an answer has one token per step."""
     folder = Path(mkdtemp(dir=FOLDERS.name))
     config = {**COMMON, "vocab_size": len(SPECIALS) + 256, "max_position_embeddings": 512, "eos_token_id": None}
     (folder / "config.json").write_text(json.dumps({**config, "model_type": architecture, **changes}))
@@ -37,7 +37,7 @@ def chat_of(*texts: str, roles: tuple[str, ...] = ("user", "assistant")) -> Chat
 
 
 def begun(template: str | None, chat: Chat, cache_spec: CacheSpec, steps: int = 6) -> tuple[Session, int]:
-    """A session that has read a conversation and said so many tokens but one, the last of which is only chosen."""
+    """A session that has read a conversation and generated so many tokens; the last one is chosen and not yet fed."""
     session = Session(talking(template), cache_spec, prefill_chunk=512)
     seq_id = session.submit(Prompt(chat=chat, sampling=GREEDY))
     for _ in range(steps):

@@ -32,14 +32,14 @@ LATER = 12  # steps
 
 
 def several(late_steps: int, spec: CacheSpec, runner: RunnerName, count: int, ends: frozenset[int]) -> Session:
-    # of Gemma some layers have a window
+    # some layers of Gemma have a window
     model = model_of("gemma3_text" if runner == "transformers" and spec.is_paged else "llama")
     model = replace(model, runners=Runners(model.runners.decoder, runner))
     vars(model)["end_ids"] = ends
     session = Session(model, spec, capture="everything", late_steps=late_steps)
     for number in range(count):
         sampling = SamplingParams(0.9, seed=7 + number)
-        length = (5, 6, 9)[number]  # two of them begin a page with the same step
+        length = (5, 6, 9)[number]  # two of them begin a page in the same step
         session.submit(Prompt(token_ids=prompt_ids(length, seed=number), sampling=sampling))
     while session.is_prefilling:
         session.step()
@@ -47,7 +47,7 @@ def several(late_steps: int, spec: CacheSpec, runner: RunnerName, count: int, en
 
 
 def rows_behind(session: Session, seq_id: int) -> list[torch.Tensor]:
-    """The row behind those that are held, of every layer, where there is room for it."""
+    """The slot behind the last row, of every layer whose storage reaches that far."""
     store, live = session.live.mode.store, session.live.get(seq_id)
     if store is None:
         length, layers = live.sequence.num_tokens, [getattr(layer, "layer", layer) for layer in live.cache.layers]

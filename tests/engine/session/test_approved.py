@@ -1,4 +1,4 @@
-"""What is inside a session after everything that can be done to it, in modes and models of every kind."""
+"""The whole state of a session after every operation, in modes and models of every kind, as approved."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def edited(text: str) -> Callable[[Session], object]:
 
 
 def story(other: str) -> Iterator[Command]:
-    """Names in capitals: then all that is inside is told."""
+    """The operations of a story. After those whose names are in capitals the whole state is written down."""
     yield "submit 9", submitted(9)
     yield "STEP 2", stepped(2)
     yield "step", stepped(1)
@@ -134,5 +134,5 @@ def told_story(name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_sessions_are_told_as_approved(name: str) -> None:
+def test_the_state_of_a_session_is_as_approved(name: str) -> None:
     approve(Path(__file__).parent / "approved" / f"{name.replace(' ', '-')}.txt", [*told_story(name)])

@@ -1,4 +1,4 @@
-"""A command that fails at any site changes nothing: lines that call something fail once each."""
+"""A command that fails at any line changes nothing: each line that calls something is made to fail once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def begun(mode: str, command: str) -> Session:
 
 
 def all_of(session: Session) -> tuple[object, ...]:
-    """What is known of a session beside its rows."""
+    """All of a session's state but its rows."""
     history, store = session.history, session.live.mode.store
     journal = history.journal
     pools = [] if store is None else [(group.pool.counts(), owners(group.tables)) for group in store.groups]
@@ -93,7 +93,7 @@ def test_a_command_that_fails_at_any_site_changes_nothing(mode: str, command: st
                 assert mine == its, f"{outcome} {site}"
             assert difference(stands(session), stood) == "", f"{outcome} {site}"
             num_failed += 1
-        else:  # what a way back cannot copy it computes again; and what comes when it is done may fail
+        else:  # going back recomputes what it cannot copy; failures after it is done are allowed
             assert difference(stands(session), stands(twin)) == "", f"{site}"
             session = begun(mode, command)
     assert num_failed > (0.4 if command == "go back" else 0.8) * len(sites), "nearly every site is reached"

@@ -1,4 +1,4 @@
-"""Undo and redo of edits among branches that come and go."""
+"""Undo and redo of edits while branches are begun and deleted."""
 
 from __future__ import annotations
 

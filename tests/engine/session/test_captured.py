@@ -1,4 +1,4 @@
-"""How much is measured of a step, when it is read, and that looking does not grow with what there is."""
+"""What each capture level measures of a step, when the measurements are read, and what they cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_records_that_are_read_late_are_those_that_are_read_at_once(late_steps: 
     found = [late.step()]
     for number in range(1, 9):
         found += late.step_late()
-        assert len(found) == 1 + max(0, number - late_steps), "nobody waits for what is not there yet"
+        assert len(found) == 1 + max(0, number - late_steps), "records of the newest steps are not waited for"
     assert late.has_open_records
     found += late.finish_records()
     assert not late.has_open_records
@@ -49,7 +49,7 @@ def test_records_that_are_read_late_are_those_that_are_read_at_once(late_steps: 
     assert all(nodes[0])
 
 
-def test_a_step_that_fails_while_others_are_read_late_costs_them_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_fails_loses_no_record_of_the_steps_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     session, twin = begun(late_steps=2), begun()
     expected = [twin.step() for _ in range(4)]
     found = [session.step(), *session.step_late(), *session.step_late()]
@@ -65,7 +65,7 @@ def test_a_step_that_fails_while_others_are_read_late_costs_them_nothing(monkeyp
     assert all(torch.equal(mine[key], others[key]) for key in others)
 
 
-def test_every_level_measures_what_it_says_and_all_choose_the_same_tokens() -> None:
+def test_each_level_measures_what_its_name_says_and_all_levels_choose_the_same_tokens() -> None:
     found, twin = {}, begun()
     expected = [twin.step().sequences[0].sampled for _ in range(4)]
     for level in CAPTURES:
@@ -106,8 +106,8 @@ def test_the_level_changes_between_two_steps() -> None:
 
 
 @pytest.mark.parametrize("num_sequences", [1, 2])
-def test_what_a_recorded_step_gave_is_kept_when_it_is_replayed(num_sequences: int) -> None:
-    """Its outputs are overwritten in place by the next step."""
+def test_outputs_of_a_recorded_step_are_copied_before_it_is_replayed(num_sequences: int) -> None:
+    """The next step overwrites them in place."""
     kept = []
     for runner in ("fused", "graph"):
         session = Session(model_of("llama"), cache_preset("paged").spec)
@@ -153,7 +153,7 @@ def test_the_parts_of_a_step_and_the_gap_before_it_make_up_the_time_that_passed(
         assert times.total_ms + times.gap_ms == pytest.approx(times.wall_ms, rel=0.03)
     session.rest()
     times = session.step().timings
-    assert times.gap_ms == 0.0, "what a person waits between two steps is no step's time"
+    assert times.gap_ms == 0.0, "time between two steps belongs to no step"
     assert times.total_ms == pytest.approx(times.wall_ms, rel=0.03)
 
 
@@ -174,7 +174,7 @@ def test_a_step_sends_at_most_a_tenth_more_than_its_new_rows(level: CaptureLevel
 
 
 @pytest.mark.parametrize("with_rows", [False, True])
-def test_what_is_measured_of_several_sequences_at_once_is_what_is_measured_of_each(with_rows: bool) -> None:
+def test_a_batch_is_measured_as_its_sequences_one_by_one(with_rows: bool) -> None:
     rows_of = [{n: (torch.randn(2, 1, 8), torch.randn(2, 1, 4)) for n in range(3)} for _ in range(4)]
     rows_of[2][1][0][1, 0, 3] = torch.nan
     new_rows = NewRows.of(rows_of[0], 1)
@@ -200,7 +200,7 @@ def test_what_is_measured_of_several_sequences_at_once_is_what_is_measured_of_ea
 )
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_layers_are_timed_where_that_is_asked_for(cache: str, shown: set[str], architecture: str) -> None:
-    """Through the fused decoder and through transformers; nothing of it stays behind."""
+    """Through the fused decoder and through transformers; no timing hook stays behind."""
     session = Session(model_of(architecture), cache_preset(cache).spec, capture="off")
     session.submit(Prompt(token_ids=prompt_ids(20), sampling=SEEDED))
     session.step()
@@ -231,12 +231,12 @@ def test_a_row_comes_with_what_was_written_before_it_was_coded(spec: CacheSpec) 
     for position, is_coded in ((3, spec != GROWING), (9, False)):  # of the prompt, and of a step that is not coded yet
         piece = session.take_slice(RowRequest(0, 12, position))
         assert isinstance(piece, RowSlice)
-        assert np.array_equal(piece.written_keys[0], truth.keys[0, :, position].numpy()), "layer 0 knows no codes"
+        assert np.array_equal(piece.written_keys[0], truth.keys[0, :, position].numpy()), "layer 0 has no codes"
         assert np.array_equal(piece.written_keys[0], piece.keys[0]) == (not is_coded)
         assert len(piece.written_values) == len(piece.values)
     last = session.take_slice(RowRequest(0, 12, 11))
     assert isinstance(last, RowSlice)
-    assert last.written_keys == (), "that step was not captured so"
+    assert last.written_keys == (), "that step was captured at another level"
 
 
 def test_what_looking_costs_is_the_median_of_the_newest_steps_at_each_level() -> None:

@@ -1,4 +1,4 @@
-"""In which pieces a prompt is fed: always the same ones, so that two runs of it agree to the last bit."""
+"""Chunk sizes of a prompt: always the same for a model and a length, so that two runs agree to the last bit."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def test_a_larger_model_has_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> N
         return PrefillPlan.of(model).size
 
     two_layers = 2 * 3.5e10
-    assert size_with(two_layers / 1100) == 1024, "a cancel is looked at at every layer"
+    assert size_with(two_layers / 1100) == 1024, "a cancel is checked at every layer"
     assert size_with(two_layers / 900) == 512
     assert size_with(1e12) == SMALLEST == 64
     monkeypatch.setattr("engine.session.chunks.num_looks", lambda model: 30)
-    assert size_with(0.27e9) == 1024, "SmolLM2-135M: it is the chunk's own second that counts"
+    assert size_with(0.27e9) == 1024, "SmolLM2-135M: the time of the chunk limits it"
 
 
-def test_the_weights_that_are_only_looked_up_do_not_count() -> None:
+def test_embeddings_do_not_count_as_work() -> None:
     from engine.session.chunks import flops_per_token
 
-    for name, num_embeddings in (("gpt2", 0), ("llama", 128 * 64)):  # gpt2 uses them for the head as well
+    for name, num_embeddings in (("gpt2", 0), ("llama", 128 * 64)):  # gpt2 uses its embeddings as the output head, too
         model = model_of(name)
         assert flops_per_token(model) == 2 * (model.info.num_parameters - num_embeddings)
 
@@ -50,7 +50,7 @@ def test_a_long_context_has_smaller_chunks_so_that_memory_is_bounded() -> None:
     assert PrefillPlan(100).next_size(1 << 20) == 100, "what somebody asked for"
 
 
-def test_a_model_that_reports_all_of_its_attention_has_smaller_ones_yet() -> None:
+def test_a_model_that_returns_its_attention_weights_has_smaller_chunks_still() -> None:
     assert PrefillPlan.of(model_of("llama")).cell_bytes == 8
     assert PrefillPlan.of(model_of("bloom")).cell_bytes == 8 + 4 * 2 * 4, "two layers of four heads"
 

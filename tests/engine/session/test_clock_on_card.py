@@ -1,4 +1,4 @@
-"""What a step took on a GPU: its parts make up the time that passed. The GPU is one that is not there, with a clock."""
+"""Times of steps on a GPU, here a simulated one with a clock: the parts of the steps add up to the time that passed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS, SETTLED = 9, 3
 
 
 class TimedCard(Card):
-    """The host takes `asking_s` to ask for an operation, the card `doing_s` to do it, one after the other."""
+    """The host takes `asking_s` to launch an operation, the card `doing_s` to execute it, one after the other."""
 
     def __init__(self, asking_s: float, doing_s: float) -> None:
         self._asking_s, self._doing_s = asking_s, doing_s

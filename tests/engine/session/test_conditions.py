@@ -31,7 +31,7 @@ STREAMING = replace(STREAMING, retention=replace(STREAMING.retention, sinks=2, w
 
 
 def held_at(session: Session, text: str, steps: int = STEPS) -> tuple[list[int], list[StepRecord]]:
-    """The steps of a run at which a condition held, and all of them."""
+    """The steps of a run at which a condition held, and all steps."""
     judging, held, records = ConditionChecker(), [], []
     while session.has_work and len(records) < steps:
         record = session.step()
@@ -76,7 +76,7 @@ def test_numbers_of_a_sequence_are_compared(name: str, value: Callable[[Sequence
     assert 0 < len(expected) < STEPS
 
 
-def test_a_chunk_of_a_prompt_has_no_choice_and_is_neither_true_nor_false() -> None:
+def test_conditions_on_the_chosen_token_do_not_hold_for_a_chunk_that_chooses_none() -> None:
     session, _ = started(length=20, chunk=8)
     held, records = held_at(session, "entropy >= 0 or not entropy >= 0", 5)
     assert [record.sequences[0].sampled is None for record in records] == [True, True, False, False, False]
@@ -221,7 +221,7 @@ def test_what_is_not_finite_is_counted() -> None:
     assert not judging.hits(session, record, [(1, "nonfinite")])
 
 
-def test_a_token_that_no_numbers_have_chosen_is_no_token() -> None:
+def test_a_token_chosen_from_logits_that_are_not_finite_matches_no_condition_on_tokens() -> None:
     session, _ = started()
     record = session.step()
     part = replace(record.sequences[0], sampled=0, sampled_text="zero")
@@ -252,7 +252,7 @@ def test_few_rows_have_no_median() -> None:
     assert held == [6, 7, 8, 9, 10, 11]  # two tokens of the prompt and six fed since are eight
 
 
-def test_rows_before_the_first_question_are_not_known() -> None:
+def test_norms_of_rows_before_the_condition_was_set_are_unknown() -> None:
     session, _ = started(length=10)
     for _ in range(STEPS):
         record = session.step()
@@ -268,7 +268,7 @@ def test_a_comparison_says_whether_it_differs() -> None:
         assert all(hit.seq_id == seq_id for hit in found)
 
 
-def test_of_a_batch_the_sequence_that_holds_is_told_with_its_values() -> None:
+def test_in_a_batch_the_sequence_for_which_a_condition_holds_is_named_with_its_values() -> None:
     session = Session(model_of("llama"), cache_named("growing"))
     for seed in range(3):
         session.submit(Prompt(token_ids=prompt_ids(6 + seed, seed)))

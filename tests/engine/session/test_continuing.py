@@ -1,5 +1,5 @@
-"""A conversation goes on: rows of equal tokens are kept bit for bit, the rest is computed, and it is said where two
-turns part."""
+"""The next turn of a conversation: rows of equal tokens are kept bit for bit, the rest is computed, and the answer says
+where the two prompts part."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_mode_that_can_keep_no_row_says_why(name: str, words: str) -> None:
     assert session.step().sequences[0].first_position == 0
 
 
-def test_where_the_template_drops_what_was_thought_it_is_told_with_the_line() -> None:
+def test_a_template_that_drops_the_reasoning_is_named_with_its_line() -> None:
     session, first = begun(THINKING, FIRST, GROWING)
     answered(session, first, "<think>no</think>yes<|im_end|>")
     at = len(ids_of("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"))
@@ -89,7 +89,7 @@ def test_where_the_template_drops_what_was_thought_it_is_told_with_the_line() ->
     assert session.sequence(child).num_tokens == at
 
 
-def test_where_the_template_strips_what_was_said() -> None:
+def test_a_template_that_strips_the_answer_parts_there() -> None:
     session, first = begun(THINKING, FIRST, GROWING)
     answered(session, first, "yes <|im_end|>")
     reuse = reuse_of(session, goes_on(session, first, FIRST, "no"))
@@ -138,7 +138,7 @@ def test_the_moment_before_stays_and_others_are_left_alone() -> None:
 
 
 def test_a_full_page_that_is_kept_in_part_stays_to_be_found() -> None:
-    """The sequence writes to a page of its own, also where nobody else has the page before any more."""
+    """The sequence writes to a page of its own, even if no other sequence holds the full page any more."""
     session, first = begun(None, chat_of("abcdefgh"), CacheSpec("paged", page_size=4))
     ids = session.sequence(first).token_ids
     session.halt(first)  # so that the moment is not kept
@@ -173,7 +173,7 @@ def test_what_is_refused_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["growing", "paged"])
-def test_it_is_done_once_more_from_its_nodes(name: str) -> None:
+def test_a_conversation_is_replayed_from_its_nodes(name: str) -> None:
     session, first = begun(CHATML, FIRST, CacheSpec(name))
     answered(session, first, "yes<|im_end|>")
     child = goes_on(session, first, FIRST, "no")
@@ -193,7 +193,7 @@ def test_it_is_done_once_more_from_its_nodes(name: str) -> None:
     assert again.sequence(child).chat == session.sequence(child).chat
 
 
-def test_a_file_tells_the_turns_and_the_tokens_without_the_model() -> None:
+def test_a_file_holds_the_turns_and_the_tokens_without_the_model() -> None:
     session, first = begun(CHATML, FIRST, GROWING)
     answered(session, first, "yes<|im_end|>")
     child = goes_on(session, first, FIRST, "no")
@@ -211,7 +211,7 @@ def test_a_file_tells_the_turns_and_the_tokens_without_the_model() -> None:
     events = [event for event in history_events(again, {}) if isinstance(event, ForkMade)]
     count = session.sequence(child).continued.num_reused  # type: ignore[union-attr]
     assert [(event.parent, event.child, event.num_tokens) for event in events] == [(first, child, count)]
-    # as files were before: no conversation, and nothing of it
+    # an older file: it has no conversation
     old = decoded(b'{"model":null,"nodes":[{"step":0,"parent":null,"changes":['
                   b'{"type":"SequenceAdded","seq_id":0,"token_ids":[1],'
                   b'"sampling":{"temperature":0.0}},{"type":"SequenceForked","seq_id":1,"parent":0,"step":null}],'
@@ -239,7 +239,7 @@ def test_a_step_that_fails_and_a_preemption_find_their_rows_again() -> None:
     assert session.sequence(child).num_tokens == len(session.sequence(child).token_ids)
 
 
-def test_a_preview_takes_nothing_and_tells_what_it_would() -> None:
+def test_a_preview_changes_nothing_and_says_what_would_be_reused() -> None:
     session, first = begun(CHATML, FIRST, GROWING)
     answered(session, first, "yes<|im_end|>")
     chat = FIRST.answered("yes", "no")
@@ -255,7 +255,7 @@ def test_a_preview_takes_nothing_and_tells_what_it_would() -> None:
     assert alone.text == "x\n\n"  # the gap before the answer
 
 
-def test_what_a_model_is_known_by() -> None:
+def test_the_key_that_names_a_model() -> None:
     info = talking(CHATML).info
     assert info.templates == ("default",)
     assert info.special_ids == tuple(range(len(SPECIALS)))

@@ -1,4 +1,4 @@
-"""Random numbers of a seed, a position and a token: those that were published, well spread, and the same on a card."""
+"""Random numbers from a seed, a position and a token: the published SplitMix64, evenly spread, the same on a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.engine.card import CARD, card, has_card
 from tests.engine.card_streams import Card
 
 CPU = torch.device("cpu")
-# of other programs that have SplitMix64
+# printed by other implementations of SplitMix64
 PUBLISHED = {
     0: (0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC, 0x1B39896A51A8749B),
     1234567: (
@@ -35,7 +35,7 @@ def test_numbers_of_the_largest_seeds_are_the_same_one_by_one_and_together() -> 
         assert [number(seed, index) for index in range(9)] == [each % 2**64 for each in numbers(seed, 9, CPU).tolist()]
 
 
-def test_exponentials_are_spread_as_such_and_none_is_zero() -> None:
+def test_exponentials_have_their_distribution_and_none_is_zero() -> None:
     found = exponentials(3, 7, 400_001, CPU)
     assert (found.shape, found.dtype) == ((400_001,), torch.float32)
     assert float(found.min()) > 0
@@ -46,7 +46,7 @@ def test_exponentials_are_spread_as_such_and_none_is_zero() -> None:
     assert abs(float(torch.corrcoef(halves.T)[0, 1])) < 0.01
 
 
-def test_neighbouring_seeds_positions_and_tokens_have_nothing_in_common() -> None:
+def test_numbers_of_neighbouring_seeds_positions_and_tokens_are_uncorrelated() -> None:
     rows = torch.stack([exponentials(seed, position, 4000, CPU) for seed in (0, 1, 2) for position in (0, 1, 2)])
     shifted = torch.cat([rows, rows.roll(1, 1), rows.roll(2, 1)])
     correlations = torch.corrcoef(shifted) - torch.eye(len(shifted))
@@ -60,8 +60,8 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     assert torch.all((found - 4000 * probs).abs() <= 4 * deviations), found
 
 
-def test_a_position_draws_the_same_again_and_each_rule_by_itself() -> None:
-    """What a snapshot says of itself holds outside the program as well: `tests/engine/snapshot/test_convert.py`."""
+def test_a_position_draws_the_same_token_again_under_each_rule_alone() -> None:
+    """A script outside the program draws them from a snapshot, too: `tests/engine/snapshot/test_convert.py`."""
     probs = torch.rand(999, generator=torch.Generator().manual_seed(0)).softmax(-1)
     drawn_by = {
         rule: [int(drawn(probs, SamplingParams(1.0, seed=seed, draws=rule), 7)) for seed in (1, 2, 1)]

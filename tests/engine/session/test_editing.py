@@ -40,7 +40,7 @@ def held(session: Session, seq_id: int = 0, layer: int = 1, head: int = 0) -> li
 
 
 def row_edit(session: Session) -> Edit:
-    """One that every mode takes."""
+    """An edit that every mode accepts."""
     if session.cache.recomputes:
         return BiasLogits(0, ((5, 3.0),), (6,))
     position = held(session)[1]
@@ -72,8 +72,8 @@ def test_an_edit_and_its_undo_leave_every_bit_as_it_was(mode: str) -> None:
 
 
 @pytest.mark.parametrize("edit", [Zero(0, Rows(1, 3)), BiasLogits(0, ((5, 2.0),))], ids=["rows", "logits"])
-def test_the_next_token_after_an_edit_is_told_as_after_a_step(edit: Edit) -> None:
-    """As many candidates, and the entropy of the distribution that the model gives then."""
+def test_an_edit_reports_the_next_token_as_a_step_does(edit: Edit) -> None:
+    """With as many candidates, and with the entropy of the distribution after the edit."""
     session = begun("growing")
     (part,) = session.step().sequences
     measured = make_edit(session, edit)[1]
@@ -112,7 +112,7 @@ def test_a_path_with_an_edit_is_repeated_to_the_bit(mode: str) -> None:
     end, stood, last = state(session), marks(session), session.last_step
     session.go_to(1)
     step(session)
-    session.kept.clear()  # what is not kept is computed again
+    session.kept.clear()  # moments that are not kept are replayed
     session.go_to(last)
     assert same(state(session), end)
     assert marks(session) == stood
@@ -150,7 +150,7 @@ def test_an_edit_that_fails_changes_nothing(mode: str, monkeypatch: pytest.Monke
             assert len(group.tables) == 1
     monkeypatch.undo()
     added, _ = make_edit(session, good)
-    assert added.node.parent == 4  # what was forced before it is a moment of its own
+    assert added.node.parent == 4  # the token forced before the edit is a moment of its own
     assert session.sequence(0).sampled == 7
 
 
@@ -227,7 +227,7 @@ def test_edited_attention_and_logits_are_those_of_the_node() -> None:
     assert torch.equal(session.history.logits_at(0, added.node.step), session.logits(0))  # type: ignore[arg-type]
 
 
-def test_rows_before_an_edit_are_told_as_what_they_are_now() -> None:
+def test_rows_of_a_moment_before_an_edit_are_labelled_as_stored_now() -> None:
     session = begun("growing")
     make_edit(session, Zero(0, Rows(10, 12)))
     assert session.rows_at(0, 33).provenance == "live cache"
@@ -281,14 +281,14 @@ def test_a_sequence_with_edited_rows_does_not_give_its_pages_up() -> None:
     preempted: list[int] = []
     while not preempted:
         preempted += session.step().preempted
-    assert preempted == [0]  # the youngest would have gone
+    assert preempted == [0]  # else the youngest sequence would be preempted
     rows = session.cache_of(1).rows(0)
     assert rows is not None
     assert not rows.keys[0, :, 2:4].any()
 
 
 def test_rows_that_a_failed_step_has_emptied_are_there_again_before_they_are_edited() -> None:
-    """As it leaves a sequence whose rows cannot be cropped."""
+    """A failed step leaves a sequence without rows where they cannot be cropped."""
     held = []
     for is_emptied in (False, True):
         session = begun("growing")

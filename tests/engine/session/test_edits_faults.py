@@ -1,4 +1,4 @@
-"""An edit that fails anywhere changes nothing; a step that fails behind one keeps it."""
+"""An edit that fails at any line changes nothing; a step that fails after an edit keeps the edit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_edit_that_fails_anywhere_changes_nothing(architecture: str, spec: Ca
 
 
 @pytest.mark.parametrize(("architecture", "spec", "edit"), CASES)
-def test_a_step_that_fails_behind_an_edit_keeps_it(architecture: str, spec: CacheSpec, edit: Edit) -> None:
+def test_a_step_that_fails_after_an_edit_keeps_the_edit(architecture: str, spec: CacheSpec, edit: Edit) -> None:
     session, twin = (prepared(architecture, spec, "decode") for _ in range(2))
     for each in (session, twin):
         make_edit(each, edit)
@@ -104,7 +104,7 @@ def test_edited_rows_are_counted_and_drawn_anew(mode: str) -> None:
         assert after.magnitudes.largest[1] > 5 * first.magnitudes.largest[0]
 
 
-def test_what_was_pending_is_so_again_where_the_moment_before_an_edit_cannot_be_kept(
+def test_pending_changes_stay_pending_if_the_moment_before_an_edit_cannot_be_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     session = prepared("llama", small("growing"), "decode")

@@ -1,4 +1,4 @@
-"""Rows hidden from attention, rows pinned, rows dropped; each against a computation that knows nothing of the cache."""
+"""Rows hidden from attention, pinned or dropped by hand, each compared with a computation without our cache."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_hidden_rows_are_not_read_by_the_next_tokens(mode: str, way: str, monkey
 
 @pytest.mark.parametrize("mode", MODES)
 def test_hiding_a_row_gives_what_its_absence_gives(mode: str) -> None:
-    """Another row in every head of every layer, hidden, or not among the rows at all: two kinds of forwards."""
+    """In every head of every layer another row is either hidden or absent; both forwards give the same logits."""
     session, seq_id = running(small(mode))
     absent = {
         (layer, head): held(session, seq_id, layer, head)[1 + layer + head] for layer in (0, 1) for head in (0, 1)
@@ -182,7 +182,7 @@ RULES = ["h2o", "tova", "knorm", "keydiff", "random"]
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("is_paged", [False, True])
-def test_a_pinned_row_outlives_the_rule_that_would_drop_it(rule: str, is_paged: bool) -> None:
+def test_a_pinned_row_is_kept_by_the_rule_that_would_drop_it(rule: str, is_paged: bool) -> None:
     layout = {"layout": "paged", "page_size": 2} if is_paged else {}
     spec = CacheSpec(retention=RetentionSpec(rule, budget=12, window=2), **layout)  # type: ignore[arg-type]
     plain, seq_id = running(spec, num_steps=1)

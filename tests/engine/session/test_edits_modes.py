@@ -1,4 +1,4 @@
-"""Edited rows behind a change of the cache mode: what was done to them by hand goes with them."""
+"""Edited rows after a change of the cache mode: hidden, pinned and written rows stay so."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def edited(mode: str, edit: Edit, architecture: str = "llama") -> Session:
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: type(edit).__name__)
 @pytest.mark.parametrize(("mode", "other"), [(one, other) for one in EXACT for other in EXACT if one != other])
-def test_going_back_into_the_mode_of_then_rows_are_as_they_were_edited(mode: str, other: str, edit: Edit) -> None:
-    """Its rows are copied out of the mode of now: hidden ones stay hidden, and pages are nobody's prefix."""
+def test_going_back_over_a_change_of_mode_brings_edited_rows_back(mode: str, other: str, edit: Edit) -> None:
+    """The rows are copied from the present mode: hidden rows stay hidden, and their pages serve no other prompt."""
     session = edited(mode, edit)
     at, then, was = session.last_step, stands(session), session.cache_of(0).by_hand
     session.step()
@@ -47,7 +47,7 @@ def test_going_back_into_the_mode_of_then_rows_are_as_they_were_edited(mode: str
         mask.tolist() for mask in was.hidden.layers.values()
     ]
     session.step()
-    assert difference(stands(session), next_step) == "", "attention reads what it read then"
+    assert difference(stands(session), next_step) == "", "attention reads the rows that it read at that moment"
 
 
 def test_a_fork_of_edited_rows_into_a_mode_that_would_compute_them_anew_is_refused() -> None:
@@ -70,7 +70,7 @@ def rows_of(session: Session) -> torch.Tensor:
 
 
 def test_keys_of_rotated_sinks_that_were_edited_stay_edited() -> None:
-    """They are rotated from their originals when the next row goes, and when a moment is gone back to."""
+    """The cache rotates them anew from unrotated originals when a row is dropped and when the session goes back."""
     edited, _ = started(cache=MODES["rotated sinks"], length=12)
     twin, _ = started(cache=MODES["rotated sinks"], length=12)
     for session in (edited, twin):

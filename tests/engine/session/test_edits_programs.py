@@ -1,4 +1,4 @@
-"""Programs of steps, edits, undo, redo and jumps: a moment is always what it was when it was first there."""
+"""Random programs of steps, edits, undo, redo and jumps: going to a moment restores exactly its first state."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def sound(session: Session) -> bool:
 
 @settings(max_examples=effort(25, 500), suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(list(PRESETS)), st.lists(actions, min_size=3, max_size=14))
-def test_a_moment_is_what_it_was_when_it_was_first_there(mode: str, program: list[object]) -> None:
+def test_going_to_a_moment_restores_its_first_state(mode: str, program: list[object]) -> None:
     session = Session(model_of("llama"), small(mode))
     for length, seed in ((18, 0), (9, 1)):
         prompt = Prompt(token_ids=prompt_ids(length, seed), sampling=SamplingParams(1.0, seed=seed))
@@ -113,7 +113,7 @@ def test_a_moment_is_what_it_was_when_it_was_first_there(mode: str, program: lis
 
 
 def test_a_program_of_every_kind_of_edit_is_made() -> None:
-    """The programs above are not all refused."""
+    """Every kind of edit succeeds in some program: the test above is not empty."""
     session = Session(model_of("llama"), small("growing"))
     session.submit(Prompt(token_ids=prompt_ids(18)))
     session.step()

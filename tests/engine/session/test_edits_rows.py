@@ -1,4 +1,4 @@
-"""Rows edited by hand in all modes: what attention reads then, to the bit, and that whoever shares them keeps his."""
+"""Rows edited by hand in all modes: what attention then reads, to the bit; sequences that share them keep theirs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def places(session: Session, seq_id: int, layer: int) -> torch.Tensor:
 
 
 def held_span(session: Session, seq_id: int, layer: int = 1) -> Rows:
-    """Rows of one layer, head 1, that are held, in one run: as many as there are of up to three."""
+    """Up to three adjacent rows of one layer that head 1 still holds."""
     held = places(session, seq_id, layer)[1].tolist()
     start = next((p for p in held if p + 1 in held and p + 2 in held), held[1])
     return Rows(start, start + (3 if start + 1 in held and start + 2 in held else 1), (layer,), (1,))
@@ -46,7 +46,9 @@ def test_zeroed_rows_are_read_as_zeros_and_no_other_number_changes(mode: str) ->
     rows = held_span(session, seq_id)
     before, at = rows_of(session.live.get(seq_id)), slots(session, seq_id, rows)
     live, told = edit_copy(session, Zero(seq_id, rows))
-    is_grouped = mode.startswith("kivi")  # a group is coded again as a whole, to within a step of its scale
+    is_grouped = mode.startswith(
+        "kivi"
+    )  # the whole group is coded anew: its other numbers move by up to a step of the scale
     for layer, parts in rows_of(live).items():
         for old, new in zip(before[layer], parts, strict=True):
             expected = old.clone()
@@ -56,9 +58,8 @@ def test_zeroed_rows_are_read_as_zeros_and_no_other_number_changes(mode: str) ->
             assert torch.allclose(new, expected, atol=1.0 if is_grouped and layer == 1 else 0, rtol=0), (layer, mode)
     assert told.kl is not None
     assert told.kl > 0
-    for layer, parts in rows_of(
-        session.live.get(seq_id)
-    ).items():  # the session that the copy was made of has not changed
+    # the original sequence has not changed
+    for layer, parts in rows_of(session.live.get(seq_id)).items():
         assert all(torch.equal(a, b) for a, b in zip(parts, before[layer], strict=True))
 
 
@@ -106,7 +107,7 @@ def test_noise_is_drawn_by_its_seed_and_has_the_size_that_was_asked_for(mode: st
 
 @pytest.mark.parametrize("mode", LOSSLESS)
 def test_the_next_token_is_what_transformers_makes_of_the_edited_rows(mode: str) -> None:
-    """In the last layer, whose rows the newest token's own do not depend on."""
+    """In the last layer: no other row depends on those."""
     session, seq_id = running(small(mode))
     live, told = edit_copy(session, Zero(seq_id, held_span(session, seq_id)))
     token_ids, count = live.sequence.token_ids, live.cache.num_tokens
@@ -118,7 +119,7 @@ def test_the_next_token_is_what_transformers_makes_of_the_edited_rows(mode: str)
     assert before is not None
     p, q = expected.double().log_softmax(-1), before.double().log_softmax(-1)
     assert told.kl == pytest.approx(float((p.exp() * (p - q)).sum()), abs=1e-6)
-    assert live.sequence.sampled_is_forced  # a token that was forced stays
+    assert live.sequence.sampled_is_forced  # a forced token stays the next one
     assert {c.token_id for c in told.after} == set(expected.topk(NUM_CANDIDATES).indices.tolist())
 
 
@@ -206,7 +207,7 @@ def test_every_architecture_that_keeps_rows_has_them_edited(architecture: str, m
         expected[:, at] = 0.0
         assert torch.equal(part, expected)
     if architecture == "lfm2":
-        assert told.kl is None  # its recurrent state has read the newest token and moved on
+        assert told.kl is None  # its recurrent state has read the newest token already
     else:
         assert told.kl is not None
         assert told.kl > 0
@@ -223,7 +224,7 @@ def test_a_layer_with_a_recurrent_state_alone_is_refused() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_states_from_before_an_edit_are_not_told_from_edited_rows(mode: str) -> None:
+def test_an_edited_cache_does_not_know_the_rows_from_before_the_edit(mode: str) -> None:
     session, seq_id = running(small(mode))
     live = edit_copy(session, Zero(seq_id, held_span(session, seq_id)))[0]
     first = live.cache.by_hand.edits[0][1]

@@ -1,4 +1,4 @@
-"""Other tokens put into a text, and logits that are biased; each against forwards and sums that know no cache."""
+"""Tokens replaced in a text, and logits that are biased, each compared with computations without a cache."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_re_prefill_keeps_rows_that_were_edited_before_it() -> None:
     edit_live(plain, ReplaceTokens(0, 20, (7,), "re-prefill"))
     other, _ = rows_of(plain.live.get(0))[1]
     assert torch.equal(keys[:, :3], other[:, :3])
-    assert not torch.allclose(keys[:, 21:], other[:, 21:], atol=1e-3)  # they read the zeros
+    assert not torch.allclose(keys[:, 21:], other[:, 21:], atol=1e-3)  # they attended to the zeroed rows
     session, seq_id = running(small("h2o"))
     position = session.cache_of(seq_id).held_positions(1)[0].tolist()[0]
     edit_live(session, Zero(seq_id, Rows(position, position + 1, (1,), (0,))))
@@ -179,7 +179,7 @@ def test_the_sampler_chooses_from_the_biased_logits(mode: str, edit: BiasLogits,
     positive = probs > 0
     assert told.kl == pytest.approx(float((probs[positive] * np.log(probs[positive] / raw[positive])).sum()), abs=1e-4)
     assert torch.equal(session.logits(seq_id), before)  # type: ignore[arg-type]
-    for _ in range(5):  # from now on, and in a fork
+    for _ in range(5):  # the bias holds from now on, and in a fork
         session.sequence(seq_id).stop = None
         record = session.step()
         newest = session.logits(seq_id)
@@ -220,13 +220,13 @@ def test_when_every_token_is_banned_one_sentence_says_so() -> None:
         (0, 2, 1, 9),
         (7, 3, 1, 10),
         (6, 1, 2, 7),
-        (6, 1, 5, 7),  # of the five two are of the prompt
+        (6, 1, 5, 7),  # two of the five belong to the prompt
         (7, 0, 1, 7),
-        (8, 3, 1, 8),  # behind the prompt: what is put there is none of it
+        (8, 3, 1, 8),  # tokens put behind the prompt do not belong to it
         (9, 3, 1, 8),
     ],
 )
-def test_what_is_put_into_a_prompt_is_of_it(position: int, num_new: int, num_replaced: int, length: int) -> None:
+def test_tokens_put_into_a_prompt_belong_to_it(position: int, num_new: int, num_replaced: int, length: int) -> None:
     edit = ReplaceTokens(0, position, (7,) * num_new, "re-prefill", num_replaced)
     assert new_prompt_length(8, edit) == length
 
@@ -252,7 +252,7 @@ def test_other_tokens_are_undone_and_repeated(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["growing", "paged", "int8"])
 def test_a_re_prefill_tells_where_the_newest_token_looks(mode: str) -> None:
-    """Over all tokens of the new text, as one that was fed those tokens from the start does."""
+    """Its attention covers all tokens of the new text, as in a session that was fed them from the start."""
     session = begun(mode)
     added, _ = make_edit(session, ReplaceTokens(0, 12, (7, 9, 11), "re-prefill", 1))
     row = session.history.attention_at(0, added.node.step)[1]
@@ -280,7 +280,7 @@ def test_rows_of_a_prompt_that_is_half_read_are_edited_and_read_by_the_rest(mode
 
 
 def test_a_prompt_that_was_half_read_is_the_old_one_before_its_end_was_replaced() -> None:
-    """The rows of then are still those of the new text; what was to be read behind them is not."""
+    """Going back restores the old tokens that were still to be read, not those that replaced them."""
     session, ids = Session(model_of("llama"), small("growing"), prefill_chunk=5), prompt_ids(12)
     session.submit(Prompt(token_ids=ids))
     for _ in range(4):

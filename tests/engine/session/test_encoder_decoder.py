@@ -1,4 +1,4 @@
-"""Encoder-decoders: the encoder once, then the decoder step by step, beside transformers' own `generate`."""
+"""Encoder-decoders: the encoder runs once, then the decoder step by step; compared with transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def generated(model: LoadedModel, source: tuple[int, ...], count: int, **options
 def decoded(
     model: LoadedModel, source: tuple[int, ...], count: int, layout: str = "growing"
 ) -> tuple[Session, list[int]]:
-    """A session that came to its end, and what it says."""
+    """A session that ran to its end, and the ids that it generated."""
     session = Session(model, PRESETS[layout].spec)
     seq_id = session.submit(Prompt(token_ids=source, sampling=SamplingParams(max_new_tokens=count)))
     while session.has_work:
@@ -62,7 +62,7 @@ def started(name: str = "bart", layout: str = "growing", steps: int = 6, length:
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 def test_the_tokens_are_those_of_transformers(name: str) -> None:
     model = model_of(name)
-    assert model.info.captures_attention == (name not in ("led", "longt5"))  # code of their own
+    assert model.info.captures_attention == (name not in ("led", "longt5"))  # these have generation code of their own
     for length, layouts in ((1, LAYOUTS if name in ("t5", "bart", "t5gemma") else ()), (19, LAYOUTS[:1])):
         source = prompt_ids(length, length)
         expected = generated(model, source, 9)
@@ -81,8 +81,8 @@ EVERYWHERE = [
 
 @pytest.mark.parametrize(("architecture", "name"), EVERYWHERE)
 def test_every_mode_says_what_the_reference_says_and_holds_what_is_predicted(architecture: str, name: str) -> None:
-    """Exact modes give the ids of `generate`; of the others every step has the logits of the driver that all else is
-    measured against. Cross layers stay exact whatever the decoder's own rows become."""
+    """Exact modes give the ids of `generate`; in the others every step has the logits of the reference driver. Cross
+    layers stay exact however the decoder's own rows are coded."""
     model, source, spec = model_of(architecture), prompt_ids(11, 4), small(name)
     if spec.row.needs_cuda:
         pytest.skip("copies to and from a CUDA GPU")
@@ -106,8 +106,8 @@ def test_every_mode_says_what_the_reference_says_and_holds_what_is_predicted(arc
         assert [*session.sequence(0).token_ids[11:], sampled] == generated(model, source, 17)
 
 
-def test_a_window_is_one_of_the_decoders_own_tokens() -> None:
-    """Against a forward of transformers' that reads the same rows by a mask."""
+def test_a_window_counts_the_decoders_own_tokens() -> None:
+    """Compared with a forward of transformers in which a mask leaves the same rows visible."""
     model, source = model_of("bart"), prompt_ids(11, 4)
     session = Session(model, tuned(PRESETS["streamingllm"].spec, sinks=2, window=5))
     session.submit(Prompt(token_ids=source))
@@ -160,7 +160,7 @@ def test_the_rules_of_a_generation_config_are_followed(asked: Any, rules: dict[s
     assert found != plain
 
 
-def test_no_decoder_starts_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_decoder_start_token_is_added_to_a_prompt_that_does_not_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("t5")
     monkeypatch.setitem(model.__dict__, "start_id", 77)
     session = Session(model, CacheSpec())
@@ -173,7 +173,7 @@ def test_no_decoder_starts_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_source_stands_in_cross_layers_and_the_rest_in_the_others(layout: str) -> None:
+def test_cross_layers_hold_the_source_and_self_attention_layers_the_decoder_tokens(layout: str) -> None:
     session = started(layout=layout, steps=1)
     cache = session.cache_of(0)
     first = [cache.rows(layer) for layer in range(2 * NUM_BLOCKS)]
@@ -193,12 +193,12 @@ def test_the_source_stands_in_cross_layers_and_the_rest_in_the_others(layout: st
     assert [len(record.checksums) for record in records] == [NUM_BLOCKS] * 5
 
 
-def test_the_first_step_is_that_of_the_encoder() -> None:
+def test_the_first_step_runs_the_encoder() -> None:
     session = Session(model_of("t5"), CacheSpec())
     session.submit(Prompt(token_ids=prompt_ids(5)))
     first, second = session.step(), session.step()
     assert first.timings.encoder_ms > 0 == second.timings.encoder_ms
-    assert first.timings.forward_ms > 0, "what the encoder took is a part of the forward, and not all of it"
+    assert first.timings.forward_ms > 0, "the encoder took a part of the forward's time"
     assert first.timings.total_ms > first.timings.encoder_ms + first.timings.forward_ms
     part = first.sequences[0]
     assert (part.token_ids[-1], part.num_prompt_tokens, part.num_tokens) == (0, 6, 6)
@@ -211,7 +211,7 @@ def test_the_first_step_is_that_of_the_encoder() -> None:
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_attention_of_a_cross_layer_is_over_the_source(name: str) -> None:
-    """Against the weights that transformers' own eager attention reports."""
+    """Compared with the weights of transformers' eager attention."""
     for layout in ("growing", "static"):
         session = started(name, layout)
         model = session.model.model
@@ -252,7 +252,7 @@ def test_going_back_and_on_repeats_every_bit(layout: str) -> None:
         assert torch.equal(mine.keys, its.keys)
 
 
-def test_a_change_of_the_mode_takes_the_source_along() -> None:
+def test_a_change_of_mode_keeps_the_rows_of_the_source() -> None:
     session = started()
     expected = started(steps=8).sequence(0).token_ids
     for layout in ("static", "paged", "none", "offloaded", "dynamic"):
@@ -283,7 +283,7 @@ def test_steps_agree_with_a_forward_without_a_cache() -> None:
 @pytest.mark.parametrize(
     ("position", "token_ids", "num_replaced"), [(2, (5, 9, 11), 1), (0, (5,), 7), (7, (5,), 1), (9, (5, 6), 1)]
 )
-def test_what_follows_other_tokens_is_computed_anew_by_encoder_and_decoder(
+def test_replaced_tokens_are_read_again_by_encoder_and_decoder(
     position: int, token_ids: tuple[int, ...], num_replaced: int
 ) -> None:
     session = started()
@@ -330,7 +330,7 @@ def test_rows_of_the_source_are_edited_where_they_are() -> None:
         (ReplaceTokens(0, 0, (), "re-prefill", 7), "An encoder needs a token to read"),
     ],
 )
-def test_an_edit_that_mixes_the_two_is_refused(edit: Edit, why: str) -> None:
+def test_an_edit_of_source_and_decoder_rows_at_once_is_refused(edit: Edit, why: str) -> None:
     session = started(steps=3)
     ids = list(session.sequence(0).token_ids)
     with pytest.raises(InputError, match=why):

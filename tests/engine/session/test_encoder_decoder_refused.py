@@ -1,4 +1,4 @@
-"""Encoder-decoders: what is refused, and what there is no room for."""
+"""Encoder-decoders: modes that are refused, and prompts for which there is no room."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_mode_that_makes_no_sense_is_refused_in_a_sentence(architecture: str, 
     assert session.step().sequences[0].num_tokens == 10
 
 
-def test_keys_are_not_rotated_anew_behind_an_encoder() -> None:
+def test_a_mode_that_rotates_keys_anew_is_refused() -> None:
     with pytest.raises(InputError, match="behind an encoder: keep the positions"):
         Session(model_of("t5gemma"), tuned(PRESETS["streamingllm"].spec, rerotate=True))
 

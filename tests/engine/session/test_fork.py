@@ -1,4 +1,4 @@
-"""Forks: exactly what the parent was at a step, with its present at once, and its own way from there."""
+"""Forks: a fork has exactly the parent's state of a step, is drawn at once, and goes on by itself."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def started(cache: CacheSpec, architecture: str = "llama") -> Session:
 
 
 def rows(session: Session, seq_id: int) -> list[torch.Tensor]:
-    """K and V, and where they stand, of every layer."""
+    """K, V and their positions of every layer."""
     cache, found = session.cache_of(seq_id), []
     for layer in range(len(cache.layers)):
         held = cache.rows(layer)
@@ -72,7 +72,7 @@ def same(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
     ("mode", "architecture"),
     [*((mode, "llama") for mode in MODES), *((mode, "mistral") for mode in ("dynamic", "static", "growing", "paged"))],
 )
-def test_a_fork_of_a_past_step_is_what_stood_there_to_the_bit(mode: str, architecture: str) -> None:
+def test_a_fork_of_a_past_step_has_its_state_to_the_bit(mode: str, architecture: str) -> None:
     session, twin = started(MODES[mode], architecture), started(MODES[mode], architecture)
     step = 5
     parent = rows(session, 0)
@@ -104,7 +104,7 @@ def test_a_fork_of_a_past_step_is_what_stood_there_to_the_bit(mode: str, archite
 
 @pytest.mark.parametrize("mode", ["growing", "h2o", "paged", "none"])
 @pytest.mark.parametrize("step", [None, 6])
-def test_a_fork_has_its_parents_present_at_once(mode: str, step: int | None) -> None:
+def test_a_fork_has_pictures_and_logits_at_once(mode: str, step: int | None) -> None:
     session = started(MODES[mode])
     at = 10 if step is None else step
     count = session.fork(0, step).num_tokens
@@ -200,7 +200,7 @@ def test_a_fork_from_before_a_mode_was_left_and_taken_again_is_exact(mode: str, 
 
 def test_a_fork_without_pages_for_it_is_refused() -> None:
     spec = CacheSpec("paged", page_size=4, num_pages=7)
-    session = started(spec, "mistral")  # its window has let pages go, so that a past step must be computed again
+    session = started(spec, "mistral")  # pages left the window: a past step must be computed again
     session.fork(0, 3)
     with pytest.raises(InputError, match="pages that the pool does not have"):
         session.fork(0, 3)
@@ -272,7 +272,7 @@ def test_a_fork_of_what_was_added_after_the_newest_step_changes_its_mode_as_othe
 
 
 def test_a_sequence_that_was_taken_from_a_branch_and_removed_can_be_taken_again() -> None:
-    """Also before a step has noted that it was taken."""
+    """Even before a step has recorded that it was taken."""
     session, seq_id = sessions.started(temperature=1.0)
     for _ in range(3):
         session.step()
@@ -299,7 +299,7 @@ def test_a_sequence_that_has_ended_keeps_its_reason_when_it_is_stopped(reason: S
 
 
 def test_a_moment_that_fed_nothing_has_what_the_step_before_it_gave() -> None:
-    """Whatever else was done to the sequence between both."""
+    """Whatever was done to the sequence between the two moments."""
     session, seq_id = sessions.started(temperature=1.0)
     for _ in range(3):
         session.step()

@@ -1,4 +1,4 @@
-"""Going back where features meet: rules with a memory, forks, journals that were cut short, two sequences."""
+"""Going back where several features meet: rules with a memory, forks, shortened journals, two sequences."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def memories(session: Session, seq_id: int) -> list[torch.Tensor | None]:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_fork_that_goes_back_to_where_it_stands_stays_as_it_is(name: str) -> None:
-    """A step that fails before a row was written goes back by no row at all."""
+    """As a step does that fails before it has written a row."""
     session, seq_id = session_of(name, 9)
     fork = session.fork(seq_id).child
     before, cache = state_of(session, fork), session.cache_of(fork)
@@ -103,7 +103,7 @@ def test_going_back_to_a_fork_gives_the_same_logits(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_going_back_to_before_a_second_sequence_began(name: str) -> None:
-    """Both go on as they did: nothing of the second's first life is left, nothing of the first's is lost."""
+    """The second sequence is gone with all its state, and the first has lost nothing: both repeat what they did."""
     session, first = session_of(name, 6)
     at = session.last_step
     assert at is not None
@@ -127,8 +127,8 @@ def test_going_back_to_before_a_second_sequence_began(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["knorm", "h2o", "tova"])
-def test_what_a_short_journal_has_forgotten_is_not_made_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for the rows of few drops: an older state is refused, and a rewind there computes it again, exactly."""
+def test_a_state_that_a_short_journal_no_longer_has_is_replayed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal has room for the rows of few drops: going back to an older state replays it, exactly."""
     monkeypatch.setattr(compressed_layer, "JOURNAL_BYTES", 2_000)
     session, seq_id = session_of(name, 3)
     states = {}
@@ -149,8 +149,8 @@ def test_what_a_short_journal_has_forgotten_is_not_made_up(name: str, monkeypatc
     assert_same(state_of(session, seq_id), first)
 
 
-def test_a_rule_that_has_done_its_work_notes_nothing_more() -> None:
-    """SnapKV remembers nothing once the prompt has ended: going back there takes no note of every step."""
+def test_a_rule_that_has_pruned_the_prompt_notes_no_later_steps() -> None:
+    """SnapKV keeps no state once the prompt has ended, so that going back needs no notes of later steps."""
     session, seq_id = session_of("snapkv", 30)
     cache = session.cache_of(seq_id)
     assert isinstance(cache, CompressedCache)

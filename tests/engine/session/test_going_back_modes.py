@@ -1,4 +1,4 @@
-"""Going back over changes of the cache mode: the mode of that step comes back with its rows, or is refused."""
+"""Going back over changes of the cache mode restores the mode of that step with its rows, or is refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATHS = [
     ("none", "growing", "tova"),
     ("growing", "paged-int8", "none"),
     ("paged", "paged-tova", "growing"),
-    # away from rows that were coded or dropped, and back: the rows of the first leg are not those of the last
+    # from lossy modes to another and back: the rows in the first mode differ from those after the return
     ("knorm", "growing", "knorm"),
     ("tova", "paged", "tova"),
     ("random", "growing", "random"),
@@ -49,7 +49,7 @@ def begun(mode: str, architecture: str = "llama") -> Session:
 
 
 def walked(path: tuple[str, ...], num_steps: int, architecture: str = "llama") -> Session:
-    """So many steps, in the modes of a path one after the other."""
+    """A session that takes so many steps in each mode of a path, one after the other."""
     session = begun(path[0], architecture)
     for step in range(num_steps):
         if step and step % LEG == 0:
@@ -67,7 +67,7 @@ def test_the_state_of_a_step_in_another_mode_comes_back_to_the_bit(path: tuple[s
     is_other = path[target // LEG] != path[-1]
     assert ("back in the cache mode" in how) == is_other
     assert session.sequence(0).mark() == twin.sequence(0).mark()
-    if is_other or not session.cache.recomputes:  # a scratch may still hold later rows behind those
+    if is_other or not session.cache.recomputes:  # a scratch cache may still hold later rows behind those
         assert same(rows(session, 0), rows(twin, 0))
     for _ in range(3):
         mine, its = session.step().sequences[0], twin.step().sequences[0]
@@ -127,7 +127,7 @@ def test_a_mode_left_and_taken_again_without_a_step_gives_back_what_it_had(mode:
     session, twin = walked((mode,), 4), walked((mode,), 4)
     session.set_cache(MODES["growing"])
     session.set_cache(MODES[mode])
-    assert not same(rows(session, 0), rows(twin, 0)), "the way there and back rounds and drops other rows"
+    assert not same(rows(session, 0), rows(twin, 0)), "changing the mode twice would round and drop other rows"
     assert session.go_to(3).endswith("it was kept as it stood")
     assert same(rows(session, 0), rows(twin, 0))
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_exact_is_refused_and_changes_nothing() -> None:
         refused(session, step, f"There is no step {step} to go to: steps 0 … 3 are kept")
 
 
-def test_the_birth_of_a_fork_and_the_end_of_a_sequence_can_be_gone_back_over() -> None:
+def test_going_back_over_a_fork_and_over_the_end_of_a_sequence() -> None:
     session = walked(("growing",), 4)
     child = session.fork(0).child
     session.step()
@@ -177,7 +177,7 @@ def test_the_birth_of_a_fork_and_the_end_of_a_sequence_can_be_gone_back_over() -
     assert same(rows(session, second), then)
 
 
-def test_a_mode_of_then_that_has_no_room_now_is_refused() -> None:
+def test_a_mode_that_has_no_room_any_more_is_refused() -> None:
     session = Session(model_of("llama"), CacheSpec("paged", page_size=4, num_pages=9))
     session.submit(Prompt(token_ids=prompt_ids(20)))
     session.force(0, FORCED)
@@ -186,12 +186,12 @@ def test_a_mode_of_then_that_has_no_room_now_is_refused() -> None:
     session.step()
     session.submit(Prompt(token_ids=prompt_ids(20, seed=4)))
     session.step()
-    how = session.go_to(0)  # the newcomer is not there yet, so that its pages are not needed
+    how = session.go_to(0)  # at that moment the newer sequence did not exist: its pages are not needed
     assert "Paged" in how
     assert [info.num_tokens for info in session.sequences] == [20]
 
 
-def test_a_mode_of_then_too_small_for_what_came_since_comes_back_without_it() -> None:
+def test_an_earlier_mode_too_small_for_later_sequences_comes_back_without_them() -> None:
     session = Session(model_of("llama"), CacheSpec("static", max_length=16))
     session.submit(Prompt(token_ids=prompt_ids(6)))
     session.force(0, FORCED)
@@ -233,7 +233,7 @@ def equal(one: tuple[object, list[torch.Tensor], torch.Tensor], other: object) -
 
 @pytest.mark.parametrize("seed", range(16))
 def test_whatever_was_done_any_step_comes_back_and_can_be_forked(seed: int) -> None:
-    """Random steps, changes of the mode, forced tokens, forks, ways back: what was seen is seen again."""
+    """Random steps, changes of mode, forced tokens, forks and jumps back: each step has its first state again."""
     chance = random.Random(seed)
     architecture = chance.choice(("llama", "llama", "llama", "mistral", "gpt2"))
     modes = [m for m in MODES if architecture == "llama" or MODES[m].is_exact]

@@ -21,21 +21,21 @@ SOME = ("growing", "paged", "h2o", "kivi", "window", "paged h2o")
 
 
 @pytest.mark.parametrize("mode", SOME)
-def test_what_came_after_is_there_when_one_has_gone_back(mode: str) -> None:
+def test_later_moments_are_kept_after_going_back(mode: str) -> None:
     session = begun(mode)
     steps = stepped(session, 8)
     tip = stands(session)
     session.go_to(steps[3])
     session.force(0, (7, 8, 9))
     other = stepped(session, 3)
-    assert other[0] == steps[-1] + 1, "numbers are never used twice"
+    assert other[0] == steps[-1] + 1, "ids of sequences are never reused"
     assert session.history.journal.steps == [*steps[:4], *other]
     assert session.go_to(steps[-1]) == "it was kept as it stood"
     assert difference(stands(session), tip) == ""
 
 
 @pytest.mark.parametrize("mode", SOME)
-def test_a_moment_whose_tensors_were_let_go_is_replayed_and_says_so(mode: str) -> None:
+def test_a_moment_whose_tensors_were_dropped_is_replayed_and_the_answer_says_so(mode: str) -> None:
     session = begun(mode)
     steps = stepped(session, 8)
     tip = stands(session)
@@ -46,7 +46,7 @@ def test_a_moment_whose_tensors_were_let_go_is_replayed_and_says_so(mode: str) -
 
 
 @pytest.mark.parametrize("mode", SOME)
-def test_going_back_before_the_birth_of_a_fork_and_forward_again_it_is_the_fork_that_it_was(mode: str) -> None:
+def test_a_fork_is_the_same_after_going_back_before_it_and_forward_again(mode: str) -> None:
     session = begun(mode)
     steps = stepped(session, 5)
     child = session.fork(0).child
@@ -76,7 +76,7 @@ def test_a_removed_sequence_comes_back_with_its_rows(mode: str) -> None:
     assert session.live.ids == (0,)
 
 
-def test_a_fork_while_looking_back_is_of_the_step_that_is_looked_at_on_any_branch() -> None:
+def test_a_fork_while_looking_back_is_of_the_step_that_is_shown() -> None:
     session = begun()
     steps = stepped(session, 8)
     then = session.sequence(0).token_ids[:]
@@ -91,7 +91,7 @@ def test_a_fork_while_looking_back_is_of_the_step_that_is_looked_at_on_any_branc
 
 
 @pytest.mark.parametrize("mode", ["growing", "paged"])
-def test_logits_of_a_branch_and_its_sampling_are_those_of_then(mode: str) -> None:
+def test_logits_and_sampling_of_a_branch_come_back(mode: str) -> None:
     session = begun(mode)
     steps = stepped(session, 4)
     session.history.logits.clear()
@@ -126,7 +126,7 @@ def test_a_change_of_mode_is_gone_back_over_and_forward_again(other: str) -> Non
         assert difference(stands(session), then) == ""
 
 
-def test_what_was_done_and_not_stepped_is_a_moment_of_its_own() -> None:
+def test_changes_since_the_last_step_are_a_moment_of_their_own() -> None:
     session = begun()
     steps = stepped(session, 3)
     session.force(0, (5, 6))
@@ -186,7 +186,7 @@ def test_a_prompt_half_read_is_half_read_again() -> None:
     assert session.is_prefilling
 
 
-def test_a_branch_is_forgotten_unless_it_is_lived_in_or_taken_from() -> None:
+def test_a_branch_is_deleted_unless_it_is_live_or_a_sequence_was_taken_from_it() -> None:
     session = begun()
     steps = stepped(session, 5)
     session.go_to(steps[1])
@@ -227,7 +227,7 @@ def test_another_branch_is_begun_from_any_step_at_once() -> None:
         assert session.last_step == where
 
 
-def test_a_way_that_is_cancelled_changes_nothing() -> None:
+def test_going_to_a_moment_and_cancelling_changes_nothing() -> None:
     session = begun("window")
     steps = stepped(session, 8)
     before = stands(session)
@@ -264,7 +264,7 @@ def test_a_replay_of_the_path_alone_is_what_the_tree_has() -> None:
 
 @pytest.mark.parametrize("spec", [CacheSpec("static", max_length=12), CacheSpec("paged", page_size=4, num_pages=4)])
 def test_a_branch_that_is_refused_leaves_the_live_moment(spec: CacheSpec) -> None:
-    """Where the last place was taken by an end of text, that is why it stopped, and there is no room all the same."""
+    """A sequence that ended its text with the last token that fits stopped for that reason, and has no room either."""
     session = Session(model_of("llama"), spec)
     session.submit(Prompt(token_ids=prompt_ids(8)))
     for _ in range(4):
@@ -284,7 +284,7 @@ def test_a_mode_that_was_left_and_taken_again_has_the_rows_of_its_newest_step() 
     session = begun("none")
     step = stepped(session, 4)[-1]
     then = stands(session)
-    session.submit(Prompt(token_ids=(5, 6, 7)))  # what is pending: the moment is not kept by the changes of mode
+    session.submit(Prompt(token_ids=(5, 6, 7)))  # with changes pending the changes of mode keep no moment
     session.set_cache(CacheSpec(layout="dynamic"))
     session.set_cache(CacheSpec(layout="none"))
     session.go_to(step)

@@ -1,4 +1,4 @@
-"""Moments that are kept to be gone to: how many, whose pages, and what is let go first."""
+"""Kept moments: how many, who owns their pages, and which are let go first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.engine.session.warm import FORCED, WARM, begun, stepped
 from tests.engine.tiny import model_of, prompt_ids
 
 
-def test_a_full_pool_lets_kept_moments_go_before_anybody_is_preempted() -> None:
+def test_a_full_pool_lets_kept_moments_go_before_it_preempts_a_sequence() -> None:
     session = begun("small pool", length=20)
     steps = stepped(session, 6)
     session.go_to(steps[3])
@@ -63,7 +63,7 @@ def test_pages_of_kept_moments_have_an_owner_of_their_own() -> None:
     assert sorted(table.seq_id for table in group.tables) == [KEPT, 0]
 
 
-def test_beyond_its_bytes_the_moment_that_rested_longest_is_let_go() -> None:
+def test_beyond_the_byte_limit_the_least_recently_used_moment_is_let_go() -> None:
     session = begun("growing")
     steps = stepped(session, 8)
     for step in (steps[3], steps[4], steps[5]):
@@ -103,7 +103,7 @@ def test_rows_kept_for_going_back_are_bounded_and_what_they_forget_is_replayed(
             step = session.step().step
         stood[step] = stands(bounded)
     kept = [session.live.caches[0].journal_bytes for session in (free, bounded)]
-    newest = kept[0] - last[free]  # before a step there is a look at what the steps before it left
+    newest = kept[0] - last[free]  # the limit is checked before each step
     assert kept[1] - newest <= 3_000 + bounded.bytes().stored // 10 < kept[0] - newest
     assert "put" in free.go_to(4)
     assert bounded.go_to(4).startswith("repeated ")
@@ -112,7 +112,7 @@ def test_rows_kept_for_going_back_are_bounded_and_what_they_forget_is_replayed(
 
 @pytest.mark.parametrize("mode", ["growing", "paged"])
 def test_a_sequence_that_rests_since_long_does_not_make_going_back_a_replay(mode: str) -> None:
-    """Its logits have left the log, and it has them still."""
+    """Its logits have left the log, but the sequence still holds them."""
     session = Session(model_of("llama"), PRESETS[mode].spec)
     resting = session.submit(Prompt(token_ids=prompt_ids(8)))
     session.force(session.submit(Prompt(token_ids=prompt_ids(9, seed=2))), prompt_ids(60, seed=4))
@@ -149,15 +149,15 @@ def test_a_kept_moment_whose_step_is_forgotten_is_let_go(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("mode", ["growing", "paged"])
 def test_what_a_removed_sequence_held_is_kept_within_the_bytes_of_kept_moments(mode: str) -> None:
-    """Pages of it are told as those of a kept moment; any earlier step of it is a copy, also when all others went too,
-    and only where its rows were let go it is computed again."""
+    """Its pages are reported as those of a kept moment. Any earlier step is copied from it, even when all other
+    sequences were removed too; only once its rows are let go is it computed again."""
     session = begun(mode, length=20)
     session.force(session.submit(Prompt(token_ids=prompt_ids(7, seed=2), sampling=WARM)), FORCED)
     steps = stepped(session, 8)
     both = stands(session)
     session.remove(1)
     assert session.kept.num_bytes > 0
-    assert session.status(SamplingParams(), None, running=False).kept == (), "it is no moment that one could go to"
+    assert session.status(SamplingParams(), None, running=False).kept == (), "it is not a moment of the tree"
     store = session.live.mode.store
     assert store is None or sorted(table.seq_id for table in store.groups[0].tables) == [KEPT, 0]
     stepped(session, 2)

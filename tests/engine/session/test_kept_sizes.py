@@ -1,4 +1,4 @@
-"""What the moments take that are kept: of pages those that nobody else refers to are their own."""
+"""Bytes of kept moments: a page counts as a moment's own if nobody else refers to it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_rows_that_were_copied_are_all_the_branchs_own_and_the_live_moment_is_no
 
 
 def test_what_is_shared_is_counted_again_when_somebody_lets_go() -> None:
-    """Two branches of the same pages: when one is forgotten, what it shared belongs to the other alone."""
+    """Two branches share pages: when one is deleted, those pages belong to the other alone."""
     session, seq_id = run(PRESETS["paged"].spec, 60)
     tip = session.last_step
     assert tip is not None
@@ -79,7 +79,7 @@ def test_what_is_shared_is_counted_again_when_somebody_lets_go() -> None:
     assert session.kept.num_bytes == alone.private < total
 
 
-def test_the_total_and_its_limit_are_told() -> None:
+def test_the_status_has_the_total_and_its_limit() -> None:
     session, _ = run(CacheSpec(), 10)
     session.go_to(3)
     status = session.status(SamplingParams(), None, running=False)
@@ -119,7 +119,7 @@ def test_what_is_kept_for_going_back_is_counted_with_a_moment(name: str) -> None
 
 
 def test_what_two_kept_moments_hold_together_is_counted_once() -> None:
-    """What was evicted before they parted is noted in the journals of both, which share it."""
+    """Rows evicted before the branches part are in the journals of both, which share them."""
     session = Session(model_of("llama"), tuned(PRESETS["knorm"].spec, budget=12))
     session.force(session.submit(Prompt(token_ids=prompt_ids(40))), prompt_ids(9, seed=1))
     for _ in range(9):
@@ -148,8 +148,8 @@ def journals(kept: list[SessionState]) -> list[Any]:
     return [entry for cache in caches for layer in cache.layers for entry in layer.journal.since(-1)]  # type: ignore[attr-defined]
 
 
-def test_which_step_made_a_page_findable_is_noted_of_every_step() -> None:
-    """A page that became so with a step of another branch is no prefix of this one."""
+def test_each_page_of_the_prefix_cache_names_the_step_that_made_it_findable() -> None:
+    """A page that a step of another branch made findable is no prefix of this branch."""
     session = Session(model_of("llama"), CacheSpec("paged", page_size=4), prefill_chunk=8)
     session.submit(Prompt(token_ids=prompt_ids(21)))
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""What the bytes of a layer are beside the numbers of its tokens, in sums over sequences worked out by hand."""
+"""Bytes of a layer by their kind, against sums over sequences worked out by hand."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_what_sequences_hold_is_added_up_but_only_one_copy_lives_at_a_time() -> 
         "scales and offsets": (14, "stored"),
         "exact residual": (26, "stored"),
         "positions of the rows kept": (10, "reserved"),
-        "room to grow": (60, "reserved"),  # what is reserved and not stored, but for the positions
-        "dequantised copy": (300, "transient"),  # the larger of both: one after the other is computed
+        "room to grow": (60, "reserved"),  # reserved and not stored bytes, without the positions
+        "dequantised copy": (300, "transient"),  # the larger of both: they are computed one after the other
         "rows kept for going back": (12, "looking"),
         "attention that the rule remembers": (24, "looking"),
     }
@@ -118,7 +118,7 @@ def test_a_row_of_a_page_counts_once_however_much_of_the_page_its_sharers_have()
 @pytest.mark.parametrize(
     ("spec", "after_prompt", "after_a_step"),
     [
-        # a number in float32 for every row of two kv heads: all twenty, then those that stay; in pages, two full ones
+        # a float32 number for every row of two kv heads: all twenty, then those that are kept; in pages, two full ones
         # and two rows
         (CacheSpec(retention=RetentionSpec("h2o", budget=12, window=4)), 20 * 2 * 4, 12 * 2 * 4),
         (CacheSpec("paged", page_size=SIZE, retention=RetentionSpec("h2o", budget=12, window=4)), 160, 10 * 2 * 4),
@@ -127,7 +127,7 @@ def test_a_row_of_a_page_counts_once_however_much_of_the_page_its_sharers_have()
         (CacheSpec(retention=RetentionSpec("knorm", budget=12, window=4)), 0, 0),
     ],
 )
-def test_what_a_rule_remembers_of_attention_has_its_line(spec: CacheSpec, after_prompt: int, after_a_step: int) -> None:
+def test_attention_statistics_of_a_rule_have_their_line(spec: CacheSpec, after_prompt: int, after_a_step: int) -> None:
     session = Session(model_of("llama"), spec, prefill_chunk=20)
     seq_id = session.submit(Prompt(token_ids=prompt_ids(21)))
     session.force(seq_id, prompt_ids(9, seed=1))
@@ -152,7 +152,7 @@ def test_what_a_rule_remembers_of_attention_has_its_line(spec: CacheSpec, after_
     ],
     ids=["fp8", "kivi", "h2o"],
 )
-def test_back_at_the_end_of_the_prompt_what_waited_for_it_is_coded_or_dropped_and_before_it_is_not(
+def test_rows_that_wait_for_the_end_of_the_prompt_are_coded_or_dropped_there_and_not_before(
     spec: CacheSpec,
 ) -> None:
     session = Session(model_of("llama"), spec, prefill_chunk=16)
@@ -167,7 +167,7 @@ def test_back_at_the_end_of_the_prompt_what_waited_for_it_is_coded_or_dropped_an
 
 
 def test_exact_rows_that_kivi_keeps_for_going_back_have_their_line() -> None:
-    """Of a residual that was coded since the prompt; none before that."""
+    """Rows of a residual that was coded since the prompt; there are none before that."""
     session = Session(model_of("llama"), CacheSpec(codec=uniform("kivi-4", 8, 8)), prefill_chunk=32)
     seq_id = session.submit(Prompt(token_ids=prompt_ids(33)))
     session.force(seq_id, prompt_ids(40, seed=1))
@@ -176,4 +176,4 @@ def test_exact_rows_that_kivi_keeps_for_going_back_have_their_line() -> None:
         layers = session.step().num_bytes.layers
         found.append(sum(gap.num_bytes for layer in layers for gap in layer.gaps if gap.name.startswith("rows kept")))
     coded_at = [number for number, size in enumerate(found) if size]
-    assert coded_at == [8, 16], "a group was coded, and the room that its rows had is not yet taken by others"
+    assert coded_at == [8, 16], "a group was coded, and no newer rows have taken its room yet"

@@ -1,4 +1,4 @@
-"""Checksums of a step: those that stand in sessions which were saved by any version."""
+"""Checksums of a step: they never change, since saved sessions hold them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.session.observe import PLACES, Observation, checksums_of
 
 
 def plain(values: list[int]) -> int:
-    """The bits of numbers as integers, each times an odd number of its place, in 64 bits."""
+    """The checksum in plain Python: each number's bits as an integer, times an odd number of its place, in 64 bits."""
     total = sum(bits * (2 * place + 1) * 0x5DEECE66D for place, bits in enumerate(values))
     return (total + (1 << 63)) % (1 << 64) - (1 << 63)
 

@@ -1,4 +1,4 @@
-"""What a record says of a step: rows, surprisal, bytes, attention, numbers that are none."""
+"""What a record says of a step: rows, surprisal, bytes, attention, numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_surprisal_does_not_depend_on_the_chunks(chunk: int) -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("cache", ["growing", "dynamic", "static", "none", "paged"])
 def test_numbers_that_are_none_are_located(tensor: str, bad: float, cache: str) -> None:
-    """One weight of one layer's projection turns bad: the record names tensor, layer, head and every position."""
+    """One weight of one layer's projection becomes NaN: the record names tensor, layer, head and every position."""
     session, _ = started(cache=PRESETS[cache].spec, length=5)
     model = session.model.model
     layer, head = 1, 1
@@ -73,7 +73,7 @@ def test_numbers_that_are_none_are_located(tensor: str, bad: float, cache: str) 
     found = [p for p in record.non_finite if p.tensor == tensor]
     assert {(p.layer, p.kv_head) for p in found} == {(layer, head)}
     assert [p.position for p in found] == list(range(5))
-    if tensor == "values":  # torch's kernel may let a bad key fall out of its softmax
+    if tensor == "values":  # torch's kernel may leave a NaN key out of its softmax
         (logits,) = [p for p in record.non_finite if p.tensor == "logits"]
         assert (logits.layer, logits.kv_head, logits.position) == (None, None, 4)
         assert math.isnan(record.sequences[0].entropy or 0.0)
@@ -111,7 +111,7 @@ def test_attention_of_past_steps_stays_until_it_is_rewound() -> None:
     assert "no longer kept" in session.take_slice(AttentionRequest(seq_id, 2, 1, 100)).note
 
 
-def test_a_sequence_that_gave_way_is_told_once_by_the_step_that_it_made_room_for() -> None:
+def test_a_preemption_is_recorded_once_by_the_step_that_needed_the_room() -> None:
     session, _ = started(cache=CacheSpec("paged", page_size=4, num_pages=8), length=9)
     session.submit(Prompt(token_ids=prompt_ids(9, 1)))
     records = [session.step() for _ in range(12)]
@@ -121,7 +121,7 @@ def test_a_sequence_that_gave_way_is_told_once_by_the_step_that_it_made_room_for
         assert given_way.count(info.seq_id) == info.num_preemptions
 
 
-def test_who_waits_has_no_row_and_has_not_ended() -> None:
+def test_a_waiting_sequence_has_no_row_and_has_not_ended() -> None:
     session, _ = started()
     waits, halted = (session.submit(Prompt(token_ids=prompt_ids(5, seed))) for seed in (1, 2))
     session.halt(halted)
@@ -129,8 +129,8 @@ def test_who_waits_has_no_row_and_has_not_ended() -> None:
 
 
 @pytest.mark.parametrize(("cache", "is_told"), [("growing", True), ("h2o", False)])
-def test_what_a_record_sums_of_attention_is_of_all_rows_or_of_none(cache: str, is_told: bool) -> None:
-    """Where rows were dropped, position 0 and the last sixteen are not those of the tokens."""
+def test_attention_sums_of_a_record_cover_all_rows_or_are_absent(cache: str, is_told: bool) -> None:
+    """Where rows were dropped, the first row and the last sixteen are not the first token and the last sixteen."""
     session, _ = started(cache=PRESETS[cache].spec)
     record = session.step()
     part = record.sequences[0]

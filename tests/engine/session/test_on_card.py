@@ -1,4 +1,4 @@
-"""A running session never waits for what it has just asked of a GPU; the GPU is one that is not there."""
+"""A running session never waits for work that it has just launched on a GPU; the GPU is simulated."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ CASES: list[tuple[str, RunnerName, int, CaptureLevel]] = [
     ("growing", "graph", 1, "off"), ("growing", "transformers", 1, "rows"), ("static", "graph", 2, "rows"),
     ("static", "transformers", 1, "rows"), ("paged", "transformers", 1, "statistics"), ("paged", "graph", 3, "rows"),
     ("paged", "transformers", 3, "rows"), ("h2o", "transformers", 2, "rows"),
-    # the twin of both has its own code, or transformers its own
+    # left out: kivi-2 runs the code of kivi-4, and the other one is code of transformers
     *((name, "fused", 2, "everything") for name in PRESETS if name not in ("kivi-2", "transformers-quantized")),
 ]  # fmt: skip
-LAUNCHED = {"growing", "static", "paged", "paged-fp8", "paged-int8", "offloaded"}  # before their tokens are read
-STEPS = 4  # a recorded step is compared twice with the same step computed at once, and what is small is full by then
+# modes in which the next forward is launched before the token is read
+LAUNCHED = {"growing", "static", "paged", "paged-fp8", "paged-int8", "offloaded"}
+STEPS = 4  # a recorded step is compared twice with the same step computed eagerly, and small caches are full by then
 
 
 def begun(model: LoadedModel, name: str, count: int, capture: CaptureLevel) -> Session:
@@ -54,10 +55,10 @@ def begun(model: LoadedModel, name: str, count: int, capture: CaptureLevel) -> S
 
 
 @pytest.mark.parametrize(("name", "runner", "count", "capture"), CASES)
-def test_nothing_is_waited_for_that_was_asked_behind_the_chosen_token(
+def test_the_host_waits_for_no_operation_launched_after_the_chosen_token(
     name: str, runner: RunnerName, count: int, capture: CaptureLevel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step computes on the card alone, and its tokens are those of a CPU."""
+    """Each step computes on the card alone, and chooses the tokens that a CPU chooses."""
     model = tiniest_model()
     on_cpu = begun(dataclasses.replace(model, runners=Runners(model.runners.decoder, runner)), name, count, capture)
     for _ in range(STEPS):
@@ -88,7 +89,7 @@ def test_nothing_is_waited_for_that_was_asked_behind_the_chosen_token(
 def test_looking_asks_a_card_for_few_operations_beside_a_recorded_step(
     name: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However much is measured: the numbers of the chosen token, and copies of the strip and of what is told."""
+    """Whatever is captured: the numbers of the chosen token, and copies of the strip and of the record."""
     launches, levels = dict[CaptureLevel, int](), list[CaptureLevel](["off", "rows", "everything"][:: 1 + (count > 1)])
     for level in levels:
         made = Card()
@@ -144,6 +145,6 @@ def test_the_card_refuses_what_a_card_refuses_and_counts_what_stops_the_host(mon
         target = torch.zeros(4, pin_memory=True)
         target.copy_(rows, non_blocking=True)
         assert not made.waits
-        assert target[0] != 1, "it is on its way"
+        assert target[0] != 1, "the copy has not arrived yet"
         torch.cuda.synchronize()
         assert target.tolist() == [1.0] * 4

@@ -1,4 +1,4 @@
-"""A step in phases: what is there at each, that it ends as an ordinary step, and that giving it up leaves nothing."""
+"""A step in phases: which rows are there at each phase, and that it ends bit for bit as an ordinary step."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_every_architecture_is_followed_layer_by_layer(architecture: str) -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_behind_a_layer_it_has_the_new_row_and_those_after_it_do_not(mode: str) -> None:
-    """At the exact values that the row has when the step is done, as long as nothing codes it."""
+def test_once_a_layer_is_done_it_has_the_new_row_and_later_layers_do_not(mode: str) -> None:
+    """The row has the values that it has after the step, unless the mode codes it."""
     session, twin = prepared("llama", MODES[mode], "decode"), prepared("llama", MODES[mode], "decode")
     had, rows, places = session.cache_of(0).num_tokens, [], []
 
@@ -72,7 +72,7 @@ def test_behind_a_layer_it_has_the_new_row_and_those_after_it_do_not(mode: str) 
 
     phased(session, look)
     assert places == [tuple(range(n + 1)) for n in range(layers_of(session))]
-    assert all(piece.note for piece in rows[:-1]), "those that have it not are named"
+    assert all(piece.note for piece in rows[:-1]), "layers that lack the row are named"
     assert not rows[-1].note
     if MODES[mode].codec.is_exact:
         twin.step()
@@ -110,7 +110,7 @@ def test_the_wall_says_which_layers_lack_the_new_rows(mode: str, phase: str) -> 
     assert not any("suspended" in note for note in notes[2:])
 
 
-def test_without_a_cache_the_layers_behind_have_nothing_at_all() -> None:
+def test_without_a_cache_later_layers_have_no_rows_at_all() -> None:
     session, seen = prepared("llama", "none", "decode"), []
 
     def look(event: PhaseReached) -> None:
@@ -124,7 +124,7 @@ def test_without_a_cache_the_layers_behind_have_nothing_at_all() -> None:
     assert seen == [(), (0,), (0, 1), (0, 1)]
 
 
-def test_a_head_and_the_newest_attention_are_there_behind_their_layer() -> None:
+def test_a_head_and_the_newest_attention_can_be_drawn_once_their_layer_is_done() -> None:
     session, twin = prepared("llama", "growing", "decode"), prepared("llama", "growing", "decode")
     had, step = session.cache_of(0).num_tokens, (session.last_step or 0) + 1
     heads: list[tuple[int, str]] = []
@@ -185,7 +185,7 @@ def test_rows_that_are_coded_and_dropped_are_counted_when_they_are_written() -> 
         _, seen = phased(session)
         assert isinstance(seen[-1].phase, Written)
         counts.append(seen[-1].phase.sequences[0].num_rewritten)
-    assert max(counts) > 0, "a group of eight was sealed"
+    assert max(counts) > 0, "a group of eight was coded"
 
 
 def test_a_shared_page_that_is_copied_to_be_written_is_a_new_one() -> None:
@@ -211,8 +211,8 @@ def test_two_sequences_of_one_forward_and_of_one_each(cache: str, groups: list[t
     assert (words[-1], stands[-1], session.phases) == ("chosen", None, None)
 
 
-def test_waiting_is_no_time_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that jumps an hour at every phase: none of it is told as time of the step."""
+def test_waiting_at_a_phase_does_not_count_as_time_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock jumps an hour at every phase: the record's times have none of it."""
     import time
 
     session, waited = prepared("llama", "growing", "decode"), [0.0]
@@ -228,7 +228,7 @@ def test_waiting_is_no_time_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_pictures_of_a_finished_step_count_the_rows_as_they_were_coded() -> None:
-    """Colours do not come from rows that were seen before they were coded, nor from a step that was given up."""
+    """The range of colours is not that of rows seen before they were coded."""
     session, twin = prepared("llama", MODES["int8"], "decode"), prepared("llama", MODES["int8"], "decode")
 
     def look(_event: PhaseReached) -> None:

@@ -22,7 +22,7 @@ from tests.engine.session.sessions import facts, prepared, same, tensors
     [*product(MODES, PHASES), *product(("growing", "paged", "paged int8", "int8", "none"), ["two sequences"])],
 )
 def test_given_up_at_any_phase_it_changes_nothing(mode: str, phase: str) -> None:
-    """Rows, page tables, reference counts, journals; the same step then goes as if none had been begun."""
+    """Rows, page tables, reference counts and journals are as before; the step, done again, gives the same."""
     session, twin = prepared("llama", MODES[mode], phase), prepared("llama", MODES[mode], phase)
     before, held, pages = facts(session), tensors(session), page_state(session)
     _, seen = phased(prepared("llama", MODES[mode], phase))
@@ -46,7 +46,7 @@ def test_given_up_at_any_phase_it_changes_nothing(mode: str, phase: str) -> None
 
 
 def page_state(session: Session) -> object:
-    """Which pages every sequence has, and who refers to each."""
+    """Pages of every sequence, and the reference count of each."""
     store = session.live.mode.store
     if store is None:
         return None
@@ -68,7 +68,7 @@ def test_a_failure_at_any_site_changes_nothing(mode: str) -> None:
     for site in list(clean.sites)[:: effort(3, 1)]:
         outcome = failing_at(1, step, site)
         if isinstance(outcome, Injected):
-            if session.last_step != before["step"]:  # told of after it was done
+            if session.last_step != before["step"]:  # it failed once the step was done, while its record was built
                 session = prepared("llama", MODES[mode], "decode")
                 continue
             assert facts(session) == before, f"{outcome} {site}"

@@ -47,7 +47,7 @@ OPERATIONS = st.one_of(
 
 @dataclass(frozen=True)
 class Way:
-    """What the logits of a sequence depend on: its prompt, and every mode with the length at which it came into it."""
+    """What the logits of a sequence depend on: its prompt, and every mode with the length from which it was used."""
 
     prompt: int
     modes: tuple[tuple[str, int], ...]
@@ -55,7 +55,7 @@ class Way:
 
 @dataclass(eq=False)
 class Program:
-    """A session, and beside it the ways of its sequences after each step."""
+    """A session, and the `Way` of each of its sequences after each step."""
 
     session: Session
     mode: str
@@ -130,7 +130,7 @@ class Program:
             self.ways[seq_id] = replace(way, modes=(*way.modes, (mode, self.session.sequence(seq_id).num_tokens)))
 
     def trim(self) -> None:
-        """Caches forget what they noted of rows that were dropped."""
+        """Shorten the journals in which caches note dropped rows."""
         for seq_id in self.ways:
             self.session.cache_of(seq_id).forget_journal()
 
@@ -173,7 +173,7 @@ def test_a_way_taken_again_gives_the_same_logits(mode: str, operations: list[tup
 @settings(max_examples=10, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(mode=st.sampled_from(["growing", "paged"]), operations=st.lists(OPERATIONS, max_size=14))
 def test_with_a_journal_that_is_soon_cut(mode: str, operations: list[tuple[str, int | str]]) -> None:
-    """What is no longer kept cannot be gone back to; what is kept comes back all the same."""
+    """States that the journal no longer has are refused; those that it has come back exactly."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal, "MAX_STEPS", 8)
         run(mode, operations)
@@ -181,6 +181,6 @@ def test_with_a_journal_that_is_soon_cut(mode: str, operations: list[tuple[str, 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_the_program_does_repeat_ways(mode: str) -> None:
-    """A fork of an earlier step and a way back are compared with what was."""
+    """A fork of an earlier step and a jump back are compared with the first time: the tests above are not empty."""
     program = run(mode, [("step", 4), ("fork", 2), ("step", 3), ("trim", 0), ("rewind", 2), ("step", 4)])
     assert program.num_repeated >= 4

@@ -49,7 +49,7 @@ JOURNAL_BYTES = {compressed_layer: 800, paged_retention: 5_000}  # room for a fe
 
 @dataclass(frozen=True)
 class Stood:
-    """What one sequence was after a step: its mark, and its rows and logits in the mode of then."""
+    """One sequence after a step: its mark, its rows and logits, and the mode they were in."""
 
     mark: object
     rows: list[torch.Tensor]
@@ -88,7 +88,7 @@ class Programs(RuleBasedStateMachine):
         self.force(seq_id)
 
     def force(self, seq_id: int) -> None:
-        """Tokens of its own for a long while: a random model ends its text at any moment."""
+        """Force many tokens: a random model would end its text at any moment."""
         self.seed += 1
         self.session.force(seq_id, prompt_ids(60, seed=self.seed))
 
@@ -108,7 +108,7 @@ class Programs(RuleBasedStateMachine):
 
     @contextlib.contextmanager
     def or_unchanged(self) -> Iterator[None]:
-        """What is refused has changed nothing."""
+        """Do an operation; if it is refused, check that it changed nothing."""
         before, spec = self.now(), self.session.cache
         try:
             yield

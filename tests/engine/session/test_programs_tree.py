@@ -23,7 +23,7 @@ from tests.engine.session.histories import (
 )
 
 # of the tiniest model, so that what is run is the engine
-SHORT_PROGRAMS = effort(145, 1500)  # in each mode: two thousand in all
+SHORT_PROGRAMS = effort(145, 1500)  # programs in each mode: two thousand in all
 SHORT_OPERATIONS = 6
 
 
@@ -59,5 +59,5 @@ def test_a_replay_finds_no_difference(mode: str) -> None:
             raise AssertionError(f"play(({TINIEST!r}, {mode!r}), {few}) fails: {error}") from error
         compared += program.num_compared
         done.update(program.done)
-    assert compared > 1.1 * SHORT_PROGRAMS, "by a replay each, and where one has gone to"
+    assert compared > 1.1 * SHORT_PROGRAMS, "each moment by a replay, and those that the program went to"
     assert done >= {"step", "go", "fork", "remove", "edit", "undo", "redo", "force", "mode", "sample"}

@@ -1,4 +1,4 @@
-"""Nodes of a session that is gone, done once more in another: the same rows, the same ways back, the same future."""
+"""The nodes of a lost session, replayed in a new one: the same rows, the same history, the same next tokens."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def model() -> LoadedModel:
 
 
 def plan(session: Session) -> Redo:
-    """What a window knows: every node, the live one, and what was done since."""
+    """What a window knows of a session: every node, the live one, and the changes since."""
     history = session.history
     return Redo(tuple(moment.node for moment in history.tree), history.last_step, tuple(history.changes))
 
 
 def redone(model: LoadedModel, command: Redo, num_computed_anew: int = 0) -> Session:
-    """Another session, after what a restart does."""
+    """A new session that has replayed a plan as after a restart."""
     session = Session(model, MODES["growing"], prefill_chunk=64)
     check_can_be_redone(session, command.nodes, command.at)
     redoing = Redoing(session, command.nodes)
@@ -98,7 +98,7 @@ def test_all_rows_the_way_back_and_what_follows_are_the_same(model: LoadedModel,
         assert_same(old, new)
 
 
-def test_the_records_are_those_of_then_forced_tokens_included(model: LoadedModel) -> None:
+def test_the_records_are_the_same_forced_tokens_included(model: LoadedModel) -> None:
     old = Session(model, MODES["growing"], prefill_chunk=16)
     old.submit(Prompt(token_ids=prompt_ids(21), sampling=WARM))
     records = [old.step() for _ in range(3)]
@@ -162,7 +162,7 @@ def test_a_tree_with_branches_comes_back_whole(model: LoadedModel, mode: str) ->
         assert_same(old, new)
 
 
-def test_a_pool_that_was_too_small_gives_the_same_rows_up(model: LoadedModel) -> None:
+def test_a_pool_that_was_too_small_preempts_the_same_sequences(model: LoadedModel) -> None:
     old = Session(model, CacheSpec("paged", page_size=4, num_pages=8), prefill_chunk=16)
     for seed in range(2):
         old.submit(Prompt(token_ids=prompt_ids(9, seed), sampling=WARM))
@@ -177,8 +177,8 @@ def test_a_pool_that_was_too_small_gives_the_same_rows_up(model: LoadedModel) ->
     ]
 
 
-def test_what_was_not_done_once_more_comes_next(model: LoadedModel) -> None:
-    """It ends after the fifth of twelve steps: the tokens of the others are fed by the steps that follow."""
+def test_tokens_of_steps_that_were_not_replayed_are_fed_next(model: LoadedModel) -> None:
+    """The replay ends after the fifth of twelve steps; the steps that follow feed the tokens of the rest."""
     old = Session(model, MODES["growing"])
     old.submit(Prompt(token_ids=prompt_ids(9), sampling=WARM))
     for _ in range(12):
@@ -212,7 +212,7 @@ def test_what_was_done_since_the_newest_step_is_done_again(model: LoadedModel) -
 
 
 def test_tokens_in_pages_of_an_earlier_run_are_computed_anew_and_counted(model: LoadedModel) -> None:
-    """Pages of a prompt that is gone served the first 8 of its tokens; those that it left serve another one again."""
+    """Pages of a removed prompt served the first 8 tokens; pages that the replay leaves serve the next prompt again."""
     old = Session(model, MODES["paged"], prefill_chunk=16)
     old.submit(Prompt(token_ids=prompt_ids(10)))
     old.step()

@@ -1,4 +1,4 @@
-"""What once fitted into a pool fits again: no room is lost to a try that found none."""
+"""What once fitted into a pool fits again: a step that finds no room at first gives all pages back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.engine.tiny import model_of, prompt_ids
 
 @pytest.mark.parametrize("architecture", ["llama", "lfm2"])
 def test_a_step_that_first_finds_no_room_leaves_shared_pages_shared(architecture: str) -> None:
-    """A kept moment has pages that the step needs; of three sequences the first have theirs before that is found."""
+    """A kept moment holds pages that the step needs; two of three sequences get theirs before the lack is noticed."""
     spec = CacheSpec("paged", page_size=4, num_pages=14)
     session = Session(model_of(architecture), spec, prefill_chunk=20)
     for seed in (1, 2):
@@ -29,7 +29,7 @@ def test_a_step_that_first_finds_no_room_leaves_shared_pages_shared(architecture
     shared = session.cache_of(child).page_counts().shared
     assert shared == 5
     assert len(session.step().sequences) == 3
-    assert session.cache_of(child).page_counts().shared == shared - 1, "all but the page that is written to"
+    assert session.cache_of(child).page_counts().shared == shared - 1, "all but the page that the step writes to"
     tree = session.history.tree
     fresh = Session(session.model, spec)
     redoing = Redoing(fresh, tuple(moment.node for moment in tree))

@@ -1,4 +1,4 @@
-"""Choosing the next token, against a slow reference that is easy to believe."""
+"""Choosing the next token, compared with a slow reference in plain Python."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_filters_agree_with_the_slow_reference(
 ) -> None:
     params = SamplingParams(temperature, top_k, top_p, min_p)
     fast, slow = filtered(torch.tensor(logits), params).tolist(), slow_filter(logits, params)
-    # which of several equal tokens is the last one that top-p keeps is nobody's promise: compare what is kept, sorted
+    # which of several equal tokens top-p keeps last is not specified: compare the kept probabilities, sorted
     assert sorted(fast) == pytest.approx(sorted(slow), abs=1e-5)
     if top_p is None:
         assert fast == pytest.approx(slow, abs=1e-5)
@@ -89,7 +89,7 @@ def test_the_draw_depends_on_seed_and_position_alone(logits: list[float], seed: 
     again = pick(logits, position, temperature=1.0, seed=seed, top_k=top_k)
     assert one == again
     params = SamplingParams(1.0, top_k=top_k)
-    assert filtered(torch.tensor(logits), params)[one.token_id] > 0, "a token that was filtered out was drawn"
+    assert filtered(torch.tensor(logits), params)[one.token_id] > 0, "a filtered token was drawn"
 
 
 def test_draws_follow_the_distribution() -> None:
@@ -145,7 +145,7 @@ def test_a_padded_vocabulary_has_a_finite_entropy() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_no_numbers_still_choose_a_token(bad: float, temperature: float) -> None:
-    """The same one, whatever steers the choice, and it is known that it was chosen by no numbers."""
+    """Always the same token, whatever the sampling, and the sample says that the logits were not finite."""
     logits, sampling = torch.tensor([0.0, bad, 1.0]), SamplingParams(temperature=temperature)
     for bias, ruled in ((None, None), (LogitBias(biases=((2, 1.0),)), None), (None, logits + 1)):
         choice = choose(logits, replace(sampling, bias=bias), 0, str, ruled)
@@ -160,7 +160,7 @@ def test_a_tiny_temperature_is_greedy_and_a_huge_one_uniform() -> None:
 
 
 def test_a_token_that_is_drawn_from_far_below_is_listed_in_place_of_the_last_candidate() -> None:
-    """Where every token is nearly as likely as the others, most draws are none of the first twenty."""
+    """With nearly equal probabilities most draws are not among the twenty candidates."""
     falling = [-i / 1000 for i in range(200)]
     found = [pick(falling, position, temperature=1.0) for position in range(20)]
     beyond = [one for one in found if one.token_id >= NUM_CANDIDATES]

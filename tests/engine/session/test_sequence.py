@@ -1,4 +1,4 @@
-"""One growing list of tokens: what is fed next, what a forced token puts off, and where a mark leads back to."""
+"""The token list of a sequence: what is fed next, forced tokens, and marks to go back to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def sequence(num_tokens: int = 4, sampled: int | None = 50) -> Sequence:
 
 
 def fed(one: Sequence) -> None:
-    """The token that was chosen is in the cache now."""
+    """Feed the chosen token: it is in the cache afterwards."""
     assert one.sampled is not None
     one.token_ids.append(one.sampled)
     one.num_tokens += 1
@@ -55,7 +55,7 @@ def test_forced_tokens_go_first_and_the_last_of_them_before_an_end() -> None:
         (None, None),
     ],
 )
-def test_who_forces_a_token_wants_it_to_go_on_where_there_is_room(stop: str | None, after: str | None) -> None:
+def test_a_forced_token_resumes_a_stopped_sequence_where_there_is_room(stop: str | None, after: str | None) -> None:
     one = sequence()
     one.stop = stop  # type: ignore[assignment]
     one.force([60])
@@ -99,7 +99,7 @@ def test_a_mark_leads_back_to_all_that_it_says() -> None:
     assert one.sampling == SamplingParams()
 
 
-def test_a_forced_token_waits_once_however_often_its_sequence_gives_way() -> None:
+def test_a_forced_token_is_queued_once_however_often_its_sequence_is_preempted() -> None:
     one = sequence()
     one.force([60, 61])
     for _ in range(2):

@@ -52,7 +52,7 @@ def test_a_removed_sequence_is_gone() -> None:
         session.step()
 
 
-def test_before_a_prompt_was_given_its_sequence_is_not_there_and_after_it_again() -> None:
+def test_going_back_before_a_prompt_removes_its_sequence_and_going_forward_restores_it() -> None:
     session, first = started()
     session.step()
     second = session.submit(Prompt(token_ids=prompt_ids(5, seed=2)))
@@ -107,7 +107,7 @@ def test_end_of_text_stops_and_a_forced_token_goes_past_it(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_no_numbers_end_a_sequence_for_that_reason(monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
-    """Token 0 would follow then, which ends the text of many models: nobody has chosen it."""
+    """Token 0, which ends the text of many models, would be next, although no probabilities chose it."""
     session, seq_id = started(cache=CacheSpec("none"))
     monkeypatch.setattr(session.model, "end_ids", frozenset({0}))
     monkeypatch.setattr(type(session.model), "forward", logits_for(0))
@@ -123,7 +123,7 @@ def test_logits_that_are_no_numbers_end_a_sequence_for_that_reason(monkeypatch: 
 
 
 def test_while_tokens_are_forced_no_record_says_that_the_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model wants to end it at every step, and as many tokens as it may have are there after the second."""
+    """The model chooses the end of text at every step, and the limit of new tokens is reached after the second."""
     session, seq_id = started(cache=CacheSpec("none"), max_new_tokens=2)
     (end,) = session.model.end_ids
     monkeypatch.setattr(type(session.model), "forward", logits_for(end))

@@ -25,7 +25,7 @@ def row_of(session: Session, position: int) -> RowSlice:
 
 
 def test_a_record_has_the_norm_as_written_and_a_row_slice_that_as_stored() -> None:
-    """KIVI writes a row exactly and codes it when its group is full: then the two part."""
+    """KIVI writes a row exactly and codes it when its group is full: from then on the two norms differ."""
     session = started(SPECS["kivi-2"], length=16)
     written = session.step().sequences[0]
     assert written.rows is not None

@@ -30,8 +30,8 @@ CASES = [
 
 @pytest.mark.parametrize(("architecture", "cache", "phase"), CASES)
 def test_a_step_that_fails_anywhere_changes_nothing(architecture: str, cache: str, phase: str) -> None:
-    """Calls of the engine's and the model's own functions fail, all of them where rows grow; then the step goes as if
-    nothing had."""
+    """Calls of the engine's and the model's own functions fail, all of them in a growing cache; then the step succeeds
+    as if nothing had failed."""
     session, twin = prepared(architecture, cache, phase), prepared(architecture, cache, phase)
     with counting() as clean:
         expected = twin.step()
@@ -116,7 +116,7 @@ def test_what_a_failed_step_did_to_pages_is_told_with_the_next_one() -> None:
 
 @pytest.mark.parametrize("phase", ["edit", "branch"])
 def test_a_command_that_fails_at_any_site_of_the_history_changes_nothing(phase: str) -> None:
-    """Moments that were made on the way are gone again, and pages are nobody's but those of before."""
+    """Moments made by the failed command are gone again, and all pages belong to their owners of before."""
     found = failures(LOSSY["paged"], phase, lambda count: {1, count}, within="session", every=effort(10, 1))
     assert found.not_undone == []
     assert found.num_failed > 2
@@ -124,7 +124,7 @@ def test_a_command_that_fails_at_any_site_of_the_history_changes_nothing(phase: 
 
 @pytest.mark.parametrize(("mode", "phase"), [("dynamic", "decode"), ("paged", "decode"), ("static", "first chunk")])
 def test_a_step_that_finds_no_room_for_a_tensor_changes_nothing(mode: str, phase: str) -> None:
-    """What is called of torch fails as well: K may have rows by then that V has not."""
+    """Calls of torch fail as well: K may have the new rows by then and V not."""
     found = failures(PRESETS[mode].spec, phase, lambda count: {count}, of_torch=True, within="cache")
     assert found.not_undone == []
     assert found.num_failed > 20
@@ -133,7 +133,7 @@ def test_a_step_that_finds_no_room_for_a_tensor_changes_nothing(mode: str, phase
 @pytest.mark.parametrize("cache", ["growing", "dynamic", "static", "paged"])
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt2"])  # through the decoder; through transformers
 def test_a_prefill_that_is_cancelled_between_two_layers_changes_nothing(architecture: str, cache: str) -> None:
-    """At every look in turn, in the second chunk of three; then it goes as if nothing had been."""
+    """Cancelled at each check in turn, in the second of three chunks; then the step succeeds as if never cancelled."""
     session, twin = (prepared(architecture, cache, "second chunk") for _ in range(2))
     before, held = facts(session), tensors(session)
     looks: list[int] = []
@@ -214,7 +214,7 @@ def test_a_change_of_cache_that_fails_leaves_the_old_one(cache: str) -> None:
 
 @pytest.mark.parametrize("cache", ["dynamic", "static", "paged", "none"])
 def test_a_way_back_whose_replay_fails_changes_nothing(cache: str) -> None:
-    """A window that has moved on must be computed again; when that fails, all is as it was."""
+    """Rows that left a window must be replayed; when the replay fails, the session is as before."""
     session, twin = prepared("mistral", cache, "decode"), prepared("mistral", cache, "decode")
     for _ in range(8):
         session.step()
@@ -241,7 +241,7 @@ def test_a_way_back_whose_replay_fails_changes_nothing(cache: str) -> None:
 
 
 def test_a_page_that_a_failed_step_had_filled_is_not_found_by_its_tokens() -> None:
-    """The rows are there when something fails behind them: the next step was served tokens that nothing was fed of."""
+    """The step fails after its rows are written: a page filled with them must not serve the next prompt."""
     found = failures(LOSSY["paged"], "first chunk", lambda count: {count}, within="session/live")
     assert found.num_failed
     assert found.not_undone == []

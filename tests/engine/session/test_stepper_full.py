@@ -1,4 +1,4 @@
-"""A context or a cache that is exactly full: nothing is fed beyond it, by whatever way."""
+"""A context or a cache that is exactly full: no command feeds a token beyond it."""
 
 from __future__ import annotations
 

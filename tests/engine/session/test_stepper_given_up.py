@@ -1,4 +1,4 @@
-"""Steps that are given up, or fail, at the worst moment: when somebody was preempted, or behind an edit."""
+"""Steps that are given up or fail after a sequence was preempted, or right after an edit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ POOL = CacheSpec("paged", page_size=4, num_pages=10)
 
 
 class GivenUpError(Exception):
-    """Nobody wants the step in hand any more."""
+    """Raised to give a step up."""
 
 
 def at_the_preemption(session: Session) -> dict[int, dict[int, Stood]]:
-    """Step until somebody is preempted and give that step up; how all stood after those before."""
+    """Step until a sequence is preempted and give that step up; return the state after each step before."""
     stood: dict[int, dict[int, Stood]] = {}
 
     def reached(event: PhaseReached) -> None:

@@ -1,4 +1,4 @@
-"""What a step returns to the system: the C heap keeps what large products leave behind."""
+"""Memory that a step returns to the system: the C heap keeps what large matrix products leave behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step waits for the device twice: for the token that was chosen, and for what was measured, in one copy."""
+"""A step waits for the device twice: for the chosen token, and for all measurements, in one copy."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_step_reads_the_token_of_each_sequence_and_one_copy_of_what_was_measur
         session.force(seq_id, prompt_ids(9, number))
     while session.is_prefilling:
         session.step()
-    for _ in range(2):  # a recorded step is compared twice with the same step computed at once
+    for _ in range(2):  # a recorded step is compared twice with the same step computed eagerly
         session.step()
     found: Counter[str] = Counter()
     with Copies(found), Waits(found):

@@ -1,4 +1,4 @@
-"""Everything that is told of a step, in every mode: each field against what it is of, worked out here by hand.
+"""Each field of a record, in every mode, against the value worked out here by hand from what the field describes.
 
 Nothing is as many as anything else: sequences of unequal length, prompts that end within a chunk and within a page,
 layers, heads and heads of K and V of other numbers, K and V of other widths.
@@ -129,7 +129,7 @@ class Told:
             assert candidate.sampled_prob == pytest.approx(chance, abs=1e-5)
 
     def check_rows(self, part: SequenceStep) -> None:
-        """Where the newest rows are still there, uncoded: norms of each."""
+        """Norms of the newest rows, where these are held and not coded."""
         cache, count = self.session.cache_of(part.seq_id), len(part.token_ids)
         assert part.stored_bytes == (0 if cache.spec.recomputes else cache.stored_bytes)
         assert part.hit_tokens == cache.page_counts().hit_tokens
@@ -157,7 +157,7 @@ class Told:
             assert part.attention.recent_mass[number] == pytest.approx(row[:, -RECENT:].nansum(-1).numpy(), abs=1e-5)
 
     def check_evictions(self, record: StepRecord) -> None:
-        """What is held and what was dropped are together every token, each once."""
+        """Held and dropped rows together are every token, each once."""
         for entry in record.evictions:
             heads = self.session.model.info.geometry.layers[entry.layer].num_kv_heads
             for head in range(heads) if entry.kv_head is None else (entry.kv_head,):
@@ -225,7 +225,7 @@ def test_every_field_is_of_what_it_says(architecture: str, name: str) -> None:
     model = uneven_model() if architecture == "uneven" else model_of(architecture)
     try:
         session = Session(model, small(PRESETS[name]), prefill_chunk=CHUNK)
-    except InputError:  # rules that compare keys, groups and transformers' own quantised layers want other models
+    except InputError:  # rules that compare keys, group codecs and transformers' own quantised layers need other models
         assert architecture != "uneven"
         return
     told = Told(session)

@@ -1,4 +1,4 @@
-"""A text ends a sequence with the token that completes it, wherever the borders of tokens are."""
+"""A stop string ends a sequence with the token that completes it, wherever the borders of tokens are."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_substrings_of_what_is_generated_end_it_where_they_are_complete() -> Non
             assert stop not in before
 
 
-def test_what_stands_in_the_prompt_ends_nothing() -> None:
+def test_a_stop_string_in_the_prompt_ends_nothing() -> None:
     session, seq_id = session_with("upon", "time", "e,")
     generated(session, seq_id, most=6)
     assert session.sequence(seq_id).stop is None
@@ -76,7 +76,7 @@ def test_it_is_in_the_record_of_the_step_and_a_forced_token_goes_on() -> None:
     assert session.has_work
 
 
-def test_other_stop_strings_are_heeded_from_now_on() -> None:
+def test_new_stop_strings_hold_from_the_next_token_on() -> None:
     session, seq_id = session_with()
     session.step()
     session.set_sampling(SamplingParams(stop=(",",)), seq_id)
@@ -98,7 +98,7 @@ def test_half_a_character_completes_nothing_and_its_last_byte_does() -> None:
     assert sum(hits) == 2
 
 
-def test_going_on_after_it_was_generated_does_not_end_at_once_again() -> None:
+def test_a_sequence_resumed_after_a_stop_string_does_not_end_at_once() -> None:
     tokenizer = bundled().tokenizer
     assert tokenizer is not None
     ids = tokenizer.encode(" the cat sat", add_special_tokens=False)
@@ -123,6 +123,6 @@ def test_a_model_without_a_tokenizer_can_write_no_text() -> None:
 
 
 @pytest.mark.parametrize("stop", [("",), ("a" * 201,), tuple("abcdefghijklmnopq"), ("\ud800",)])
-def test_what_is_no_stop_string_is_refused_in_a_sentence(stop: tuple[str, ...]) -> None:
+def test_an_invalid_stop_string_is_refused_in_a_sentence(stop: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match=r"stop string.*\.$"):
         SamplingParams(stop=stop)

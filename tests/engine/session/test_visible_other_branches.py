@@ -1,4 +1,4 @@
-"""Pictures of moments on other branches: the numbers that attention read there, without going there."""
+"""Pictures of moments on other branches show the numbers that attention read there; the session stays where it is."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def test_a_moment_of_another_branch_is_drawn_as_it_was_when_it_was_live(mode: st
             not_kept.append(node)
         else:
             assert differing(then, now) == [], node
-    # a page that was dropped is not written down; the moment before the edit is kept, for undoing it
+    # dropped pages are not journalled; the moment before the edit is kept, for undo
     assert not_kept == ([3, 4, 5, 6] if mode == "paged h2o" else [])
-    assert (session.last_step, len(list(session.kept))) == (here, kept), "nobody went anywhere"
+    assert (session.last_step, len(list(session.kept))) == (here, kept), "the session stayed where it was"
     tip = max(seen)
     head = session.take_slice(requests_of(seen[tip][0], tip)[2], tip)
     assert head.provenance == ("dequantised" if mode in ("int8", "kivi") else "kept")  # type: ignore[union-attr]
@@ -150,7 +150,7 @@ def test_page_tables_that_an_edit_changed_are_not_told_of_the_moments_before_it(
     assert differing(others, now) == []
 
 
-def test_rows_that_nobody_keeps_are_not_drawn_and_what_is_recorded_of_them_is() -> None:
+def test_rows_that_are_not_kept_are_not_drawn_and_their_records_are() -> None:
     session, seen = grown("growing")
     session.kept.clear()
     tip, (count, then) = max(seen.items())

@@ -1,4 +1,4 @@
-"""Pictures of earlier steps: exactly what stood there then, or a word that says they are not."""
+"""Pictures of earlier steps show exactly the rows of that step, or say that they do not."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_past_step_looks_as_it_looked_then(name: str) -> None:
             same(mine, theirs)
             is_put_back = SPECS[name].codec.is_exact and tokens < count
             assert mine.provenance == ("recorded" if is_put_back else session.provenance)
-    # and looking has changed nothing
+    # looking back has changed nothing
     for mine, theirs in zip(looks(session, count, count - 1), live[count], strict=True):
         same(mine, theirs)
 
@@ -109,7 +109,7 @@ def test_what_was_exact_before_the_prompt_ended_is_shown_as_stored_now() -> None
 
 
 def test_rows_that_are_all_in_the_residual_are_those_that_attention_read() -> None:
-    """Whether they are looked at then or when later steps have coded them; no copy of them is decoded."""
+    """Drawn at that step or after later steps coded them; no copy of them is decoded."""
     session = started(tuned(SPECS["kivi-2"], group=16, residual=32))
     for count in range(PROMPT, PROMPT + 12):
         gaps = [gap.name for layer in session.bytes().layers for gap in layer.gaps]
@@ -151,7 +151,7 @@ def test_a_mode_that_took_over_tells_only_what_it_knows(first: str, second: str,
     if before != "as stored now":
         np.testing.assert_array_equal(again[0].low, then[0].low)
     assert looks(session, PROMPT + 5, PROMPT + 4)[0].provenance == session.provenance
-    session.go_to(3)  # what stood before the change is the new mode's own now
+    session.go_to(3)  # rows from before the change belong to the new mode now
     session.step()
     assert looks(session, PROMPT + 4, PROMPT + 3)[0].provenance == session.provenance
 
@@ -169,7 +169,7 @@ def test_the_last_step_before_a_change_of_mode_is_not_drawn_from_after_it(first:
         session.step()
     session.set_cache(specs[second])
     now = looks(session, PROMPT + 4, PROMPT + 3)
-    assert now[0].provenance == session.provenance, "the present is what was made of it"
+    assert now[0].provenance == session.provenance, "the present holds the rows as the new mode took them over"
     session.step()
     session.step()
     assert {piece.provenance for piece in looks(session, PROMPT + 4, PROMPT + 3)} == {"as stored now"}
@@ -245,7 +245,7 @@ def test_what_has_left_a_window_is_not_said_to_be_whole(architecture: str, mode:
 
 
 def test_layers_without_rows_lose_none() -> None:
-    """A recurrent state has no rows that could have gone: K and V of the other layers are all there."""
+    """A recurrent layer has no rows to drop: K and V of the other layers are complete."""
     session = Session(model_of("lfm2"), CacheSpec())
     session.submit(Prompt(token_ids=prompt_ids(6)))
     session.force(0, prompt_ids(8, seed=3))

@@ -1,4 +1,4 @@
-"""Sessions whose tokens are drawn, so that another branch shows."""
+"""Sessions that sample at a temperature, so that branches differ."""
 
 from __future__ import annotations
 
