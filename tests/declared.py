@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def declared(package: str) -> dict[str, list[str]]:
-    """The constants and the defaults of every module of `app` or `engine`, by their names without the module: moving one
-    to another module changes nothing."""
+    """The constants and the defaults of every module of `app` or `engine`, by their names without the module: moving
+    one to another module changes nothing."""
     found: dict[str, list[str]] = {"constants": [], "defaults": []}
     for path, module in _modules(package):
         found["constants"] += _constants(path, module)

@@ -67,8 +67,8 @@ def filled_session(model: LoadedModel, spec: CacheSpec, context: int, capture: C
 
 
 class Ours(StoppingCriteria):  # type: ignore[misc]
-    """Given to `generate` as a stopping criterion, so that one of our steps follows each of its steps; keeps the seconds of
-    each step of both, on the clock of the device."""
+    """Given to `generate` as a stopping criterion, so that one of our steps follows each of its steps; keeps the
+    seconds of each step of both, on the clock of the device."""
 
     def __init__(self, session: Session, config: Any) -> None:
         self._session, self._config, self._captured = session, config, config._attn_implementation

@@ -66,8 +66,8 @@ class Meter:
 
 
 class Painted:
-    """Counts frames of the wall, a head and the newest row that were painted and show another step than the frame before,
-    and how often texts are updated."""
+    """Counts frames of the wall, a head and the newest row that were painted and show another step than the frame
+    before, and how often texts are updated."""
 
     def __init__(self, shell: Shell) -> None:
         from app.kit.heatmap import HeatMap

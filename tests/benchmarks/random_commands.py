@@ -92,8 +92,8 @@ class Engine:
         self.loop.send(structs.replace(command, id=number))
 
     def wait_until_idle(self, is_paused: bool) -> None:
-        """Wait until all commands are answered and no run is going. A run that does not end by itself is paused: a cache
-        with a window is never full."""
+        """Wait until all commands are answered and no run is going. A run that does not end by itself is paused: a
+        cache with a window is never full."""
         began = time.monotonic()
         if is_paused:
             self.loop.send(commands.Pause())

@@ -62,8 +62,8 @@ def check_sentence(error: InputError) -> None:
 
 
 def used(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None = None) -> None:
-    """Use an opened file in each way that the program has, each of which may refuse it; with `chance` in one way and for
-    a few pictures, so that more files are tried in the same time."""
+    """Use an opened file in each way that the program has, each of which may refuse it; with `chance` in one way and
+    for a few pictures, so that more files are tried in the same time."""
     uses = (_looked_at, _compared, _as_npz, _as_part, _gone_on_from, _verified, _read)
     for use in uses if chance is None else (chance.choice(uses),):
         try:
@@ -143,8 +143,8 @@ def survives_npz(path: Path) -> str:
 
 
 def survives(path: Path, chance: random.Random | None = None) -> str:
-    """Open a file, read and verify it: whether it was refused or read, damaged or sound, in words. With `chance` reading
-    is left to `used`, and one in eight of the refused files is verified."""
+    """Open a file, read and verify it: whether it was refused or read, damaged or sound, in words. With `chance`
+    reading is left to `used`, and one in eight of the refused files is verified."""
     try:
         with SnapshotFile(path) as file:
             if chance is None:
