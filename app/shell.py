@@ -12,7 +12,9 @@ from PySide6.QtWidgets import QApplication
 
 from app.actions import MENUS, dialogs, editing
 from app.control.actions import Action, Actions
+from app.control.conditions import is_model_expected
 from app.control.controller import Controller
+from app.control.deferred_send import DeferredSend
 from app.control.intents import Intents
 from app.control.navigation import Navigator
 from app.control.pace import PACES
@@ -79,6 +81,7 @@ class Shell(QObject):
         self.controller = Controller(self.models, send, drain, self)
         self.intents = self.controller.intents
         self.navigator = Navigator(self.models, self)
+        self._deferred = DeferredSend(self.models, self.actions["prompt.send"].trigger, self)
         self._connect_intents()
         self._mark_theme()
         self.set_pace(settings.pace)
@@ -117,6 +120,13 @@ class Shell(QObject):
         """Put a recovered conversation into the chat editor, and show it."""
         self.window.prompt.chat.take_draft(chat)
         self.window.prompt.choose(CHAT)
+
+    def send_prompt(self) -> None:
+        """Send the prompt, or have it sent when the model that is being loaded is there."""
+        if is_model_expected(self.models):
+            self._deferred.wish()
+        else:
+            self.window.prompt.submit()
 
     def set_theme(self, choice: ThemeChoice) -> None:
         """Set the theme: dark, light, or the desktop's."""

@@ -20,6 +20,7 @@ from app.control.conditions import (
     needs_past,
     needs_phase,
     needs_prompt,
+    needs_prompt_or_load,
     needs_run,
     needs_runner,
     needs_step,
@@ -93,7 +94,7 @@ RUN = (
         Action("prompt.send", "Ctrl+Return", "Send prompt",
                "Start a new sequence and fill the cache with the prompt; a conversation is answered as well, to the "
                "end of the turn: F5 pauses, Esc stops",
-               lambda shell: shell.window.prompt.submit(), needs_prompt),
+               lambda shell: shell.send_prompt(), needs_prompt_or_load),
         Action("prompt.add", "Ctrl+Shift+Return", "Add as another sequence",
                "Start the prompt beside the sequences that are there; a paged cache shares what they have in common",
                lambda shell: shell.window.prompt.submit_beside(), needs_prompt),

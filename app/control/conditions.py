@@ -116,6 +116,18 @@ def needs_prompt(models: Models) -> str:
     return needs_live(models) or models.draft.problem
 
 
+def needs_prompt_or_load(models: Models) -> str:
+    """A prompt for the live model, or for the one that is being loaded."""
+    if is_model_expected(models):
+        return needs_engine(models) or models.draft.problem
+    return needs_prompt(models)
+
+
+def is_model_expected(models: Models) -> bool:
+    """Whether a model is being loaded, or the engine is only starting."""
+    return models.status.now is None or models.status.is_loading
+
+
 def needs_unfinished(models: Models) -> str:
     """Sequences of a live model, at least one of which is not finished."""
     return needs_live(models) or ("" if has_sequences(models) else "send a prompt first") or why_all_ended(models)

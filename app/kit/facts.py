@@ -57,6 +57,7 @@ class WholeLines(QScrollArea):
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setWidget(lines)
+        self.setMinimumHeight(2 * PITCH)  # by itself it takes 70 pixels, which small windows do not have
         self.viewport().setAutoFillBackground(False)
         lines.setAutoFillBackground(False)  # setWidget has enabled it
         self.verticalScrollBar().valueChanged.connect(self._on_scrolled)

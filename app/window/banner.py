@@ -10,7 +10,6 @@ from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 from app.kit.buttons import push_button
 from app.kit.icons import icon, pixmap
 from app.kit.labels import plain_label
-from app.kit.panel import STRIP_HEIGHT
 from app.kit.reader import Reader, SignalSource
 from app.kit.theme import Themed, current_theme
 from app.models import Models
@@ -18,7 +17,6 @@ from app.window.docks import GAP, DockHost
 
 MAX_CHARS = 600
 WIDEST, EDGE = 900, 12
-TOP = STRIP_HEIGHT + EDGE  # below the title strips of the upper panels
 
 
 class Failure(Struct, frozen=True):
@@ -88,7 +86,7 @@ class Banner(Reader[Failure], Themed, QWidget):
         height, has_place = self.heightForWidth(width), bool(status.failure) and status.is_engine_lost
         self._over.leave_room(height + GAP if has_place else 0)
         if status.failure:
-            top = GAP if has_place else TOP
+            top = GAP if has_place else self._over.titles_end() + GAP
             self.setGeometry((self._over.width() - width) // 2, top, width, height)
             self.raise_()
 

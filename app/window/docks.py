@@ -9,18 +9,19 @@ from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, QTimer
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabBar, QTabWidget, QWidget
 
-from app.kit.panel import Panel
+from app.kit.panel import STRIP_HEIGHT, Panel
 from app.window.layouts import (
     BOTTOM_ROW,
     BOTTOM_SHARE,
     GRIDS,
     SIDE_COLUMNS,
-    TABS,
     WEIGHTS,
-    WIDE,
-    WIDE_GRIDS,
     WIDTHS,
     Grid,
+    Room,
+    grid_of,
+    room_of,
+    tabs_of,
 )
 
 LEAST_TOKENS = 110  # pixels that the Tokens panel keeps beside a tall prompt
@@ -53,7 +54,7 @@ class DockHost(QMainWindow):
         self.setDocumentMode(True)
         self.docks = {name: PanelDock(name, panel, self) for name, panel in panels.items()}
         self._layout_name = "inspect"
-        self._is_wide = False
+        self._room: Room = "usual"
         self._is_untouched = True
         self._is_arranging = False
         for dock in self.docks.values():
@@ -61,8 +62,8 @@ class DockHost(QMainWindow):
 
     @property
     def _grid(self) -> Grid:
-        """The named layout for the window's present width."""
-        return (WIDE_GRIDS if self._is_wide else GRIDS).get(self._layout_name, GRIDS[self._layout_name])
+        """The named layout for the window's present size."""
+        return grid_of(self._layout_name, self._room)
 
     @property
     def layout_name(self) -> str:
@@ -93,6 +94,12 @@ class DockHost(QMainWindow):
         if self.contentsMargins().top() != GAP + pixels:
             self.setContentsMargins(GAP, GAP + pixels, GAP, GAP)
 
+    def titles_end(self) -> int:
+        """Where the title strips of the upper panels end, in pixels from the top; some stand below tabs."""
+        tops = [dock.y() for dock in self.docks.values() if dock.isVisible() and dock.geometry().right() >= 0]
+        first = min(tops, default=GAP)
+        return max((top for top in tops if top < first + 2 * STRIP_HEIGHT), default=first) + STRIP_HEIGHT
+
     def _watch(self, dock: PanelDock) -> None:
         dock.topLevelChanged.connect(self._on_touched)
         dock.dockLocationChanged.connect(self._on_moved)
@@ -106,7 +113,7 @@ class DockHost(QMainWindow):
             dock.setFloating(False)
             dock.hide()  # before removing it: otherwise a saved arrangement would list it as visible
             self.removeDockWidget(dock)
-        self._is_wide = self.width() >= WIDE
+        self._room = room_of(self._layout_name, self.width(), self.height())
         rows = self._grid
         heads = [row[0][0] for row in rows]
         self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, self.docks[heads[0]])
@@ -117,7 +124,7 @@ class DockHost(QMainWindow):
         for row in rows:
             for column in row:
                 self._split(column, Qt.Orientation.Vertical)
-        for front, others in TABS.get(self._layout_name, {}).items():
+        for front, others in tabs_of(self._layout_name, self._room).items():
             self._tabify(front, others)
         self._is_untouched, self._is_arranging = True, False
         self._proportion(self.size())
@@ -159,8 +166,9 @@ class DockHost(QMainWindow):
         super().resizeEvent(event)
         if not self._is_untouched:
             return
-        if self._layout_name in WIDE_GRIDS and self._is_wide != (event.size().width() >= WIDE):
-            self.arrange(self._layout_name)
+        name, room = self._layout_name, room_of(self._layout_name, event.size().width(), event.size().height())
+        if grid_of(name, room) != self._grid:
+            self.arrange(name)
         else:
             self._proportion(event.size())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 # A grid is rows from top to bottom; a row is columns from left to right; a column is panels from top to bottom.
 Grid = Sequence[Sequence[Sequence[str]]]
@@ -21,19 +22,33 @@ GRIDS: Mapping[str, Grid] = {
         (("parity",), ("bytes",)),
     ),
 }
-# In a window at least this wide (pixels), pages and the newest row have a column of their own.
-WIDE = 2200
-WIDE_GRIDS: Mapping[str, Grid] = {
-    "inspect": (
-        (("prompt", "tokens"), ("wall", "head"), ("attention", "pages"), ("inspector", "next_token")),
-        (("timings",), ("bytes",)),
-    ),
-}
 # Panels that share a place with another one, as tabs behind it.
-TABS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+Tabs = Mapping[str, tuple[str, ...]]
+TABS: Mapping[str, Tabs] = {
     "learn": {"pages": ("sequences", "edits", "stops", "notes", "branches")},
     "inspect": {"pages": ("sequences", "edits", "stops", "notes"), "timings": ("branches",)},
     "truth": {"sweep": ("evicted", "bench"), "bytes": ("branches",)},
+}
+# How much room the panels have: wide from this width on, small below the width and height that a layout needs (pixels).
+Room = Literal["small", "usual", "wide"]
+WIDE = 2200
+NEEDS: Mapping[str, tuple[int, int]] = {"inspect": (850, 565), "truth": (1100, 580)}
+# Layouts that have another grid in such a room. In a wide one pages and the newest row have a column of their own; in a
+# small one the bottom row is tabs, and the panels of Truth, which are large, share two places.
+GRIDS_IN: Mapping[tuple[str, Room], Grid] = {
+    ("inspect", "wide"): (
+        (("prompt", "tokens"), ("wall", "head"), ("attention", "pages"), ("inspector", "next_token")),
+        (("timings",), ("bytes",)),
+    ),
+    ("inspect", "small"): ((("prompt", "tokens"), ("wall", "pages"), ("inspector", "next_token", "attention")),),
+    ("truth", "small"): ((("prompt", "tokens"), ("what_if", "sweep")),),
+}
+TABS_IN: Mapping[tuple[str, Room], Tabs] = {
+    ("inspect", "small"): {
+        "wall": ("head", "timings", "bytes"),
+        "pages": ("sequences", "edits", "stops", "notes", "branches"),
+    },
+    ("truth", "small"): {"what_if": ("damage", "parity"), "sweep": ("evicted", "bench", "bytes", "branches", "wall")},
 }
 # Shares of the height of a column.
 WEIGHTS: Mapping[str, int] = {
@@ -47,6 +62,22 @@ BOTTOM_SHARE = 0.25
 BOTTOM_ROW = (190, 210, 400)
 # Shares of the width between the side columns; 100 for a panel that is not listed.
 WIDTHS: Mapping[str, int] = {"attention": 62}
+
+
+def room_of(layout: str, width: int, height: int) -> Room:
+    """How much room the panels of a layout have in an area of so many pixels."""
+    least_width, least_height = NEEDS.get(layout, (0, 0))
+    if width < least_width or height < least_height:
+        return "small"
+    return "wide" if width >= WIDE else "usual"
+
+
+def grid_of(layout: str, room: Room) -> Grid:
+    return GRIDS_IN.get((layout, room), GRIDS[layout])
+
+
+def tabs_of(layout: str, room: Room) -> Tabs:
+    return TABS_IN.get((layout, room), TABS.get(layout, {}))
 
 
 def layout_with(panel: str) -> str:

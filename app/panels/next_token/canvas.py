@@ -154,7 +154,7 @@ class CandidateList(QListView):
         self.setUniformItemSizes(True)
         self.setMouseTracking(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setMinimumSize(1, 1)
+        self.setMinimumSize(1, _LEAST_ROW_HEIGHT)  # a candidate is seen in the smallest window
         self.setModel(model)
         model.modelReset.connect(self._fit_rows)
 

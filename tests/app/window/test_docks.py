@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
 
@@ -44,6 +45,25 @@ def test_a_wide_window_gives_pages_and_the_newest_row_a_column_of_their_own(shel
     shell.window.resize(1600, 1000)
     turn(shell)
     assert left("attention") == left("inspector")
+
+
+@pytest.mark.parametrize(
+    ("layout", "size", "above", "below"),
+    [("inspect", (980, 700), "timings", "wall"), ("truth", (1090, 760), "damage", "what_if")],
+)
+def test_in_a_small_window_panels_stand_behind_tabs(
+    shell: Shell, layout: str, size: tuple[int, int], above: str, below: str
+) -> None:
+    def are_tabbed() -> bool:
+        docks = shell.window.docks
+        others = {dock.objectName() for dock in docks.tabifiedDockWidgets(docks.docks[above])}
+        return below in others
+
+    shell.window.arrange(layout)
+    for is_small in (False, True, False):
+        shell.window.resize(*(size if is_small else (1280, 800)))
+        turn(shell)
+        assert are_tabbed() == is_small
 
 
 def test_truth_opens_on_why_rows_went_where_the_cache_drops_rows(shell: Shell, engine: FakeEngine) -> None:

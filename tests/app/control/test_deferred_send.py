@@ -1,0 +1,67 @@
+"""A prompt sent while a model is being loaded goes out when that model is there, and only then."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from app.shell import Shell
+from engine.wire.commands import SubmitPrompt
+from engine.wire.events import Restarted, StateChanged
+from engine.wire.status import Work
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+def load(shell: Shell, engine: FakeEngine) -> None:
+    engine.emit(StateChanged(replace(engine.status, work=Work("Loading another", 3, 9, is_loading=True))))
+    turn(shell)
+
+
+def send(shell: Shell, engine: FakeEngine) -> list[str]:
+    """Send the prompt, and return what has been sent."""
+    shell.actions["prompt.send"].trigger()
+    turn(shell)
+    return sent(engine)
+
+
+def sent(engine: FakeEngine) -> list[str]:
+    return [command.prompt.text for command in engine.of(SubmitPrompt)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_starting", [True, False])
+def test_the_prompt_is_sent_once_when_the_model_is_there(shell: Shell, engine: FakeEngine, is_starting: bool) -> None:
+    if not is_starting:
+        load(shell, engine)
+    shell.window.prompt.edit.set_text("as it was when it was sent")
+    assert send(shell, engine) == send(shell, engine) == []
+    shell.window.prompt.edit.set_text("as it is when it can go")
+    load(shell, engine)
+    assert sent(engine) == []
+    engine.emit(Restarted())
+    engine.loaded()
+    turn(shell)
+    assert sent(engine) == ["as it is when it can go"]
+    engine.loaded()
+    turn(shell)
+    assert len(sent(engine)) == 1
+
+
+def test_of_a_load_that_was_cancelled_nothing_is_left(running: Shell, engine: FakeEngine) -> None:
+    load(running, engine)
+    send(running, engine)
+    engine.loaded()  # the model of before, and its steps
+    turn(running)
+    assert sent(engine) == []
+    load(running, engine)
+    engine.emit(Restarted())
+    engine.loaded()
+    turn(running)
+    assert sent(engine) == [], "the wish was of the load before"
+
+
+def test_an_empty_prompt_is_refused_while_a_model_is_loaded(shell: Shell, engine: FakeEngine) -> None:
+    load(shell, engine)
+    shell.window.prompt.edit.set_text("")
+    turn(shell)
+    assert not shell.actions["prompt.send"].isEnabled()
