@@ -55,6 +55,12 @@ class ReadableRows:
         """The rows from a position on, none of which has been evicted yet; None where the layer has none of them."""
         return self.layers[layer_index].newest_rows(first_position) if layer_index < len(self.layers) else None
 
+    @torch.inference_mode()
+    def newest_rows_at(self, layer_index: int, num_tokens: int, first_position: int) -> HeldRows | None:
+        """`newest_rows` as they were when the sequence had `num_tokens` tokens, of a layer with `num_final` rows then;
+        rows of later tokens may follow them."""
+        return self.layers[layer_index].newest_rows_at(num_tokens, first_position)
+
     def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
         """`newest_rows` of every layer that has any: keys `[H_kv, T, D_k]`, values `[H_kv, T, D_v]`, as views."""
         pairs = rows_at_once(self.layers, first_position)
@@ -126,6 +132,8 @@ class ReadableRows:
                 return found if before == num_tokens else None
         return None
 
-    def num_final(self, layer_index: int, part: Part) -> int:
-        """How many rows of a layer, from the first held on, no later step will overwrite."""
-        return 0 if self.spec.recomputes else self.layers[layer_index].num_final(part)
+    def num_final(self, layer_index: int, part: Part, num_tokens: int) -> int:
+        """How many of the rows that a layer held at `num_tokens` tokens, for which `knows` must hold, no later step has
+        overwritten or will, from position 0 on; 0 where any of them was dropped since."""
+        is_kept = layer_index < len(self.layers) and not self.spec.recomputes
+        return self.layers[layer_index].num_final(part, num_tokens) if is_kept else 0

@@ -29,12 +29,14 @@ LayerRows = tuple[int, torch.Tensor, torch.Tensor | None]
 class LayerCount:
     """Histogram of K or of V in one layer: `counts` `[bins]` of finite magnitudes, and `peak` `[H_kv, D]`, per channel
     the finite number farthest from zero. `num_rows` rows are included. `ranges` caches what was computed from them
-    (colour limit, largest magnitude, share beyond the limit); None since rows were added."""
+    (colour limit, largest magnitude, share beyond the limit); None since rows were added. In the channels `unsearched`
+    `[H_kv, D]`, `peak` is that of rows which were taken out: no other number is farther from zero."""
 
     counts: npt.NDArray[np.int64]
     peak: npt.NDArray[np.float32]
     num_rows: int
     ranges: tuple[float, float, float] | None = None
+    unsearched: npt.NDArray[np.bool_] | None = None
 
     def add(self, other: LayerCount) -> None:
         """Add the histogram of later rows, in place: both may be views of a `StackedCounts`."""
@@ -45,21 +47,37 @@ class LayerCount:
 
     def with_later(self, other: LayerCount) -> LayerCount:
         """A new histogram of these and of later rows."""
-        made = LayerCount(self.counts.copy(), self.peak.copy(), self.num_rows)
+        unsearched = None if self.unsearched is None else self.unsearched & (np.abs(other.peak) < np.abs(self.peak))
+        made = LayerCount(self.counts.copy(), self.peak.copy(), self.num_rows, unsearched=unsearched)
         made.add(other)
         return made
 
-    def without_later(self, later: LayerCount, rows: torch.Tensor) -> LayerCount:
-        """A copy with the histogram of its latest rows subtracted; `rows` `[H_kv, T, D]` are the remaining ones. Only
-        channels whose largest magnitude may lie in the later rows are searched again."""
-        counts, peak = self.counts - later.counts, self.peak.copy()
-        is_open = np.abs(later.peak) >= np.abs(peak)
-        heads, channels = np.nonzero(is_open)
-        if len(heads):
-            values = rows[torch.from_numpy(heads), :, torch.from_numpy(channels)].float().nan_to_num(0.0, 0.0, 0.0)
+    def without_later(self, later: LayerCount) -> LayerCount:
+        """A copy with the histogram of its latest rows subtracted. A channel whose peak may lie in these is left
+        `unsearched`."""
+        unsearched = np.abs(later.peak) >= np.abs(self.peak)
+        if self.unsearched is not None:
+            unsearched |= self.unsearched
+        num_rows = self.num_rows - later.num_rows
+        return LayerCount(self.counts - later.counts, self.peak.copy(), num_rows, unsearched=unsearched)
+
+    def needs_search(self, *, every_channel: bool) -> bool:
+        """Whether rows must be searched for the largest number of all, or of `every_channel`."""
+        if self.unsearched is None:
+            return False
+        if every_channel:
+            return bool(self.unsearched.any())
+        sizes = np.abs(self.peak)
+        return bool(sizes[self.unsearched].max(initial=0.0) > sizes[~self.unsearched].max(initial=0.0))
+
+    def search(self, rows: torch.Tensor) -> None:
+        """Find the peaks of unsearched channels in the rows `[H_kv, num_rows, D]` that are counted."""
+        if self.unsearched is not None and self.unsearched.any():
+            heads, channels = map(torch.from_numpy, np.nonzero(self.unsearched))
+            values = rows[heads, :, channels].float().nan_to_num(0.0, 0.0, 0.0)
             low, high = values.amin(1), values.amax(1)
-            peak[is_open] = torch.where(-low > high, low, high).cpu().numpy()
-        return LayerCount(counts, peak, self.num_rows - later.num_rows)
+            self.peak[self.unsearched] = torch.where(-low > high, low, high).cpu().numpy()
+        self.unsearched = None
 
 
 class StackedCounts:

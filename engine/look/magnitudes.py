@@ -3,7 +3,7 @@
 Magnitudes are counted on a logarithmic scale, sixteen bins to the octave. Rows that no later step overwrites are
 counted once, as they come. The histogram of an earlier step is made from the nearest known one, in time that grows with
 the number of rows between the two. Other rows, such as those that a codec has still to quantise, are counted again for
-every picture.
+every picture. Only rows that are counted are read, since the others may have to be dequantised or gathered.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import torch
 from engine.cache.contract import HeldRows, Pair
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import EDGES, LayerCount, StackedCounts, counted, counts_of_rows
-from engine.look.rows_at import RowsAt, RowSource, chosen, writes_rows_once
+from engine.look.rows_at import RowsAt, RowSource, chosen
 from engine.spec.cache import CacheSpec
 from engine.wire.arrays import read_only_floats
 from engine.wire.requests import HeadRequest, TensorName, WallRequest
-from engine.wire.slices import Magnitudes, WallSlice
+from engine.wire.slices import Magnitudes
 
 if TYPE_CHECKING:
     from engine.cache.sequence_cache import SequenceCache
+    from engine.look.drawn_wall import DrawnWall
 
 QUANTILE = 0.995
 # Limit of the colour range in medians. In small layers one outlier channel, 1 / (H_kv * D) of the numbers, is more than
@@ -99,122 +100,99 @@ def _share_beyond(
     return found
 
 
-def num_final(past: RowsAt, layer: int, tensor: TensorName, rows: HeldRows) -> int:
-    """How many rows, from the first on, never change, so that they need to be counted only once."""
-    is_present = past.num_tokens >= past.cache.num_tokens
-    if past.half is not None:  # the step may still be undone, and its rows quantised
-        return 0
-    if rows.positions is not None or rows.first or not (is_present or writes_rows_once(past.cache)):
-        return 0
-    return min(past.cache.num_final(layer, tensor), rows.keys.shape[2])
-
-
 class RowMagnitudes:
     """The histograms of one sequence's cache, each computed when it is first needed, and extended as rows come; and
-    the last `wall` drawn of it.
+    the last wall `drawn` of it.
 
     To be discarded when counted rows may have been overwritten: after going back, or a failed step.
     """
 
     def __init__(self, cache: RowSource) -> None:
         self.cache = cache
-        self.wall: WallSlice | None = None
+        self.drawn: DrawnWall | None = None
         self._live: dict[tuple[TensorName, int], LayerCount] = {}
         self._other: dict[tuple[TensorName, int], tuple[object, LayerCount]] = {}
         self._earlier: dict[tuple[TensorName, int], LayerCount] = {}  # the last one of an earlier step
         self._stacked: dict[LayerCount, StackedCounts] = {}  # by the first of its histograms
 
     @torch.inference_mode()
-    def of(self, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
-        """The histograms of the rows that these layers held at the time of `past`."""
+    def of(
+        self, tensor: TensorName, past: RowsAt, layers: Iterable[int], *, every_channel: bool = False
+    ) -> dict[int, LayerCount]:
+        """The histograms of the rows that these layers held at the time of `past`. The peaks of `every_channel` are
+        right only where asked for; else the largest of all is."""
         found: dict[int, LayerCount] = {}
+        num_final: dict[int, int] = {}  # of layers that have such rows
         # final rows that are in no histogram yet
         wanted: list[tuple[int, HeldRows, torch.Tensor, int]] = []
-        # rows that may still be overwritten, or are of an earlier step
+        # rows that a later step may overwrite, or has overwritten
         recounted: list[tuple[int, HeldRows, torch.Tensor, int]] = []
-        kept_up: list[int] = []
-        earlier: list[tuple[int, torch.Tensor]] = []  # rows that are written once, at an earlier step
         stamp = (past.num_tokens, past.cache.num_tokens, past.provenance, past.half)
         for layer in layers:
             other = self._other.get((tensor, layer))
             if other is not None and other[0] == stamp:
                 found[layer] = other[1]
                 continue
-            rows = past.rows(layer)
-            if rows is None:
-                continue
-            final, live, numbers = (
-                num_final(past, layer, tensor, rows),
-                self._live.get((tensor, layer)),
-                chosen(rows, tensor),
-            )
+            final, live = past.num_final(layer, tensor), self._live.get((tensor, layer))
             known = 0 if live is None else live.num_rows
-            if rows.first and past.num_tokens >= past.cache.num_tokens:
-                self._live.pop((tensor, layer), None)  # counted rows have left the sliding window
-            if known > final == numbers.shape[2] > 0 and writes_rows_once(past.cache):
-                earlier.append((layer, numbers))
+            rows = past.newest(layer, min(known, final)) if final else past.rows(layer)
+            if rows is None:
+                if final:
+                    num_final[layer] = final  # no other rows, and these are counted
                 continue
-            if not final or known > final:
+            numbers = chosen(rows, tensor)
+            if not final:
+                if rows.first and past.num_tokens >= past.cache.num_tokens:
+                    self._live.pop((tensor, layer), None)  # counted rows have left the sliding window
                 recounted.append((layer, rows, numbers, 0))
                 continue
+            num_final[layer] = final
             if known < final:
-                wanted.append((layer, rows, numbers[:, :, :final], known))
-            if final < numbers.shape[2]:
-                recounted.append((layer, rows, numbers, final))
-            else:
-                kept_up.append(layer)
+                wanted.append((layer, rows, numbers[:, :, : final - known], 0))
+            if rows.stop > final:
+                recounted.append((layer, rows, numbers, final - rows.first))
         for layer, count in counted(wanted, past.num_tokens):
             live = self._live.setdefault((tensor, layer), count)
             if live is not count:
                 live.add(count)
-        found |= {layer: self._live[tensor, layer] for layer in kept_up}
-        found |= self._counted_earlier(tensor, past, earlier)
+        of_final = self._of_final(tensor, past, num_final)
         rest = dict(counted(recounted, past.num_tokens))
-        for layer, _, _, start in recounted:
-            count = rest[layer]
-            if start:
-                count = self._live[tensor, layer].with_later(count)
-            found[layer] = count
-            self._other[tensor, layer] = (stamp, count)
+        for layer, count in rest.items():
+            found[layer] = of_final[layer].with_later(count) if layer in of_final else count
+            self._other[tensor, layer] = (stamp, found[layer])
+        found = {**of_final, **found}
+        for layer, count in found.items():
+            if count.needs_search(every_channel=every_channel) and (held := past.rows(layer)) is not None:
+                count.search(chosen(held, tensor)[0, :, : count.num_rows])
         return found
 
-    def _nearest(self, tensor: TensorName, layer: int, num_rows: int, past: RowsAt) -> LayerCount | None:
+    def _of_final(self, tensor: TensorName, past: RowsAt, num_final: Mapping[int, int]) -> dict[int, LayerCount]:
+        """The histograms of the first rows of some layers, as many as `num_final` says, which later steps do not
+        change. Where more are counted, it is made from the nearest known one: only rows between are counted."""
+        nearest = {layer: self._nearest(tensor, layer, count) for layer, count in num_final.items()}
+        found = {layer: known for layer, known in nearest.items() if known is not None}
+        between: list[tuple[int, HeldRows, torch.Tensor, int]] = []
+        for layer, num_rows in num_final.items():
+            start, stop = sorted((num_rows, found[layer].num_rows if layer in found else 0))
+            if start < stop and (stored := past.stored(layer, start)) is not None:
+                between.append((layer, stored, chosen(stored, tensor)[:, :, : stop - start], 0))
+        for layer, count in counted(between, past.num_tokens):
+            num_rows, known = num_final[layer], found.get(layer, count)
+            if known.num_rows > num_rows:
+                found[layer] = known.without_later(count)
+            else:
+                found[layer] = count if known is count else known.with_later(count)
+            self._earlier[tensor, layer] = found[layer]
+        return found
+
+    def _nearest(self, tensor: TensorName, layer: int, num_rows: int) -> LayerCount | None:
         """The known histogram from which one of the first `num_rows` rows is made by counting the fewest rows; None if
         counting all of them is less."""
-        stored = past.rows_with_later(layer)
-        num_stored = 0 if stored is None else stored.keys.shape[2]  # quantised rows of later tokens are not among them
-        known = [
-            count
-            for count in (self._live.get((tensor, layer)), self._earlier.get((tensor, layer)))
-            if count is not None and count.num_rows <= num_stored
-        ]
-        nearest = min(known, key=lambda count: abs(count.num_rows - num_rows), default=None)
+        known = (self._live.get((tensor, layer)), self._earlier.get((tensor, layer)))
+        nearest = min(
+            (each for each in known if each is not None), key=lambda each: abs(each.num_rows - num_rows), default=None
+        )
         return nearest if nearest is not None and abs(nearest.num_rows - num_rows) < num_rows else None
-
-    def _counted_earlier(
-        self, tensor: TensorName, past: RowsAt, wanted: Sequence[tuple[int, torch.Tensor]]
-    ) -> dict[int, LayerCount]:
-        """The histograms of layers `(index, rows [1, H_kv, S, D] at an earlier step)` whose rows are written once: only
-        rows between that step and the nearest known histogram are counted."""
-        nearest = {layer: self._nearest(tensor, layer, rows.shape[2], past) for layer, rows in wanted}
-        between: list[tuple[int, HeldRows, torch.Tensor, int]] = []
-        for layer, rows in wanted:
-            stored, known = past.rows_with_later(layer), nearest[layer]
-            assert stored is not None
-            start, stop = sorted((rows.shape[2], 0 if known is None else known.num_rows))
-            between.append((layer, stored, chosen(stored, tensor)[:, :, start:stop], 0))
-        counts = dict(counted([item for item in between if item[2].shape[2]], past.num_tokens))
-        for layer, rows in wanted:
-            known = nearest[layer]
-            if known is None:
-                self._earlier[tensor, layer] = counts[layer]
-            elif layer not in counts:
-                self._earlier[tensor, layer] = known
-            elif known.num_rows > rows.shape[2]:
-                self._earlier[tensor, layer] = known.without_later(counts[layer], rows[0])
-            else:
-                self._earlier[tensor, layer] = known.with_later(counts[layer])
-        return {layer: self._earlier[tensor, layer] for layer, _ in wanted}
 
     @torch.inference_mode()
     def follow(
@@ -264,9 +242,11 @@ class SessionMagnitudes:
         """Discard all, when other sequences become the present ones."""
         self._of.clear()
 
-    def counts(self, seq_id: int, tensor: TensorName, past: RowsAt, layers: Iterable[int]) -> dict[int, LayerCount]:
+    def counts(
+        self, seq_id: int, tensor: TensorName, past: RowsAt, layers: Iterable[int], *, every_channel: bool = False
+    ) -> dict[int, LayerCount]:
         """The histograms by layer; if the sequence has another cache than the last time, they are computed again."""
-        return self.of_cache(seq_id, past.cache).of(tensor, past, layers)
+        return self.of_cache(seq_id, past.cache).of(tensor, past, layers, every_channel=every_channel)
 
     def of_cache(self, seq_id: int, cache: RowSource) -> RowMagnitudes:
         """The histograms of a sequence in this cache; those of any other cache are discarded."""
@@ -285,9 +265,10 @@ class SessionMagnitudes:
     def of_all(
         self, seq_id: int, past: RowsAt, geometry: CacheGeometry
     ) -> tuple[dict[int, LayerCount], dict[int, LayerCount]]:
-        """The histograms of keys and of values of every layer that holds rows."""
+        """The histograms of keys and of values of every layer that holds rows, with the peaks of every channel."""
         layers = [layer.index for layer in geometry.attention_layers]
-        return self.counts(seq_id, "keys", past, layers), self.counts(seq_id, "values", past, layers)
+        keys = self.counts(seq_id, "keys", past, layers, every_channel=True)
+        return keys, self.counts(seq_id, "values", past, layers, every_channel=True)
 
     def of_wall(
         self, request: WallRequest, past: RowsAt, geometry: CacheGeometry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -38,9 +39,13 @@ class RowSource(Protocol):
 
     def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None: ...
 
+    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None: ...
+
+    def newest_rows_at(self, layer_index: int, num_tokens: int, first_position: int) -> HeldRows | None: ...
+
     def knows(self, num_tokens: int) -> bool: ...
 
-    def num_final(self, layer_index: int, part: Part) -> int: ...
+    def num_final(self, layer_index: int, part: Part, num_tokens: int) -> int: ...
 
     def states(self, layer_index: int) -> tuple[StateMatrix, ...]: ...
 
@@ -92,7 +97,6 @@ class RowsAt:
     live_provenance: Provenance
     moves: tuple[Move, ...] = ()
     half: HalfWritten | None = None
-    _stored: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
 
     @property
@@ -112,19 +116,35 @@ class RowsAt:
         return "recorded" if is_restored else self.live_provenance
 
     def rows(self, layer: int) -> HeldRows | None:
-        """The rows of a layer, without those of later tokens; None if it held none."""
+        """The rows of a layer, without those of later tokens; None if it held none. The cache is asked only once for
+        each layer, as it may have to dequantise the rows."""
         if layer not in self._kept:
             written = self.num_tokens if self.half is None else self.half.rows_of(layer)
-            self._kept[layer] = cut(self.rows_with_later(layer), min(self.num_tokens, written))
+            stored = self.cache.rows_at(layer, self.num_tokens) if self.is_known else self.cache.rows(layer)
+            self._kept[layer] = cut(stored, min(self.num_tokens, written))
         return self._kept[layer]
 
-    def rows_with_later(self, layer: int) -> HeldRows | None:
-        """The rows of a layer, followed by those of later tokens as far as the cache returns them. The cache is asked
-        only once for each layer, as it may have to dequantise the rows."""
-        if layer not in self._stored:
-            is_known = self.is_known
-            self._stored[layer] = self.cache.rows_at(layer, self.num_tokens) if is_known else self.cache.rows(layer)
-        return self._stored[layer]
+    def num_final(self, layer: int, tensor: TensorName) -> int:
+        """How many of the rows of a layer, from position 0 on, have the same numbers at every later step; 0 where some
+        were dropped since, or a suspended step may still be undone."""
+        if self.half is not None:
+            return 0
+        return min(self.cache.num_final(layer, tensor, self._shown_at), self.num_tokens)
+
+    def newest(self, layer: int, first: int) -> HeldRows | None:
+        """The rows from position `first` on, of a layer with `num_final` rows; earlier ones are not dequantised."""
+        if not first:
+            return self.rows(layer)
+        return cut(self.cache.newest_rows_at(layer, self._shown_at, first), self.num_tokens)
+
+    def stored(self, layer: int, first: int) -> HeldRows | None:
+        """What is stored now from position `first` on, of a layer with `num_final` rows, those of later tokens too."""
+        return self.cache.newest_rows(layer, first)
+
+    @cached_property
+    def _shown_at(self) -> int:
+        """The number of tokens at which the cache held these rows: where it no longer knows them, the present."""
+        return self.num_tokens if self.is_known else self.cache.num_tokens
 
     def changes(self, num_tokens: int) -> list[RowDelta]:
         """What happened to the rows of each layer since the sequence had `num_tokens` tokens. If the cache does not
@@ -158,12 +178,6 @@ def slots_of(held: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, to
     held."""
     slots = torch.searchsorted(held.contiguous(), wanted.contiguous()).clamp(max=held.shape[1] - 1)
     return slots, held.gather(1, slots) == wanted
-
-
-def writes_rows_once(cache: RowSource) -> bool:
-    """Whether a stored row, exact or quantised, never changes and is never evicted by a rule."""
-    spec = cache.spec
-    return not (spec.recomputes or spec.layout == "quantized" or rewrites(cache)) and spec.retention.keeps_all
 
 
 def rewrites(cache: RowSource) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from msgspec.structs import replace as replace_struct
 
 from engine.cache.contract import HeldRows
 from engine.cache.row_delta import RowDelta
@@ -25,7 +24,7 @@ from engine.look.reductions import (
     scattered,
     touched,
 )
-from engine.look.rows_at import RowsAt, chosen, holders, places_of, rewrites, slots_of, writes_rows_once
+from engine.look.rows_at import RowsAt, chosen, holders, places_of, rewrites, slots_of
 from engine.look.states import state_pictures
 from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.records import Floats, Ints
@@ -100,34 +99,22 @@ def wall_slice(
     past: RowsAt,
     geometry: CacheGeometry,
     magnitudes: BothMagnitudes = (None, None),
-    other: WallSlice | None = None,
 ) -> WallSlice:
     """Thumbnails of every layer and head, over positions `0 … num_tokens - 1`; `magnitudes` of the layers with rows,
-    for the drawn tensor and for the other one. `other` is a wall of the same cache at another step: columns that both
-    have in common are taken from it."""
+    for the drawn tensor and for the other one."""
     began = time.perf_counter()
     held = held_layers(past, geometry)
     cells = WallCells.of(WallGrid.of(held, request))
-    fill(cells, held, request, past, other)
+    fill(cells, held, request, past)
     return wall_of(cells, held, request, past, geometry, magnitudes, began)
 
 
-def fill(
-    cells: WallCells,
-    held: Mapping[int, HeldRows],
-    request: WallRequest,
-    past: RowsAt,
-    other: WallSlice | None = None,
-) -> None:
-    """Fill the cells from the rows of these layers, and from columns that are the same in the wall `other`."""
+def fill(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt) -> None:
+    """Fill the cells from the rows of these layers."""
     if not cells.grid.num_columns:
         return
     if request.change:
         fill_change(cells, held, request, past)
-    elif other is not None and are_columns_shared(other, cells.grid, held, request, past):
-        first = min(other.num_tokens, request.num_tokens) // cells.grid.per_column
-        cells.low[:, :, :first], cells.high[:, :, :first] = other.low[:, :, :first], other.high[:, :, :first]
-        fill_rows(cells, held, request, first)
     else:
         fill_rows(cells, held, request)
     if past.half is not None and cells.grid.num_columns:
@@ -174,9 +161,8 @@ def held_positions(held: Mapping[int, HeldRows], num_tokens: int) -> Ints | None
     return None if all(span == (0, num_tokens) for span in spans) else read_only_ints(np.array(spans))
 
 
-def fill_rows(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest, first_column: int = 0) -> None:
-    """Write the extremes of all rows into the cells, and how many rows are missing; of rows with consecutive positions
-    only those in `first_column` and in later columns."""
+def fill_rows(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest) -> None:
+    """Write the extremes of all rows into the cells, and how many rows are missing."""
     grid, low, high, absent = cells.grid, cells.low, cells.high, cells.absent
     runs: list[tuple[int, torch.Tensor, int]] = []
     for n, rows in enumerate(held.values()):
@@ -187,29 +173,9 @@ def fill_rows(cells: WallCells, held: Mapping[int, HeldRows], request: WallReque
             low[place], high[place] = found.low, found.high
             absent[place[:3]] = missing_from(found.held, np.arange(grid.num_columns), request, grid)
             continue
-        first = max(rows.first, first_column * grid.per_column)
-        if first < rows.stop:
-            runs.append((n, tensor[0, :, first - rows.first :], first))
+        if rows.first < rows.stop:
+            runs.append((n, tensor[0], rows.first))
     fill_cells(low, high, runs, grid.per_column, grid.per_row)
-
-
-def are_columns_shared(
-    other: WallSlice, grid: WallGrid, held: Mapping[int, HeldRows], request: WallRequest, past: RowsAt
-) -> bool:
-    """Whether all columns that are complete in both walls, `other` and the one of `request`, are the same: each row is
-    written once and never dropped, and the cells are of the same size."""
-    before = other.request
-    at_this_step = replace_struct(before, num_tokens=request.num_tokens, previous_tokens=request.previous_tokens)
-    return (
-        at_this_step == request
-        and other.layers == tuple(held)
-        and (other.tokens_per_column, other.dims_per_row) == (grid.per_column, grid.per_row)
-        and other.absent is None
-        and past.half is None
-        and past.is_known
-        and writes_rows_once(past.cache)
-        and all(rows.positions is None and not rows.first for rows in held.values())
-    )
 
 
 def fill_absent(cells: WallCells, held: Mapping[int, HeldRows], request: WallRequest) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from engine.cache.contract import HeldRows, StateMatrix
+from engine.cache.contract import HeldRows, StateMatrix, rows_from
 from engine.cache.layers.state import matrices_of
 from engine.cache.row_delta import RowDelta
 from engine.look.rows_at import RowsAt, cut, rewrites
@@ -66,7 +66,13 @@ class FileRows:
         is_whole = all(entry.first == 0 for entry in self._entries.values())
         return num_tokens >= self.num_tokens or (is_final and is_whole and self.file.manifest.cache_spec is not None)
 
-    def num_final(self, layer_index: int, part: Part) -> int:
+    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
+        return rows_from(self.rows(layer_index), first_position)
+
+    def newest_rows_at(self, layer_index: int, num_tokens: int, first_position: int) -> HeldRows | None:
+        return self.newest_rows(layer_index, first_position)
+
+    def num_final(self, layer_index: int, part: Part, num_tokens: int) -> int:
         """Always 0: counts of a file's rows are not kept between steps."""
         return 0
 

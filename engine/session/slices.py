@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.history.history import History
+from engine.look.drawn_wall import DrawnWall
 from engine.look.magnitudes import SessionMagnitudes
 from engine.look.outliers import outliers_slice
 from engine.look.rows_at import HalfWritten, RowsAt
@@ -107,8 +108,10 @@ class SliceReader:
         if has_no_size(request):
             return wall_slice(request, rows, self._geometry, ranges)
         known = magnitudes.of_cache(request.seq_id, rows.cache)
-        known.wall = wall_slice(request, rows, self._geometry, ranges, known.wall)
-        return known.wall
+        moved = None if known.drawn is None else known.drawn.moved(request, rows, self._geometry, ranges)
+        piece = wall_slice(request, rows, self._geometry, ranges) if moved is None else moved
+        known.drawn = DrawnWall.of(piece, rows)
+        return piece
 
     def _table(self, request: TableRequest, visible: VisibleSequence) -> Slice:
         if visible.has_tables:

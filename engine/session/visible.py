@@ -73,7 +73,13 @@ class NoRows:
     def knows(self, num_tokens: int) -> bool:
         return True
 
-    def num_final(self, layer_index: int, part: Part) -> int:
+    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
+        return None
+
+    def newest_rows_at(self, layer_index: int, num_tokens: int, first_position: int) -> HeldRows | None:
+        return None
+
+    def num_final(self, layer_index: int, part: Part, num_tokens: int) -> int:
         return 0
 
     def states(self, layer_index: int) -> tuple[StateMatrix, ...]:

@@ -9,6 +9,7 @@ import torch
 from engine.cache.contract import HeldRows
 from engine.look.rows_at import RowsAt, cut, places_of, slots_of
 from engine.wire.records import Provenance
+from engine.wire.requests import TensorName
 
 NO_POSITION = 1 << 40  # position of a missing row: beyond every length, so that it is never drawn
 
@@ -37,6 +38,9 @@ class RowDifferences(RowsAt):
             self._kept[layer] = None if mine is None or others is None else subtract_rows(mine, others)
         return self._kept[layer]
 
+    def num_final(self, layer: int, tensor: TensorName) -> int:
+        return 0
+
 
 @dataclass(frozen=True, eq=False)
 class PresentRows(RowsAt):
@@ -56,6 +60,9 @@ class PresentRows(RowsAt):
     def rows(self, layer: int) -> HeldRows | None:
         assert self.now is not None
         return cut(self.now.rows(layer), self.num_tokens)
+
+    def num_final(self, layer: int, tensor: TensorName) -> int:
+        return 0
 
 
 @torch.inference_mode()

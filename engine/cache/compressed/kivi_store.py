@@ -32,10 +32,10 @@ class KiviStore:
         self._quantised_at: int | None = None
         self.rewritten = NO_ROWS  # slots that the current step has overwritten
 
-    @property
-    def num_final(self) -> int:
-        """Number of rows that no later step will overwrite."""
-        return self._coded
+    def num_final(self, num_rows: int) -> int:
+        """How many of the first `num_rows` rows were quantised when there were no more: no later step overwrites
+        these."""
+        return min(self._coded, self.coding.num_coded(num_rows, self.part))
 
     @property
     def length(self) -> int:
@@ -54,15 +54,16 @@ class KiviStore:
         exact = self._exact.view[:, :, max(self._coded, first) - self._exact_first :]
         if first >= self._coded:
             return exact
-        coded = self._decoded(exact.dtype)[:, :, first:]
-        return torch.cat([coded, exact], 2)
+        return torch.cat([self._decoded(exact.dtype, first), exact], 2)
 
-    def _decoded(self, dtype: torch.dtype) -> torch.Tensor:
+    def _decoded(self, dtype: torch.dtype, first: int = 0) -> torch.Tensor:
+        """The quantised rows from row `first` on; of earlier ones only those in its group are decoded."""
         group, bits = self.coding.group_size, self.coding.bits or 0
-        counts = self._packed_counts(self._coded)
-        words, scales, offsets = (b.view[:, :, :n] for b, n in zip(self._packed, counts, strict=True))
+        start = first // group * group
+        bounds = zip(self._packed_counts(start), self._packed_counts(self._coded), strict=True)
+        words, scales, offsets = (b.view[:, :, m:n] for b, (m, n) in zip(self._packed, bounds, strict=True))
         decode = kivi.decode_keys if self.part == "keys" else kivi.decode_values
-        return decode((words, scales, offsets), bits, group, dtype)
+        return decode((words, scales, offsets), bits, group, dtype)[:, :, first - start :]
 
     def _packed_counts(self, coded: int) -> tuple[int, int, int]:
         """The number of rows of words, scales and offsets that `coded` quantised tokens take."""

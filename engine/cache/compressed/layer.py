@@ -110,12 +110,15 @@ class CompressedLayer(OwnLayer):
 
     @torch.inference_mode()
     def rows_at(self, num_tokens: int) -> HeldRows | None:
-        """The rows after going back to `num_tokens`: a copy of the layer goes back, this one is unchanged."""
+        return self._at(num_tokens).rows()
+
+    def _at(self, num_tokens: int) -> CompressedLayer:
+        """The layer after going back to `num_tokens`: a copy of it goes back, this one is unchanged."""
         if num_tokens >= self.seen:
-            return self.rows()
+            return self
         past = self.shared_copy()
         past.crop(num_tokens)
-        return past.rows()
+        return past
 
     @torch.inference_mode()
     def newest_rows(self, first_position: int) -> HeldRows | None:
@@ -123,6 +126,10 @@ class CompressedLayer(OwnLayer):
             return None
         slot = max(0, self.held - (self.seen - first_position))
         return HeldRows(self.key_store.read(slot), self.value_store.read(slot), first_position)
+
+    @torch.inference_mode()
+    def newest_rows_at(self, num_tokens: int, first_position: int) -> HeldRows | None:
+        return self._at(num_tokens).newest_rows(first_position)
 
     def row_positions(self) -> torch.Tensor | None:
         return self.positions
@@ -154,10 +161,10 @@ class CompressedLayer(OwnLayer):
         evicted = tuple(entry.positions for entry in self.journal.since(now - 1))
         return RowDelta(written.written, keys, values, evicted=evicted) if keys or values or evicted else written
 
-    def num_final(self, part: Part) -> int:
-        if part == "keys" and self._rotation is not None:
+    def num_final(self, part: Part, num_tokens: int) -> int:
+        if self.held < self.seen or (part == "keys" and self._rotation is not None):
             return 0
-        return (self.key_store if part == "keys" else self.value_store).num_final
+        return (self.key_store if part == "keys" else self.value_store).num_final(num_tokens)
 
     def decodes(self, num_tokens: int) -> bool:
         num_rows = self.held - max(0, self.seen - num_tokens)

@@ -70,10 +70,9 @@ class RowStore:
         made.rewritten = range(rows.shape[2])
         return made
 
-    @property
-    def num_final(self) -> int:
-        """Number of rows that no later step will overwrite."""
-        return 0 if self._waiting is not None else self.length
+    def num_final(self, num_rows: int) -> int:
+        """How many of the first `num_rows` rows no later step will overwrite."""
+        return 0 if self._waiting is not None else min(self.length, num_rows)
 
     def decodes(self, num_rows: int) -> bool:
         """Whether any of the first `num_rows` rows is read from codes."""

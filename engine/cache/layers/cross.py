@@ -157,8 +157,8 @@ class DecoderRows(LayerHandle):
         mine = restrict_delta(written, range(self._source, max(self._source, written.written.stop)))
         return shift_delta(self._layer.commit(shift_delta(mine, -self._source)), self._source)
 
-    def num_final(self, part: Part) -> int:
-        return self._layer.num_final(part)
+    def num_final(self, part: Part, num_tokens: int) -> int:
+        return 0 if self._source else self._layer.num_final(part, num_tokens)
 
     def decodes(self, num_tokens: int) -> bool:
         return self._layer.decodes(self._own(num_tokens))

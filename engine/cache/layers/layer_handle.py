@@ -40,6 +40,11 @@ class LayerHandle:
         """The rows from a position on, none of which has been evicted yet; None where there are none."""
         return rows_from(self.rows(), first_position)
 
+    def newest_rows_at(self, num_tokens: int, first_position: int) -> HeldRows | None:
+        """The rows from a position on when the sequence had `num_tokens` tokens, of a layer that has dropped none; rows
+        of later tokens may follow them. None where there are none."""
+        return self.newest_rows(first_position)
+
     def row_positions(self) -> torch.Tensor | None:
         """Positions `[H_kv, S]` of the rows held; None where they are consecutive and end with the newest token."""
         return None
@@ -77,8 +82,9 @@ class LayerHandle:
         """Conclude a step and return what it did to the rows, where that is more than `written`."""
         return written
 
-    def num_final(self, part: Part) -> int:
-        """How many rows, from the first held on, no later step will overwrite; they may still be evicted."""
+    def num_final(self, part: Part, num_tokens: int) -> int:
+        """How many of the rows held at `num_tokens` tokens, for which `knows` must hold, no later step has overwritten
+        or will: positions 0, 1, 2 … from the first on. 0 where any of them was dropped since."""
         raise NotImplementedError
 
     def decodes(self, num_tokens: int) -> bool:

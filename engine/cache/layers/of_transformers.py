@@ -38,9 +38,9 @@ class LayerOfTransformers(LayerHandle):
     def commit(self, written: RowDelta) -> RowDelta:
         return RowDelta(NO_ROWS)
 
-    def num_final(self, part: Part) -> int:
+    def num_final(self, part: Part, num_tokens: int) -> int:
         rows = self.rows()
-        return 0 if rows is None else rows.keys.shape[2]
+        return 0 if rows is None or rows.first else min(rows.keys.shape[2], num_tokens)
 
     def stored_states(self) -> dict[str, torch.Tensor]:
         return copies_of_states(self.layer)

@@ -32,8 +32,8 @@ class OwnLayer(LayerHandle, CacheLayerMixin):  # type: ignore[misc]
     def get_max_length(self) -> int:
         return -1  # transformers' word for "no maximum"
 
-    def num_final(self, part: Part) -> int:
-        return int(self.get_seq_length())
+    def num_final(self, part: Part, num_tokens: int) -> int:
+        return min(int(self.get_seq_length()), num_tokens)
 
     def restore(self, stored: StoredLayer) -> None:
         self.update(stored.keys.tensors["rows"], stored.values.tensors["rows"])

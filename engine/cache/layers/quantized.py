@@ -33,7 +33,7 @@ class QuantizedRows(LayerOfTransformers):
         before = range(written.written.start)
         return RowDelta(written.written, before, before)
 
-    def num_final(self, part: Part) -> int:
+    def num_final(self, part: Part, num_tokens: int) -> int:
         return 0
 
     def decodes(self, num_tokens: int) -> bool:

@@ -112,8 +112,10 @@ class PagedLayer(OwnLayer):
         first, after = (max(0, n - window + 1) // size * size for n in (written.written.start, written.written.stop))
         return written if after == first else RowDelta(written.written, left_window=range(first, after))
 
-    def num_final(self, part: Part) -> int:
-        return self._table.num_held_tokens
+    def num_final(self, part: Part, num_tokens: int) -> int:
+        table = self._table
+        has_dropped = table.num_dropped_pages or table.first_held_position
+        return 0 if has_dropped else min(table.num_held_tokens, num_tokens)
 
     def decodes(self, num_tokens: int) -> bool:
         return not all(rows.coding.is_exact for rows in self.store.rows_of[self.layer_index])

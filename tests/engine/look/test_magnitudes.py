@@ -125,7 +125,7 @@ def counted_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     runs: list[tuple[int, int]] = []
 
     def spied(items, num_tokens):  # type: ignore[no-untyped-def]
-        runs.extend((start, tensor.shape[2]) for _, _, tensor, start in items)
+        runs.extend((rows.first + start, rows.first + tensor.shape[2]) for _, rows, tensor, start in items)
         return counted(items, num_tokens)
 
     monkeypatch.setattr("engine.look.magnitudes.counted", spied)
@@ -147,7 +147,7 @@ def test_new_rows_alone_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert runs == [(24, 27)] * 4
 
 
-@pytest.mark.parametrize("name", ["growing", "paged", "static"])
+@pytest.mark.parametrize("name", ["growing", "paged", "static", "int8", "paged-int8", "fp8"])
 def test_of_an_earlier_step_only_the_rows_between_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     session = started(PRESETS[name].spec if name != "static" else CacheSpec("static", max_length=40))
     wall(session, 8, 4)
@@ -163,11 +163,29 @@ def test_rows_taken_out_of_a_count_leave_that_of_the_others() -> None:
     for num_kept in (1, 7, 30, 39):
         tensor = torch.randn(2, 40, 8, generator=generator).round(decimals=1)  # many are equally far from zero
         tensor[0, 33, 2], tensor[1, 3, 4], tensor[1, 35, 4], tensor[0, :, 5] = torch.nan, torch.inf, -torch.inf, 0.0
-        left = count_of(tensor).without_later(count_of(tensor[:, num_kept:]), tensor[:, :num_kept])
+        left = count_of(tensor).without_later(count_of(tensor[:, num_kept:]))
+        left.search(tensor[:, :num_kept])
         expected = count_of(tensor[:, :num_kept])
         assert np.array_equal(left.counts, expected.counts)
         assert np.array_equal(np.abs(left.peak), np.abs(expected.peak))
         assert left.num_rows == num_kept
+
+
+def test_peaks_are_searched_only_where_the_largest_number_may_be_gone() -> None:
+    tensor = torch.rand(1, 10, 3, generator=torch.Generator().manual_seed(6))
+    tensor[0, 2, 0], tensor[0, 7, 1], tensor[0, 9, 2] = 5.0, 3.0, 7.0
+    whole = count_of(tensor)
+    left = whole.without_later(count_of(tensor[:, 9:]))
+    assert left.needs_search(every_channel=False)
+    left.search(tensor[:, :9])
+    assert not left.needs_search(every_channel=True)
+    left = left.without_later(count_of(tensor[:, 6:9]))
+    assert not left.needs_search(every_channel=False)  # 5.0 is still there
+    assert left.needs_search(every_channel=True)
+    again = left.with_later(count_of(tensor[:, 6:9]))
+    assert not again.needs_search(every_channel=True)
+    left.search(tensor[:, :6])
+    assert left.peak.tolist() == tensor[:, :6].amax(1).tolist()
 
 
 def starts_after_a_step(spec: CacheSpec, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], int]:

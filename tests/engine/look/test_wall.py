@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from engine.look import wall
+from engine.cache.compressed.kivi_store import KiviStore
+from engine.cache.compressed.stores import RowStore
+from engine.look import drawn_wall, wall
 from engine.look.magnitudes import SessionMagnitudes
 from engine.session.editing import make_edit
 from engine.session.session import Session
@@ -24,6 +26,8 @@ from tests.engine.tiny import model_of, prompt_ids
 CASES = {
     "growing": ("llama", CacheSpec("growing")),
     "paged": ("llama", CacheSpec("paged", page_size=4)),
+    "paged, scattered": ("llama", CacheSpec("paged", page_size=4)),
+    "paged int8": ("llama", PRESETS["paged-int8"].spec),
     "static": ("llama", CacheSpec("static", max_length=64)),
     "int8": ("llama", PRESETS["int8"].spec),
     "fp8, which waits for its scale": ("llama", PRESETS["fp8"].spec),
@@ -42,6 +46,9 @@ def started(name: str) -> Session:
     session = Session(model_of(architecture), spec)
     session.submit(Prompt(token_ids=prompt_ids(22)))
     session.force(0, prompt_ids(40, seed=3))
+    if "scattered" in name:  # the pages of two sequences alternate
+        session.submit(Prompt(token_ids=prompt_ids(20, seed=5)))
+        session.force(1, prompt_ids(40, seed=4))
     while session.is_prefilling:
         session.step()
     for _ in range(6):
@@ -53,6 +60,17 @@ def taken(session: Session, request: WallRequest) -> WallSlice:
     piece = session.take_slice(request)
     assert isinstance(piece, WallSlice)
     return piece
+
+
+def assert_same_peaks(session: Session, num_tokens: int) -> None:
+    """The numbers farthest from zero, channel by channel, are those that a first count finds."""
+    past, geometry = session.rows_at(0, num_tokens), session.model.info.geometry
+    for found, expected in zip(
+        session.magnitudes.of_all(0, past, geometry), SessionMagnitudes().of_all(0, past, geometry), strict=True
+    ):
+        assert found.keys() == expected.keys()
+        for layer, count in found.items():
+            np.testing.assert_array_equal(np.abs(count.peak), np.abs(expected[layer].peak))
 
 
 def drawn_anew(session: Session, request: WallRequest) -> WallSlice:
@@ -87,6 +105,8 @@ def test_whatever_was_drawn_before_a_wall_is_as_if_drawn_anew(name: str) -> None
         tensor, is_change = chance.choice(["keys", "keys", "values"]), chance.random() < 0.1
         request = WallRequest(0, tokens, max(0, tokens - 1), tensor, is_change, columns, rows)
         assert_same(taken(session, request), drawn_anew(session, request))
+        if chance.random() < 0.2:
+            assert_same_peaks(session, tokens)
         if number % 7 == 6:
             session.step()
         if number % 20 == 19 and can_edit:
@@ -105,6 +125,7 @@ def columns_filled(session: Session, request: WallRequest, monkeypatch: pytest.M
         whole(low, high, tensors, *args)
 
     monkeypatch.setattr(wall, "fill_cells", spied)
+    monkeypatch.setattr(drawn_wall, "fill_cells", spied)
     taken(session, request)
     monkeypatch.undo()
     return sizes
@@ -119,6 +140,28 @@ def test_only_the_last_column_of_an_earlier_wall_is_drawn(monkeypatch: pytest.Mo
     assert columns_filled(session, replace(now, num_tokens=28, previous_tokens=28), monkeypatch) == [4, 4]
     assert columns_filled(session, replace(now, tensor="values"), monkeypatch) == [28, 28]
     assert columns_filled(session, replace(now, tensor="values", max_columns=28), monkeypatch) == [28, 28]
+
+
+@pytest.mark.parametrize("name", ["int8", "kivi, which codes rows late"])
+def test_a_wall_of_an_earlier_step_dequantises_its_last_rows_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, sizes = started(name), []
+    for _ in range(3):
+        session.step()
+    now = WallRequest(0, 31, 31, "keys", False, 8, 4)
+    taken(session, now)
+    for store in (RowStore, KiviStore):
+        read = store.read
+
+        def spied(self, first=0, read=read):  # type: ignore[no-untyped-def]
+            sizes.append(self.length - first)
+            return read(self, first)
+
+        monkeypatch.setattr(store, "read", spied)
+    taken(session, replace(now, num_tokens=30, previous_tokens=30))
+    # a column; or what KIVI has not coded then, and a column
+    last = 4 if name == "int8" else 16 + 4
+    # one layer's K and V may be searched for the largest number
+    assert sum(size > last for size in sizes) <= 2 < len(sizes)
 
 
 def test_a_wall_tells_which_positions_a_layer_holds_where_that_is_not_all() -> None:

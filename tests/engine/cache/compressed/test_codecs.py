@@ -17,7 +17,7 @@ from engine.cache.layers import build
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
+from engine.spec.codec import CodecSpec, Coding, LayerCoding, Part, uniform
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
@@ -99,6 +99,17 @@ def test_kivi_keeps_what_the_paper_keeps() -> None:
         coded[part] = int((~same).sum())
         assert bool(same[coded[part] :].all())
     assert coded == {"keys": 256, "values": 172}
+
+
+@pytest.mark.parametrize("part", ["keys", "values"])
+def test_kivi_decodes_its_latest_rows_as_it_decodes_all(part: Part) -> None:
+    store = store_of(Coding("kivi-4", 16, 32), part)
+    store.append(torch.randn(1, 2, 70, 32))
+    store = store.quantised()
+    store.append(torch.randn(1, 2, 20, 32))
+    whole = store.read()
+    assert 0 < store.num_final(90) < 90
+    assert all(torch.equal(store.read(first), whole[:, :, first:]) for first in range(91))
 
 
 def test_kivi_flushes_keys_by_the_residual_and_values_one_by_one() -> None:
