@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from engine.geometry.dimensions import CacheGeometry
+from engine.look.magnitudes import SessionMagnitudes
 from engine.look.reductions import fill_cells, ms_since, per_cell
 from engine.look.rows_at import RowsAt, chosen
 from engine.look.states import state_pictures
-from engine.look.wall import BothMagnitudes, WallCells, WallGrid
+from engine.look.wall import BothMagnitudes, WallCells, WallGrid, has_no_size, wall_slice
 from engine.wire.arrays import read_only_floats
 from engine.wire.requests import WallRequest
 from engine.wire.slices import WallSlice
@@ -63,6 +64,18 @@ class DrawnWall:
             other_magnitudes=magnitudes[1],
             states=state_pictures(past, geometry),
         )
+
+
+def next_wall(request: WallRequest, past: RowsAt, geometry: CacheGeometry, magnitudes: SessionMagnitudes) -> WallSlice:
+    """A wall, made from the last one of the same cache where they have columns in common, and kept for the next."""
+    ranges = magnitudes.of_wall(request, past, geometry)
+    if has_no_size(request):
+        return wall_slice(request, past, geometry, ranges)
+    known = magnitudes.of_cache(request.seq_id, past.cache)
+    moved = None if known.drawn is None else known.drawn.moved(request, past, geometry, ranges)
+    piece = wall_slice(request, past, geometry, ranges) if moved is None else moved
+    known.drawn = DrawnWall.of(piece, past)
+    return piece
 
 
 def num_final_of(piece: WallSlice, past: RowsAt) -> int:

@@ -8,12 +8,10 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.history.history import History
-from engine.look.drawn_wall import DrawnWall
-from engine.look.magnitudes import SessionMagnitudes
+from engine.look.drawn_wall import next_wall
 from engine.look.outliers import outliers_slice
 from engine.look.rows_at import HalfWritten, RowsAt
 from engine.look.slices import attention_slice, checked, head_slice, row_slice, table_slice
-from engine.look.wall import has_no_size, wall_slice
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
 from engine.session.stepper import Stepper
@@ -90,7 +88,7 @@ class SliceReader:
         geometry, magnitudes = self._geometry, visible.magnitudes
         match request:
             case WallRequest():
-                return self._wall(request, rows, magnitudes)
+                return next_wall(request, rows, geometry, magnitudes)
             case HeadRequest():
                 return head_slice(request, rows, geometry, magnitudes.of_head(request, rows))
             case OutliersRequest():
@@ -101,17 +99,6 @@ class SliceReader:
                 return self._attention(request, visible)
             case TableRequest():
                 return self._table(request, visible)
-
-    def _wall(self, request: WallRequest, rows: RowsAt, magnitudes: SessionMagnitudes) -> Slice:
-        """A wall, kept so that the next one of the same cache reuses its columns."""
-        ranges = magnitudes.of_wall(request, rows, self._geometry)
-        if has_no_size(request):
-            return wall_slice(request, rows, self._geometry, ranges)
-        known = magnitudes.of_cache(request.seq_id, rows.cache)
-        moved = None if known.drawn is None else known.drawn.moved(request, rows, self._geometry, ranges)
-        piece = wall_slice(request, rows, self._geometry, ranges) if moved is None else moved
-        known.drawn = DrawnWall.of(piece, rows)
-        return piece
 
     def _table(self, request: TableRequest, visible: VisibleSequence) -> Slice:
         if visible.has_tables:

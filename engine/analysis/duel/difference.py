@@ -34,12 +34,25 @@ class RowDifferences(RowsAt):
         assert self.mine is not None
         assert self.other is not None
         if layer not in self._kept:
-            mine, others = self.mine.rows(layer), self.other.rows(layer)
-            self._kept[layer] = None if mine is None or others is None else subtract_rows(mine, others)
+            self._kept[layer] = subtract_known(self.mine.rows(layer), self.other.rows(layer))
         return self._kept[layer]
 
     def num_final(self, layer: int, tensor: TensorName) -> int:
-        return 0
+        assert self.mine is not None
+        assert self.other is not None
+        return min(self.mine.num_final(layer, tensor), self.other.num_final(layer, tensor))
+
+    def newest(self, layer: int, first: int) -> HeldRows | None:
+        assert self.mine is not None
+        assert self.other is not None
+        if not first:
+            return self.rows(layer)
+        return subtract_known(self.mine.newest(layer, first), self.other.newest(layer, first))
+
+    def stored(self, layer: int, first: int) -> HeldRows | None:
+        assert self.mine is not None
+        assert self.other is not None
+        return subtract_known(self.mine.stored(layer, first), self.other.stored(layer, first))
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +75,21 @@ class PresentRows(RowsAt):
         return cut(self.now.rows(layer), self.num_tokens)
 
     def num_final(self, layer: int, tensor: TensorName) -> int:
-        return 0
+        assert self.now is not None
+        return min(self.now.num_final(layer, tensor), self.num_tokens)
+
+    def newest(self, layer: int, first: int) -> HeldRows | None:
+        assert self.now is not None
+        return cut(self.now.newest(layer, first), self.num_tokens)
+
+    def stored(self, layer: int, first: int) -> HeldRows | None:
+        assert self.now is not None
+        return self.now.stored(layer, first)
+
+
+def subtract_known(a: HeldRows | None, b: HeldRows | None) -> HeldRows | None:
+    """A - B of one layer; None where a side has no rows."""
+    return None if a is None or b is None else subtract_rows(a, b)
 
 
 @torch.inference_mode()

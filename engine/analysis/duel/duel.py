@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from engine.analysis.duel.compare import first_difference, not_compared, step_of
 from engine.analysis.duel.difference import PresentRows, RowDifferences
-from engine.analysis.duel.pictures import attention_difference, picture_of
+from engine.analysis.duel.pictures import PicturesOfRows, attention_difference
 from engine.analysis.duel.sides import ComparedRun, LiveRun, check_comparable
 from engine.analysis.tolerance import tolerance_between
 from engine.common_prefix import num_common
@@ -51,6 +51,7 @@ class Duel:
         self.tolerance = tolerance_between(a.side().dtype, b.side().dtype)
         self.steps: list[DuelStep] = []
         self._mode = a.mode
+        self._present, self._differences = PicturesOfRows(a.geometry), PicturesOfRows(a.geometry)
         if not a.num_tokens:
             raise InputError("There is nothing to compare yet: run a prompt first.")
 
@@ -113,14 +114,16 @@ class Duel:
             return replace(self.a.slice(request), request=request) if side == "a" else self._attention(request, side)
         count = min(self.a.num_tokens if count is None else count, self.b.num_tokens)
         if side == "a" and self.compares_with_now:
-            return picture_of(request, PresentRows.of(self.a.past(self.a.num_tokens), count), self.a.geometry)
+            rows = PresentRows.of(self.a.past(self.a.num_tokens), count)
+            return self._present.take(request, rows, (self.a.rows_of,))
         if side == "a":
             return replace(self.a.slice(request), request=request)
         if side == "b":
             return replace(self.b.slice(request), request=request)
         if self.no_rows:
             raise InputError(self.no_rows)
-        return picture_of(request, RowDifferences.of(*self._rows_of_both(count)), self.a.geometry)
+        differences = RowDifferences.of(*self._rows_of_both(count))
+        return self._differences.take(request, differences, (self.a.rows_of, self.b.rows_of))
 
     def _rows_of_both(self, num_tokens: int) -> tuple[RowsAt, RowsAt]:
         return self.a.past(self.a.num_tokens if self.compares_with_now else num_tokens), self.b.past(num_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 
 import numpy as np
@@ -10,11 +11,11 @@ import torch
 from engine.analysis.duel.compare import aligned
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
+from engine.look.drawn_wall import next_wall
 from engine.look.magnitudes import SessionMagnitudes
 from engine.look.reductions import absent_of, missing_rows, ms_since, num_positions_of
 from engine.look.rows_at import RowsAt
 from engine.look.slices import head_slice, held_columns, row_slice
-from engine.look.wall import wall_slice
 from engine.wire.arrays import read_only_floats, read_only_ints
 from engine.wire.requests import (
     AttentionRequest,
@@ -26,12 +27,28 @@ from engine.wire.requests import (
 from engine.wire.slices import AttentionSlice, Slice
 
 
-def picture_of(request: SliceRequest, past: RowsAt, geometry: CacheGeometry) -> Slice:
-    """A slice of rows that no session holds, such as the difference A - B, which is computed before pooling."""
-    counts = SessionMagnitudes()  # not kept: the next step has other rows
+class PicturesOfRows:
+    """Takes slices of rows that no session holds, such as the difference A - B, which is computed before pooling. What
+    was counted for one step is used for the next, as in a session, until `rows_of` changes."""
+
+    def __init__(self, geometry: CacheGeometry) -> None:
+        self._geometry = geometry
+        self._rows_of: tuple[object, ...] = ()
+        self._counts = SessionMagnitudes()
+
+    def take(self, request: SliceRequest, past: RowsAt, rows_of: tuple[object, ...]) -> Slice:
+        """A slice of these rows; `rows_of` are the `ComparedRun.rows_of` of the sides that they are made from."""
+        are_same = len(rows_of) == len(self._rows_of) and all(map(operator.is_, rows_of, self._rows_of))
+        if not are_same:
+            self._rows_of, self._counts = rows_of, SessionMagnitudes()
+        return picture_of(request, past, self._geometry, self._counts)
+
+
+def picture_of(request: SliceRequest, past: RowsAt, geometry: CacheGeometry, counts: SessionMagnitudes) -> Slice:
+    """A slice of these rows; `counts` are those of the steps that were shown before."""
     match request:
         case WallRequest(change=False):
-            return wall_slice(request, past, geometry, counts.of_wall(request, past, geometry))
+            return next_wall(request, past, geometry, counts)
         case HeadRequest():
             return head_slice(request, past, geometry, counts.of_head(request, past))
         case RowRequest():

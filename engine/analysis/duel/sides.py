@@ -64,6 +64,11 @@ class ComparedRun(Protocol):
         ...
 
     @property
+    def rows_of(self) -> object:
+        """What the rows belong to: another object once rows that were there before may have other numbers."""
+        ...
+
+    @property
     def mode(self) -> CacheSpec:
         """The cache mode of its rows now."""
         ...
@@ -133,6 +138,10 @@ class LiveRun:
 
     def slice(self, request: SliceRequest) -> Slice:
         return self.session.take_slice(replace(request, seq_id=self.seq_id))
+
+    @property
+    def rows_of(self) -> object:
+        return self.session.magnitudes.of_cache(self.seq_id, self.session.cache_of(self.seq_id))
 
     @property
     def mode(self) -> CacheSpec:
@@ -225,6 +234,10 @@ class FileRun:
 
     def slice(self, request: SliceRequest) -> Slice:
         return self._opened.take(request)
+
+    @property
+    def rows_of(self) -> object:
+        return self._opened
 
     @property
     def mode(self) -> CacheSpec:

@@ -20,6 +20,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.requests import WallRequest
 from engine.wire.slices import WallSlice
+from tests.engine.look.walls import assert_same
 from tests.engine.session.pasts import SPECS
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -41,14 +42,21 @@ CASES = {
 }
 
 
-def started(name: str) -> Session:
+def prefilling(name: str) -> Session:
+    """A session whose prompt has not ended."""
     architecture, spec = CASES[name]
-    session = Session(model_of(architecture), spec)
+    session = Session(model_of(architecture), spec, prefill_chunk=8)
     session.submit(Prompt(token_ids=prompt_ids(22)))
     session.force(0, prompt_ids(40, seed=3))
     if "scattered" in name:  # the pages of two sequences alternate
         session.submit(Prompt(token_ids=prompt_ids(20, seed=5)))
         session.force(1, prompt_ids(40, seed=4))
+    session.step()
+    return session
+
+
+def started(name: str) -> Session:
+    session = prefilling(name)
     while session.is_prefilling:
         session.step()
     for _ in range(6):
@@ -77,20 +85,6 @@ def drawn_anew(session: Session, request: WallRequest) -> WallSlice:
     """The same picture by somebody who has drawn none before."""
     past, geometry = session.rows_at(0, request.num_tokens), session.model.info.geometry
     return wall.wall_slice(request, past, geometry, SessionMagnitudes().of_wall(request, past, geometry))
-
-
-def assert_same(piece: WallSlice, expected: WallSlice) -> None:
-    assert (piece.request, piece.layers, piece.note) == (expected.request, expected.layers, expected.note)
-    for name in ("low", "high", "absent", "holders", "held"):
-        found, wanted = getattr(piece, name), getattr(expected, name)
-        assert (found is None) == (wanted is None), name
-        if wanted is not None:
-            np.testing.assert_array_equal(found, wanted, err_msg=name)
-    for found, wanted in ((piece.magnitudes, expected.magnitudes), (piece.other_magnitudes, expected.other_magnitudes)):
-        assert (found is None) == (wanted is None)
-        if wanted is not None:
-            for name in ("limit", "largest", "clipped"):
-                np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -180,3 +174,15 @@ def test_a_wall_tells_which_positions_a_layer_holds_where_that_is_not_all() -> N
     rows = [windows.cache_of(0).rows(layer) for layer in piece.layers]
     assert piece.held.tolist() == [[each.first, each.stop] for each in rows if each is not None]
     assert piece.held[:, 0].min() > 0
+
+
+@pytest.mark.parametrize("name", ["fp8, which waits for its scale", "kivi, which codes rows late"])
+def test_rows_that_waited_for_the_end_of_the_prompt_are_drawn_again(name: str) -> None:
+    session = prefilling(name)
+    assert taken(session, WallRequest(0, 8, 8, "keys", False, 99, 4)).provenance == "live cache"
+    while session.is_prefilling or session.sequence(0).num_tokens < 40:
+        session.step()
+    request = WallRequest(0, 40, 40, "keys", False, 99, 4)
+    piece = taken(session, request)
+    assert piece.provenance == "dequantised"
+    assert_same(piece, drawn_anew(session, request))

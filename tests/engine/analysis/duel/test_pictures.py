@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
 
+from engine.analysis.duel.difference import subtract_rows
+from engine.analysis.duel.duel import Duel
 from engine.analysis.duel.pictures import attention_difference
+from engine.analysis.duel.sides import LiveRun
+from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import uniform
+from engine.spec.edit_text import parse_edit
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
@@ -22,6 +30,7 @@ from engine.wire.requests import (
 from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, WallSlice
 from tests.engine.analysis.duel.duels import KIVI, compared, duel_of
 from tests.engine.analysis.live import started
+from tests.engine.look.walls import assert_same
 from tests.engine.tiny import model_of, prompt_ids
 
 
@@ -55,6 +64,79 @@ def test_the_difference_is_that_of_both_pictures() -> None:
     gap = (weights[0] - weights[1])[0]
     assert abs(attention.weights[0]).max() == pytest.approx(float(gap.abs().max()), abs=1e-7)
     assert attention.weights.min() < 0 < attention.weights.max()
+
+
+@pytest.mark.parametrize("against", ["kivi", "int8", "h2o"])
+def test_whatever_was_shown_before_a_difference_is_as_a_new_duel_shows_it(against: str) -> None:
+    chance, (session, seq_id) = random.Random(against), started(CacheSpec("growing"))
+    duel = duel_of(session, seq_id, KIVI if against == "kivi" else PRESETS[against].spec)
+    compared(duel)
+    for number in range(30):
+        count = session.sequence(seq_id).num_tokens
+        tokens = chance.choice([count, count - 1, chance.randint(1, count)])
+        tensor = chance.choice(["keys", "keys", "values"])
+        request = WallRequest(seq_id, tokens, tokens - 1, tensor, False, chance.choice([9, 9, 200]), 4)
+        piece, expected = (each.slice(request, "difference") for each in (duel, Duel(duel.a, duel.b, session.text_of)))
+        assert isinstance(piece, WallSlice)
+        assert isinstance(expected, WallSlice)
+        assert_same(piece, expected)
+        if number % 10 == 5:
+            session.step()
+            compared(duel)
+        if number == 12:
+            make_edit(session, parse_edit("zero pos=20 layer=1", seq_id, count))
+        if number == 22:  # other tokens, for both sides
+            session.go_to(session.last_step - 3)
+            session.force(seq_id, prompt_ids(20, seed=1))
+            for _ in range(3):
+                session.step()
+            compared(duel)
+
+
+def test_a_difference_after_a_side_lost_its_rows_is_as_a_new_duel_shows_it() -> None:
+    session, seq_id = started(CacheSpec("growing"))
+    duel = duel_of(session, seq_id, KIVI)
+    compared(duel)
+    request = WallRequest(seq_id, 45, 45, "keys", False, 100, 4)
+    duel.slice(request, "difference")
+    session.live.preempt(session.live.get(seq_id))
+    session.step()
+    assert session.sequence(seq_id).num_tokens == 16
+    piece, expected = (each.slice(request, "difference") for each in (duel, Duel(duel.a, duel.b, session.text_of)))
+    assert isinstance(piece, WallSlice)
+    assert isinstance(expected, WallSlice)
+    assert_same(piece, expected)
+
+
+def test_what_is_held_now_is_shown_beside_an_earlier_step_as_a_new_duel_shows_it() -> None:
+    session, seq_id = started(CacheSpec(codec=uniform("int8")))
+    a, b = LiveRun(session, seq_id, "now"), LiveRun(session, seq_id, "then", until=44)
+    duel = Duel(a, b, session.text_of, compares_with_now=True)
+    for tokens in (44, 43, 40, 44, 12, 43):
+        for side in ("a", "difference"):
+            request = WallRequest(seq_id, tokens, tokens - 1, "keys", False, 11, 4)
+            anew = Duel(a, b, session.text_of, compares_with_now=True)
+            piece, expected = (each.slice(request, side) for each in (duel, anew))  # type: ignore[arg-type]
+            assert isinstance(piece, WallSlice)
+            assert isinstance(expected, WallSlice)
+            assert_same(piece, expected)
+
+
+def test_a_difference_of_an_earlier_step_is_made_from_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, seq_id = started(CacheSpec("growing"))
+    duel, sizes = duel_of(session, seq_id, CacheSpec(codec=uniform("int8"))), []
+    compared(duel)
+
+    def spied(a, b):  # type: ignore[no-untyped-def]
+        sizes.append(a.keys.shape[2])
+        return subtract_rows(a, b)
+
+    monkeypatch.setattr("engine.analysis.duel.difference.subtract_rows", spied)
+    for tokens in (45, 44):
+        sizes.clear()
+        duel.slice(WallRequest(seq_id, tokens, tokens, "keys", False, 9, 4), "difference")
+    # a column; one layer may be searched for the largest number
+    assert sum(size > 5 for size in sizes) <= 1 < len(sizes)
 
 
 def test_attention_to_a_row_that_a_side_has_dropped_has_no_difference() -> None:
