@@ -30,6 +30,14 @@ def compared(controller: Controller, engine: FakeEngine) -> None:
     controller.tick()
 
 
+def ask_for_pictures(controller: Controller, models: Models, engine: FakeEngine) -> None:
+    """A comparison, and the head of both sides is asked for; the engine is silent from then on."""
+    compared(controller, engine)
+    engine.is_silent = True
+    models.viewport.update(compared=WantedPair("head", 64))
+    controller.tick()
+
+
 def asked(engine: FakeEngine) -> list[TakeSlice]:
     return [one for one in cast(list[TakeSlice], engine.of(TakeSlice)) if one.side is not None]
 
@@ -117,10 +125,7 @@ def test_the_first_of_two_that_were_asked_for_is_shown_until_the_second_stands(
 
 
 def test_three_pictures_of_one_moment_come_together(stepped: Controller, models: Models, engine: FakeEngine) -> None:
-    compared(stepped, engine)
-    engine.is_silent = True
-    models.viewport.update(compared=WantedPair("head", 64))
-    stepped.tick()
+    ask_for_pictures(stepped, models, engine)
     mine = asked(engine)
     assert tuple(one.side for one in mine) == SIDES
     assert len({one.request for one in mine}) == 1
@@ -144,10 +149,7 @@ def test_three_pictures_of_one_moment_come_together(stepped: Controller, models:
 def test_pictures_of_a_comparison_that_is_over_are_shown_no_more(
     stepped: Controller, models: Models, engine: FakeEngine, news: Event
 ) -> None:
-    compared(stepped, engine)
-    engine.is_silent = True
-    models.viewport.update(compared=WantedPair("head", 64))
-    stepped.tick()
+    ask_for_pictures(stepped, models, engine)
     pieces = [replace(samples.head_slice(cast(HeadRequest, one.request)), reply_to=one.id) for one in asked(engine)]
     engine.emit(*pieces)
     stepped.tick()
@@ -166,10 +168,7 @@ def test_pictures_of_a_comparison_that_is_over_are_shown_no_more(
 def test_what_becomes_of_pictures_that_nobody_waits_for_is_said_to_nobody(
     stepped: Controller, models: Models, engine: FakeEngine, news: Event
 ) -> None:
-    compared(stepped, engine)
-    engine.is_silent = True
-    models.viewport.update(compared=WantedPair("head", 64))
-    stepped.tick()
+    ask_for_pictures(stepped, models, engine)
     why = "There is no other run to look at: start a comparison first."
     engine.emit(news, *(Failed(why, reply_to=one.id) for one in asked(engine)[:3]))
     stepped.tick()

@@ -71,10 +71,7 @@ def test_a_panel_shows_what_was_approved(qtbot: QtBot, name: str) -> None:
     witness.places()
     witness.select(MOMENTS)
     witness.choose()
-    witness.act()
-    witness.shrink()
-    witness.light()
-    witness.focus()
+    witness.exercise()
     status = models.status.now
     assert status is not None
     models.status.set(replace(status, running=True))
@@ -102,10 +99,7 @@ def test_a_measurement_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
     witness.places()
     witness.choose()
     witness.select(OTHERS)
-    witness.act()
-    witness.shrink()
-    witness.light()
-    witness.focus()
+    witness.exercise()
     status = models.status.now
     assert status is not None
     models.status.set(replace(status, running=True))
@@ -135,10 +129,7 @@ def test_pages_are_shown_as_approved(qtbot: QtBot, name: str) -> None:
     witness.places()
     witness.select(SEQUENCES)
     witness.choose()
-    witness.act()
-    witness.shrink()
-    witness.light()
-    witness.focus()
+    witness.exercise()
     approve(APPROVED / f"{name}.txt", witness.lines[1:])
 
 
@@ -156,10 +147,7 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
         witness.look(display)
         witness.view.flip()
         witness.look(f"{display}, flipped")
-    witness.act()
-    witness.shrink()
-    witness.light()
-    witness.focus()
+    witness.exercise()
     status = models.status.now
     assert status is not None
     for running, count in ((True, 40), (True, 1), (False, 1)):

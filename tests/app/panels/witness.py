@@ -71,6 +71,13 @@ class Witness:
             self.view.choose(choices[0])
         self.back()
 
+    def exercise(self) -> None:
+        """Do all that can be done, then show the panel in little room, in the light theme and with the keyboard."""
+        self.act()
+        self.shrink()
+        self.light()
+        self.focus()
+
     def act(self) -> None:
         with pytest.MonkeyPatch.context() as patched:
             self.lines += ["", "== what can be done", *Robot(self.view, self.models, patched).lines()]

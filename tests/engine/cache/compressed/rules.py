@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from msgspec.structs import replace
+
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -45,3 +48,18 @@ def held_and_pictured(session: Session, seq_id: int) -> tuple[list[int], Any]:
     assert rows is not None
     assert rows.positions is not None
     return rows.positions[1].tolist(), session.take_slice(HeadRequest(seq_id, tokens, "keys", 1, 1, 0, tokens, 1000))
+
+
+def roomy(rule: RetentionSpec) -> RetentionSpec:
+    """The same rule with room for 100 rows, so that a short context loses none."""
+    if rule.name in ("window", "sinks+window"):
+        return replace(rule, window=100)
+    return RetentionSpec(rule.name, ratio=0.0) if rule.name == "random" else RetentionSpec(rule.name, budget=100)
+
+
+def assert_nothing_is_dropped(session: Session, seq_id: int, plain: Session, plain_id: int) -> None:
+    """Nine steps drop no row, and end with the logits of a `plain` session without a rule."""
+    for _ in range(9):
+        assert not session.step().evictions
+        plain.step()
+    assert torch.equal(session.logits(seq_id), plain.logits(plain_id))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec, layers_that_drop
 from engine.spec.sampling import Prompt
 from tests.engine.cache.compressed.prompts import finish_prompt, masked_logits
-from tests.engine.cache.compressed.rules import RULES, session_of
+from tests.engine.cache.compressed.rules import RULES, assert_nothing_is_dropped, roomy, session_of
 from tests.engine.tiny import model_of
 
 
@@ -81,19 +81,7 @@ def assert_masked(architecture: str, retention: RetentionSpec) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_budget_of_the_whole_context_changes_nothing(name: str) -> None:
-    spec = RULES[name]
-    if spec.name in ("window", "sinks+window"):
-        wide = RetentionSpec(spec.name, sinks=spec.sinks, window=100, rerotate=spec.rerotate)
-    elif name == "random":
-        wide = RetentionSpec(spec.name, ratio=0.0)
-    else:
-        wide = RetentionSpec(spec.name, budget=100)
-    session, seq_id = session_of(wide)
-    plain, plain_id = session_of(RetentionSpec())
-    for _ in range(9):
-        assert not session.step().evictions
-        plain.step()
-    assert torch.equal(session.logits(seq_id), plain.logits(plain_id))  # type: ignore[arg-type]
+    assert_nothing_is_dropped(*session_of(roomy(RULES[name])), *session_of(RetentionSpec()))
 
 
 def test_sinks_are_turned_to_where_they_would_stand_without_the_gap() -> None:

@@ -17,7 +17,7 @@ from engine.spec.tuning import tuned
 from engine.wire.page_events import PageFreed
 from engine.wire.requests import TableRequest
 from tests.engine.cache.compressed.prompts import masked_logits
-from tests.engine.cache.compressed.rules import held_and_pictured
+from tests.engine.cache.compressed.rules import assert_nothing_is_dropped, held_and_pictured, roomy
 from tests.engine.cache.paged.driving import check
 from tests.engine.cache.paged.retained import BY_RULE, RULES, SPECS, paged, session_of
 from tests.engine.snapshot.sessions import snapshot
@@ -112,17 +112,7 @@ def test_a_page_goes_by_the_mean_of_its_rows() -> None:
 
 @BY_RULE
 def test_a_budget_of_the_whole_context_changes_nothing(name: str) -> None:
-    spec = RULES[name]
-    if spec.name in ("window", "sinks+window"):
-        wide = RetentionSpec(spec.name, sinks=spec.sinks, window=100)
-    else:
-        wide = RetentionSpec(spec.name, ratio=0.0) if name == "random" else RetentionSpec(spec.name, budget=100)
-    session, seq_id = session_of(wide)
-    plain, plain_id = session_of(RetentionSpec())
-    for _ in range(9):
-        assert not session.step().evictions
-        plain.step()
-    assert torch.equal(session.logits(seq_id), plain.logits(plain_id))  # type: ignore[arg-type]
+    assert_nothing_is_dropped(*session_of(roomy(RULES[name])), *session_of(RetentionSpec()))
 
 
 @pytest.mark.usefixtures("a_reader_of_pages")
