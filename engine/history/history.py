@@ -236,11 +236,16 @@ class History:
                 return rows
         return {}
 
-    def written_rows(self, seq_id: int, position: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-        """K and V `[H_kv, D]` by layer of a position, as its step computed them; empty where they are not kept."""
+    def written_rows(
+        self, seq_id: int, position: int, stops: Mapping[int, int] | None = None
+    ) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """K and V `[H_kv, D]` by layer of a position, as its step wrote them; empty where they are not kept. The rows
+        of a layer end with the newest token of their step, or before the position in `stops`."""
+        ends = stops or {}
         for _, mark, fed_at in self._back_from_now(seq_id, position + 1):
-            entry, back = self.rows.get(fed_at) or {}, mark.num_tokens - position
-            found = {key: rows[:, -back] for key, rows in entry.items() if rows.shape[1] >= back}
+            entry = self.rows.get(fed_at) or {}
+            backs = {key: ends.get(key // 2, mark.num_tokens) - position for key in entry}
+            found = {key: rows[:, -backs[key]] for key, rows in entry.items() if 0 < backs[key] <= rows.shape[1]}
             if found:
                 return {key // 2: (found[key], found[key + 1]) for key in found if key % 2 == 0 and key + 1 in found}
         return {}

@@ -30,7 +30,7 @@ def outliers_slice(
     newest of `num_attended` tokens, NaN where a row had been evicted."""
     return OutliersSlice(
         request=request,
-        provenance=past.provenance,
+        provenance=past.provenance_of(sorted(keys.keys() | values.keys())),
         keys=largest(keys, past, "keys", request.count),
         values=largest(values, past, "values", request.count),
         attended=most_attended(attention, geometry, request.count, num_attended),
@@ -63,7 +63,8 @@ def _located(past: RowsAt, tensor: TensorName, layer: int, head: int, channel: i
         column = column.masked_fill(rows.positions[head] >= past.num_tokens, 0.0)
     slot = int(column.abs().argmax())
     position = rows.first + slot if rows.positions is None else int(rows.positions[head, slot])
-    return Outlier(layer, head, channel, position, float(column[slot]), ratio)
+    is_coded = past.exact_from(layer, tensor) > position
+    return Outlier(layer, head, channel, position, float(column[slot]), ratio, is_coded)
 
 
 def most_attended(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -47,6 +47,8 @@ class RowSource(Protocol):
 
     def num_final(self, layer_index: int, part: Part, num_tokens: int) -> int: ...
 
+    def exact_from(self, layer_index: int, num_tokens: int, part: Part) -> int: ...
+
     def states(self, layer_index: int) -> tuple[StateMatrix, ...]: ...
 
     def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None: ...
@@ -89,7 +91,7 @@ class RowsAt:
     """The rows of a sequence when it had `num_tokens` tokens, and their provenance.
 
     `moves`: when the sequence came into each of its cache modes. `live_provenance` is the provenance of its present
-    rows. `half` tells which layers have the newest rows while a step is suspended.
+    rows as far as they are exact. `half` tells which layers have the newest rows while a step is suspended.
     """
 
     cache: RowSource
@@ -99,7 +101,7 @@ class RowsAt:
     half: HalfWritten | None = None
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
 
-    @property
+    @cached_property
     def is_known(self) -> bool:
         """Whether the rows are, bit for bit, those that the sequence held then."""
         # >=, because the last step before a change of mode had equally many tokens, but other rows
@@ -108,12 +110,31 @@ class RowsAt:
         return (is_present or are_kept(self.num_tokens, later)) and self.cache.knows(self.num_tokens)
 
     @property
-    def provenance(self) -> Provenance:
+    def exact_provenance(self) -> Provenance:
+        """The provenance of the rows that attention does not read from quantised codes."""
         if not self.is_known:
             return "as stored now"
-        spec = self.cache.spec
-        is_restored = self.num_tokens < self.cache.num_tokens and not spec.retention.keeps_all and spec.codec.is_exact
+        is_restored = self.num_tokens < self.cache.num_tokens and not self.cache.spec.retention.keeps_all
         return "recorded" if is_restored else self.live_provenance
+
+    @property
+    def provenance(self) -> Provenance:
+        """The provenance of all rows together: "dequantised" if any layer reads K or V from codes."""
+        return self.provenance_of(range(len(self.cache.layers)))
+
+    def provenance_of(
+        self, layers: Iterable[int], tensors: Collection[TensorName] = ("keys", "values"), first: int = 0
+    ) -> Provenance:
+        """The provenance of these rows from position `first` on: "dequantised" if attention read any from codes."""
+        exact = self.exact_provenance
+        if exact not in ("live cache", "kept", "recorded"):
+            return exact
+        is_coded = any(self.exact_from(layer, tensor) > first for layer in layers for tensor in tensors)
+        return "dequantised" if is_coded else exact
+
+    def exact_from(self, layer: int, tensor: TensorName) -> int:
+        """The position from which on the rows of a layer are exact: those before it are read from quantised codes."""
+        return self.cache.exact_from(layer, self.num_tokens if self.is_known else self.cache.num_tokens, tensor)
 
     def rows(self, layer: int) -> HeldRows | None:
         """The rows of a layer, without those of later tokens; None if it held none. The cache is asked only once for

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -103,7 +103,6 @@ def head_slice(
     group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
     return HeadSlice(
         request=request,
-        provenance=past.provenance,
         dtype=tile.dtype,
         low=read_only_floats(low[0]),
         high=read_only_floats(high[0]),
@@ -116,6 +115,7 @@ def head_slice(
         absent=absent,
         magnitudes=magnitudes,
         **numbers_of(TileStatistics(tile.values)),
+        **provenance_of_head(past, request),
     )
 
 
@@ -130,7 +130,7 @@ def state_slice(request: HeadRequest, past: RowsAt) -> HeadSlice | None:
     low, high, _ = pooled(values[None], 0, per_column, 1)
     return HeadSlice(
         request=request,
-        provenance=past.provenance,
+        provenance=past.exact_provenance,
         dtype=str(matrix.values.dtype).removeprefix("torch."),
         low=read_only_floats(low[0]),
         high=read_only_floats(high[0]),
@@ -143,6 +143,15 @@ def state_slice(request: HeadRequest, past: RowsAt) -> HeadSlice | None:
         state_shape=matrix.shape,
         **numbers_of(TileStatistics(values)),
     )
+
+
+def provenance_of_head(past: RowsAt, request: HeadRequest) -> dict[str, Any]:
+    """Where the rows of a head come from, as fields of its slice."""
+    layer, tensor = request.layer, request.tensor
+    return {
+        "provenance": past.provenance_of((layer,), (tensor,), request.start),
+        "exact_from": past.exact_from(layer, tensor),
+    }
 
 
 def numbers_of(statistics: TileStatistics) -> dict[str, Any]:
@@ -242,9 +251,13 @@ def row_slice(request: RowRequest, past: RowsAt, geometry: CacheGeometry) -> Row
         dtype = str(rows.keys.dtype).removeprefix("torch.")
     note = past.half.note if past.half is not None and request.position >= past.half.had else ""
     note = note or ("" if layers else f"Position {request.position} is not in the cache.")
+    coded_keys, coded_values = (
+        tuple(past.exact_from(layer, tensor) > request.position for layer in layers) for tensor in get_args(TensorName)
+    )
     return RowSlice(
-        request, past.provenance, dtype, tuple(layers), tuple(keys), tuple(values), note, ms_since(began),
-        tuple(dropped) if any(dropped) else (),
+        request, past.provenance_of(layers, first=request.position), dtype, tuple(layers), tuple(keys), tuple(values),
+        note, ms_since(began), tuple(dropped) if any(dropped) else (),
+        coded_keys=coded_keys if any(coded_keys) else (), coded_values=coded_values if any(coded_values) else (),
     )  # fmt: skip
 
 

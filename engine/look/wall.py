@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -135,7 +136,6 @@ def wall_of(
     tensors = [chosen(rows, request.tensor) for rows in held.values()]
     return WallSlice(
         request=request,
-        provenance=past.provenance,
         dtype=str(tensors[-1].dtype).removeprefix("torch.") if tensors else "",
         layers=tuple(held),
         heads=tuple(tensor.shape[1] for tensor in tensors),
@@ -152,7 +152,17 @@ def wall_of(
         other_magnitudes=magnitudes[1],
         states=() if has_no_size(request) else state_pictures(past, geometry),
         held=held_positions(held, request.num_tokens),
+        **provenance_of_wall(past, request, held),
     )
+
+
+def provenance_of_wall(past: RowsAt, request: WallRequest, layers: Collection[int]) -> dict[str, Any]:
+    """Where the rows of a wall's layers come from, as fields of its slice."""
+    exact_from = tuple(past.exact_from(layer, request.tensor) for layer in layers)
+    return {
+        "provenance": past.provenance_of(layers, (request.tensor,)),
+        "exact_from": exact_from if any(exact_from) else (),
+    }
 
 
 def held_positions(held: Mapping[int, HeldRows], num_tokens: int) -> Ints | None:

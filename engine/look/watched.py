@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from engine.cache.contract import Pair
 from engine.cache.row_delta import RowDelta
 from engine.look.magnitude_counts import LayerCount
 from engine.look.magnitudes import of_pair, tensors_counted
 from engine.look.reductions import per_cell
 from engine.look.rows_at import rewrites
-from engine.look.slices import Tile
+from engine.look.slices import Tile, provenance_of_head
 from engine.look.tile_statistics import TileStatistics
 from engine.look.updates import appended_head, appended_wall, changed_head, changed_wall
-from engine.look.wall import has_no_size
+from engine.look.wall import has_no_size, provenance_of_wall
 from engine.wire.commands import Watched
 from engine.wire.requests import HeadRequest, RowRequest, SliceRequest, TableRequest, WallRequest
 from engine.wire.slices import CellUpdate, HeadSlice, Slice, SliceUpdate, TableSlice, Unchanged, WallSlice
@@ -56,8 +58,6 @@ def update_of(
         return unchanged_table(session, piece, request) if isinstance(request, TableRequest) else None
     if not isinstance(request, WallRequest | HeadRequest | RowRequest):
         return None
-    if piece.provenance != session.rows_at(request.seq_id, request.num_tokens).provenance:
-        return None  # e.g. the first rows were quantised, which changes what the whole picture is said to show
     # a picture of changes must also redraw the cells that the step before had changed
     since = before.previous_tokens if isinstance(before, WallRequest) and before.change else picture.num_tokens
     deltas = changes(cache, since)
@@ -66,13 +66,28 @@ def update_of(
             return None
         case WallSlice(), WallRequest():
             counted = picture.num_counted if is_counted else None
-            return wall_update(session, piece, request, deltas, counted)
+            return with_provenance(session, wall_update(session, piece, request, deltas, counted))
         case HeadSlice(), HeadRequest() if piece.low.shape[1]:
             delta = deltas[request.layer]
-            return head_update(session, picture, piece, request, delta, is_counted=is_counted)
+            update = head_update(session, picture, piece, request, delta, is_counted=is_counted)
+            return with_provenance(session, update)
         case _, RowRequest() if not any(delta.touches(request.position) for delta in deltas):
             return Unchanged(request)
     return None
+
+
+def with_provenance(session: Session, update: CellUpdate | None) -> CellUpdate | None:
+    """An update that tells which rows of its picture are exact now: a step may have quantised some."""
+    if update is None:
+        return None
+    request, piece = update.request, update.piece
+    past = session.rows_at(request.seq_id, request.num_tokens)
+    if isinstance(request, WallRequest):
+        assert isinstance(piece, WallSlice)
+        facts = provenance_of_wall(past, request, piece.layers)
+    else:
+        facts = provenance_of_head(past, request)
+    return replace(update, piece=replace(piece, **facts))
 
 
 def unchanged_table(session: Session, piece: TableSlice, request: TableRequest) -> Unchanged | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -75,6 +76,31 @@ class FileRows:
     def num_final(self, layer_index: int, part: Part, num_tokens: int) -> int:
         """Always 0: counts of a file's rows are not kept between steps."""
         return 0
+
+    def exact_from(self, layer_index: int, num_tokens: int, part: Part) -> int:
+        """The position from which on K or V of a layer is exact: before it, the file has codes, or what was read from
+        codes when it was written."""
+        entry, coded = self._entries.get(layer_index), self._num_coded
+        if entry is None or self.file.manifest.provenance != "dequantised":
+            return 0
+        if not any(map(any, coded.values())):  # the file says it of all rows
+            return num_tokens
+        num_coded = coded[layer_index][PARTS.index(part)]
+        return num_tokens if num_coded >= entry.num_rows else entry.first + num_coded if num_coded else 0
+
+    @cached_property
+    def _num_coded(self) -> dict[int, tuple[int, ...]]:
+        """How many rows of K and of V of each layer were coded. A file of plain numbers does not say it: there it
+        follows from the cache mode."""
+        if self.file.manifest.form == "stored":
+            return {entry.index: (entry.keys.num_coded, entry.values.num_coded) for entry in self.file.layers}
+        return {
+            entry.index: tuple(
+                0 if entry.kind == "cross" else coding.num_coded(entry.num_rows, part)
+                for coding, part in zip(self.spec.codec.at(entry.index), PARTS, strict=True)
+            )
+            for entry in self.file.layers
+        }
 
     def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None:
         """Always None: a file does not say how older rows changed."""
@@ -204,7 +230,7 @@ class FileRowsAt(RowsAt):
         return cls(source, num_tokens, written_provenance(source.file), source=source)
 
     @property
-    def provenance(self) -> Provenance:
+    def exact_provenance(self) -> Provenance:
         return self.live_provenance if self.is_known else "as stored now"
 
     def rows(self, layer: int) -> HeldRows | None:
@@ -216,13 +242,11 @@ class FileRowsAt(RowsAt):
 
 
 def written_provenance(file: SnapshotFile) -> Provenance:
-    """The provenance of rows in a file: "recorded" if they came from a live cache, else as it was when they were
+    """The provenance of exact rows in a file: "recorded" if they came from a live cache, else as it was when they were
     written. An unknown word becomes "as stored now", which promises nothing."""
     match file.manifest.provenance:
-        case "dequantised":
-            return "dequantised"
         case "recomputed":
             return "recomputed"
-        case "live cache" | "recorded":
+        case "live cache" | "recorded" | "dequantised":
             return "recorded"
     return "as stored now"

@@ -21,7 +21,7 @@ from engine.session.slices import SliceReader
 from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.records import CacheBytes, Provenance
+from engine.wire.records import CacheBytes
 from engine.wire.requests import SliceRequest
 from engine.wire.slices import Slice
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo, Work
@@ -123,11 +123,6 @@ class SessionReading:
         """One screen-sized slice of the live sequences, or of the state at a node of any branch; see
         `engine.look.slices`."""
         return self.slices.take(request, node)
-
-    @property
-    def provenance(self) -> Provenance:
-        """Where the rows of the live caches come from."""
-        return self.slices.provenance
 
     def rows_at(self, seq_id: int, num_tokens: int) -> RowsAt:
         """The rows of a live sequence as they were when it had `num_tokens` tokens."""

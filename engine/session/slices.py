@@ -15,9 +15,8 @@ from engine.look.slices import attention_slice, checked, head_slice, row_slice, 
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
 from engine.session.stepper import Stepper
-from engine.session.visible import OtherBranches, VisibleSequence, live_provenance
+from engine.session.visible import OtherBranches, VisibleSequence, exact_provenance
 from engine.wire.arrays import read_only_floats
-from engine.wire.records import Provenance
 from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
@@ -39,11 +38,6 @@ class SliceReader:
         self._geometry, self._live, self._history, self._stepper = model.info.geometry, live, history, stepper
         self._others = others
 
-    @property
-    def provenance(self) -> Provenance:
-        """The provenance of the rows of the live caches."""
-        return live_provenance(self._live.mode)
-
     def rows_at(self, seq_id: int, num_tokens: int) -> RowsAt:
         """The rows of a live sequence as they were when it had `num_tokens` tokens."""
         return self._visible(seq_id).rows_at(num_tokens)
@@ -58,7 +52,8 @@ class SliceReader:
         live, journal, half = self._live.get(seq_id), self._history.journal, self.half_written(seq_id)
         num_tokens = live.cache.num_tokens if half is None else half.num_tokens
         moves = journal.all_moves(seq_id)
-        return VisibleSequence(live.cache, num_tokens, self.provenance, moves, journal, self._live.magnitudes, half)
+        held = exact_provenance(self._live.mode, "live cache")
+        return VisibleSequence(live.cache, num_tokens, held, moves, journal, self._live.magnitudes, half)
 
     def half_written(self, seq_id: int) -> HalfWritten | None:
         """How far a suspended step has written the rows of a sequence; None if no step is suspended or it does not feed
@@ -108,7 +103,11 @@ class SliceReader:
     def _row(self, request: RowRequest, rows: RowsAt, visible: VisibleSequence) -> Slice:
         """A row as the cache holds it, and as it was computed if that was captured for every layer that holds it."""
         piece = row_slice(request, rows, self._geometry)
-        written = self._history.written_rows(request.seq_id, request.position) if visible.is_live else {}
+        if not visible.is_live:
+            return piece
+        num_source = self._live.get(request.seq_id).cache.num_source
+        stops = {layer.index: num_source for layer in self._geometry.layers if layer.kind == "cross"}
+        written = self._history.written_rows(request.seq_id, request.position, stops)
         if not all(layer in written for layer in piece.layers):
             return piece
         keys, values = (

@@ -31,7 +31,7 @@ class VisibleSequence:
 
     cache: SequenceCache | NoRows
     num_tokens: int
-    provenance: Provenance
+    exact_provenance: Provenance
     moves: tuple[Move, ...]
     journal: Journal
     magnitudes: SessionMagnitudes
@@ -43,14 +43,7 @@ class VisibleSequence:
     def rows_at(self, num_tokens: int) -> RowsAt:
         """The rows as they were when the sequence had `num_tokens` tokens."""
         half = self.half if self.half is not None and num_tokens > self.half.had else None
-        return RowsAt(self.cache, num_tokens, self._provenance_with(num_tokens), self.moves, half)
-
-    def _provenance_with(self, num_tokens: int) -> Provenance:
-        """The provenance of the first `num_tokens` rows: a codec that leaves the latest rows exact has quantised none
-        of a short sequence."""
-        if self.provenance != "dequantised" or self.cache.decodes(num_tokens):
-            return self.provenance
-        return "live cache" if self.is_live else "kept"
+        return RowsAt(self.cache, num_tokens, self.exact_provenance, self.moves, half)
 
 
 @dataclass(frozen=True)
@@ -67,8 +60,8 @@ class NoRows:
     def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
         return None
 
-    def decodes(self, num_tokens: int) -> bool:
-        return False
+    def exact_from(self, layer_index: int, num_tokens: int, part: Part) -> int:
+        return 0
 
     def knows(self, num_tokens: int) -> bool:
         return True
@@ -129,7 +122,7 @@ class OtherBranches:
             moves = state.moves.get(seq_id, ())
             moves = tuple(move for move in moves if move.step >= node or move.had < mark.num_tokens)
             found = VisibleSequence(
-                live.cache, mark.num_tokens, kept_provenance(state.mode), moves, journal, self._magnitudes,
+                live.cache, mark.num_tokens, exact_provenance(state.mode, "kept"), moves, journal, self._magnitudes,
                 has_tables=not state.mode.spec.is_paged or all(move.step < node for move in moves), is_live=False,
             )  # fmt: skip
             if found.rows_at(mark.num_tokens).is_known:
@@ -163,14 +156,6 @@ class OtherBranches:
         return journal
 
 
-def kept_provenance(mode: CacheMode) -> Provenance:
-    """The provenance of rows in a kept state of this mode."""
-    return "kept" if live_provenance(mode) == "live cache" else live_provenance(mode)
-
-
-def live_provenance(mode: CacheMode) -> Provenance:
-    """The provenance of rows in a live cache of this mode."""
-    spec = mode.spec
-    if spec.recomputes:
-        return "recomputed"
-    return "live cache" if spec.codec.is_exact and spec.layout != "quantized" else "dequantised"
+def exact_provenance(mode: CacheMode, held: Provenance) -> Provenance:
+    """The provenance of rows that are not read from codes, in a cache of this mode that `held` describes."""
+    return "recomputed" if mode.spec.recomputes else held

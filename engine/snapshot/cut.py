@@ -60,7 +60,7 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
         version=VERSION if states else WITHOUT_STATES,
         num_tokens=count,
         form="stored" if any(part.num_coded for e in entries for part in (e.keys, e.values)) else command.form,
-        provenance="as stored now" if is_past and _is_coded(whole) else whole.provenance,
+        provenance=_provenance(whole, _chosen(file, command), is_past=is_past),
         step=_step(command) if is_past else whole.step,
         notes=command.notes or whole.notes,
         view=command.view,
@@ -127,8 +127,13 @@ def _why_not(whole: Manifest, entries: Sequence[LayerEntry], is_past: bool) -> s
     return "" if is_kept else "the rows were written as numbers and not as they are stored"
 
 
-def _is_coded(manifest: Manifest) -> bool:
-    return any(entry.part(name).num_coded for entry in manifest.layers for name in PARTS)
+def _provenance(whole: Manifest, chosen: Sequence[LayerEntry], *, is_past: bool) -> str:
+    """Where the rows of the chosen layers come from: of a coded cache, some layers may be exact."""
+    is_coded = any(entry.part(name).num_coded for entry in chosen for name in PARTS)
+    if is_coded and is_past:
+        return "as stored now"
+    is_exact = whole.provenance == "dequantised" and whole.form == "stored" and not is_coded
+    return "recorded" if is_exact and chosen else whole.provenance
 
 
 def _step(command: Export) -> int | None:

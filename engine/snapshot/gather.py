@@ -75,7 +75,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         cache=cache_name(session.cache),
         cache_spec=session.cache,
         form=command.form,
-        provenance=past.provenance,
+        provenance=past.provenance_of(entry.index for entry in stored.entries),
         step=step,
         notes=command.notes,
         view=command.view,

@@ -52,7 +52,9 @@ class WallSlice(EventMessage, frozen=True, eq=False):
     a layer with a sliding window, or in an encoder-decoder. None: every layer has rows from 0 to `num_tokens - 1`.
     `holders` `[2, num_tokens]`: how many kv heads, and how many layers, hold each position; None: all of them.
     `magnitudes` are those of the tensor that is shown, `other_magnitudes` those of the other one, for the same layers;
-    None if not measured. `states` are those of recurrent layers; only the present ones are shown.
+    None if not measured. `states` are those of recurrent layers; only the present ones are shown. `exact_from[i]` is
+    the position from which on the rows of layer `layers[i]` are exact: attention reads those before it from quantised
+    codes. Empty: all rows are exact.
     """
 
     request: WallRequest
@@ -73,6 +75,7 @@ class WallSlice(EventMessage, frozen=True, eq=False):
     other_magnitudes: Magnitudes | None = None
     states: tuple[StatePicture, ...] = ()
     held: Ints | None = None
+    exact_from: tuple[int, ...] = ()
 
 
 class HeadSlice(EventMessage, frozen=True, eq=False):
@@ -83,6 +86,7 @@ class HeadSlice(EventMessage, frozen=True, eq=False):
     of a column whose rows this head has dropped; a column without rows is NaN, which does not count as non-finite.
     None: all are held. `magnitudes` are those of the layer, `[1]`. If the slice shows a part of a layer's recurrent
     state, `state_shape` is the shape of that tensor, and columns are not tokens but indices along its longer side.
+    Rows from position `exact_from` on are exact; attention reads those before it from quantised codes.
     """
 
     request: HeadRequest
@@ -106,6 +110,7 @@ class HeadSlice(EventMessage, frozen=True, eq=False):
     absent: Ints | None = None
     magnitudes: Magnitudes | None = None
     state_shape: tuple[int, ...] = ()
+    exact_from: int = 0
 
 
 class AttentionSlice(EventMessage, frozen=True, eq=False):
@@ -137,8 +142,9 @@ class RowSlice(EventMessage, frozen=True, eq=False):
     """K and V of one position: `[H_kv, D]` for every attention layer that holds it, as attention reads them.
 
     A head that has dropped the row is NaN; `dropped` lists those heads for each layer (empty: no head has).
-    `written_keys` and `written_values` are the rows as the step wrote them, before they were coded, rotated or dropped;
-    empty if they were not captured or are no longer kept.
+    `written_keys` and `written_values` are the rows as the step wrote them: coded if the codec codes each row at once,
+    before later steps coded or rotated them. Empty if they were not captured or are no longer kept. `coded_keys` and
+    `coded_values` tell for each layer whether attention reads the row from quantised codes; empty: from none.
     """
 
     request: RowRequest
@@ -163,6 +169,8 @@ class RowSlice(EventMessage, frozen=True, eq=False):
 
     written_keys: tuple[Floats, ...] = ()
     written_values: tuple[Floats, ...] = ()
+    coded_keys: tuple[bool, ...] = ()
+    coded_values: tuple[bool, ...] = ()
 
 
 class TableSlice(EventMessage, frozen=True, eq=False):
@@ -177,7 +185,8 @@ class TableSlice(EventMessage, frozen=True, eq=False):
 
 
 class Outlier(Part, frozen=True):
-    """The largest number of one channel: its place, its value, and its ratio to the range of the layer."""
+    """The largest number of one channel: its place, its value, and its ratio to the range of the layer. `is_coded`:
+    attention reads it from quantised codes."""
 
     layer: int
     kv_head: int
@@ -185,6 +194,7 @@ class Outlier(Part, frozen=True):
     position: int
     value: float
     ratio: float
+    is_coded: bool = False
 
 
 class Attended(Part, frozen=True):

@@ -27,8 +27,11 @@ class RowDifferences(RowsAt):
         return cls(a.cache, min(a.num_tokens, b.num_tokens), a.live_provenance, a.moves, mine=a, other=b)
 
     @property
-    def provenance(self) -> Provenance:
+    def exact_provenance(self) -> Provenance:
         return "difference"
+
+    def exact_from(self, layer: int, tensor: TensorName) -> int:
+        return 0
 
     def rows(self, layer: int) -> HeldRows | None:
         assert self.mine is not None
@@ -67,8 +70,12 @@ class PresentRows(RowsAt):
         return cls(now.cache, num_tokens, now.live_provenance, now.moves, now=now)
 
     @property
-    def provenance(self) -> Provenance:
+    def exact_provenance(self) -> Provenance:
         return "as stored now"
+
+    def exact_from(self, layer: int, tensor: TensorName) -> int:
+        assert self.now is not None
+        return self.now.exact_from(layer, tensor)
 
     def rows(self, layer: int) -> HeldRows | None:
         assert self.now is not None

@@ -124,9 +124,9 @@ class KiviStore:
         made._exact_first = made._coded
         return made
 
-    def decodes(self, num_rows: int) -> bool:
-        """Whether any of the first `num_rows` rows is read from codes; none is while all are in the residual."""
-        return self._quantised_at is not None and self.coding.num_coded(num_rows, self.part) > 0
+    def num_coded(self, num_rows: int) -> int:
+        """How many of the first `num_rows` rows are read from codes; none while all are in the residual."""
+        return 0 if self._quantised_at is None else self.coding.num_coded(num_rows, self.part)
 
     def can_crop(self, num_rows: int) -> bool:
         if self._quantised_at is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from engine.cache.compressed.kivi_store import KiviStore
 from engine.cache.compressed.rotary import KeyRotation
 from engine.cache.compressed.rows import shared_copy_of
 from engine.cache.compressed.stores import RowStore, store_of
@@ -144,7 +145,7 @@ class CompressedLayer(OwnLayer):
             scales=stored.scales,
             residual=stored.exact if is_coded else 0,
             positions=positions,
-            dequantised=sum(self.held * store.row_bytes for store in stores if store.decodes(self.held)),
+            dequantised=sum(self.held * store.row_bytes for store in stores if store.num_coded(self.held)),
             journal=self.journal_bytes,
             scores=0 if self.memory is None else int(self.memory.nbytes),
         )
@@ -164,11 +165,17 @@ class CompressedLayer(OwnLayer):
     def num_final(self, part: Part, num_tokens: int) -> int:
         if self.held < self.seen or (part == "keys" and self._rotation is not None):
             return 0
-        return (self.key_store if part == "keys" else self.value_store).num_final(num_tokens)
+        return self._store(part).num_final(num_tokens)
 
-    def decodes(self, num_tokens: int) -> bool:
-        num_rows = self.held - max(0, self.seen - num_tokens)
-        return self.key_store.decodes(num_rows) or self.value_store.decodes(num_rows)
+    def exact_from(self, num_tokens: int, part: Part) -> int:
+        """Where rows were evicted, all others are coded or none is: a codec that keeps its latest rows exact takes no
+        rule that evicts."""
+        num_rows = max(1, self.held - max(0, self.seen - num_tokens))  # at least one: evicted rows may be missing here
+        num_coded = self._store(part).num_coded(num_rows) if num_tokens else 0
+        return num_tokens if num_coded >= num_rows else num_coded
+
+    def _store(self, part: Part) -> RowStore | KiviStore:
+        return self.key_store if part == "keys" else self.value_store
 
     @property
     def journal_bytes(self) -> int:

@@ -74,9 +74,9 @@ class RowStore:
         """How many of the first `num_rows` rows no later step will overwrite."""
         return 0 if self._waiting is not None else min(self.length, num_rows)
 
-    def decodes(self, num_rows: int) -> bool:
-        """Whether any of the first `num_rows` rows is read from codes."""
-        return not self.coding.is_exact and self._waiting is None and num_rows > 0
+    def num_coded(self, num_rows: int) -> int:
+        """How many of the first `num_rows` rows are read from codes: all of them or none."""
+        return 0 if self.coding.is_exact or self._waiting is not None else num_rows
 
     def can_crop(self, num_rows: int) -> bool:
         return num_rows >= self._quantised_at

@@ -160,8 +160,9 @@ class DecoderRows(LayerHandle):
     def num_final(self, part: Part, num_tokens: int) -> int:
         return 0 if self._source else self._layer.num_final(part, num_tokens)
 
-    def decodes(self, num_tokens: int) -> bool:
-        return self._layer.decodes(self._own(num_tokens))
+    def exact_from(self, num_tokens: int, part: Part) -> int:
+        found = self._layer.exact_from(self._own(num_tokens), part)
+        return found + self._source if found else 0
 
     def knows(self, num_tokens: int) -> bool:
         return self._layer.knows(self._own(num_tokens))

@@ -87,9 +87,10 @@ class LayerHandle:
         or will: positions 0, 1, 2 … from the first on. 0 where any of them was dropped since."""
         raise NotImplementedError
 
-    def decodes(self, num_tokens: int) -> bool:
-        """Whether attention reads any row of the first `num_tokens` tokens from quantised codes."""
-        return False
+    def exact_from(self, num_tokens: int, part: Part) -> int:
+        """The position from which on K or V of the first `num_tokens` tokens is exact: attention reads the rows before
+        it from quantised codes. 0 where every row is exact, `num_tokens` where none is."""
+        return 0
 
     def knows(self, num_tokens: int) -> bool:
         """Whether `rows_at(num_tokens)` are, bit for bit, the rows that the layer held when there were `num_tokens`

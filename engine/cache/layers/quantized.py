@@ -36,8 +36,10 @@ class QuantizedRows(LayerOfTransformers):
     def num_final(self, part: Part, num_tokens: int) -> int:
         return 0
 
-    def decodes(self, num_tokens: int) -> bool:
-        return True
+    def exact_from(self, num_tokens: int, part: Part) -> int:
+        residual = self.layer.keys if part == "keys" else self.layer.values
+        num_exact = int(residual.shape[2]) if residual is not None and residual.dim() == 4 else 0
+        return max(0, num_tokens - num_exact)
 
     def knows(self, num_tokens: int) -> bool:
         return bool(num_tokens >= self.layer.get_seq_length())

@@ -117,8 +117,9 @@ class PagedLayer(OwnLayer):
         has_dropped = table.num_dropped_pages or table.first_held_position
         return 0 if has_dropped else min(table.num_held_tokens, num_tokens)
 
-    def decodes(self, num_tokens: int) -> bool:
-        return not all(rows.coding.is_exact for rows in self.store.rows_of[self.layer_index])
+    def exact_from(self, num_tokens: int, part: Part) -> int:
+        keys, values = self.store.rows_of[self.layer_index]
+        return 0 if (keys if part == "keys" else values).coding.is_exact else num_tokens
 
     def knows(self, num_tokens: int) -> bool:
         """Whether the rows are still there: they are written once, and a window must still hold those that a query at

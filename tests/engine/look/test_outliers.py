@@ -32,6 +32,6 @@ def test_a_row_of_a_later_token_is_none_of_then() -> None:
     values[0, 0, :, 1] = torch.tensor([1.0, -3.0, 9.0, 8.0])
     rows = HeldRows(values, values, 0, torch.tensor([[0, 4, 5, 6]]))
     for num_tokens, position, value in ((5, 4, -3.0), (6, 5, 9.0)):
-        past = SimpleNamespace(num_tokens=num_tokens, rows=lambda layer: rows)
+        past = SimpleNamespace(num_tokens=num_tokens, rows=lambda _: rows, exact_from=lambda *_: 0)
         found = _located(cast(Any, past), "keys", 0, 0, 1, 2.0)
         assert (found.position, found.value) == (position, value)

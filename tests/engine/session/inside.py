@@ -84,13 +84,14 @@ def _of_sequence(session: Session, live: LiveSequence) -> Iterator[tuple[str, st
     )
     count = cache.num_tokens
     lengths = range(max(0, count - 6), count + 1)
+    exact_from = [[layer.exact_from(n, part) for n in lengths] for layer in cache.layers for part in get_args(Part)]
     yield (
         "cache",
         (
             f"{count} of {cache.capacity}, {cache.stored_bytes} stored, {cache.journal_bytes} to go back, "
             f"ratio {cache.kept_ratio:.4f}, prompt ended {cache.prompt_ended_at}, restored {cache.num_restored}, "
             f"room behind {cache.can_write_ahead(count)}, edits {cache.by_hand.edits}, "
-            f"knows {[n for n in lengths if cache.knows(n)]} decoded {[n for n in lengths if cache.decodes(n)]}, "
+            f"knows {[n for n in lengths if cache.knows(n)]} exact from {exact_from}, "
             f"pages {astuple(cache.page_counts())} {cache.page_ids_at(count)} {cache.page_ids_at(max(0, count - 3))}"
         ),
     )

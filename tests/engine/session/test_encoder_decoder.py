@@ -342,6 +342,6 @@ def test_an_edit_of_source_and_decoder_rows_at_once_is_refused(edit: Edit, why: 
 def test_coded_rows_of_the_decoder_are_said_to_be_dequantised() -> None:
     session = started(layout="int8")
     num_tokens = session.sequence(0).num_tokens
-    coded = [layer.decodes(num_tokens) for layer in session.cache_of(0).layers]
-    assert coded == [True] * NUM_BLOCKS + [False] * NUM_BLOCKS, "the rows of the source are exact"
+    exact_from = [layer.exact_from(num_tokens, "keys") for layer in session.cache_of(0).layers]
+    assert exact_from == [num_tokens] * NUM_BLOCKS + [0] * NUM_BLOCKS, "the rows of the source are exact"
     assert session.rows_at(0, num_tokens).provenance == "dequantised"

@@ -181,7 +181,7 @@ def test_measured_bytes_are_the_formula_and_really_smaller(name: str) -> None:
         record.num_bytes.stored
         < 0.62 * model.info.geometry.elements_per_token * 4 * session.sequence(seq_id).num_tokens
     )
-    assert session.provenance == "dequantised"
+    assert session.rows_at(seq_id, session.sequence(seq_id).num_tokens).provenance == "dequantised"
 
 
 def test_different_codecs_for_keys_values_and_layers() -> None:
