@@ -98,7 +98,7 @@ class OutliersDialog(Reader[Listed], Dialog):
         late = lateness(self._models, request.seq_id, request.num_tokens)
         step = step_of(self._models, request.seq_id, request.num_tokens)
         of_now = f"step {thousands(step)}" if step is not None else "an undone step"
-        return Listed(piece, piece.note or " · ".join((piece.provenance, late or of_now)))
+        return Listed(piece, piece.note or " · ".join((piece.provenance, *_exact_words(piece), late or of_now)))
 
     def show_nothing(self, why: str) -> None:
         self._source.setText(why)
@@ -137,6 +137,7 @@ class OutliersDialog(Reader[Listed], Dialog):
         heading = self._heading(title)
         for one in found:
             where = f"L{one.layer} · kv head {one.kv_head} · channel {one.channel}"
+            where += " · exact" * bool(_exact_words(piece) and not one.is_coded)
             place = OutlierPlace(one.layer, one.kv_head, one.position, tensor, one.channel)
             self._add(piece, heading, (where, brief(one.value, 4), times(one.ratio)), place)
 
@@ -159,3 +160,9 @@ class OutliersDialog(Reader[Listed], Dialog):
 
     def want(self, *, is_visible: bool) -> None:
         self._models.viewport.update(wants_outliers=is_visible)
+
+
+def _exact_words(piece: OutliersSlice) -> tuple[str, ...]:
+    """Whether some of the listed numbers are exact and others dequantised."""
+    is_mixed = len({one.is_coded for one in (*piece.keys, *piece.values)}) > 1
+    return ("exact where it says so",) if is_mixed else ()

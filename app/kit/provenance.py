@@ -126,6 +126,7 @@ def source_of(
     is_whole: bool = True,
     fed: int | None = None,
     is_of_cache_now: bool = False,
+    parts: str = "",
 ) -> Provenance:
     """Where the numbers of a step come from, and whether they are of the newest step.
 
@@ -134,7 +135,7 @@ def source_of(
     runs, when that is ahead. Numbers that may not be of the newest step are amber, as are those recorded in a cache
     mode that was left since, unless they were measured after that (`is_of_cache_now`). A branch that is not the live
     one is named. The tool tip has the whole sentence, with the step that `fed` the sequence last, if the newest one did
-    not.
+    not. `parts` says which rows are dequantised, if others are exact.
     """
     asked = models.selection.now.step
     record = shown_record(models)
@@ -142,7 +143,11 @@ def source_of(
     status = models.status.now
     model = status.model if status is not None else None
     place = short_dtype(dtype)
-    whole = [provenance, f"{model.device} {place}" if model is not None and place else place]
+    named = f"partly {provenance}" if parts else provenance
+    whole = [
+        f"{named} ({parts})" if parts else named,
+        f"{model.device} {place}" if model is not None and place else place,
+    ]
     if step is None:
         whole.append("of an undone step")
     elif fed is not None and fed != step:
@@ -159,7 +164,7 @@ def source_of(
     if is_before_change and is_of_cache_now:
         whole.append("after the change of the cache mode")
     is_moving = asked is None and status is not None and status.running and not late
-    words, step_words = [provenance], "undone step" if step is None else f"step {thousands(step)}"
+    words, step_words = [named], "undone step" if step is None else f"step {thousands(step)}"
     brief = ""
     loss = ""
     if provenance != "recorded" and (models.status.loss or (status is not None and model is None)):
@@ -203,15 +208,17 @@ def picture_source(
     wanted: str = "",
     *,
     is_whole: bool = True,
+    parts: str = "",
 ) -> Provenance:
-    """`source_of` for a picture of a sequence with `num_tokens` tokens; see `lateness` for the other parameters."""
+    """`source_of` for a picture of a sequence with `num_tokens` tokens; see `lateness` and `source_of` for the other
+    parameters."""
     late, record = lateness(models, seq_id, num_tokens, shown, wanted), shown_record(models)
     # a sequence that the newest step did not feed is nevertheless up to date
     step = step_of(models, seq_id, num_tokens) if late or record is None else record.step
     step = suspended_step(models, seq_id, num_tokens) if step is None else step
     fed = models.timeline.fed(seq_id, step) if not late and step is not None else None
     fed_step = fed.step if fed is not None else None
-    found = source_of(models, provenance, dtype, step, late, is_whole=is_whole, fed=fed_step)
+    found = source_of(models, provenance, dtype, step, late, is_whole=is_whole, fed=fed_step, parts=parts)
     if not (edited := since_words(models)):
         return found
     return replace(

@@ -12,7 +12,7 @@ from engine.look.magnitudes import SessionMagnitudes
 from engine.look.reductions import fill_cells, ms_since, per_cell
 from engine.look.rows_at import RowsAt, chosen
 from engine.look.states import state_pictures
-from engine.look.wall import BothMagnitudes, WallCells, WallGrid, has_no_size, wall_slice
+from engine.look.wall import BothMagnitudes, WallCells, WallGrid, has_no_size, provenance_of_wall, wall_slice
 from engine.wire.arrays import read_only_floats
 from engine.wire.requests import WallRequest
 from engine.wire.slices import WallSlice
@@ -55,7 +55,6 @@ class DrawnWall:
         return replace(
             piece,
             request=request,
-            provenance=past.provenance,
             low=read_only_floats(cells.low),
             high=read_only_floats(cells.high),
             num_tokens=request.num_tokens,
@@ -63,6 +62,7 @@ class DrawnWall:
             magnitudes=magnitudes[0],
             other_magnitudes=magnitudes[1],
             states=state_pictures(past, geometry),
+            **provenance_of_wall(past, request, piece.layers),
         )
 
 

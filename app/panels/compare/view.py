@@ -14,6 +14,7 @@ from app.draw.token_range import TokenRange
 from app.kit.boxes import column, row
 from app.kit.buttons import LinkButton, ProgressButton, push_button
 from app.kit.changes import connect_all, on_change
+from app.kit.exactness import source_words
 from app.kit.fields import SmallBox
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.provenance import Provenance, lateness, step_of, tensor_name, token_name
@@ -305,7 +306,7 @@ class CompareView(View[CompareShown]):
         late = lateness(self._models, seq_id, count or 0, shown, wanted, is_last=is_last)
         step = step_of(self._models, seq_id, count or 0)
         sources = " · ".join(
-            f"{name}: {getattr(piece, 'provenance', '')}, {short_dtype(side.dtype)}"
+            f"{name}: {source_words(self._models, piece)}, {short_dtype(side.dtype)}"
             for name, piece, side in (("A", pictures.a, state.compared.a), ("B", pictures.b, state.compared.b))
         )
         where = late or ("an undone step" if step is None else f"step {step}")

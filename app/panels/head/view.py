@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QMenu, QToolButton
 from app.draw.colormap import signed_index
 from app.draw.format import brief, thousands
 from app.kit.edit_marks import head_boxes, is_of, words_at
+from app.kit.exactness import parts_words, run_words
 from app.kit.heatmap_marks import Box, CellNumbers, Marks
 from app.kit.labels import plain_tip, steady
 from app.kit.map_view import MapView
@@ -232,7 +233,7 @@ class HeadView(MapView[Shown]):
             shown, wanted = f"{shown}[{request.layer}, {request.kv_head}]", f"{wanted}[{layer}, {kv_head}]"
         return picture_source(
             self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted,
-            is_whole=self._map.is_loaded,
+            is_whole=self._map.is_loaded, parts=parts_words(self._models, piece),
         )  # fmt: skip
 
     def _draw(self, state: Shown) -> None:
@@ -306,6 +307,8 @@ class HeadView(MapView[Shown]):
         if piece is not None and cell is not None:
             text = f"{draw.readout(piece, cell)}   {self._token_name(cell.first_position)}{self._fate(piece, cell)}"
             place = piece.request
+            if parts_words(self._models, piece):
+                text += f"   {run_words(piece.exact_from, cell.first_position, cell.last_position + 1)}"
             if edited := words_at(
                 self._models, cell.first_position, place.layer, place.kv_head, place.tensor, cell.channel, place.seq_id
             ):

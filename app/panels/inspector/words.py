@@ -11,6 +11,7 @@ from app.draw import spark as spark_draw
 from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, decimal, milliseconds, percent, thousands
 from app.kit.edit_marks import words_at
+from app.kit.exactness import DEQUANTISED, EXACT
 from app.kit.facts import Fact
 from app.kit.pictures import signed_colors
 from app.kit.provenance import STORED_NOW, drop_of, holders_of, score_words, shown_record
@@ -175,7 +176,15 @@ def _values(models: Models, row: RowSlice | None) -> list[Fact]:
     for name, rows in (("K", row.keys[index]), ("V", row.values[index])):
         if now.kv_head < len(rows):
             facts.append(_row_fact(f"{name}[{now.layer}, {now.kv_head}, {row.request.position}]", rows[now.kv_head]))
-    return facts + _changed(row, index, now.kv_head)
+    return [*facts, *_read_as(row, index), *_changed(row, index, now.kv_head)]
+
+
+def _read_as(row: RowSlice, index: int) -> list[Fact]:
+    """Whether attention reads the row from quantised codes, in a cache that has some."""
+    if not (row.coded_keys or row.coded_values):
+        return []
+    keys, values = (DEQUANTISED if coded and coded[index] else EXACT for coded in (row.coded_keys, row.coded_values))
+    return [Fact("read as", keys if keys == values else f"K {keys} · V {values}")]
 
 
 def _changed(row: RowSlice, index: int, kv_head: int) -> list[Fact]:

@@ -13,6 +13,7 @@ from app.draw.resample import whole_steps
 from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown, words_at
+from app.kit.exactness import layer_rows_words, parts_words
 from app.kit.labels import plain_tip, steady
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
 from app.kit.provenance import (
@@ -160,9 +161,10 @@ class WallView(View[Shown]):
             piece = self.state.piece if self.state is not None else None
             edited = self._edited_words(tile, position)
             more = sizes.magnitude_words(piece, tile.layer) if piece is not None and tile is not None else ""
+            rows = layer_rows_words(piece, tile.layer) if piece is not None and tile is not None else ""
             found = None if tile is None else self._models.bookmarks.on_heads(self._shown_seq_id)
             notes = () if tile is None or found is None else tip_lines(found.get((tile.layer, tile.kv_head)))
-            self._canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, edited, *notes) if line)))
+            self._canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, rows, edited, *notes) if line)))
             self.set_detail(self._words(piece))
 
     def _edited_words(self, tile: Thumbnail | None, position: int | None) -> str:
@@ -247,8 +249,11 @@ class WallView(View[Shown]):
 
     def describe(self, state: Shown) -> None:
         if (piece := state.piece) is not None:
-            words = ((layer_label(self._models, layer), sizes.magnitude_words(piece, layer)) for layer in piece.layers)
-            layers = (f"{name}: {found}" for name, found in words)
+            words = (
+                (layer_label(self._models, layer), sizes.magnitude_words(piece, layer), layer_rows_words(piece, layer))
+                for layer in piece.layers
+            )
+            layers = (f"{name}: {found}" + f" · {rows}" * bool(rows) for name, found, rows in words)
             self._canvas.setAccessibleDescription("\n".join(layers))
 
     def _name_largest(self, piece: WallSlice | None) -> None:
@@ -295,8 +300,9 @@ class WallView(View[Shown]):
         request, now = piece.request, self._models.selection.now
         shown, wanted = tensor_name(request.tensor, change=request.change), tensor_name(now.tensor, change=now.change)
         return picture_source(
-            self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted
-        )
+            self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted,
+            parts=parts_words(self._models, piece),
+        )  # fmt: skip
 
     def _rows(self, piece: WallSlice | None) -> tuple[WallRow, ...]:
         return wall_rows(self._models, piece)

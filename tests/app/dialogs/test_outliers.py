@@ -69,3 +69,20 @@ def test_each_line_leads_to_its_place_in_every_panel(running: Shell, qtbot: QtBo
     assert (lines(dialog), dialog.source_text) == ([], "The list appears with the first step.")
     dialog.reject()
     assert not models.viewport.now.wants_outliers
+
+
+def test_exact_numbers_beside_dequantised_ones_are_marked(running: Shell) -> None:
+    models, window = running.models, running.window
+    window.actions_["view.outliers"].trigger()
+    turn(running)
+    (dialog,) = window.findChildren(OutliersDialog)
+    piece = samples.outliers_slice(OutliersRequest(0, 24, 20))
+    coded = tuple(replace(one, is_coded=True) for one in piece.keys)
+    models.slices.put(replace(piece, provenance="dequantised", keys=coded))
+    QApplication.processEvents()
+    keys, values, _ = lines(dialog)
+    assert [line[0].endswith(" · exact") for line in (*keys, *values)] == [False] * len(keys) + [True] * len(values)
+    assert dialog.source_text.startswith("dequantised · exact where it says so")
+    models.slices.put(replace(piece, provenance="dequantised", keys=coded, values=()))
+    QApplication.processEvents()
+    assert not any(line[0].endswith("exact") for line in lines(dialog)[0])

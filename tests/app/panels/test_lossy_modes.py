@@ -214,3 +214,28 @@ def test_a_mode_can_be_made_so_small_that_it_is_felt() -> None:
             assert smaller.retention.num_kept(60) < 60 or (smaller.residual or 0) < 60
     with pytest.raises(InputError):
         tuned(cache_preset("h2o").spec, budget=None, ratio=None)
+
+
+def test_exact_rows_beside_quantised_ones_are_called_exact(drive: Callable[..., Driver]) -> None:
+    """KIVI keeps the latest rows as they were written."""
+    driver = drive(tuned(cache_preset("kivi-2").spec, group=16, residual=16))
+    models, window = driver.models, driver.window
+    driver.send(TEXT)
+    driver.steps(2)
+    count = models.timeline.num_tokens(0)
+    exact_from = count // 16 * 16
+    assert 0 < exact_from < count - 1
+    for layer, (position, words) in enumerate(((exact_from - 1, "dequantised"), (exact_from, "exact"))):
+        models.selection.update(layer=layer, kv_head=0, position=position, channel=3)
+        driver.wait_until_idle()
+        for panel in (window.wall, window.head):
+            assert panel.provenance_text.startswith("partly dequantised")
+            assert panel._provenance.kind == "dequantised"
+        window.head._map._hover_at(QPointF(position + 0.5, 3.5))
+        assert window.head._readout.text().split("   ")[2] == words
+        facts = window.inspector._facts.text()
+        assert ("read as\tK dequantised · V exact" in facts) == (words == "dequantised")
+    assert f"exact from token {exact_from} on" in window.wall._provenance.whole
+    window.wall.choose("V")
+    driver.wait_until_idle()
+    assert f"exact from token {count - 16} on" in window.wall._provenance.whole

@@ -84,7 +84,12 @@ def _of_sequence(session: Session, live: LiveSequence) -> Iterator[tuple[str, st
     )
     count = cache.num_tokens
     lengths = range(max(0, count - 6), count + 1)
-    exact_from = [[layer.exact_from(n, part) for n in lengths] for layer in cache.layers for part in get_args(Part)]
+    exact_from = {
+        f"{part} {index}": found
+        for index, layer in enumerate(cache.layers)
+        for part in get_args(Part)
+        if any(found := [layer.exact_from(n, part) for n in lengths])
+    }
     yield (
         "cache",
         (
