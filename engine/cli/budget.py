@@ -31,6 +31,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--table", action="store_true", help="the memory table of the KV cache tutorial")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(func=run_budget)
+    parser.set_defaults(without_options=vars(parser.parse_args([])))
 
 
 def run_budget(args: argparse.Namespace) -> int:
@@ -97,6 +98,11 @@ def _budget_as_dict(budget: Budget, cache: str) -> dict[str, Any]:
 
 
 def _table_found(args: argparse.Namespace) -> dict[str, Any]:
+    """The tutorial's table; raises `InputError` if options are given that it does not depend on."""
+    given = [name for name, value in args.without_options.items() if getattr(args, name) != value]
+    if others := sorted(set(given) - {"table", "json"}):
+        option = f"--{others[0].replace('_', '-')}"
+        raise InputError(f"The tutorial's table is of its own models and takes no {option}: leave one of the two out.")
     return {
         "dtype": "float16",
         "table": [

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from engine.errors import InputError
 from engine.spec.numbers import parse_numbers
 from engine.wire.exporting import Export, ExportKind
 
@@ -28,6 +29,10 @@ def export_of(args: argparse.Namespace) -> Export | None:
     """The export command, without records; None if nothing is exported. Bad options raise `InputError` here, before the
     run."""
     if args.export is None:
+        plain = {"as": "snapshot", "form": "stored", "layers": "all", "heads": "all", "script": False}
+        given = [f"--export-{name}" for name, value in plain.items() if getattr(args, f"export_{name}") != value]
+        for option in given + ["--notes"] * bool(args.notes):
+            raise InputError(f"{option} says how to export, and nothing is exported: give --export with a file.")
         return None
     return Export(
         args.export,

@@ -22,6 +22,7 @@ SHAPE_PREFIX = "shape:"
 ADAPTER_MARK = "+adapter:"  # separates the source of a model from the folder of its LoRA adapter
 RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 AUTO_DEVICE = "auto"
+MAX_THREADS = 1024
 SPLIT = "split"  # layers distributed over all GPUs
 INT4_GROUP = 32  # neighbouring weights of a row that share a scale and an offset
 
@@ -85,6 +86,10 @@ class ModelSpec(Struct, frozen=True):
             raise InputError(f"Unknown weights '{self.weights}': choose one of {', '.join(WEIGHTS)}.")
         if self.num_threads is not None and self.num_threads < 1:
             raise InputError(f"{self.num_threads} threads cannot compute: give 1 or more.")
+        if self.num_threads is not None and self.num_threads > MAX_THREADS:
+            raise InputError(
+                f"{self.num_threads:,} threads are more than can be started: give at most {MAX_THREADS:,}."
+            )
         check_runner(self.runner)
         check_paged_attention(self.paged_attention)
 

@@ -197,3 +197,16 @@ def test_a_process_of_its_own_whose_reader_has_seen_enough(source: str) -> None:
         process.wait(120)
     assert first["event"] == "step"
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("option", ["--export-layers=9-1", "--export-heads=99", "--export-script", "--notes=mine"])
+def test_how_to_export_is_refused_where_nothing_is_exported(twin: Twin, option: str) -> None:
+    said = twin.refused("run", "--model", "/nowhere", "--prompt", "a", option)
+    assert f"{option.split('=')[0]} says how to export, and nothing is exported" in said
+
+
+def test_more_threads_than_can_be_started_are_refused(twin: Twin) -> None:
+    """A hundred thousand ended the process with a fault."""
+    given = ("run", "--model", "/nowhere", "--prompt", "a", "--threads")
+    assert "give at most 1,024" in twin.refused(*given, 1025)
+    assert "/nowhere" in twin.refused(*given, 1024)

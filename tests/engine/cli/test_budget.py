@@ -72,3 +72,10 @@ def test_budget_refuses_in_one_line(
     llama: str, extra: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in refused(capsys, "budget", "--config", llama, *extra)
+
+
+@pytest.mark.parametrize(
+    "option", ["--context=-1", "--context=512", "--model=bundled", "--dtype=float32", "--page-size=4"]
+)
+def test_the_tutorials_table_takes_no_options(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"takes no {option.split('=')[0]}: leave one" in refused(capsys, "budget", "--table", option)
