@@ -1,5 +1,4 @@
-"""The entry point of `kvloupe` and `python -m app`: check display and libraries before importing Qt, then open the
-window."""
+"""The program from its command line to its window: display and libraries are checked before Qt is imported."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from app.start.arguments import Arguments
 
 
-def main(argv: list[str] | None = None) -> int:
+def run_program(argv: list[str] | None = None) -> int:
     """Run the program; returns the exit status for the shell."""
     # All objects that imports and start create live as long as the program, so collecting garbage among them is wasted
     # work: a twentieth of the start's time. The window collects by itself once it stands (`engine.garbage`).
@@ -67,7 +66,3 @@ def _doctor(arguments: Arguments) -> int:
     report, is_well = doctor(arguments.settings or settings_path())
     print(report)
     return 0 if is_well else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

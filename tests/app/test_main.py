@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-import app.__main__ as entry
+import app.entry as entry
 import app.main as program
 import app.start.beginning as beginning
 from app.control.pace import USUAL_PACE
@@ -259,25 +259,25 @@ def test_the_entry_looks_before_qt_is_touched(
     monkeypatch.setattr(entry, "_leave", lambda status: status + 100)
     monkeypatch.setattr(entry, "library_problem", lambda _: None)
     monkeypatch.setattr(entry, "has_display", lambda _: True)
-    assert entry.main(["--steps", "5"]) == 107
+    assert entry.run_program(["--steps", "5"]) == 107
     assert (ran[0].steps, ran[0].tour) == (5, None)
     monkeypatch.setattr(sys, "argv", ["kvloupe", "--steps", "6"])
-    assert entry.main() == 107
+    assert entry.run_program() == 107
     assert ran[1].steps == 6
     monkeypatch.setattr(entry, "has_display", lambda _: False)
-    assert entry.main([]) == 107
+    assert entry.run_program([]) == 107
     assert ran[2].tour == Path("kvloupe-tour")
     assert capsys.readouterr().out == (
         "There is no display here: running the tour offscreen into ./kvloupe-tour instead.\n"
     )
-    assert entry.main(["--tour", "mine"]) == 107
+    assert entry.run_program(["--tour", "mine"]) == 107
     assert (ran[3].tour, capsys.readouterr().out) == (Path("mine"), "")
     monkeypatch.setattr(entry, "library_problem", lambda _: "It is missing.")
-    assert entry.main([]) == 2
+    assert entry.run_program([]) == 2
     assert capsys.readouterr().err == "It is missing.\n"
     asked: list[Path] = []
     monkeypatch.setattr(entry, "doctor", lambda path: (asked.append(path), ("All is well", path.name == "a"))[1])
-    assert [entry.main(["--doctor", "--settings", str(tmp_path / name)]) for name in ("a", "b")] == [0, 1]
+    assert [entry.run_program(["--doctor", "--settings", str(tmp_path / name)]) for name in ("a", "b")] == [0, 1]
     assert [path.name for path in asked] == ["a", "b"]
     assert len(ran) == 4
 
@@ -295,7 +295,7 @@ def test_garbage_waits_for_the_window_and_is_then_its_own(
     monkeypatch.setattr(entry, "_leave", lambda status: status)
     monkeypatch.setattr(entry, "library_problem", lambda _: None)
     gc.enable()
-    assert entry.main([]) == 0
+    assert entry.run_program([]) == 0
     assert [*collects, gc.isenabled()] == [False, True]
 
     window, _ = begun(Settings())

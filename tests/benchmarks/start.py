@@ -65,7 +65,7 @@ OURS = (
     + """
 sys.argv = ["kvloupe", "--settings", sys.argv[1]]
 sys.path.insert(0, ".")
-import app.__main__ as entry
+import app.entry as entry
 
 looked = entry.library_problem
 def look(environment):
@@ -86,7 +86,7 @@ PAINTED = (
 def listen(program):
     program._has_started = True  # what follows the first paint does not; the engine is starting beside it
     program.shell.window.first_painted.connect(tell)
-entry.main()
+entry.run_program()
 """
 )
 
@@ -112,7 +112,7 @@ def listen(program):
         tell(stall=max(b - a for a, b in zip(beats, beats[1:])))
     shell.models.status.changed.connect(on_status)
     shell.models.timeline.appended.connect(on_record)
-entry.main()
+entry.run_program()
 """
 )
 

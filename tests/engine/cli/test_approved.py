@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.__main__ import command_line
+from engine.cli.command_line import command_line
 from tests.engine.cli.conftest import Twin
 from tests.engine.told import approve, told
 
