@@ -145,3 +145,10 @@ def test_a_file_says_it_as_the_cache_did(form: str, mode: str, tmp_path: Path) -
     assert (head(file, 0, start=start).provenance, head(file, last).provenance) == ("dequantised", "recorded")
     part = kept(session, tmp_path / "b.safetensors", form=form, layers=(last,))
     assert wall(OpenedSnapshot(part)).provenance == "recorded"
+
+
+def test_a_wall_made_from_the_last_one_tells_of_its_own_step() -> None:
+    session = session_of("int8")
+    assert wall(session).exact_from[0] == TOKENS
+    before = taken(session, WallRequest(0, TOKENS - 2, 0, "keys", False, 16, 8), WallSlice)
+    assert before.exact_from[0] == TOKENS - 2
