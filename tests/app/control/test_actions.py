@@ -32,11 +32,12 @@ def test_a_name_stands_once() -> None:
 
 def test_what_is_not_possible_is_grey_and_says_why(shell: Shell, engine: FakeEngine) -> None:
     actions: Actions = shell.window.actions_
-    assert not actions["prompt.send"].isEnabled()
-    assert actions.reason("prompt.send") == "no model is loaded yet"
+    assert not actions["prompt.add"].isEnabled()
+    assert actions.reason("prompt.add") == "no model is loaded yet"
+    assert actions["prompt.send"].isEnabled()  # it is sent when the model is there
     engine.loaded()
     turn(shell)
-    assert actions["prompt.send"].isEnabled()
+    assert actions["prompt.add"].isEnabled()
     assert not actions["run.step"].isEnabled()
     actions["prompt.send"].trigger()
     turn(shell)
@@ -100,7 +101,7 @@ def test_the_palette_finds_and_does(shell: Shell, engine: FakeEngine) -> None:
 
 def test_the_palette_shows_the_reason_of_a_grey_action(shell: Shell) -> None:
     palette = Palette(shell.window.actions_, shell.window)
-    palette._line.setText("send prompt")
+    palette._line.setText("add as another sequence")
     item = palette._rows.item(0)
     assert not item.isEnabled()
     palette._do(palette._list.currentIndex())  # does nothing, says nothing
@@ -131,8 +132,8 @@ def test_a_grey_action_is_never_done_from_the_palette(shell: Shell, engine: Fake
     done: list[Action] = []
     shell.actions.triggered.connect(done.append)
     palette = Palette(shell.actions, shell.window)
-    palette._line.setText("send prompt")
-    assert palette.matches()[0] == "prompt.send"
+    palette._line.setText("add as another sequence")
+    assert palette.matches()[0] == "prompt.add"
     palette._do(palette._list.currentIndex())
     assert not done
     palette._line.setText("theme light")
