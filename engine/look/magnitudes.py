@@ -135,10 +135,10 @@ class RowMagnitudes:
                 continue
             final, live = past.num_final(layer, tensor), self._live.get((tensor, layer))
             known = 0 if live is None else live.num_rows
+            if final:
+                num_final[layer] = final
             rows = past.newest(layer, min(known, final)) if final else past.rows(layer)
             if rows is None:
-                if final:
-                    num_final[layer] = final  # no other rows, and these are counted
                 continue
             numbers = chosen(rows, tensor)
             if not final:
@@ -146,7 +146,6 @@ class RowMagnitudes:
                     self._live.pop((tensor, layer), None)  # counted rows have left the sliding window
                 recounted.append((layer, rows, numbers, 0))
                 continue
-            num_final[layer] = final
             if known < final:
                 wanted.append((layer, rows, numbers[:, :, : final - known], 0))
             if rows.stop > final:
