@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from engine.errors import InputError
 from engine.files.text import read_json_object
+from engine.geometry.dimensions import CacheGeometry
 from engine.max.capacity import InsufficientMemoryError
 from engine.spec.model import BUNDLED, RESOURCES, SHAPE_PREFIX
 
@@ -56,6 +57,16 @@ def _config_path(model: str) -> Path:
 
         path = resolve_hub_name(model, False, lambda *_: None)
     return path / "config.json" if path.is_dir() else path
+
+
+def geometry_on_disk(model: str) -> CacheGeometry | None:
+    """The geometry of a model whose config.json is on this disk; None for any other, or if it cannot be read: loading
+    the model then tells why."""
+    is_here = model == BUNDLED or model.startswith(SHAPE_PREFIX) or Path(model).is_dir()
+    try:
+        return CacheGeometry.from_config(read_json_object(_config_path(model), "model config")) if is_here else None
+    except InputError:
+        return None
 
 
 def whole(option: str, text: str, limit: int = SIZE_LIMIT) -> int:

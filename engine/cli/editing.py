@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.cli.config_report import geometry_on_disk
+from engine.spec.edit import AddNoise, Drop, Mask, Overwrite, Pin, Scale, Zero
 from engine.spec.edit_text import EXAMPLE, FORMS, parse_edit
 
 if TYPE_CHECKING:
     from engine.session.session import Session
 
-LONGEST = 1 << 20  # stands for the number of tokens while it is unknown
+LONGEST = 1 << 40  # stands for the number of tokens while it is unknown
 
 
 def add_edit_argument(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +32,22 @@ class Editing:
     parsed."""
 
     def __init__(self, texts: list[str]) -> None:
-        for text in texts:
-            parse_edit(text, 0, LONGEST)
+        self._parsed = [parse_edit(text, 0, LONGEST) for text in texts]
         self._texts = texts
+
+    def check(self, model: str) -> None:
+        """Raise `InputError` for an edit that no sequence of the model can take, as far as the model's config.json and
+        the files that edits name can tell."""
+        geometry = geometry_on_disk(model) if self._parsed else None
+        for edit in self._parsed:
+            if isinstance(edit, Zero | Scale | AddNoise | Overwrite | Mask | Pin | Drop):
+                edit.check_parameters(LONGEST)
+            if geometry is not None:
+                edit.check_model(geometry)
+            if isinstance(edit, Overwrite) and edit.from_file is not None:
+                from engine.snapshot.read import SnapshotFile  # imported here, since few edits name a file
+
+                SnapshotFile(Path(edit.from_file)).close()
 
     def make(self, session: Session, generated: dict[int, list[int]]) -> list[dict[str, Any]]:
         """Make the edits if the prompt has been read; returns one line about each. The token chosen last is replaced in

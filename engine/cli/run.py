@@ -91,6 +91,7 @@ def run_command(args: argparse.Namespace) -> int:
     for target in (args.export, args.events, args.save_session):
         if target is not None:
             writable_target(target)  # an error is raised before the run
+    editing.check(args.model)
     if args.snapshot is None:
         room = (steps + 32) * len(args.user or "x") + sum(map(len, args.user or ()))
         session = new_session(load_model(args), spec, prompts, room if later else steps)

@@ -68,6 +68,10 @@ class Rows(Struct, frozen=True, array_like=True, gc=False):
                 f"this sequence has positions 0 … {num_tokens - 1}" if num_tokens else "this sequence has no rows yet"
             )
             raise InputError(f"There are no positions {self.start} … {self.stop - 1} to edit: {last}.")
+        self.check_model(geometry)
+
+    def check_model(self, geometry: CacheGeometry) -> None:
+        """Raise `InputError` if the model does not have these layers, heads or channels."""
         with_rows = {layer.index for layer in geometry.attention_layers}
         if not with_rows:
             raise InputError("This model keeps no K and V, so there are no rows to edit.")
@@ -101,6 +105,10 @@ class _Edit(Struct, frozen=True, array_like=True, tag=True, gc=False):
 
     def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
         """Raise `InputError` if the edit cannot be applied to a sequence of `num_tokens` tokens."""
+        self.check_model(geometry)
+
+    def check_model(self, geometry: CacheGeometry) -> None:
+        """Raise `InputError` if the edit can be applied to no sequence of this model."""
         raise NotImplementedError
 
 
@@ -115,6 +123,9 @@ class _RowsEdit(_Edit, frozen=True):
     def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
         self.check_parameters(num_tokens)
         self.rows.check(geometry, num_tokens)
+
+    def check_model(self, geometry: CacheGeometry) -> None:
+        self.rows.check_model(geometry)
 
     def check_parameters(self, num_tokens: int) -> None:
         """Raise `InputError` if the parameters other than `rows` are impossible."""
@@ -256,8 +267,11 @@ class ReplaceTokens(_Edit, frozen=True):
         what = f"{count} token{'s' if count != 1 else ''}" + (f" for {replaced}" if replaced != count else "")
         return f"replace {what} at position {self.position}, {REPLACEMENT_LABELS[self.how]}"
 
-    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+    def check_model(self, geometry: CacheGeometry) -> None:
         _check_tokens(self.token_ids, geometry)
+
+    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+        self.check_model(geometry)
         if not (0 <= self.position < num_tokens and self.position <= self.stop <= num_tokens):
             raise InputError(
                 f"There are no positions {self.position} … {self.stop - 1} to replace: this sequence has "
@@ -286,7 +300,7 @@ class BiasLogits(_Edit, frozen=True):
         words += [f"only {runs_of(self.only)}"] if self.only else []
         return f"bias logits: {', '.join(words)}" if words else "end the bias of logits"
 
-    def check(self, geometry: CacheGeometry, num_tokens: int) -> None:
+    def check_model(self, geometry: CacheGeometry) -> None:
         biased = [token_id for token_id, _ in self.biases]
         _check_tokens((*biased, *self.banned, *self.only), geometry)
         if len(set(biased)) != len(biased):

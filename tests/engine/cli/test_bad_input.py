@@ -210,3 +210,31 @@ def test_more_threads_than_can_be_started_are_refused(twin: Twin) -> None:
     given = ("run", "--model", "/nowhere", "--prompt", "a", "--threads")
     assert "give at most 1,024" in twin.refused(*given, 1025)
     assert "/nowhere" in twin.refused(*given, 1024)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        ("zero pos=1:3 layer=99", "There is no layer 99"),
+        ("zero pos=1:3 head=77", "There is no kv head 77"),
+        ("replace pos=1 tokens=99999999", "outside the vocabulary"),
+        ("bias add=99999999:1", "outside the vocabulary"),
+        ("noise ratio=-1 pos=1", "is none"),
+        ("mask pos=1:", "The newest token reads its own row"),
+        ("drop pos=1:3 part=keys", "as a whole"),
+        ("overwrite pos=1:3 file=/nowhere.safetensors", "/nowhere.safetensors"),
+    ],
+)
+def test_an_edit_that_no_sequence_can_take_is_refused_before_a_model_is_loaded(
+    twin: Twin, source: str, edit: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[object] = []
+    monkeypatch.setattr("engine.cli.run.load_model", loaded.append)
+    assert said in twin.refused("run", "--model", source, "--token-ids", IDS, "--steps", 2, "--edit", edit)
+    assert not loaded
+
+
+def test_an_edit_that_depends_on_the_sequence_is_judged_when_that_is_there(twin: Twin, source: str) -> None:
+    given = ("run", "--model", source, "--token-ids", IDS, "--steps", 2, "--edit")
+    assert twin.run(*given, "zero pos=-2:5")[0] == 0
+    assert "There are no positions 90 … 90" in twin.run(*given, "zero pos=90")[2]
