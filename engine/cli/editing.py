@@ -28,18 +28,13 @@ def add_edit_argument(parser: argparse.ArgumentParser) -> None:
 
 
 class Editing:
-    """The edits to be made after the prompt of the first sequence; raises `InputError` for one that cannot be
-    parsed."""
+    """The edits to be made after the prompt of the first sequence; raises `InputError` for one that cannot be parsed,
+    or that no sequence of the model can take, as far as its config.json and the files that edits name can tell."""
 
-    def __init__(self, texts: list[str]) -> None:
-        self._parsed = [parse_edit(text, 0, LONGEST) for text in texts]
+    def __init__(self, texts: list[str], model: str) -> None:
         self._texts = texts
-
-    def check(self, model: str) -> None:
-        """Raise `InputError` for an edit that no sequence of the model can take, as far as the model's config.json and
-        the files that edits name can tell."""
-        geometry = geometry_on_disk(model) if self._parsed else None
-        for edit in self._parsed:
+        geometry = geometry_on_disk(model) if texts else None
+        for edit in [parse_edit(text, 0, LONGEST) for text in texts]:
             if isinstance(edit, Zero | Scale | AddNoise | Overwrite | Mask | Pin | Drop):
                 edit.check_parameters(LONGEST)
             if geometry is not None:

@@ -78,7 +78,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def run_command(args: argparse.Namespace) -> int:
-    steps, conditions, editing = checked_steps(args), stop_conditions(args), Editing(args.edit)
+    steps, conditions, editing = checked_steps(args), stop_conditions(args), Editing(args.edit, args.model)
     capture = check_capture(args.capture)
     spec = spec_of(args.cache or "growing", args)
     sampling = with_sampling_options(SamplingParams(draws=NEWEST_DRAWS), args)
@@ -91,7 +91,6 @@ def run_command(args: argparse.Namespace) -> int:
     for target in (args.export, args.events, args.save_session):
         if target is not None:
             writable_target(target)  # an error is raised before the run
-    editing.check(args.model)
     if args.snapshot is None:
         room = (steps + 32) * len(args.user or "x") + sum(map(len, args.user or ()))
         session = new_session(load_model(args), spec, prompts, room if later else steps)
