@@ -24,6 +24,8 @@ import numpy as np
 import psutil
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from engine.cache.stored import Scattered
 from engine.client.thread import ThreadClient
 from engine.opened.file import OpenedSnapshot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,15 @@ def test_every_script_of_the_table_is_there_and_takes_its_arguments() -> None:
             if argument.startswith("--"):
                 assert f'"{argument}"' in text, f"{script.name} {argument}"
         assert "note_ratios" in text or ".row(" in text, script.name
+
+
+def test_scripts_that_are_run_by_their_path_find_the_repository_before_they_import_from_it() -> None:
+    for script in benchmarks.HERE.glob("*.py"):
+        text = script.read_text("utf-8")
+        if f"python tests/benchmarks/{script.name}" in text:
+            before, found, _ = text.partition("sys.path.insert(")
+            assert found, script.name
+            assert not re.search(r"^(from|import) (app|engine|tests)\b", before, re.MULTILINE), script.name
 
 
 def test_ratios_are_medians_of_pairs_with_their_spread() -> None:

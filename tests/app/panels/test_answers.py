@@ -1,4 +1,4 @@
-"""Answers to measurements: what an older question, another cache or another sequence gave is shown by no panel."""
+"""Answers to measurements: no panel shows the answer to an older question, of another cache or of another sequence."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_only_the_newest_question_is_answered(two: Shell, engine: FakeEngine) ->
         assert measurement(two, name).answer.request == second, name
 
 
-def test_an_answer_about_a_cache_that_is_gone_is_nobodys(two: Shell, engine: FakeEngine) -> None:
+def test_an_answer_about_a_replaced_cache_is_not_shown(two: Shell, engine: FakeEngine) -> None:
     for name in KINDS:
         asked = question(two, engine, name)
         engine.emit(CacheChanged(H2O, "computed anew", 1.0, samples.cache_bytes(23)))
@@ -90,7 +90,7 @@ def test_what_was_measured_on_one_sequence_is_shown_for_no_other(two: Shell, eng
         turn(two)
         return own, panel.grab_picture()
 
-    shown(3.0)  # what is wide enough for the widest number stays so
+    shown(3.0)  # widths that have grown for the widest number stay
     (small, none), (large, still_none) = shown(0.25), shown(2.0)
     assert small != large
     assert none == still_none

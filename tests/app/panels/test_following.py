@@ -1,4 +1,4 @@
-"""The selection moves, and every panel that shows it follows: one line a move, with all the panels it concerns."""
+"""Every panel follows the selection: one line for each change, with all panels that must look different."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PICTURES = ("wall", "head", "attention")
 OF_A_STEP = ("tokens", *PICTURES, "next_token", "timings", "bytes", "inspector")
 EVERYTHING = {*OF_A_STEP, "prompt"}
 
-# What is selected anew, and the panels that must look otherwise for it; the others must not.
+# Changes of the selection, and the panels that must look different; all others must stay the same.
 MOVES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "another step": ({"step": 9}, OF_A_STEP),
     "another token": ({"position": 6}, ("tokens", *PICTURES, "inspector")),

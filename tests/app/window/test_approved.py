@@ -62,7 +62,7 @@ DIALOGS = (
 
 
 def told(shell: Shell) -> list[str]:
-    """The bars around the panels, and every action: its text, key, whether it is possible or why not."""
+    """The bars around the panels, and every action: its text, its key, and whether it is enabled or why not."""
     window = shell.window
     parts: tuple[QWidget, ...] = (
         window.top, window.recovery, window.opened, window.banner, window.phases, window.timeline, window.status
@@ -77,7 +77,7 @@ def told(shell: Shell) -> list[str]:
 
 
 def moments(engine: FakeEngine) -> dict[str, tuple[Event, ...]]:
-    """What the engine says, one after the other."""
+    """The engine's messages of each moment, one after the other."""
     now = engine.status
     model = replace(
         samples.model_info("Other"), random_weights=True, note="a note", why_device="no GPU", device="cuda:0"
@@ -122,7 +122,7 @@ def test_bars_and_actions_in_every_state_are_as_approved(running: Shell, engine:
 
 
 def in_little_room(running: Shell, engine: FakeEngine) -> Iterator[str]:
-    """Long names in the smallest window, while each bar has something to say, and in one that is wide again."""
+    """Long names in the smallest window while every bar shows something, and in a window that is wide again."""
     window, now = running.window, engine.status
     model = replace(samples.model_info("A-model-of-a-long-name-" * 4), note="a note that says much " * 5)
     work = Work("Measuring what every layer of the model would lose", 3, 12, left_s=4.2)
@@ -142,7 +142,7 @@ def in_little_room(running: Shell, engine: FakeEngine) -> Iterator[str]:
 
 
 def test_the_window_is_made_as_approved(running: Shell) -> None:
-    """Every panel, bar and menu: cursors, focus, alignment, who gives way; and how Tab walks the whole window."""
+    """Every panel, bar and menu: cursors, focus, alignment, size policies, and the tab order of the whole window."""
     window = running.window
     window.need_all()
     parts: dict[str, QWidget] = {
@@ -186,7 +186,7 @@ DEVICES = DevicesFound(
 
 
 def forecast(wanted: ModelSpec, number: int) -> LoadForecast:
-    """What does not fit, fits later, cannot be, and fits, one after the other."""
+    """Forecasts one after the other: it does not fit, it fits later, it is impossible, it fits."""
     bits = (5 * GIB, GIB, 700)
     return (
         LoadForecast(wanted, "cuda:0", "float16", *bits, 2 * GIB, GIB, "it is there", ("a note", "another")),
@@ -197,7 +197,7 @@ def forecast(wanted: ModelSpec, number: int) -> LoadForecast:
 
 
 def turned_up(dialog: QDialog, answer: Callable[[], None]) -> Iterator[str]:
-    """Every field of a dialog, one after the other, has another value; the lines that came of it."""
+    """Change every field of a dialog in turn; return the lines that differ afterwards."""
     seen = shown(dialog)
     for field in dialog.findChildren(QWidget):
         if not (field.isVisible() and field.isEnabled()):
@@ -227,12 +227,12 @@ def turned_up(dialog: QDialog, answer: Callable[[], None]) -> Iterator[str]:
 
 
 def is_portable(line: str) -> bool:
-    """Whether it names no folder of this computer."""
+    """Whether a text names no folder of this computer."""
     return "/tmp" not in line and str(Path.home()) not in line
 
 
 def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
-    """Each as it opens, after another choice in each of its fields, and what it then sends."""
+    """Each dialog as it opens, after a change of each of its fields, and the commands that it then sends."""
     running.models.selection.update(layer=3, kv_head=1, position=9)
     lines: list[str] = []
     told_of: list[int] = []

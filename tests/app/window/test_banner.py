@@ -63,7 +63,7 @@ def test_a_banner_moves_nothing(running: Shell, engine: FakeEngine) -> None:
 def test_a_dead_engine_is_told_above_the_panels_and_covers_none_of_them(
     running: Shell, engine: FakeEngine, layout: str
 ) -> None:
-    """It may stay dead for long, and what it left on the screen is what a person looks at."""
+    """The engine may stay dead for long, and its last pictures are what a person looks at meanwhile."""
     running.window.arrange(layout)
     docks, banner = running.window.docks, running.window.banner
     before = {name: dock.geometry() for name, dock in docks.docks.items() if dock.isVisible()}

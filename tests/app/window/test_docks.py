@@ -1,4 +1,4 @@
-"""The grid of panels: layouts, gaps, and what is remembered of them."""
+"""The grid of panels: layouts, gaps, and which arrangement is saved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.app.fake_engine import FakeEngine
 from tests.app.shown import approve
 
 
-def test_a_layout_that_is_no_more_is_the_usual_one(shell: Shell) -> None:
+def test_an_unknown_layout_is_replaced_by_the_usual_one(shell: Shell) -> None:
     shell.window.arrange("learn")
     shell.window.arrange("play")
     assert shell.window.docks.layout_name == "inspect"
@@ -66,7 +66,7 @@ def test_in_a_small_window_panels_stand_behind_tabs(
         assert are_tabbed() == is_small
 
 
-def test_truth_opens_on_why_rows_went_where_the_cache_drops_rows(shell: Shell, engine: FakeEngine) -> None:
+def test_the_truth_layout_shows_evictions_first_where_the_cache_drops_rows(shell: Shell, engine: FakeEngine) -> None:
     def in_front() -> list[str]:
         docks = shell.window.docks.docks  # one behind a tab waits outside
         return [name for name in ("sweep", "evicted") if docks[name].geometry().right() >= 0]
@@ -174,7 +174,7 @@ def test_a_tall_prompt_takes_room_of_the_tokens_and_gives_it_back(shell: Shell) 
     for wanted, height in ((usual + 60, usual + 60), (usual - 60, usual + 60), (2 * both, both - LEAST_TOKENS)):
         shell.window.prompt.room_wanted.emit(wanted)
         QApplication.processEvents()
-        assert prompt.height() == height, "it never becomes smaller by asking"
+        assert prompt.height() == height, "a request never makes it smaller"
         assert prompt.height() + tokens.height() == both
     shell.window.prompt.room_wanted.emit(0)
     QApplication.processEvents()
@@ -189,7 +189,7 @@ def test_a_tall_prompt_takes_room_of_the_tokens_and_gives_it_back(shell: Shell) 
     shell.window.prompt.room_wanted.emit(usual + 40)
     shell.window.prompt.room_wanted.emit(0)
     QApplication.processEvents()
-    assert prompt.height() == usual + 40, "what a person has arranged stays"
+    assert prompt.height() == usual + 40, "an arrangement by hand is kept"
 
 
 def test_panels_stand_where_it_was_approved(shell: Shell) -> None:

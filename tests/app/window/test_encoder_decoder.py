@@ -1,4 +1,4 @@
-"""An encoder-decoder in the window: the source and the decoder's tokens apart, self-attention and cross-attention as
+"""An encoder-decoder in the window: source and decoder tokens are shown apart, self-attention and cross-attention as
 groups of layers."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert wall._canvas.layout_now is not None
     assert len({label.x for label in wall._canvas.layout_now.labels}) == 2, "two blocks, and a note does not fit in one"
     assert any("cross-attention" in line and "…" in line for line in painted(wall._canvas))
-    assert not wall._canvas._marks.alarms, "where no row is there is nothing to be alarmed at"
+    assert not wall._canvas._marks.alarms, "absent rows are no warning"
 
     inspector = panels["inspector"]
     assert isinstance(inspector, InspectorView)
@@ -100,7 +100,7 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert row.state is not None
     assert row.state.words.startswith("cross layer 1 · where 10")
     for panel in (head, row):
-        assert panel._map._whole == (0, SOURCE), "the decoder's tokens have no rows here, and none are on the way"
+        assert panel._map._whole == (0, SOURCE), "the decoder's tokens have no rows in this layer"
         assert panel._map.is_loaded
 
     latest, first = models.timeline.latest, models.timeline.records[0]

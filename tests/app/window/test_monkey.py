@@ -1,4 +1,4 @@
-"""Random clicks and keys break nothing, and what is painted piece by piece is what a whole paint shows."""
+"""Random clicks and keys break nothing, and partial repaints give the same picture as a whole repaint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODAL = {"quit", "view.full"}
 
 
 def check_invariants(shell: Shell) -> None:
-    """What holds whatever was done: the selection is of this history, and an action is possible where its needs are."""
+    """Invariants: the selection is of this history, and an action is enabled exactly where its conditions hold."""
     models, actions = shell.models, shell.actions
     now, timeline = models.selection.now, models.timeline
     assert now.step is None or now.step in timeline.nodes
@@ -38,7 +38,9 @@ def check_invariants(shell: Shell) -> None:
             assert actions.reason(action.name) == why_not
     if timeline.latest is None:
         return
-    counted = now.step if now.step is not None else timeline.tip  # an edit behind the newest step has its own number
+    counted = (
+        now.step if now.step is not None else timeline.tip
+    )  # an edit after the newest step has a number of its own
     assert f"step {counted} " in shell.window.top._counter.accessibleName()
     assert shell.window.timeline.accessibleDescription().split(",")[0] == f"step {counted}"
     assert len(shell.window.tokens.strip.chips.tokens) == timeline.num_tokens(now.seq_id, now.step)
@@ -74,10 +76,10 @@ def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine, monkeypatch
     running.window.grab()
 
 
-def test_what_is_painted_piece_by_piece_is_what_a_whole_paint_shows(
+def test_partial_repaints_give_the_same_picture_as_a_whole_repaint(
     shell: Shell, engine: FakeEngine, qapp: QApplication
 ) -> None:
-    """Panels paint only what changed, strips scroll: nothing old may stay behind on the screen."""
+    """Panels repaint only what changed, and strips scroll: no old pixels may stay on the screen."""
     window, models = shell.window, shell.models
     window.resize(1600, 1000)
     engine.loaded()

@@ -1,4 +1,4 @@
-"""A snapshot that is looked at in the window: the strip that says so, what is greyed, how files get here and away."""
+"""A snapshot opened in the window: the strip that names it, disabled actions, opening and closing files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_needs_a_forward_is_greyed_with_the_reason(running: Shell, engine: 
     assert actions["run.step"].isEnabled()
 
 
-def test_a_file_that_nothing_goes_on_from_says_why(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_continued_says_why(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
     opened(running, engine, tmp_path / "a.safetensors", why_not="not all layers were written", num_steps=0)
     strip = running.window.opened
     assert strip.words.text().endswith(
@@ -136,7 +136,7 @@ def test_the_bundled_model_is_known_by_its_name(shell: Shell, engine: FakeEngine
     assert engine.of(Continue) == [Continue(ModelSpec())]
 
 
-def test_a_foreign_cache_is_not_called_growing(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+def test_a_cache_of_another_program_is_not_called_growing(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
     top = running.window.top.cache
     assert "lossless" in top.accessibleName()
     opened(running, engine, tmp_path / "a.safetensors", foreign_cache="DynamicCache")
@@ -151,7 +151,9 @@ def test_a_foreign_cache_is_not_called_growing(running: Shell, engine: FakeEngin
     assert "lossless" in top.accessibleName()
 
 
-def test_what_a_file_does_not_say_is_said_of_the_file(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+def test_facts_that_a_file_lacks_are_called_missing_in_the_file(
+    running: Shell, engine: FakeEngine, tmp_path: Path
+) -> None:
     opened(running, engine, tmp_path / "a.safetensors")
     record = running.models.timeline.latest
     assert record is not None
@@ -195,7 +197,7 @@ def test_what_was_opened_is_remembered_and_offered(shell: Shell, engine: FakeEng
     ]
 
 
-def test_after_the_engines_death_the_file_is_opened_and_no_step_done(
+def test_after_the_engines_death_the_file_is_opened_again_without_any_step(
     running: Shell, engine: FakeEngine, tmp_path: Path
 ) -> None:
     opened(running, engine, tmp_path / "a.safetensors")
@@ -207,7 +209,7 @@ def test_after_the_engines_death_the_file_is_opened_and_no_step_done(
     assert running.models.status.notice == "The engine begins again: the file is opened once more"
 
 
-def test_an_opened_session_tells_no_numbers_that_nobody_measured(
+def test_an_opened_session_shows_no_numbers_that_were_not_measured(
     running: Shell, engine: FakeEngine, tmp_path: Path
 ) -> None:
     window, models = running.window, running.models
@@ -232,8 +234,8 @@ def test_an_opened_session_tells_no_numbers_that_nobody_measured(
     assert rates(models.timeline, models.slices, 0).first_token_ms is None
 
 
-def test_what_was_looked_at_is_looked_at_again(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
-    """What is written into a snapshot of the window is where another window begins."""
+def test_the_selection_saved_in_a_snapshot_is_restored(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
+    """A window that opens the snapshot begins with the selection of the window that wrote it."""
     models = running.models
     models.selection.update(layer=1, kv_head=1, position=2, tensor="values", change=True)
     running.window.arrange("truth")

@@ -1,4 +1,4 @@
-"""How actions are ranked by what is typed."""
+"""The palette of actions: ranking by what is typed, keys and clicks, and how it opens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.app.shown import approve, painted
         ("run", 1),  # that of its menu as well
         ("tep", 2),
         ("p b", 2),
-        ("sbk", 3 + 4 + 2),  # letters in order: as many more as are passed over
+        ("sbk", 3 + 4 + 2),  # letters in order: each letter that is skipped counts
         ("sb ck", 3 + 5 + 4 + 1),
         ("rb", None),  # not from the menu's title into the name
         ("bb", None),  # there is one, and each letter counts once
@@ -39,7 +39,7 @@ def test_a_prefix_goes_before_a_word_before_a_part_before_letters(query: str, ex
 
 
 class Typed:
-    """What begins with = can be typed, and what ends with ! not now."""
+    """Offers texts that begin with `=`; those that end with `!` are offered as disabled."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -83,7 +83,7 @@ def test_the_list_is_walked_and_done_by_keys_and_by_a_click(shell: Shell, qtbot:
     assert done == ["theme.light", "theme.dark"]
 
 
-def test_what_is_typed_in_whole_stands_first_and_is_made(shell: Shell, qtbot: QtBot) -> None:
+def test_a_typed_command_stands_first_and_is_carried_out(shell: Shell, qtbot: QtBot) -> None:
     typed = Typed()
     palette = Palette(shell.actions, shell.window, typed)
     palette.open_over(shell.window)
@@ -115,7 +115,7 @@ def test_a_panel_is_found_by_its_name_and_shown_wherever_it_is(shell: Shell, qtb
         assert not shown[0].visibleRegion().isEmpty(), typed
 
 
-def test_that_nothing_is_found_is_said_and_enter_does_nothing(shell: Shell, qtbot: QtBot) -> None:
+def test_with_no_match_the_palette_says_so_and_enter_does_nothing(shell: Shell, qtbot: QtBot) -> None:
     palette = Palette(shell.actions, shell.window)
     palette.open_over(shell.window)
     palette._line.setText("qqqq")

@@ -1,4 +1,4 @@
-"""A step in phases in the window, on the real engine: the strip, the pictures that follow, and what ends it."""
+"""A step in phases in the window, on the real engine: the strip, the pictures of each phase, and how the step ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def growing(qapp: QApplication) -> Iterator[Driver]:
 
 
 def on(desk: Driver, count: int = 1) -> None:
-    """So many phases on, with their pictures."""
+    """Go on by so many phases and wait for their pictures."""
     for _ in range(count):
         before = desk.models.phases.now
         passed = 0 if before is None or before.is_written else len(before.passed)
@@ -105,7 +105,7 @@ def assert_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QApplica
     other.close()
 
 
-def test_what_gives_a_step_up_is_told_before_that_it_did(growing: Driver) -> None:
+def test_the_notice_of_an_action_ends_with_the_step_that_it_gave_up(growing: Driver) -> None:
     models = growing.models
     on(growing, 2)
     growing.intents.on_forked(0)
@@ -142,7 +142,7 @@ def test_step_finishes_it(growing: Driver) -> None:
     assert growing.models.slices.wall.absent is None
 
 
-def test_every_picture_says_that_it_is_of_a_step_that_is_not_done(growing: Driver) -> None:
+def test_every_picture_says_that_its_step_is_unfinished(growing: Driver) -> None:
     on(growing, 3)
     for panel in (growing.window.wall, growing.window.head):
         assert panel.provenance(panel.state).words == "step 3 so far"
@@ -151,7 +151,7 @@ def test_every_picture_says_that_it_is_of_a_step_that_is_not_done(growing: Drive
     assert growing.window.top._counter.state.words == "between phases"
 
 
-def test_a_click_on_a_passed_phase_tells_what_it_knew(growing: Driver) -> None:
+def test_a_click_on_an_earlier_phase_shows_its_facts(growing: Driver) -> None:
     on(growing, 4)
     strip = growing.window.phases
     latest, track = strip._words.text(), strip.track
@@ -161,7 +161,7 @@ def test_a_click_on_a_passed_phase_tells_what_it_knew(growing: Driver) -> None:
     QTest.mouseClick(track, Qt.MouseButton.LeftButton, pos=QPointF(cells[0].center()).toPoint())
     assert "is fed at position" in strip._words.text()
     QTest.mouseClick(track, Qt.MouseButton.LeftButton, pos=QPointF(cells[-1].center()).toPoint())
-    assert "is fed at position" in strip._words.text(), "what was not reached has nothing to tell"
+    assert "is fed at position" in strip._words.text(), "a phase that was not reached shows nothing"
     on(growing)
     assert strip.state is not None
     assert strip.state.place == 4, "and the next one is shown when it comes"
@@ -201,7 +201,7 @@ def test_the_first_prompt_is_sent_in_phases(fresh: Driver) -> None:
         assert action.isEnabled()
         action.trigger()
         fresh.wait_until_idle(lambda place=place: models.phases.now is not None and models.phases.now.place == place)
-        fresh.wait_until_idle(action.isEnabled)  # the status comes behind the phase
+        fresh.wait_until_idle(action.isEnabled)  # the status arrives after the phase
         assert fresh.window.phases.isVisible()
         assert len(models.timeline) == 0
         assert fresh.window.top._counter.state.words == "between phases"

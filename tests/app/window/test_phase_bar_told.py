@@ -1,4 +1,4 @@
-"""What the line of a step in phases shows and says at each of them, as approved (`approved/phases.txt`)."""
+"""The strip of a step in phases: its picture and words at each phase, as approved (`approved/phases.txt`)."""
 
 from __future__ import annotations
 

@@ -25,6 +25,6 @@ from engine.wire.phases import ScheduledSequence
         ),
     ],
 )
-def test_who_is_fed_what(part: ScheduledSequence, words: str) -> None:
-    """What was found in pages is news while the prompt is read, and none with every token after it."""
+def test_the_words_name_each_sequence_and_the_tokens_that_it_is_fed(part: ScheduledSequence, words: str) -> None:
+    """Tokens served from cached pages are named while the prompt is read, and not with every token after it."""
     assert scheduled_words(part).endswith(words)

@@ -1,4 +1,4 @@
-"""The menus of places: what stands at their head, what they offer, and where they open."""
+"""Context menus of places in panels: their title, their entries, and where they open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.app.fake_engine import FakeEngine
 
 
 def opened(name: str) -> list[str]:
-    """The entries of the menu that is open, which is closed then."""
+    """The entries of the open menu; closes it."""
     QApplication.processEvents()
     (menu,) = [w for w in QApplication.topLevelWidgets() if isinstance(w, QMenu) and w.isVisible()]
     assert menu.objectName() == name
@@ -61,7 +61,8 @@ def groups_of(menu: PlaceMenu) -> list[list[str]]:
 
 
 def test_what_would_be_refused_of_the_selected_rows_is_not_offered(running: Shell) -> None:
-    """Channels of a row cannot be hidden, nor the newest row: both were said after the key was pressed."""
+    """Some channels of a row cannot be hidden alone, nor can the newest row: those actions are disabled with the
+    reason."""
     actions, selection = running.actions, running.models.selection
     selection.update(position=4)
     assert actions.reason("edit.mask") == ""

@@ -1,4 +1,4 @@
-"""What is said of a session that is offered, and how much is in it."""
+"""The bar that offers a recovered session: its words and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be done where a context or a cache is full: the ways on that are offered."""
+"""Remedies that are offered where a context or a cache is full."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stopped(shell: Shell, engine: FakeEngine, stop: StopReason | None, *, goes_b
     return [entry.text() for entry in shell.window.top.remedies.fill().actions()]
 
 
-def test_a_window_without_a_model_offers_no_way_on(shell: Shell) -> None:
+def test_a_window_without_a_model_offers_no_remedy(shell: Shell) -> None:
     assert not shell.window.top.remedies.isVisible()
 
 
@@ -39,7 +39,7 @@ def test_a_window_without_a_model_offers_no_way_on(shell: Shell) -> None:
         ("context full", False, [BACK, PROMPT]),
     ],
 )
-def test_the_ways_on_are_those_that_help(
+def test_only_remedies_that_help_are_offered(
     running: Shell, engine: FakeEngine, stop: StopReason, goes_beyond: bool, ways: list[str]
 ) -> None:
     assert running.window.top.remedies.isHidden()

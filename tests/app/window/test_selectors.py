@@ -37,7 +37,7 @@ def test_found_and_recent_models_can_be_chosen(shell: Shell, engine: FakeEngine)
 def test_caches_can_be_chosen_by_menu_and_by_action(running: Shell, engine: FakeEngine) -> None:
     running.window.actions_["cache.static"].trigger()
     assert engine.of(SetCache)[-1] == SetCache(cache_preset("static").spec)
-    assert running.window.actions_["cache.growing"].isChecked()  # until the engine says otherwise
+    assert running.window.actions_["cache.growing"].isChecked()  # until the engine reports another
     assert not running.window.actions_["cache.static"].isChecked()
 
 

@@ -1,4 +1,4 @@
-"""The status line: news, work and what it costs to look."""
+"""The status line: notices, progress, warnings and the cost of observing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_status_line_says_nothing_that_never_changes(running: Shell) -> None
 
 
 def test_a_run_that_waits_says_its_pace_beside_the_speed_of_the_engine(running: Shell, engine: FakeEngine) -> None:
-    """One token came a second, and the line said 118 tok/s."""
+    """At a pace of one token a second the speed alone, 118 tok/s, would be misleading."""
     speed, own = running.window.status._speed, running.window.status._speed.text().removeprefix("last run ")
     assert own.endswith("tok/s")
     running.actions["pace.1"].trigger()
@@ -66,7 +66,7 @@ def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEn
 def test_what_is_unusual_about_the_attention_of_a_model_is_said_in_two_words(
     running: Shell, engine: FakeEngine
 ) -> None:
-    """Attention code of its own hands its weights out all the same: they are drawn."""
+    """Attention code of its own still returns its weights, so that they are drawn."""
     recurrent = CacheGeometry("Mamba", "mamba", (LayerGeometry(0, "linear", 0, 0, 0, 0, state_elements=8),))
     for shape, words in ((None, "its own attention"), (recurrent, "no attention")):
         model = replace(samples.model_info(shape=shape), captures_attention=False, note="")
@@ -75,7 +75,7 @@ def test_what_is_unusual_about_the_attention_of_a_model_is_said_in_two_words(
         assert running.window.status._warnings.text() == f"no warnings: {words}"
 
 
-def test_news_leaves_by_itself_when_it_could_be_read(running: Shell) -> None:
+def test_a_notice_goes_once_there_was_time_to_read_it(running: Shell) -> None:
     status = running.window.status
     news = "At step 5: it was kept as it stood"
     running.models.status.notify(news)
@@ -88,7 +88,9 @@ def test_news_leaves_by_itself_when_it_could_be_read(running: Shell) -> None:
     assert (status._note.text(), status._note.toolTip()) == ("", "")
 
 
-def test_why_a_key_was_barred_goes_once_it_is_possible(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+def test_the_reason_why_an_action_is_disabled_goes_once_it_is_enabled(
+    shell: Shell, engine: FakeEngine, qtbot: QtBot
+) -> None:
     note, edit = shell.window.status._note, shell.window.prompt.edit
     engine.loaded()
     turn(shell)
@@ -103,7 +105,7 @@ def test_why_a_key_was_barred_goes_once_it_is_possible(shell: Shell, engine: Fak
 
 
 def bad(shell: Shell, engine: FakeEngine, step: int, *found: NonFinite) -> tuple[str, list[str]]:
-    """What the line says of warnings after a step that found these, and each of them in words."""
+    """The line's words about warnings after a step with these bad values, and each warning in words."""
     engine.emit(replace(samples.step_record(step), non_finite=found))
     turn(shell)
     label = shell.window.status._warnings
@@ -122,7 +124,7 @@ def test_every_value_that_is_no_number_is_counted_once(running: Shell, engine: F
 
 
 def test_a_path_of_as_many_steps_is_read_again() -> None:
-    """Going to another branch of the same length leaves the number of records as it is."""
+    """Another branch of the same length has as many records, so that their number does not show the change."""
     log, found = NonFiniteLog(), [NonFinite("keys", 0, 0, position, 1) for position in range(3)]
     plain = samples.step_record(1)
     first, second, other = (replace(plain, step=step, non_finite=(one,)) for step, one in enumerate(found))

@@ -1,4 +1,4 @@
-"""A window that takes another theme looks like one that began with it."""
+"""A window whose theme is changed looks like one that began in that theme."""
 
 from __future__ import annotations
 

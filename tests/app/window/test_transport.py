@@ -1,4 +1,4 @@
-"""The top bar: hands learn where its buttons are."""
+"""The top bar: its buttons keep their places, and its counter and words fit."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_step_and_run_are_named_with_their_keys_where_there_is_room(shell: Shell
 
 
 def test_an_edit_is_counted_as_the_moment_that_it_is(running: Shell, engine: FakeEngine) -> None:
-    """The list of edits, the counter and the timeline call it by one number."""
+    """The list of edits, the counter and the timeline show the same number for it."""
     counter, latest = running.window.top._counter, running.models.timeline.latest
     assert latest is not None
     assert counter.state is not None
@@ -131,8 +131,8 @@ def test_an_edit_is_counted_as_the_moment_that_it_is(running: Shell, engine: Fak
     running.models.selection.update(step=None)
 
 
-def test_the_notice_of_an_edit_begins_with_what_came_of_it(running: Shell, engine: FakeEngine) -> None:
-    """A narrow window cuts the end off: how long it took."""
+def test_the_notice_of_an_edit_begins_with_its_result(running: Shell, engine: FakeEngine) -> None:
+    """A narrow window cuts only the end off, which says how long it took."""
     edit = Zero(0, Rows(4, 8, (3,), (1,)))
     node = Node(99, running.models.history.live, (EditMade(edit),), running.models.status.cache)
     engine.emit(NodeAdded(node, is_live=True, how="3 ms, measured in 29 ms", kl=0.0066))
@@ -142,7 +142,7 @@ def test_the_notice_of_an_edit_begins_with_what_came_of_it(running: Shell, engin
 
 
 def test_another_step_paints_the_counter_anew(running: Shell) -> None:
-    """Also where it is as wide as the one before."""
+    """Even if it is as wide as the one before."""
     (counter,) = running.window.findChildren(StepCounter)
     running.models.selection.update(step=12)
     turn(running)

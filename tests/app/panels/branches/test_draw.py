@@ -1,4 +1,4 @@
-"""Rows of branches: no two lines cross, and what is marked has room."""
+"""Rows of branches: no two lines cross, and marks do not overlap."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.spec.edit import Rows, Zero
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import EditMade, ModeChanged, SamplingChanged, SequenceAdded, SequenceStopped
 
-# of each branch: which branch it parts from, after which of its moments, and how many it has
+# of each branch: its parent branch, the parent's moment after which it parts, and its number of moments
 TREES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(1, 9)), max_size=30)
 
 
@@ -64,7 +64,7 @@ def test_the_branch_that_parts_last_stands_nearest() -> None:
     ]  # fmt: skip
 
 
-def test_what_came_of_a_folded_branch_has_no_row_but_the_live_path_has() -> None:
+def test_descendants_of_a_folded_branch_have_no_row_unless_they_are_live() -> None:
     """20 and 30 part from 0, 40 from 30, 50 from 40."""
     lines = [
         BranchLine(0, 9, 10), BranchLine(20, 22, 3, 2, 0, 2), BranchLine(30, 33, 4, 7, 0, 7),
@@ -75,7 +75,7 @@ def test_what_came_of_a_folded_branch_has_no_row_but_the_live_path_has() -> None
     folded = with_rows(rows, {30}, (), None)
     assert [(row.branch.first, row.row, row.num_hidden) for row in folded] == [(0, 0, 0), (30, 1, 2), (20, 2, 0)]
     (deep,) = [row for row in with_rows(rows, {0}, {0, 50}, None) if row.branch.first == 50]
-    assert (deep.row, deep.parent_row, deep.start, deep.joint) == (1, 0, 11, 8), "it hangs where 30 parts from 0"
+    assert (deep.row, deep.parent_row, deep.start, deep.joint) == (1, 0, 11, 8), "it is drawn where 30 parts from 0"
     assert with_rows(rows, {0}, {0, 50}, None)[0].num_hidden == 3
     found = with_rows(rows, (), {0}, {40})
     assert [(row.branch.first, row.parent_row, row.joint) for row in found] == [(0, None, 0), (40, 0, 8)]

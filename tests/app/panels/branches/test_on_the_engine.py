@@ -53,7 +53,8 @@ def rows(driver: Driver) -> bytes:
 
 
 def test_another_branch_is_begun_in_one_click_and_left_again_exactly(driver: Driver) -> None:
-    """In this order: the click while looking back, steps on the branch, back to what was left, and to the branch."""
+    """In this order: the click while looking back, steps on the branch, back to the branch that was left, and
+    forward."""
     models = driver.models
     first_text, first_rows = text(driver), rows(driver)
     driver.look_at(3)
@@ -108,7 +109,7 @@ def test_a_moment_of_another_branch_is_drawn_and_named_without_going_there(drive
     driver.wait_until_idle(lambda: models.history.live == 9)
 
 
-def test_a_moment_whose_rows_are_nobodys_leads_there(driver: Driver) -> None:
+def test_a_moment_whose_rows_are_not_kept_offers_to_go_there(driver: Driver) -> None:
     models, window = driver.models, driver.window
     driver.loop.send(SetKeptLimit(0))
     driver.wait_until_idle(lambda: not models.status.now.kept)  # type: ignore[union-attr]
@@ -179,13 +180,13 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     driver.window.branches.gone_to.emit(STEPS)
     driver.wait_until_idle(lambda: models.comparison.now is None)
     ended = f"The comparison ended: the branch with step {STEPS} is the live one now."
-    assert models.comparison.refusal == ended, "a side beside itself"
+    assert models.comparison.refusal == ended, "a moment compared with itself"
     driver.window.branches.gone_to.emit(9)
     driver.wait_until_idle(lambda: models.history.live == 9)
 
 
 def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> None:
-    """6 and 9 part after 3, and the branch of the typed text is live; it stays so, and what is compared is told."""
+    """6 and 9 part after 3; the branch of the typed text stays live, and the panel names both compared moments."""
     models, window = driver.models, driver.window
     live = max(models.history.tips)
     window.branches.gone_to.emit(live)
@@ -213,7 +214,7 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
 
 
 def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None:
-    """The tip 6 beside the live 9: one batch; what each sequence came from is told; and back to 9 as it was."""
+    """The tip 6 joins the live 9 in one batch, each sequence names its origin, and going back restores 9 as it was."""
     models, window = driver.models, driver.window
     before = text(driver), rows(driver)
     window.show_panel("branches")
@@ -242,7 +243,7 @@ def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None
     assert models.timeline.sequence_ids() == (0,)
     window.branches.gone_to.emit(live)
     driver.wait_until_idle(lambda: models.history.live == live)
-    assert origin_of(models.timeline, 1) == origin, "also when it is returned to"
+    assert origin_of(models.timeline, 1) == origin, "also after going back to it"
     window.branches.gone_to.emit(9)
     driver.wait_until_idle(lambda: models.history.live == 9)
     window.branches.deleted.emit(models.history.children_of(9)[0])

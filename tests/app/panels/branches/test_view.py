@@ -1,4 +1,4 @@
-"""The panel of branches: what a click, a key and a button do, and what is told of a moment."""
+"""The panel of branches: clicks, keys, buttons, and the words about a moment."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_deleting_is_asked_about_in_words_and_done_the_second_time(view: Branche
     view.actions_["delete"].trigger()
     assert gone == [], "Esc took the first one back"
     view.actions_["delete"].trigger()
-    assert gone == [2], "from the parting on"
+    assert gone == [2], "from where the branch parts"
 
 
 def test_a_name_is_typed_where_it_stands(view: BranchesView) -> None:

@@ -30,7 +30,7 @@ def test_the_window_goes_where_the_panel_says_and_comes_back(running: Shell, eng
     assert models.selection.now.step == 14
     assert [record.step for record in models.timeline] == [*range(21)]
     assert (bar.state.index, bar.state.live_index, bar.state.left) == (14, 9, None)
-    assert models.history.live == 9, "looking goes nowhere"
+    assert models.history.live == 9, "looking at a moment does not go there"
     running.window.actions_["run.return"].trigger()
     turn(running)
     assert models.history.live == newest

@@ -1,4 +1,4 @@
-"""Memory over the steps: peaks are marked, and what nobody can tell is left out."""
+"""Memory over the steps: peaks are marked, and unknown values are left out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.panels.bytes import chart as memory
 from tests.app import samples
 
 
-def test_memory_over_the_steps_marks_each_peak_and_leaves_out_what_nobody_can_tell() -> None:
+def test_memory_over_the_steps_marks_each_peak_and_leaves_out_unknown_values() -> None:
     kib = 1024.0
     nan = float("nan")
     rows = np.array(

@@ -39,7 +39,7 @@ def test_a_difference_to_the_formula_is_told_with_its_sign() -> None:
     assert lines["other"] == 10**9 - dropped.reserved - dropped.looking
 
 
-def test_what_has_no_name_is_told_all_the_same() -> None:
+def test_bytes_without_a_name_are_listed_too() -> None:
     held = samples.cache_bytes(40, reserved_tokens=64)
     bare = replace(held, layers=tuple(replace(layer, gaps=()) for layer in held.layers))
     lines = {entry.key: entry.num_bytes for entry in ledger.ledger(bare)}
@@ -61,7 +61,7 @@ def test_who_is_in_memory_adds_up_to_what_allocator_or_process_hold() -> None:
     assert table[1][0][0].text == "L0 full · cuda:1"
 
 
-def test_what_is_within_and_what_is_brief_enter_no_sum() -> None:
+def test_parts_of_other_lines_and_brief_peaks_enter_no_sum() -> None:
     gaps = (
         ByteGap("scales and offsets", 30, "stored"),
         ByteGap("room to grow", 50, "reserved"),

@@ -85,7 +85,9 @@ def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -
     models.timeline.append([replace(last, step=STEPS + 1, num_bytes=held)])
     view = show(BytesView(models))
     lines = {line.label: line.text for line in view.state.lines}
-    assert len({held.predicted, held.stored, held.reserved, held.looking, held.process}) == 5, "no number for another"
+    assert len({held.predicted, held.stored, held.reserved, held.looking, held.process}) == 5, (
+        "each number at its own label"
+    )
     assert lines["formula 2·L·H_kv·D·S·4"] == f"{held.predicted:,}"
     assert lines["stored beyond the formula"] == "512"
     assert lines["stored in tensors"] == f"{held.stored:,}"

@@ -32,7 +32,7 @@ KIVI = OtherRun(cache_named("kivi-2"))
 
 
 def field(shape: tuple[int, ...], side: Side) -> np.ndarray:
-    """Of A the numbers 0, 1, 2 … in eighths, of B a quarter more."""
+    """Numbers of A are 0, 1, 2 … in eighths; those of B are a quarter larger."""
     if side == "difference":
         return np.full(shape, -0.25, np.float32)
     return (np.arange(np.prod(shape)).reshape(shape) / 8 + OFFSETS[side]).astype(np.float32)
@@ -79,7 +79,7 @@ class CompareDesk:
         turn(shell)
 
     def start(self, started: DuelStarted | None = None) -> None:
-        """The other run stands, and every picture that the panel asks for is answered."""
+        """The other run has started, and every picture that the panel asks for is answered."""
         self.view.started.emit(KIVI)
         self.tell(replace(started or samples.duel_started(21), reply_to=self.engine.id_of(StartDuel)))
 

@@ -59,8 +59,8 @@ def test_a_head_has_channels_below_each_other_and_ends_with_its_tokens() -> None
     assert matrix.cell(5, matrix.low.shape[0]) is None
 
 
-def test_a_part_of_a_head_whose_window_has_slid_is_of_all_there_is() -> None:
-    """Of eight tokens the first four were asked for, of which a window has left two."""
+def test_a_part_of_a_head_that_has_left_its_window_shows_the_rows_that_are_left() -> None:
+    """The first four of eight tokens are asked for; the window still holds two of them."""
     whole, part = (samples.head_slice(HeadRequest(0, 8, "keys", 1, 1, 0, stop, 8)) for stop in (8, 4))
     slid = [replace(p, low=p.low[2:], high=p.high[2:], positions=p.positions[2:]) for p in (whole, part)]
     assert [(m.start, m.stop, m.whole, m.is_part) for m in map(matrix_of, slid)] == [
@@ -86,7 +86,7 @@ def a_head(values: np.ndarray, start: int = 0, absent: np.ndarray | None = None)
 
 
 def test_sides_that_hold_other_positions_are_drawn_over_the_same_ones() -> None:
-    """A window holds its last rows alone: before them nothing is held, which is no zero."""
+    """A window holds only its last rows: the positions before them are empty, not zero."""
     whole = a_head(np.arange(12, dtype=np.float32).reshape(6, 2))
     window = a_head(np.full((2, 2), 3, np.float32), start=4)
     a, b = on_same_positions(whole, window)
@@ -101,7 +101,7 @@ def test_sides_that_hold_other_positions_are_drawn_over_the_same_ones() -> None:
     assert told(both, 0.5, 0) == "not held"
 
 
-def test_a_number_that_went_wrong_is_told_as_one_and_a_dropped_row_as_none() -> None:
+def test_a_nan_is_shown_as_nan_and_a_dropped_row_as_absent() -> None:
     values = np.array([[1, 2], [np.nan, 3], [np.nan, np.nan]], np.float32)
     matrix = a_head(values, absent=np.array([0, 0, 1]))
     assert told(matrix, 1.5, 0) == "NaN"
@@ -111,7 +111,7 @@ def test_a_number_that_went_wrong_is_told_as_one_and_a_dropped_row_as_none() -> 
     assert matrix.shown[0, 2] == 0
 
 
-def test_extremes_of_a_pooled_cell_are_both_told() -> None:
+def test_a_pooled_cell_shows_both_extremes() -> None:
     piece = samples.head_slice(HeadRequest(0, 21, "keys", 1, 1, 0, 21, 6))
     matrix = matrix_of(replace(piece, low=piece.low * 0 - 1.5, high=piece.low * 0 + 0.25))
     assert told(matrix, 0.5, 0) == "-1.5 … 0.25"
@@ -127,7 +127,8 @@ def test_the_mean_of_extremes_is_no_small_number_between_two_large_ones() -> Non
 
 
 def test_each_matrix_says_which_tokens_it_shows_under_a_point() -> None:
-    """Of 24 tokens B holds the last 7, whose cells pool fewer and begin elsewhere; no cell begins before the first."""
+    """B holds the last 7 of 24 tokens: its cells pool fewer and begin at other positions, none of them before token
+    0."""
     sides = on_same_positions(pooled(-1, 1, 0, 24, 6), pooled(-2, 2, 17, 24, 3), pooled(0.5, 0.5, 17, 24, 1))
     assert spans_told(sides, 18.5, 0) == ["18…23", "17…19", "18"]
     assert spans_told(sides, 0.5, 0) == ["0…5", "0…1", "0"]
@@ -142,7 +143,7 @@ def test_each_matrix_says_which_tokens_it_shows_under_a_point() -> None:
 def test_each_cell_lies_over_that_of_its_own_position(
     first: tuple[int, int, int], second: tuple[int, int, int]
 ) -> None:
-    """Of two heads that begin, end and pool as they like, each cell says which position and side it is of."""
+    """For two heads with any beginning, end and pooling, each cell names its position and its side."""
     sides = []
     for side, (start, count, per) in enumerate((first, second)):
         matrix = pooled(0, 0, start, start + count, per)

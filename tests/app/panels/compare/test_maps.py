@@ -100,7 +100,8 @@ def test_both_sides_share_their_colours_and_the_difference_has_its_own(compared:
 
 
 def test_a_wall_has_a_range_of_colours_for_each_layer(qapp: QApplication) -> None:
-    """Layer 1 holds a hundredth of what layer 0 does: both are as strong, in A, in B and in the difference."""
+    """Numbers of layer 1 are a hundredth of those of layer 0: both layers are drawn equally strong, in A, B and
+    difference."""
     piece = samples.wall_slice(WallRequest(0, 20, 20, "keys", False, 10, 8))
     size = np.where(np.arange(len(piece.low)) == 0, 10, 0.1).astype(np.float32)[:, None, None, None]
     full = np.broadcast_to(size, piece.low.shape)
@@ -131,7 +132,7 @@ def test_swap_shows_the_other_side_in_the_same_place(compared: CompareDesk) -> N
     np.testing.assert_array_equal(maps.maps["a"].image.image, first)
 
 
-def test_blink_lets_both_take_turns_while_they_are_seen(compared: CompareDesk) -> None:
+def test_blink_alternates_both_sides_while_the_panel_is_visible(compared: CompareDesk) -> None:
     maps = compared.view.maps
     compared.view.displays.choose(BLINK)
     assert maps._blink.isActive()
@@ -221,7 +222,7 @@ def test_the_x_key_in_a_picture_swaps(compared: CompareDesk) -> None:
 def test_numbers_that_would_all_read_zero_are_not_written(
     compared: CompareDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cell has room for one decimal: beside strong colours a 0.0 would be a lie."""
+    """A cell has room for one decimal: 0.0 in a strongly coloured cell would be false."""
     shown: list[Marks] = []
     heatmap = compared.view.maps.maps["difference"]
     show = heatmap.show_picture

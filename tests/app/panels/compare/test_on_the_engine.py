@@ -1,4 +1,4 @@
-"""The panel on the real engine: two modes, stepped together, and what differs is what the caches hold."""
+"""The Compare panel on the real engine: two modes stepped together; the differences shown are those of the caches."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_two_lossless_modes_are_the_same_within_rounding(driver: Driver) -> None
 
 
 def test_a_run_is_compared_with_the_snapshot_it_was_exported_to(driver: Driver, tmp_path: Path) -> None:
-    """The same rows to the last bit, up to the tokens that the file holds."""
+    """Equal to the last bit, as far as the tokens of the file go."""
     driver.send("Once upon a time")
     count = driver.models.timeline.num_tokens(0)
     path, comparison = tmp_path / "cache.safetensors", driver.models.comparison

@@ -1,4 +1,4 @@
-"""The report: every number, every picture, and no text that could act."""
+"""The report of a comparison: every number, every picture, and no text that a browser would execute."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_report_holds_the_numbers_and_the_pictures(
     assert "default-src 'none'" in page
 
 
-def test_no_text_of_a_model_acts_in_it(desk: CompareDesk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_a_model_are_escaped(desk: CompareDesk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = samples.duel_started(2)
     top = tuple(replace(one, text=HOSTILE) for one in started.steps[0].top[0])
     steps = tuple(replace(step, top=(top, top)) for step in started.steps)

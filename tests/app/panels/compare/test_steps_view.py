@@ -25,7 +25,7 @@ def test_the_newest_step_is_told_by_layer_and_by_token(compared: CompareDesk) ->
     assert [cell.text for cell in top[0] if cell.text] == [
         token_label(a.text), percent(a.prob), token_label(b.text), percent(b.prob),
     ]  # fmt: skip
-    assert top[0][0].role == "warning", "both sides say another token first"
+    assert top[0][0].role == "warning", "the most probable tokens of both sides differ"
 
 
 def agreement(step: int) -> str:
@@ -53,7 +53,7 @@ def test_a_step_without_logits_has_no_point_and_says_so(desk: CompareDesk) -> No
     assert now is not None
     found, numbers = points(desk.models.comparison.steps, now, "kl")
     assert numbers == (0, 2, 3)
-    assert found.breaks == (1,), "no line leads over a step without a number"
+    assert found.breaks == (1,), "the line is interrupted at a step without a number"
     chart = compare_chart(desk.models.comparison.steps, now, "kl", None).chart
     curves = [mark for mark in chart.marks if isinstance(mark, Curve)]
     assert [list(curve.x) for curve in curves] == [[0], [2, 3]]

@@ -1,4 +1,4 @@
-"""The panel that compares: what it asks for, every number at its place, and nothing that it was not told."""
+"""The Compare panel: what it asks for, and that it shows exactly the numbers of the answers."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def test_a_snapshot_is_asked_for_and_a_refusal_said(desk: CompareDesk, monkeypat
 
 
 def test_an_opened_file_is_compared_with_runs_of_its_model(desk: CompareDesk) -> None:
-    """The model comes from where one of that fingerprint was loaded; of a file whose model is not known, another
-    snapshot or a folder is left."""
+    """The model is loaded from where one of that fingerprint was loaded before. A file whose model is unknown can only
+    be compared with another snapshot or with a folder."""
     status, view = desk.models.status.now, desk.view
     assert status is not None
     assert status.model is not None
@@ -155,7 +155,7 @@ def test_an_opened_file_is_compared_with_runs_of_its_model(desk: CompareDesk) ->
     assert "the rows of one moment" in view.button.toolTip()
 
 
-def test_a_refusal_leaves_the_comparison_that_stands(compared: CompareDesk) -> None:
+def test_a_refusal_keeps_the_present_comparison(compared: CompareDesk) -> None:
     compared.view.button.click()
     compared.tell(Failed("The pool is full: give it more room.", reply_to=compared.engine.id_of(StartDuel)))
     assert compared.view.place.words == "The pool is full: give it more room."
@@ -241,7 +241,7 @@ def test_without_steps_in_common_the_rows_alone_are_judged(desk: CompareDesk) ->
     assert desk.view.verdict.text() == "Departs as asked (lossy): rows beyond rounding", "no step is, of four"
 
 
-def test_the_first_departure_is_told_in_full_and_leads_there(compared: CompareDesk) -> None:
+def test_the_first_departure_is_described_in_full_and_a_click_selects_it(compared: CompareDesk) -> None:
     assert compared.view.place.words == "All rows are compared when the run rests"
     assert not compared.view.place.isEnabled()
     compared.tell(DuelScanned(24, DEPARTURE))

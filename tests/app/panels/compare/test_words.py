@@ -1,4 +1,4 @@
-"""Where two branches part, in words of a comparison."""
+"""The words of a comparison about where two branches part."""
 
 from __future__ import annotations
 

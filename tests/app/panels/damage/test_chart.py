@@ -1,4 +1,4 @@
-"""What the pictures of an error say where there is none."""
+"""Words of the damage charts where there is no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A budget as a share and in KiB: either says the other."""
+"""A budget as a share and in KiB: a change of one changes the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The damage panel: an answer is shown only for the codec that is chosen, and each map leads to its own place."""
+"""The damage panel: it shows the answer for the chosen codec only, and a click on a cell selects its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits with the mouse on the real panels lead to exactly this command."""
+"""Each edit by mouse on the real panels sends exactly the expected command."""
 
 from __future__ import annotations
 

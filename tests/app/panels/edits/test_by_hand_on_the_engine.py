@@ -1,5 +1,5 @@
 """Every kind of edit of rows is made by mouse on the token strip, the head and the wall of a live session, and undone;
-what cannot be is refused in a sentence and changes nothing."""
+an impossible edit is refused in one sentence and changes nothing."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_rows_that_were_dropped_by_mouse_are_gone_from_the_picture(driver: Drive
 
 
 def refused(driver: Driver, widget: QWidget, place: QPointF, entry: str) -> str:
-    """What the engine says when an entry of the menu is clicked that cannot be done."""
+    """The engine's refusal after a click on an entry of the menu."""
     before = driver.models.history.live
     choose(press_right(widget, place), entry)
     driver.until(lambda: driver.models.status.failure, may_fail=True)
@@ -131,7 +131,7 @@ def barred(widget: QWidget, place: QPointF, entry: str) -> str:
     return action.toolTip().split("Not now: ")[1]
 
 
-def test_what_cannot_be_is_refused_by_mouse_and_changes_nothing(driver: Driver) -> None:
+def test_an_impossible_edit_by_mouse_is_refused_and_changes_nothing(driver: Driver) -> None:
     window, models = driver.window, driver.models
     drag(window.head._map, head_place(driver, 3, 2), head_place(driver, 5, 6))  # some channels
     for entry, why in (("Mask", "a row is hidden as a whole"), ("Drop", "as a whole")):

@@ -134,7 +134,7 @@ def test_tokens_that_were_overwritten_stand_in_the_text_with_a_report_by_layer(g
     growing.wait_until_idle()
     rows = growing.window.edits.kept.table.rows
     assert [row.name for row in rows][:2] == ["L0", "L1"]
-    # the first layer knows nothing of other tokens: rows behind stand as a re-prefill would have them
+    # rows of the first layer depend on their own token only: later rows are those of a re-prefill
     assert float(rows[0].bars[0].number) < 1e-3 < float(rows[-1].bars[0].number)
 
 

@@ -1,4 +1,4 @@
-"""Scores of what was dropped and of what was kept, on one line."""
+"""Scores of dropped and of kept rows on one axis."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def measured(kl: list[float], scores: list[float], name: str = "tova", page_size
     return Regret(request, 3, positions, np.array(kl), np.array(scores), 0.5, 1.0)
 
 
-def test_rows_that_a_rule_never_drops_are_no_mistake_of_it() -> None:
+def test_protected_rows_do_not_count_as_mistakes_of_a_rule() -> None:
     kl = [1e-6] * 18 + [0.5, 0.5]
     scores = [0.5 + i / 40 for i in range(18)] + [0.01, 0.02]
     found = evicted.scatter(measured(kl, scores), 21)

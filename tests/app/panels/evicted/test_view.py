@@ -1,4 +1,4 @@
-"""Why a row was evicted, in the real window: the rule, the heads, and what is not known is not claimed."""
+"""Why a row was evicted, in the real window: the rule and the heads; facts that are not recorded are not claimed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.spec.retention import RetentionSpec
 from tests.app.panels.desk import Desk, click
 
 
-def test_why_a_row_went(desk: Desk) -> None:
+def test_the_panel_names_the_rule_and_the_scores_of_an_evicted_row(desk: Desk) -> None:
     desk.run(CacheSpec(retention=RetentionSpec("h2o", budget=12, sinks=1)))
     view = desk.evicted
     view.choose(WHY)

@@ -1,4 +1,4 @@
-"""One head and the newest row: exact read-outs, spans, ticks, histogram."""
+"""Drawing of one head and of the newest attention row: exact values, spans, ticks, histogram."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_nine_hundred_tokens_leave_no_head_black() -> None:
     table = magnitude_table("#121417", "#62b5ff", "#eaf5ff", "#ff2fd0")
     away = np.abs(table[log][..., :3].astype(int) - table[0][:3].astype(int)).max(2)
     assert (away > 40).all()  # every cell stands out from the ground
-    assert (log[:, 213] > log[:, 100] + 80).all()  # and what matters from the rest
+    assert (log[:, 213] > log[:, 100] + 80).all()  # and large weights stand out from the rest
     assert (log[:, 0] > log[:, 213]).all()
     assert [one.position for one in att.sinks(piece)] == [0]
     assert att.sinks(piece)[0].weight == pytest.approx(0.5)
@@ -149,4 +149,4 @@ def test_masses_of_a_layer_that_was_measured() -> None:
         (1, 1.0, 0.5, 0.25),
     ]
     assert att.masses(summary, 1, None) == ()
-    assert att.masses(summary, 4, None) == (), "a row that is not there has no entropy"
+    assert att.masses(summary, 4, None) == (), "an absent row has no entropy"

@@ -125,7 +125,7 @@ def test_dragging_the_range_changes_colours_and_c_fits_them_again(head: HeadView
 
 @pytest.mark.parametrize("tensor", ["keys", "values"])
 def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[..., Any], tensor: str) -> None:
-    """It comes with the head, so that no wall is needed, and none of another tensor can be taken for it."""
+    """The range comes with the head's own slice: no wall is needed, and no range of another tensor can be used."""
     head = show(HeadView(models))
     feed(models)
     other = samples.wall_slice(WallRequest(0, TOKENS, 0, "values", True, 40, 16))

@@ -1,4 +1,4 @@
-"""The inspector: what is known of the selected token, at its label."""
+"""The inspector: each fact about the selected token stands at its label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bookmarks in the window: set by key and menu, shown as marks, listed, found, gone to, written on, deleted, kept."""
+"""Bookmarks in the window: set by key or menu, drawn as marks, listed, found, visited, edited, deleted and saved."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def test_served_tokens_stand_before_those_that_were_computed(desk: Desk) -> None
 
 
 def test_a_page_is_told_as_it_was_at_each_step_and_who_keeps_it_for_another_branch(desk: Desk) -> None:
-    """Going elsewhere deletes nothing: the page of a later step is there at that step still, kept for its branch."""
+    """Going back deletes nothing: the page of a later step is still there at that step, kept for its branch."""
     story, pages = desk.story, desk.models.pages
     desk.take(story.admit(0, list(range(4))), story.decode(0))
     page_id = story.tables[0].page_ids[1]

@@ -1,4 +1,4 @@
-"""Parity as points: a step that departs is never hidden."""
+"""Parity as points: a departing step is never hidden behind others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parity panel: what it asks to be compared with, and how loud its verdict is."""
+"""The parity panel: what it compares with, and the colour of its verdict."""
 
 from __future__ import annotations
 

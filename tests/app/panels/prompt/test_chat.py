@@ -45,7 +45,7 @@ def write(driver: Driver, text: str, turn: int = -1) -> None:
 
 
 def says(driver: Driver, text: str) -> None:
-    """The selected sequence is made to say this; the last token is chosen, and not fed."""
+    """Make the selected sequence generate this text; its last token is chosen and not yet fed."""
     seq_id, ids = driver.models.selection.now.seq_id, ids_of(text)
     driver.intents._send(commands.Force(seq_id, ids))
     driver.intents._send(commands.Step(len(ids) - 1))
@@ -107,7 +107,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     assert prompt.chat.words.text().startswith(words)
     assert "Line 12 of the chat template wrote it: {{- '<|im_start|>assistant" in prompt.chat.words.text()
 
-    # in a low panel the words give way, and nothing stands on anything else
+    # in a low panel the words are hidden, and nothing overlaps
     chat = prompt.chat
     for height in (236, 400):
         chat.setFixedHeight(height)
@@ -118,7 +118,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     chat.setMinimumHeight(0)
     chat.setMaximumHeight(16_777_215)  # any
 
-    # the third turn keeps what agrees, in the same history, and the card of the sequences says the same
+    # the third turn reuses equal rows, in the same history, and the panel of sequences says so
     asks(driver, driver.window.actions_["prompt.send"].trigger)
     child = models.selection.now.seq_id
     part = models.timeline.part(child)
@@ -155,7 +155,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     driver.window.sequences.stopped.emit(models.selection.now.seq_id)
     driver.until(lambda: prompt.chat.turns.turns[1:] == (Turn("assistant", "no"), Turn("user", "")))
 
-    # nothing is said of the rows of a sequence that is gone
+    # nothing is said about the rows of a removed sequence
     write(driver, "and now?")
     driver.until(lambda: "rows of seq" in prompt.chat.words.text())
     driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
@@ -269,7 +269,8 @@ def test_what_is_shown_of_many_tokens_is_their_beginning_and_end() -> None:
 
 
 def test_a_rendered_line_is_full_before_the_next_begins(qapp: QApplication) -> None:
-    """Spaces are dots, so that the text is one long word: it broke inside the special token before it."""
+    """Spaces are drawn as dots, so that the text is one long word: it must not break inside a special token before
+    it."""
     rendered = RenderedText()
     rendered.resize(270, 80)
     rendered.show()

@@ -1,4 +1,4 @@
-"""The model of the sequences: rows that are others are told whole, and no others."""
+"""The table model of sequences: it reports changed rows from first to last column, and no others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.panels.sequences.table import BUTTONS, SequenceModel, SequenceRow
 from engine.wire.status import SequenceInfo
 
 
-def test_what_is_another_row_is_told_from_its_first_column_to_its_last(qapp: QApplication) -> None:
+def test_a_changed_row_is_reported_from_its_first_column_to_its_last(qapp: QApplication) -> None:
     model = SequenceModel()
     infos = [SequenceInfo(seq_id, "decode", 9, 4, 11, None) for seq_id in range(3)]
     rows = [SequenceRow(info, is_paged=True) for info in infos]

@@ -188,7 +188,7 @@ def test_where_no_reason_is_known_nothing_is_said(desk: Desk, view: SequencesVie
     assert view._why.text() == ""
 
 
-def test_what_an_engine_that_is_gone_said_last_is_not_called_of_now(view: SequencesView, desk: Desk) -> None:
+def test_the_last_state_of_a_dead_engine_is_not_called_live(view: SequencesView, desk: Desk) -> None:
     assert (view.provenance_text, view._provenance.kind) == ("engine state", "live cache")
     desk.models.status.lose_engine("gone")
     assert (view.provenance_text, view._provenance.kind) == ("engine gone · last state", "past")

@@ -20,7 +20,7 @@ from tests.app.page_story import SPEC
 
 
 class ManyEngine(FakeEngine):
-    """Adds, forks and removes sequences; a silent one between two commands stays as it is."""
+    """A fake engine that adds, forks and removes sequences."""
 
     def _answer(self, command: Any) -> None:
         known = self.status.sequences

@@ -1,4 +1,4 @@
-"""The panel of stops: what is typed is looked for in the past and marked, what is kept is sent to the engine."""
+"""The panel of stops: a typed condition is searched in past steps and marked; a kept one is sent to the engine."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_click_on_a_stop_looks_for_it(running: Shell, panel: StopsView) -> Non
     assert panel.words.text().startswith("held at 5 of 21 steps")
 
 
-def test_what_was_last_is_of_the_shown_step(running: Shell, panel: StopsView) -> None:
+def test_last_values_are_those_of_the_shown_step(running: Shell, panel: StopsView) -> None:
     running.intents.on_stops_changed((Stop(1, "step = 4 or step = 9"),))
     running.models.selection.update(step=6)
     turn(running, 3)

@@ -1,4 +1,4 @@
-"""A sweep as a cloud of points and as a table: the front, sorting, CSV."""
+"""A sweep as points and as a table: the Pareto front, sorting, CSV."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = (
 )
 
 
-def test_the_front_is_what_nobody_beats() -> None:
+def test_the_front_holds_the_points_that_no_other_dominates() -> None:
     found = sweep.cloud(ROWS)
     assert sweep.cloud(ROWS, "another text").names == ()
     assert found.names == ("growing", "int8", "h2o", "sliding"), "what recomputes has no bytes"

@@ -172,7 +172,7 @@ def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
     view.quality.choose("forgotten")
     QApplication.processEvents()
     assert view.plot.canvas.chart is not None
-    assert len(view.plot.canvas.chart.points) == 0, "no fact in the first text"
+    assert len(view.plot.canvas.chart.points) == 0, "the first text asks for no fact"
     view._mark("h2o@25% on planted fact")
     QApplication.processEvents()
     assert len(view.plot.canvas.chart.points) == 2
