@@ -17,14 +17,14 @@ from app.start.settings import Settings
 from engine.garbage import garbage
 from tests.app.fake_engine import FakeEngine
 
-# What the offscreen platform says of itself.
+# warnings of the offscreen platform itself
 EXPECTED = ("does not support", "propagateSizeHints")
 
 
 @pytest.fixture(autouse=True)
 def _no_garbage_is_collected_in_a_test() -> Iterator[None]:
-    """A widget that a test left may not be deleted while Qt walks all of them, nor in another thread."""
-    if garbage.is_owned:  # by a window that lives through several tests
+    """A widget left by a test must not be deleted while Qt iterates over all widgets, nor in another thread."""
+    if garbage.is_owned:  # a window that lives through several tests owns the collector
         yield
         return
     gc.disable()
@@ -42,20 +42,20 @@ def _no_unexpected_qt_warnings(qtlog: object) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_cursor_blinks(qapp: QApplication) -> None:
-    """Two pictures of a window with the focus in a text would differ by its cursor now and then."""
+    """Otherwise pictures of a window with the focus in a text would differ by its cursor at times."""
     qapp.setCursorFlashTime(0)
 
 
 @pytest.fixture(autouse=True)
 def _closed_widgets_are_gone(qapp: QApplication) -> Iterator[None]:
-    """What a test closed is deleted behind it: a theme styles every widget that is there, thousands of old ones too."""
+    """Delete what a test has closed: changing the theme styles every widget that exists, thousands of old ones too."""
     yield
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
 
 
 @pytest.fixture(autouse=True)
 def _the_dark_theme_again(qapp: QApplication) -> Iterator[None]:
-    """What a test leaves behind in colours reaches no other."""
+    """Restore the dark theme, so that no test is painted in the colours of another."""
     yield
     if current_theme() is not DARK:
         apply_theme(qapp, DARK)
@@ -63,7 +63,7 @@ def _the_dark_theme_again(qapp: QApplication) -> Iterator[None]:
 
 @pytest.fixture
 def dark_theme(qapp: QApplication) -> Iterator[None]:
-    """The dark theme with its shapes, whatever the tests before left."""
+    """The dark theme with its style sheet, whatever earlier tests left."""
     load_fonts()
     before = qapp.styleSheet()
     apply_theme(qapp, DARK)
@@ -95,7 +95,7 @@ def shell(qtbot: QtBot, qapp: QApplication, engine: FakeEngine) -> Iterator[Shel
 
 @pytest.fixture
 def running(shell: Shell, engine: FakeEngine) -> Shell:
-    """A window with a prompt and twenty steps behind it."""
+    """A window after a prompt and twenty steps."""
     take_steps(shell, engine, 20)
     assert len(shell.models.timeline) == 21
     engine.sent.clear()
@@ -103,7 +103,7 @@ def running(shell: Shell, engine: FakeEngine) -> Shell:
 
 
 def take_steps(shell: Shell, engine: FakeEngine, steps: int) -> None:
-    """The model is there, a prompt is sent, and so many steps are taken."""
+    """Load the model, send a prompt and take so many steps."""
     engine.loaded()
     turn(shell)
     shell.window.actions_["prompt.send"].trigger()

@@ -1,4 +1,4 @@
-"""A window on the real engine, driven by tests. A wait says what it waited for, and ends when a failure is told."""
+"""A window on the real engine, driven by tests. A wait that fails names its condition; it ends early at any failure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Driver:
             time.sleep(0.002)
 
     def wait_until_idle(self, holds: Callable[[], object] = lambda: True, *, may_fail: bool = False) -> None:
-        """Until it holds, the engine rests and every picture has arrived."""
+        """Wait until the condition holds, the engine is idle and every picture has arrived."""
         self.controller.tick()
         self.until(lambda: holds() and self.controller.is_idle, may_fail=may_fail)
 
@@ -69,7 +69,7 @@ class Driver:
     def steps(self, count: int) -> None:
         for _ in range(count):
             done = len(self.models.timeline)
-            self.loop.send(Force(0, (40 + done,)))  # no early end, whatever the model would choose
+            self.loop.send(Force(0, (40 + done,)))  # a forced token: the text does not end early
             self.window.actions_["run.step"].trigger()
             self.wait_until_idle(lambda done=done: len(self.models.timeline) > done)
 
@@ -89,7 +89,7 @@ class Driver:
 
 
 def source_of(condition: Callable[[], object]) -> str:
-    """The lines that a condition was written in: what was waited for, in its own words."""
+    """The source lines of a condition, to say what was waited for."""
     cells = inspect.getclosurevars(condition).nonlocals
     inner = cells.get("holds")
     return source_of(inner) if callable(inner) else inspect.getsource(condition).strip()

@@ -54,7 +54,7 @@ class FakeEngine:
         self.is_silent = False
         self.next_step = 0
         self.live: int | None = None
-        self.num_fed: dict[int | None, int] = {None: 0}  # the steps on the path to every node
+        self.num_fed: dict[int | None, int] = {None: 0}  # the number of steps on the path to each node
         self.parents: dict[int, int | None] = {}
         self.watched: tuple[Watched, ...] = ()
         self.status: EngineStatus = samples.status()

@@ -54,7 +54,7 @@ STYLED = (QAbstractButton, QComboBox, QAbstractSpinBox, QAbstractItemView, QLine
 
 
 def made(root: QWidget) -> list[str]:
-    """Every widget in it, hidden or not; like ones of one parent as one line. Then how Tab walks."""
+    """Lines about every widget, hidden or not, with equal siblings in one line; then the tab order."""
     lines: dict[str, int] = {}
     for widget in (root, *root.findChildren(QWidget)):
         if not isinstance(widget, QScrollBar) and not _is_qts_own(widget):
@@ -64,7 +64,7 @@ def made(root: QWidget) -> list[str]:
 
 
 def tab_walk(root: QWidget) -> Iterator[str]:
-    """The names of what Tab stops at, in its order."""
+    """Names of the widgets in tab order."""
     names, widget = [], root.nextInFocusChain()
     while widget is not None and widget is not root:
         if root.isAncestorOf(widget) and widget.focusPolicy() & Qt.FocusPolicy.TabFocus and not _is_qts_own(widget):
@@ -80,7 +80,7 @@ def name_of(widget: QWidget) -> str:
 
 
 def _is_qts_own(widget: QWidget) -> bool:
-    """What Qt puts into a widget by itself: the line of a spin box, the list that a choice opens."""
+    """Whether Qt itself put the widget into another: the line of a spin box, the list of a combo box."""
     if widget.objectName().startswith("qt_") and not isinstance(widget, QMenu):
         return True
     while widget.metaObject().className() != "QComboBoxPrivateContainer":
@@ -144,7 +144,7 @@ def _differing(one: Any, usual: Any) -> Iterator[str]:
 
 @lru_cache
 def fresh(kind: str) -> QWidget:
-    """A widget of a kind of Qt as Qt makes it."""
+    """A new widget of a class of Qt."""
     import PySide6.QtWidgets as widgets
 
     made_of: Callable[[], QWidget] = getattr(widgets, kind)

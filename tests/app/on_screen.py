@@ -17,7 +17,7 @@ def assert_repainted(window: QWidget, after: str) -> None:
     """Fails where a pixel of a window differs from what its widgets paint when they are asked."""
     if not (window.isVisible() and window.isWindow()) or window.testAttribute(Qt.WidgetAttribute.WA_DontShowOnScreen):
         return
-    QApplication.processEvents()  # a layout that changed tells its widgets later
+    QApplication.processEvents()  # widgets get the sizes of a changed layout later
     shown, painted = _pixels(window.screen().grabWindow(window.winId())), _pixels(window.grab())
     differs = shown != painted
     if differs.sum() > AT_EDGES:
@@ -29,4 +29,4 @@ def assert_repainted(window: QWidget, after: str) -> None:
 def _pixels(picture: QPixmap) -> np.ndarray:
     image = picture.toImage().convertToFormat(QImage.Format.Format_RGB32)
     rows = np.frombuffer(image.constBits(), np.uint32).reshape(image.height(), image.bytesPerLine() // 4)
-    return rows & 0xFFFFFF  # without the byte that says nothing
+    return rows & 0xFFFFFF  # without the unused fourth byte

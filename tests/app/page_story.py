@@ -35,7 +35,7 @@ class PageStory:
         self.step = 0
 
     def admit(self, seq_id: int, ids: list[int]) -> StepRecord:
-        """A prompt comes: what is known of it is served, the rest computed."""
+        """Submit a prompt: the cached prefix is served, the rest computed."""
         table = self.tables[seq_id] = self.pool.open_table(seq_id)
         match = self.pool.match_prefix(ids)
         self.why[seq_id] = self.pool.explain(match)
@@ -55,12 +55,12 @@ class PageStory:
         return self._record([self._part(seq_id, len(self.ids[seq_id]) - 1) for seq_id in seq_ids])
 
     def fork(self, seq_id: int, parent: int) -> None:
-        """A branch; nothing is recorded until it is stepped."""
+        """Fork a sequence; it is recorded with its first step."""
         self.tables[seq_id] = self.pool.fork(self.tables[parent], seq_id)
         self.ids[seq_id], self.hits[seq_id] = list(self.ids[parent]), 0
 
     def copy(self, seq_id: int, number: int) -> StepRecord:
-        """A page is shared with a moment that is kept and written by hand: a copy of it takes its place."""
+        """Write by hand to a page that a kept moment shares: the sequence gets a copy of it."""
         self.pool.fork(self.tables[seq_id], KEPT)
         self.pool.make_writable(self.tables[seq_id], [number])
         return self.decode(seq_id)

@@ -35,7 +35,7 @@ OTHER_EDIT = 11  # of the second sequence, on the branch that was left
 
 
 def candidates(step: int, count: int = 8) -> tuple[Candidate, ...]:
-    """Of which the probabilities before and after temperature and top-p differ, and the least is never drawn."""
+    """Candidates whose probabilities before and after temperature and top-p differ; the last one is never drawn."""
     found = samples.candidates(step, count)
     sharp = [one.prob**2 for one in found[:-1]]
     drawn = [*(one / sum(sharp) for one in sharp), 0.0]
@@ -43,7 +43,7 @@ def candidates(step: int, count: int = 8) -> tuple[Candidate, ...]:
 
 
 def record(step: int, place: int, parent: int | None) -> StepRecord:
-    """The step at a place of its path."""
+    """The record of a step, given its place on its path."""
     own = samples.step_record(place)
     other = samples.step_record(place + 50, LONG, seq_id=1).sequences[0]
     first = 0 if place == 0 else LONG + place - 1
@@ -64,7 +64,7 @@ def record(step: int, place: int, parent: int | None) -> StepRecord:
 
 
 def _with_events(found: StepRecord, step: int) -> StepRecord:
-    if step == 8:  # a token that was forced, and not the most probable one
+    if step == 8:  # this token was forced, and is not the most probable one
         part = replace(found.sequences[0], forced=True, sampled=found.sequences[0].candidates[2].token_id)
         found = replace(found, sequences=(part, found.sequences[1]), changes=(TokensForced(0, (part.sampled or 0,)),))
     if step == 9:

@@ -37,7 +37,7 @@ LAYERS, KV_HEADS, DIM = samples.LAYERS, samples.KV_HEADS, samples.HEAD_DIM
 
 
 def what_if(request: WhatIf) -> WhatIfAnswer:
-    """The second becomes the first, and the fifth falls out."""
+    """The second candidate becomes the first, and the fifth falls to rank 30."""
     before = samples.candidates(3, 5)
     probs = [before[1].prob, *(one.prob * 0.9 for one in (before[0], *before[2:]))]
     order = [before[1], before[0], *before[2:]]

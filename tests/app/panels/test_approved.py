@@ -250,13 +250,13 @@ def test_a_panel_says_why_it_is_empty_as_approved(qtbot: QtBot, name: str) -> No
 
 
 def one_more_step(models: Models) -> None:
-    """Behind the last of the rich run, on its live branch."""
+    """Append a step to the live branch of the rich run."""
     models.timeline.append(models.history.take([record(12, 8, 10)]))
     models.timeline.announce()
 
 
 def begin_anew(models: Models) -> None:
-    """As when another run begins: nothing of this one stays."""
+    """Clear the models as when another run begins."""
     models.history.clear()
     models.bookmarks.set_all(())
     models.timeline.clear()

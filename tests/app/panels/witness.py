@@ -41,7 +41,7 @@ class Witness:
         self._seen = found
 
     def places(self) -> None:
-        """Where everything lies now, or what of it lies otherwise than the last time."""
+        """Note where every widget lies: all of them, or those that have moved since the last time."""
         found = list(placed(self.view))
         self.lines += ["-- where it lies", *(changes(self._placed, found) if self._placed else found)]
         self._placed = found
@@ -84,7 +84,7 @@ class Witness:
         self.back()
 
     def focus(self) -> None:
-        """Whatever is painted by hand takes the keyboard and gives it away, and shows where it is."""
+        """Each widget of a class of ours takes the keyboard focus, gives it away, and is repainted both times."""
         for widget in self.view.findChildren(QWidget):
             is_ours = type(widget).__module__.startswith("app.") and widget.focusPolicy() & Qt.FocusPolicy.TabFocus
             if is_ours and widget.isVisible() and widget.isEnabled():
@@ -94,7 +94,7 @@ class Witness:
                     assert_repainted(self.view, f"{kind_of(widget)} {'has' if has_keys else 'lost'} the keyboard")
 
     def shrink(self) -> None:
-        """What gives way where there is little room."""
+        """Look at the panel at half its width, then at half its height."""
         wide, high = self.view.width(), self.view.height()
         for moment, size in (("narrow", (wide // 2, high)), ("low", (wide, high // 2))):
             self.view.resize(*size)
@@ -104,7 +104,8 @@ class Witness:
         self.back()
 
     def light(self) -> None:
-        """In the light theme: the colours of the dark one that stayed are told by their numbers."""
+        """Look at the panel in the light theme: colours that stayed those of the dark one are noted by their
+        numbers."""
         app = QApplication.instance()
         assert isinstance(app, QApplication)
         apply_theme(app, LIGHT)
