@@ -140,6 +140,8 @@ class EditsView(View[Shown]):
         marked = state.marked_row
         if marked is None:
             return ""
+        if marked.kl is None and state.measured is None:  # of a session that was opened again
+            return f"step {thousands(marked.step)}: session files do not keep its effect · Repeat measures it anew"
         if marked.kl is None:
             return f"step {thousands(marked.step)}: its effect on the next token was not measured"
         words = f"step {thousands(marked.step)}: the next token moved by {divergence_words(marked.kl)}"

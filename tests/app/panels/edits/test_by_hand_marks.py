@@ -13,9 +13,13 @@ from app.panels.edits.words import edits_from_json
 from app.shell import Shell
 from app.window.palette import Palette
 from engine.errors import InputError
+from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Mask, ReplaceTokens, Rows, Scale, Zero
+from engine.wire.changes import EditMade
 from engine.wire.commands import GoTo
 from engine.wire.edits import EditMeasured, KeptRows
+from engine.wire.events import NodeAdded
+from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -121,6 +125,16 @@ def test_what_an_edit_did_stands_beside_the_list(shown: Shell, engine: FakeEngin
     assert listed(shown)[0][2] == "0.5"
     first = shown.window.edits.next_token.table.rows[0]
     assert first.tip.startswith(first.name)
+
+
+def test_an_effect_that_no_file_keeps_is_told_from_one_that_was_not_measured(shown: Shell, engine: FakeEngine) -> None:
+    engine.emit(NodeAdded(Node(21, 20, (EditMade(Zero(0, Rows(3, 7))),), CacheSpec()), is_live=True))
+    turn(shown)
+    assert listed(shown)[0][2] == "–"
+    assert shown.window.edits.note.text() == "step 21: session files do not keep its effect · Repeat measures it anew"
+    engine.emit(EditMeasured(21, 0, None, (), (), 1.0, 2.0))
+    turn(shown)
+    assert shown.window.edits.note.text() == "step 21: its effect on the next token was not measured"
 
 
 def test_an_edit_is_typed_where_actions_are_found(desk: Shell, engine: FakeEngine) -> None:
