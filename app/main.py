@@ -108,7 +108,8 @@ class Program(QObject):
         """Stop everything that runs; returns whether the engine ended in time."""
         self._clock.stop()
         has_ended = self._engine.close(ENGINE_END_S)
-        self._garbage.stop()
+        if has_ended:  # an engine that still runs would collect the window's objects in its thread
+            self._garbage.stop()
         return has_ended
 
     @property
@@ -121,6 +122,7 @@ class Program(QObject):
             self._beginning.start_engine()
             self._show_engine()
             self._clock.start()
+            self._garbage.start()
             self._import_next()
             if self._tour is not None:
                 self._tour.start()
@@ -131,8 +133,6 @@ class Program(QObject):
         """Import a piece of what the first heat map needs, and the next one when no event waits."""
         if next(self._imports, None) is not None:
             QTimer.singleShot(0, self._import_next)
-        else:
-            self._garbage.start()
 
     def _restart_engine(self, choice: str) -> None:
         """Start another engine with the same model and replay the steps in it. `choice` (thread, process, auto) is
@@ -190,8 +190,8 @@ class Program(QObject):
 
 
 def _import_pictures() -> Iterator[str]:
-    """Import what the first heat map needs while the engine imports torch, in pieces that do not block the window for
-    long. Not in a thread: PySide makes a class when it is first named, and crashes where two threads name one."""
+    """Import what the first heat map needs while the engine imports torch, in pieces of some 20 ms and a last one of
+    some 90. Not in a thread: PySide makes a class when it is first named, and crashes where two threads name one."""
     for module in (QtCore, QtGui, QtWidgets):  # pyqtgraph names all of their classes
         for name in dir(module):
             getattr(module, name)

@@ -12,6 +12,7 @@ import threading
 
 # How long `collect` waits for the window, which may be in a menu of the system or at its end.
 WAIT_S = 0.5
+FULL_EVERY = 10
 
 
 class Garbage:
@@ -47,13 +48,15 @@ class Garbage:
         self._done.wait(WAIT_S)
 
     def collect_due(self) -> None:
-        """Collect the oldest generation that is due by Python's own thresholds, or all if `collect` waits for it."""
+        """Collect the oldest generation that is due by Python's own thresholds, or all if `collect` waits for it. The
+        oldest generation of all, which has no threshold from Python 3.14 on, is due after `FULL_EVERY` younger ones."""
         if self._wanted.is_set():
             self._wanted.clear()
             gc.collect()
             self._done.set()
             return
-        due = [count > threshold for count, threshold in zip(gc.get_count(), gc.get_threshold(), strict=True)]
+        thresholds = (*gc.get_threshold()[:2], gc.get_threshold()[2] or FULL_EVERY)
+        due = [count > threshold for count, threshold in zip(gc.get_count(), thresholds, strict=True)]
         if any(due):
             gc.collect(max(generation for generation, is_due in enumerate(due) if is_due))
 

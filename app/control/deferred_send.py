@@ -10,7 +10,8 @@ from app.models import Models
 
 
 class DeferredSend(QObject):
-    """Calls `send` once the model that is being loaded is there. A load that fails or is cancelled calls nothing."""
+    """Calls `send` once the model that is being loaded is there. After a load that fails,
+    is cancelled or repeats the steps of before, it says that nothing was sent."""
 
     def __init__(self, models: Models, send: Callable[[], None], parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -36,3 +37,5 @@ class DeferredSend(QObject):
         self._is_wanted = False
         if status.model is not None and self._has_begun:
             self._send()
+        else:
+            self._models.status.notify("The prompt was not sent: no new model came of it. Send it again")

@@ -10,7 +10,7 @@ EVERY_MS = 100
 
 
 class GarbageTimer(QObject):
-    """From `start` to `stop` nothing else in this process collects garbage; why, `engine.garbage` says."""
+    """Takes over automatic collection from `start` to `stop` (see `engine.garbage`)."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)

@@ -44,7 +44,10 @@ def parts_words(models: Models, piece: WallSlice | HeadSlice) -> str:
 def source_words(models: Models, piece: object) -> str:
     """Where the rows of a picture come from, part by part if they come from several."""
     parts = parts_words(models, piece) if isinstance(piece, WallSlice | HeadSlice) else ""
-    return parts or getattr(piece, "provenance", "")
+    provenance = str(getattr(piece, "provenance", ""))
+    if not parts or provenance == DEQUANTISED:
+        return parts or provenance
+    return f"{provenance} ({parts})"
 
 
 def _labels(models: Models, layers: list[int]) -> str:

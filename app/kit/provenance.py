@@ -143,7 +143,7 @@ def source_of(
     status = models.status.now
     model = status.model if status is not None else None
     place = short_dtype(dtype)
-    named = f"partly {provenance}" if parts else provenance
+    named = f"partly {provenance}" if parts and provenance == "dequantised" else provenance
     whole = [
         f"{named} ({parts})" if parts else named,
         f"{model.device} {place}" if model is not None and place else place,

@@ -96,7 +96,8 @@ class DockHost(QMainWindow):
 
     def titles_end(self) -> int:
         """Where the title strips of the upper panels end, in pixels from the top; some stand below tabs."""
-        tops = [dock.y() for dock in self.docks.values() if dock.isVisible() and dock.geometry().right() >= 0]
+        docked = (dock for dock in self.docks.values() if dock.isVisible() and not dock.isFloating())
+        tops = [dock.y() for dock in docked if dock.geometry().right() >= 0]
         first = min(tops, default=GAP)
         return max((top for top in tops if top < first + 2 * STRIP_HEIGHT), default=first) + STRIP_HEIGHT
 

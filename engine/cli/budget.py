@@ -102,7 +102,9 @@ def _table_found(args: argparse.Namespace) -> dict[str, Any]:
     given = [name for name, value in args.without_options.items() if getattr(args, name) != value]
     if others := sorted(set(given) - {"table", "json"}):
         option = f"--{others[0].replace('_', '-')}"
-        raise InputError(f"The tutorial's table is of its own models and takes no {option}: leave one of the two out.")
+        raise InputError(
+            f"The tutorial's table is of its own models and takes no {option}: leave out --table or {option}."
+        )
     return {
         "dtype": "float16",
         "table": [

@@ -39,8 +39,10 @@ def command_line() -> CommandLineParser:
 def run_command_line(argv: list[str] | None = None) -> int:
     """Run a sub-command; returns the exit status."""
     prepare()
-    args = command_line().parse_args(argv)
-    raise_at_interrupt()
+    try:
+        args = command_line().parse_args(argv)
+    finally:
+        raise_at_interrupt()
     try:
         return int(args.func(args))
     except InputError as error:

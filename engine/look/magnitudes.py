@@ -127,7 +127,7 @@ class RowMagnitudes:
         wanted: list[tuple[int, HeldRows, torch.Tensor, int]] = []
         # rows that a later step may overwrite, or has overwritten
         recounted: list[tuple[int, HeldRows, torch.Tensor, int]] = []
-        stamp = (past.num_tokens, past.cache.num_tokens, past.provenance, past.half)
+        stamp = past.stamp
         for layer in layers:
             other = self._other.get((tensor, layer))
             if other is not None and other[0] == stamp:

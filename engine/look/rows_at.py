@@ -101,6 +101,11 @@ class RowsAt:
     half: HalfWritten | None = None
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
 
+    @property
+    def stamp(self) -> tuple[object, ...]:
+        """What tells these rows from those of another moment of the same sequence: equal if their rows are."""
+        return (self.num_tokens, self.cache.num_tokens, self.provenance, self.half)
+
     @cached_property
     def is_known(self) -> bool:
         """Whether the rows are, bit for bit, those that the sequence held then."""

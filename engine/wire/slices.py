@@ -142,9 +142,10 @@ class RowSlice(EventMessage, frozen=True, eq=False):
     """K and V of one position: `[H_kv, D]` for every attention layer that holds it, as attention reads them.
 
     A head that has dropped the row is NaN; `dropped` lists those heads for each layer (empty: no head has).
-    `written_keys` and `written_values` are the rows as the step wrote them: coded if the codec codes each row at once,
-    before later steps coded or rotated them. Empty if they were not captured or are no longer kept. `coded_keys` and
-    `coded_values` tell for each layer whether attention reads the row from quantised codes; empty: from none.
+    `written_keys` and `written_values` are the rows as their step wrote them; later steps may have coded or rotated
+    them since. A codec that codes each row at once had coded them already. Empty if they were not captured or are no
+    longer kept. `coded_keys` and `coded_values` tell for each layer whether attention reads the row from quantised
+    codes; empty: from none.
     """
 
     request: RowRequest

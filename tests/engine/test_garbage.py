@@ -67,13 +67,16 @@ def test_who_asks_does_not_wait_for_ever(collector: Garbage, monkeypatch: pytest
     assert left() is None
 
 
-@pytest.mark.parametrize(("thresholds", "collected"), [((1, 10**6, 10**6), 0), ((1, 0, 10**6), 1), ((10**6, 0, 0), 2)])
+@pytest.mark.parametrize(
+    ("thresholds", "collected"),
+    [((1, 20, 20), 0), ((1, 10, 20), 1), ((20, 20, 10), 2), ((20, 20, 0), 2), ((1, 20, 0), 2)],
+)
 def test_the_oldest_generation_that_is_due_is_collected(
     collector: Garbage, thresholds: tuple[int, int, int], collected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generations: list[int] = []
     monkeypatch.setattr(gc, "get_threshold", lambda: thresholds)
-    monkeypatch.setattr(gc, "get_count", lambda: (2, 1, 1))
+    monkeypatch.setattr(gc, "get_count", lambda: (11, 11, 11))
     monkeypatch.setattr(gc, "collect", generations.append)
     collector.collect_due()
     assert generations == [collected]
@@ -81,7 +84,8 @@ def test_the_oldest_generation_that_is_due_is_collected(
 
 def test_nothing_is_collected_before_it_is_due(collector: Garbage, monkeypatch: pytest.MonkeyPatch) -> None:
     generations: list[int] = []
-    monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 0))
+    monkeypatch.setattr(gc, "get_threshold", lambda: (10, 10, 0))
+    monkeypatch.setattr(gc, "get_count", lambda: (10, 10, 10))
     monkeypatch.setattr(gc, "collect", generations.append)
     collector.collect_due()
     assert generations == []

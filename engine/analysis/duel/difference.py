@@ -27,6 +27,12 @@ class RowDifferences(RowsAt):
         return cls(a.cache, min(a.num_tokens, b.num_tokens), a.live_provenance, a.moves, mine=a, other=b)
 
     @property
+    def stamp(self) -> tuple[object, ...]:
+        assert self.mine is not None
+        assert self.other is not None
+        return (self.num_tokens, self.mine.stamp, self.other.stamp)
+
+    @property
     def exact_provenance(self) -> Provenance:
         return "difference"
 
@@ -68,6 +74,11 @@ class PresentRows(RowsAt):
     def of(cls, now: RowsAt, num_tokens: int) -> PresentRows:
         """The rows `now`, limited to the first `num_tokens` positions."""
         return cls(now.cache, num_tokens, now.live_provenance, now.moves, now=now)
+
+    @property
+    def stamp(self) -> tuple[object, ...]:
+        assert self.now is not None
+        return (self.num_tokens, self.now.stamp)
 
     @property
     def exact_provenance(self) -> Provenance:

@@ -53,6 +53,7 @@ def test_of_a_load_that_was_cancelled_nothing_is_left(running: Shell, engine: Fa
     engine.loaded()  # the model of before, and its steps
     turn(running)
     assert sent(engine) == []
+    assert "was not sent" in running.models.status.notice
     load(running, engine)
     engine.emit(Restarted())
     engine.loaded()

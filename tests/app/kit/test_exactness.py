@@ -45,6 +45,16 @@ def test_a_wall_names_the_layers_that_differ(models: Models, exact_from: tuple[i
     assert words in found.sentence
 
 
+def test_rows_that_are_stored_now_and_partly_dequantised_are_both(models: Models) -> None:
+    words = "dequantised, exact from token 32 on"
+    plain = samples.wall_slice(WallRequest(0, N, 0, "keys", False, 16, 8))
+    piece = replace(plain, exact_from=(32,) * 6, provenance="as stored now")
+    assert source_words(models, piece) == f"as stored now ({words})"
+    found = source_of(models, piece.provenance, "float32", 6, parts=words)
+    assert found.words.startswith("as stored now")
+    assert f"as stored now ({words})" in found.sentence
+
+
 def test_a_head_speaks_of_the_rows_it_shows(models: Models) -> None:
     for start, words in ((0, "dequantised, exact from token 32 on"), (32, "")):
         plain = samples.head_slice(HeadRequest(0, N, "keys", 3, 1, start, N, 64))

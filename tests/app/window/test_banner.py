@@ -43,6 +43,14 @@ def test_a_banner_covers_no_title(running: Shell, engine: FakeEngine) -> None:
             assert not banner.intersects(place), (size, layout, title.parentWidget().objectName())
 
 
+def test_a_panel_that_floats_does_not_move_the_banner(running: Shell, engine: FakeEngine) -> None:
+    docks = running.window.docks
+    before = docks.titles_end()
+    docks.docks["bytes"].setFloating(True)
+    docks.docks["bytes"].move(40, 20)
+    assert docks.titles_end() == before
+
+
 def test_a_banner_moves_nothing(running: Shell, engine: FakeEngine) -> None:
     docks = running.window.docks
     before = {name: dock.geometry() for name, dock in docks.docks.items()}

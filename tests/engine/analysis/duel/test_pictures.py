@@ -108,6 +108,24 @@ def test_a_difference_after_a_side_lost_its_rows_is_as_a_new_duel_shows_it() -> 
     assert_same(piece, expected)
 
 
+def test_a_difference_follows_a_side_that_goes_on_alone() -> None:
+    """Rows of an earlier step, as they are stored now, are other rows when their group is coded."""
+    mine, theirs = started(CacheSpec("growing")), started(CacheSpec("growing"))
+    theirs[0].set_cache(KIVI)
+    a, b = LiveRun(*mine, "A"), LiveRun(*theirs, "B")
+    duel, limits = Duel(a, b, mine[0].text_of), set()
+    for _ in range(3):
+        request = WallRequest(mine[1], 44, 44, "values", False, 9, 4)
+        piece, expected = (each.slice(request, "difference") for each in (duel, Duel(a, b, mine[0].text_of)))
+        assert isinstance(piece, WallSlice)
+        assert isinstance(expected, WallSlice)
+        assert_same(piece, expected)
+        limits.add(str(piece.magnitudes))
+        for _ in range(8):
+            theirs[0].step()
+    assert len(limits) > 1
+
+
 def test_what_is_held_now_is_shown_beside_an_earlier_step_as_a_new_duel_shows_it() -> None:
     session, seq_id = started(CacheSpec(codec=uniform("int8")))
     a, b = LiveRun(session, seq_id, "now"), LiveRun(session, seq_id, "then", until=44)
