@@ -78,4 +78,5 @@ def test_budget_refuses_in_one_line(
     "option", ["--context=-1", "--context=512", "--model=bundled", "--dtype=float32", "--page-size=4"]
 )
 def test_the_tutorials_table_takes_no_options(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"takes no {option.split('=')[0]}: leave one" in refused(capsys, "budget", "--table", option)
+    name = option.split("=")[0]
+    assert f"takes no {name}: leave out --table or {name}." in refused(capsys, "budget", "--table", option)
