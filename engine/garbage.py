@@ -12,6 +12,7 @@ import threading
 
 # How long `collect` waits for the window, which may be in a menu of the system or at its end.
 WAIT_S = 0.5
+# Collections of the middle generation between two of the oldest, where Python sets no number.
 FULL_EVERY = 10
 
 

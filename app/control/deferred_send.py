@@ -10,8 +10,8 @@ from app.models import Models
 
 
 class DeferredSend(QObject):
-    """Calls `send` once the model that is being loaded is there. After a load that fails,
-    is cancelled or repeats the steps of before, it says that nothing was sent."""
+    """Calls `send` once the model that is being loaded is there. After a load that fails, is cancelled, or repeats the
+    steps from before, it reports that nothing was sent."""
 
     def __init__(self, models: Models, send: Callable[[], None], parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -22,7 +22,7 @@ class DeferredSend(QObject):
         models.status.changed.connect(self._on_status)
 
     def wish(self) -> None:
-        """Send when the load has ended, once however often this is called."""
+        """Have the prompt sent when the load has ended: once, even if this is called several times."""
         self._is_wanted, self._has_begun = True, False
         self._models.status.notify("The prompt is sent as soon as the model is loaded")
 
