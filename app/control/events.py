@@ -26,7 +26,7 @@ from engine.wire.slices import SliceUpdate
 
 PICTURES = get_args(Picture | SliceUpdate)
 # Events of these types are collected and applied together; an event of any other type first applies those before it.
-OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, *PICTURES)
+OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, events.Done, events.Cancelled, *PICTURES)
 
 
 class EventHandlers(QObject):
@@ -78,6 +78,8 @@ class EventHandlers(QObject):
             devices.DevicesFound: requests.loading.found.emit,
             devices.LoadForecast: requests.loading.take_forecast,
             devices.Unloaded: self._on_unloaded,
+            events.Done: self._ignore,
+            events.Cancelled: self._ignore,
             events.Failed: self._on_failed,
             events.EngineLost: self._on_engine_lost,
             events.EngineBusy: self._on_engine_busy,

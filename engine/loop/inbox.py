@@ -4,11 +4,14 @@ once."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Hashable
 from queue import Empty, SimpleQueue
 
 from engine.errors import Cancelled
 from engine.loop.activity import Activity
+from engine.wire import events
 from engine.wire.commands import Cancel, EndDuel, Shutdown, StartDuel
+from engine.wire.events import Done, Event
 from engine.wire.message import Command
 
 LONGEST_WAIT_S = 1e6  # the longest timeout that a queue accepts is finite
@@ -16,10 +19,10 @@ LONGEST_WAIT_S = 1e6  # the longest timeout that a queue accepts is finite
 
 class Inbox:
     """The queue of commands. `put` may be called from any thread, everything else only from the loop's. Looking here
-    counts as a sign of life in `activity`."""
+    counts as a sign of life in `activity`. Commands that are removed unhandled get their last word through `emit`."""
 
-    def __init__(self, activity: Activity) -> None:
-        self._activity = activity
+    def __init__(self, activity: Activity, emit: Callable[[Event], None]) -> None:
+        self._activity, self._emit = activity, emit
         self._arrived: SimpleQueue[Command] = SimpleQueue()
         self._waiting: deque[Command] = deque()
 
@@ -52,10 +55,14 @@ class Inbox:
         cancels = [index for index, c in enumerate(self._waiting) if isinstance(c, Cancel)]
         if not cancels:
             return False
-        waiting = enumerate(self._waiting)
-        self._waiting = deque(
-            c for i, c in waiting if not isinstance(c, Cancel) and (i > cancels[-1] or not c.facts.goes_with_cancel)
-        )
+        waiting, self._waiting = self._waiting, deque()
+        for index, command in enumerate(waiting):
+            if isinstance(command, Cancel):
+                self._emit(Done(reply_to=command.id))
+            elif command.facts.goes_with_cancel and index < cancels[-1]:
+                self._emit(events.Cancelled(reply_to=command.id))
+            else:
+                self._waiting.append(command)
         return True
 
     def check_uncancelled(self) -> None:
@@ -95,6 +102,10 @@ class Inbox:
             except Empty:
                 return
             if command.facts.newest is not None:
-                key = command.facts.newest(command)
-                self._waiting = deque(c for c in self._waiting if c.facts.newest is None or c.facts.newest(c) != key)
+                self._remove_older(command, command.facts.newest)
             self._waiting.append(command)
+
+    def _remove_older(self, command: Command, key: Callable[[Command], Hashable]) -> None:
+        for older in [each for each in self._waiting if each.facts.newest is key and key(each) == key(command)]:
+            self._waiting.remove(older)
+            self._emit(events.Cancelled(reply_to=older.id))

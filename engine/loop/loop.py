@@ -18,6 +18,7 @@ from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace
+from engine.wire import events
 from engine.wire.commands import Shutdown
 from engine.wire.events import EngineLost, Event, Failed, Stopped
 from engine.wire.message import Command
@@ -39,7 +40,7 @@ class EngineLoop:
     def __init__(self, emit: Callable[[Event], None], is_behind: Callable[[], bool] = lambda: False) -> None:
         self._is_behind = is_behind
         self.activity = Activity()
-        self._inbox = Inbox(self.activity)
+        self._inbox = Inbox(self.activity, emit)
         self._reporter = Reporter(emit, self._status, self.activity, self._inbox)
         self._measuring = MeasurementRunner(self._reporter, self._inbox)
         self._duelling = Duelling(self._reporter, self._inbox)
@@ -79,8 +80,10 @@ class EngineLoop:
         """Handle commands as they come; without one do the most urgent piece of work: surprisals if there is time, a
         step, then the other run of a comparison, an opened file, a what-if trial."""
         while True:
+            self._reporter.end_all_but(self._steps.asked_by if self._has_work else None, self._measuring.asked_by)
             command = self._next_command()
             if isinstance(command, Shutdown):
+                self._reporter.end_all_but()
                 return command
             if command is not None:
                 self._guard(command)
@@ -157,12 +160,12 @@ class EngineLoop:
             self._session.discard_ahead()
         if command.facts.ends_trial:
             self._measuring.drop_trial()
-        self._reporter.reply_to = command.id
+        self._reporter.take(command)
         self.activity.begin(command.facts.words)
         try:
             self._parts.handle(command)
         except Cancelled:
-            pass  # the next status shows that the command is no longer worked on
+            self._reporter.end(command.id, events.Cancelled())
         except Exception as error:
             self._reporter.fail(error, type(command).__name__)
         has_said, self._reporter.work = self._reporter.work is not None, None
@@ -190,8 +193,7 @@ class EngineLoop:
             self._finish_records()
             self._steps.end()
             self._watching.undone(session)
-            self._reporter.reply_to = self._steps.asked_by
-            self._reporter.fail(error, "a step")  # before pictures: frees the tensors that the failed step holds
+            self._fail_steps(error, "a step")  # before pictures: frees the tensors that the failed step holds
             self._watching.catch_up(session)
             self._reporter.send_status()
             return
@@ -250,8 +252,12 @@ class EngineLoop:
             self._watching.after_step(session, record, is_last=is_newest and not self._has_work, is_behind=is_behind)
         for why in session.take_read_errors():
             self._steps.end()
-            self._reporter.reply_to = self._steps.asked_by
-            self._reporter.fail(why, "reading a step")
+            self._fail_steps(why, "reading a step")
+
+    def _fail_steps(self, error: Exception, what: str) -> None:
+        """Report a failure to the command that asked for the steps; a further one answers no command."""
+        self._reporter.reply_to, self._steps.asked_by = self._steps.asked_by, None
+        self._reporter.fail(error, what)
 
     def _take_phase(self, session: Session, asked_by: int) -> None:
         """Run one step that pauses at each of its phases."""

@@ -9,6 +9,7 @@ from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.spec.presets import cache_label
+from engine.wire import events
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 
@@ -33,9 +34,16 @@ class MeasurementRunner:
         """Whether a what-if trial is running."""
         return self._trial is not None
 
+    @property
+    def asked_by(self) -> int | None:
+        """The id of the command whose trial is running; None where none is."""
+        return None if self._trial is None else self._trial[0].id
+
     def drop_trial(self) -> None:
         """Drop the trial, because its question is out of date."""
-        self._trial = None
+        if self._trial is not None:
+            self._reporter.end(self._trial[0].id, events.Cancelled())
+            self._trial = None
 
     def check_parity(self, session: Session, command: CheckParity) -> None:
         from engine.analysis.parity import live_parity

@@ -108,7 +108,7 @@ class OpenFile:
             try:
                 record = next(self._steps, None) if self._steps is not None else None
             except InputError as error:
-                self._reporter.fail(error, "an opened snapshot")
+                self._reporter.fail(error, "an opened snapshot", is_asked=False)
                 record = self._bare_step()
                 self._steps = None
             if record is None:
@@ -202,7 +202,7 @@ class OpenFile:
         try:
             return self.resumed(model) if self.fits(model) else None
         except InputError as error:
-            self._reporter.fail(error, "going on from a snapshot")
+            self._reporter.fail(error, "going on from a snapshot", is_asked=False)
             return None
 
     def check_can_be_left(self, *, goes_on: bool) -> None:

@@ -54,11 +54,13 @@ class SuspendedSteps:
         """Wait until a command continues the step. Commands that only look are answered meanwhile, measurements are
         refused; every other command cancels the step and is handled after it."""
         while True:
+            self._reporter.end_all_but()
             command = self._inbox.take() or self._inbox.wait()
             if command is None:
                 continue
             if isinstance(command, NextPhase):
-                self._reporter.reply_to = command.id
+                self._reporter.take(command)
+                self._steps.asked_by = command.id
                 return
             match command.facts.effect:
                 case "looks":

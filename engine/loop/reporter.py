@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
@@ -25,10 +25,12 @@ from engine.loop.failures import plain
 from engine.loop.inbox import Inbox
 from engine.shortage import Memory
 from engine.wire.events import (
+    Done,
     Event,
     Failed,
     StateChanged,
 )
+from engine.wire.message import Command
 from engine.wire.status import EngineStatus, Work
 
 Found = TypeVar("Found")
@@ -53,11 +55,27 @@ class Reporter:
         self._said_at = self._began_at = 0.0
         self._began_with = 0
         self._is_loading = False
+        self._open: dict[int, Literal["one", "any"]] = {}  # `Facts.answers` of commands without their last word
         self.memory: Callable[[], Memory | None] = lambda: None  # releases memory and says how much is free
 
     def send_status(self) -> None:
         """Emit the present status."""
         self.emit(StateChanged(self._status()))
+
+    def take(self, command: Command) -> None:
+        """Begin with a command, which `reply` answers from now on."""
+        self.reply_to = command.id
+        self._open[command.id] = command.facts.answers
+
+    def end(self, command_id: int, last_word: Event) -> None:
+        """Emit the last word of a command, unless it has had one."""
+        if self._open.pop(command_id, None) is not None:
+            self.answer(command_id, last_word)
+
+    def end_all_but(self, *going_on: int | None) -> None:
+        """Emit the last word of all commands but these, for which more is done."""
+        for command_id in [each for each in self._open if each not in going_on]:
+            self.end(command_id, Done())
 
     def reply(self, event: Event) -> None:
         """Emit an event as an answer to the current command."""
@@ -65,6 +83,8 @@ class Reporter:
 
     def answer(self, command_id: int | None, event: Event) -> None:
         """Emit an event as an answer to the command of that id; None: to none."""
+        if command_id is not None and (isinstance(event, Failed) or self._open.get(command_id) == "one"):
+            self._open.pop(command_id, None)
         self.emit(replace(event, reply_to=command_id))
 
     def fail(self, error: Exception, what: str, *, is_asked: bool = True) -> None:

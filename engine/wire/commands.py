@@ -79,7 +79,7 @@ class PreviewPrompt(Command, frozen=True):
     """Tokenise a prompt without submitting it: answers with its tokens, for a conversation with the rendered text, and
     with how many rows of the sequence `after` it could reuse."""
 
-    facts: ClassVar[Facts] = Facts("rendering a conversation", effect="looks", is_quiet=True)
+    facts: ClassVar[Facts] = Facts("rendering a conversation", answers="one", effect="looks", is_quiet=True)
 
     prompt: Prompt
     after: int | None = None
@@ -187,7 +187,7 @@ class BeginBranch(Command, frozen=True):
 class DeleteBranch(Command, frozen=True):
     """Delete a node of the history tree and all its descendants. Refused if the live moment is among them."""
 
-    facts: ClassVar[Facts] = Facts("deleting a branch")
+    facts: ClassVar[Facts] = Facts("deleting a branch", answers="one")
 
     step: int
 
@@ -214,7 +214,7 @@ class Fork(Command, frozen=True):
     """Add a sequence with the tokens that `seq_id` had after `step` (None: now). In paged layouts the two share all
     pages until one of them writes."""
 
-    facts: ClassVar[Facts] = Facts("forking a sequence")
+    facts: ClassVar[Facts] = Facts("forking a sequence", answers="one")
 
     seq_id: int
     step: int | None = None
@@ -255,7 +255,7 @@ class TakeSlice(Command, frozen=True):
     that moment, if its rows are kept; an empty slice gives the reason why not."""
 
     facts: ClassVar[Facts] = Facts(
-        "taking a picture", needs="rows", effect="looks", newest=_picture_kind, is_quiet=True
+        "taking a picture", needs="rows", answers="one", effect="looks", newest=_picture_kind, is_quiet=True
     )
 
     request: SliceRequest
@@ -302,7 +302,7 @@ class SetPace(Command, frozen=True):
 class Tokenize(Command, frozen=True):
     """Answer with the tokens of a text, to show them while it is typed."""
 
-    facts: ClassVar[Facts] = Facts("counting tokens", effect="looks", is_quiet=True)
+    facts: ClassVar[Facts] = Facts("counting tokens", answers="one", effect="looks", is_quiet=True)
 
     text: str
 
@@ -336,7 +336,7 @@ class CloseSnapshot(Command, frozen=True):
 class StartDuel(Command, frozen=True):
     """Compare a sequence with another run from its first token on, and step that run along with it from now on."""
 
-    facts: ClassVar[Facts] = Facts(needs="rows", effect="measures", goes_with_cancel=True)
+    facts: ClassVar[Facts] = Facts(needs="rows", answers="one", effect="measures", goes_with_cancel=True)
 
     seq_id: int
     against: Opponent
@@ -351,13 +351,13 @@ class EndDuel(Command, frozen=True):
 class FindModels(Command, frozen=True):
     """List the models that are already on this computer."""
 
-    facts: ClassVar[Facts] = Facts("looking for models", needs="nothing", effect="looks")
+    facts: ClassVar[Facts] = Facts("looking for models", needs="nothing", answers="one", effect="looks")
 
 
 class Shutdown(Command, frozen=True):
     """Finish the step in progress and end the engine's thread."""
 
-    facts: ClassVar[Facts] = Facts(needs="nothing", interrupts=True)
+    facts: ClassVar[Facts] = Facts(needs="nothing", answers="one", interrupts=True)
 
 
 COMMANDS: tuple[type[Command], ...] = tuple(Command.__subclasses__())

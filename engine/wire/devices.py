@@ -36,7 +36,7 @@ class FormatHere(Part, frozen=True):
 class FindDevices(Command, frozen=True):
     """List the devices that a model can be loaded on."""
 
-    facts: ClassVar[Facts] = Facts("looking for devices", needs="nothing", effect="looks")
+    facts: ClassVar[Facts] = Facts("looking for devices", needs="nothing", answers="one", effect="looks")
 
 
 class DevicesFound(EventMessage, frozen=True):
@@ -51,7 +51,9 @@ class ForecastLoad(Command, frozen=True):
     """Predict what a model and its cache would take, without loading it. `context` is in tokens (None: the model's
     own)."""
 
-    facts: ClassVar[Facts] = Facts("measuring a model", needs="nothing", effect="looks", newest=type, is_quiet=True)
+    facts: ClassVar[Facts] = Facts(
+        "measuring a model", needs="nothing", answers="one", effect="looks", newest=type, is_quiet=True
+    )
 
     model: ModelSpec
     cache: CacheSpec

@@ -25,7 +25,7 @@ from engine.wire.commands import COMMANDS
 from engine.wire.events import Event
 from engine.wire.message import Command
 
-VERSION = 1
+VERSION = 2
 MAX_MESSAGE_BYTES = 1 << 28
 MAX_FRAMES = 1 << 12
 

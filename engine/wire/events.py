@@ -184,6 +184,15 @@ class ModelsFound(EventMessage, frozen=True):
     models: tuple[LocalModel, ...]
 
 
+class Done(EventMessage, frozen=True):
+    """The last word of a command that was carried out and whose answers, if any, were sent. For one that asks for steps
+    it comes after the last of them, or when a later command takes over."""
+
+
+class Cancelled(EventMessage, frozen=True):
+    """The last word of a command that was cancelled, or replaced by a newer one before it was begun."""
+
+
 class Failed(EventMessage, frozen=True):
     """A command could not be carried out; nothing has changed. `can_rebuild`: the same command with `rebuild` can
     be."""
@@ -261,6 +270,8 @@ Event = (
     | DuelStep
     | DuelScanned
     | DuelEnded
+    | Done
+    | Cancelled
     | Failed
     | Stopped
     | EngineLost

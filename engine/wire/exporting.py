@@ -25,7 +25,7 @@ class Export(Command, frozen=True):
     records alone.
     """
 
-    facts: ClassVar[Facts] = Facts("writing a file", needs="rows", effect="measures")
+    facts: ClassVar[Facts] = Facts("writing a file", needs="rows", answers="one", effect="measures")
 
     path: Path
     seq_id: int
@@ -44,7 +44,7 @@ class Export(Command, frozen=True):
 class EstimateExport(Command, frozen=True):
     """Answer with the bytes of the rows of an export without writing it; an export that would be refused is refused."""
 
-    facts: ClassVar[Facts] = Facts("measuring an export", needs="rows", effect="measures", newest=type)
+    facts: ClassVar[Facts] = Facts("measuring an export", needs="rows", answers="one", effect="measures", newest=type)
 
     export: Export
 

@@ -30,7 +30,7 @@ class CheckParity(Command, frozen=True):
     """Compare the logits and rows of a sequence's steps with another way of computing them: in the cache mode
     `against`, which is fed the same tokens, or (None) without any cache, with the model's own attention."""
 
-    facts: ClassVar[Facts] = Facts("comparing with another cache", effect="measures")
+    facts: ClassVar[Facts] = Facts("comparing with another cache", answers="one", effect="measures")
 
     seq_id: int
     against: CacheSpec | None = None
@@ -42,7 +42,7 @@ class MapDamage(Command, frozen=True):
     `rebuild`: if the live cache has dropped rows, use exact rows, computed from the tokens by one prefill.
     """
 
-    facts: ClassVar[Facts] = Facts("measuring what the codec does", effect="measures")
+    facts: ClassVar[Facts] = Facts("measuring what the codec does", answers="one", effect="measures")
 
     seq_id: int
     codec: CodecSpec
@@ -58,7 +58,7 @@ class MeasureRegret(Command, frozen=True):
     `rebuild`: if the live cache has dropped rows, use exact rows, computed from the tokens by one prefill.
     """
 
-    facts: ClassVar[Facts] = Facts("removing rows, one after the other", effect="measures")
+    facts: ClassVar[Facts] = Facts("removing rows, one after the other", answers="one", effect="measures")
 
     seq_id: int
     cache: CacheSpec

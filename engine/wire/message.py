@@ -36,15 +36,17 @@ class Facts(NamedTuple):
     """What the engine knows about all commands of a type.
 
     `words` say what the engine is busy with. `needs` is what has to be there: `rows` are those of a session or of an
-    opened file. `effect` is on a step that is suspended in one of its phases: a command that `looks` is answered, one
-    that `measures` is refused, one that `steps` continues the step, and one that `acts` discards it. `interrupts`: it
-    ends a prefill between two layers, which it makes useless or waits for. `goes_with_cancel`: a `Cancel` behind it
-    removes it from the queue. `newest`: of waiting commands for which this gives the same, only the newest stays.
-    `ends_trial`: it outdates a what-if trial. `is_quiet`: no status follows it.
+    opened file. `answers`: the last word of a command is its `one` answer, or a `Done` after `any` number of them.
+    `effect` is on a step that is suspended in one of its phases: a command that `looks` is answered, one that
+    `measures` is refused, one that `steps` continues the step, and one that `acts` discards it. `interrupts`: it ends a
+    prefill between two layers, which it makes useless or waits for. `goes_with_cancel`: a `Cancel` behind it removes it
+    from the queue. `newest`: of waiting commands for which this gives the same, only the newest stays. `ends_trial`: it
+    outdates a what-if trial. `is_quiet`: no status follows it.
     """
 
     words: str = "a command"
     needs: Needs = "session"
+    answers: Literal["one", "any"] = "any"
     effect: Literal["looks", "measures", "steps", "acts"] = "acts"
     interrupts: bool = False
     goes_with_cancel: bool = False
@@ -55,7 +57,10 @@ class Facts(NamedTuple):
 
 class Command(Variant, frozen=True, kw_only=True):
     """Base of all commands: an `id`, chosen by the sender and repeated in the answers, and the session it is meant for,
-    of which an engine has one. `facts` are those of its type."""
+    of which an engine has one. `facts` are those of its type.
+
+    Each gets exactly one last word: its only answer, or `Done`, `Failed` or `Cancelled`. The loss of the engine is that
+    of all commands before it."""
 
     facts: ClassVar[Facts] = Facts()
 

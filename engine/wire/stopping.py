@@ -30,7 +30,7 @@ class MeasureAttention(Command, frozen=True):
     """Measure how much attention the newest queries of past steps gave to spans of tokens, as far as their rows are
     kept."""
 
-    facts: ClassVar[Facts] = Facts(effect="looks")
+    facts: ClassVar[Facts] = Facts(answers="one", effect="looks")
 
     places: tuple[AttentionPlace, ...]
     spans: tuple[TokenSpan, ...]

@@ -116,7 +116,8 @@ class Chance(Arguments):
         extents: tuple[Extent, ...] = ("all", "newest", "fixed")
         count = self.random.randint(0, 4)
         watched = [
-            commands.Watched(self.picture(), self.random.choice(extents), self.number(0, 9)) for _ in range(count)
+            commands.Watched(self.picture(), self.random.choice(extents), 10**6 + self.number(0, 9))
+            for _ in range(count)
         ]
         return commands.Watch((*watched, *watched[: self.often(0.1)]))
 

@@ -1,4 +1,4 @@
-"""Random commands to a real engine thread with tiny models: it must answer or refuse each, and stay consistent.
+"""Random commands to a real engine thread with tiny models: it must answer or refuse each once, and stay consistent.
 
 Every command that there is, with sensible and with bad arguments, in bursts and while it runs. A refusal is one plain
 sentence; the thread lives; and whenever it rests, the page pools, the sequences and the journal agree with each other.
@@ -27,8 +27,10 @@ from engine.client.thread import ThreadClient
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire import commands
-from engine.wire.events import Event, Failed, StateChanged, Tokenized
+from engine.wire.duel import DuelScanned, DuelStep
+from engine.wire.events import Cancelled, Done, Event, Failed, StateChanged, Tokenized
 from engine.wire.measurements import ParityReport
+from engine.wire.measuring import WhatIf
 from engine.wire.message import Command
 from engine.wire.page_events import KEPT
 from engine.wire.status import EngineStatus
@@ -81,15 +83,17 @@ class Engine:
         self.story = story
         self.status: EngineStatus | None = None
         self._barrier = 10**9
-        self._sent: dict[int | None, str] = {}  # names of commands by their id
+        self._sent: dict[int | None, Command] = {}  # by id, from 1 on
+        self._open: set[int | None] = set()  # ids of those without their last word
         self.loop.send(commands.LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("growing")))
         self._wait(lambda event: isinstance(event, StateChanged) and event.status.model is not None)
 
     def send(self, command: Command) -> None:
         self.story.commands[type(command).__name__] += 1
         self.story.latest = [*self.story.latest[-25:], command]
-        number = len(self._sent)
-        self._sent[number] = type(command).__name__
+        number = len(self._sent) + 1
+        self._sent[number] = command
+        self._open.add(number)
         self.loop.send(structs.replace(command, id=number))
 
     def wait_until_idle(self, is_paused: bool) -> None:
@@ -103,6 +107,8 @@ class Engine:
             if time.monotonic() > began + LONGEST_RUN_S:
                 self.loop.send(commands.Pause())
             self._answered()
+        if silent := [self._sent[number] for number in self._open if not isinstance(self._sent[number], WhatIf)]:
+            raise self.story.fault(f"no last word for {silent}")  # a trial goes on while the engine is idle
 
     def _answered(self) -> None:
         """Wait until every command sent so far is answered."""
@@ -125,11 +131,16 @@ class Engine:
         raise self.story.fault("no answer")
 
     def _take(self, event: Event) -> None:
+        asked = self._sent.get(event.reply_to)
+        if asked is not None and is_last_word(asked, event):
+            if event.reply_to not in self._open:
+                raise self.story.fault(f"{asked} has two last words, and the second is {event}")
+            self._open.remove(event.reply_to)
         match event:
             case StateChanged(status):
                 self.status = status
             case Failed(message):
-                what = self._sent.get(event.reply_to, "nothing that was sent")
+                what = "nothing that was sent" if asked is None else type(asked).__name__
                 self.story.refusals[what] += 1
                 if "Something unexpected" in message:
                     raise self.story.fault(f"{what}: {message}")
@@ -177,6 +188,11 @@ class Engine:
                 problems.append("a log counts its bytes wrongly")
         if problems:
             raise self.story.fault("; ".join(problems))
+
+
+def is_last_word(asked: Command, event: Event) -> bool:
+    is_answer = asked.facts.answers == "one" and not isinstance(event, DuelStep | DuelScanned)
+    return is_answer or isinstance(event, Done | Cancelled | Failed)
 
 
 def play(seed: int, num_commands: int, report_every: int | None = None) -> Story:

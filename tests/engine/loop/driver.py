@@ -14,7 +14,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import LoadModel, SubmitPrompt, Tokenize
-from engine.wire.events import Event, Restarted, StateChanged, Tokenized
+from engine.wire.events import Cancelled, Done, Event, Failed, Restarted, StateChanged, Tokenized
 from engine.wire.message import Command
 from engine.wire.status import EngineStatus
 from tests.engine.tiny import config_dict, prompt_ids
@@ -52,6 +52,10 @@ class Driver:
 
     def wait_for(self, kind: type[T], count: int = 1) -> T:
         return self.wait(lambda: self.of(kind)[-1:] if len(self.of(kind)) >= count else None)[0]
+
+    def last_words(self) -> list[Event]:
+        """The last words that commands with an id got without an answer, in their order."""
+        return [e for e in self.events if isinstance(e, Done | Cancelled | Failed) and e.reply_to]
 
     def forget(self) -> None:
         """Drop what was said so far, but how things stand."""

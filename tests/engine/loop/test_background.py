@@ -33,8 +33,8 @@ class Desk:
 
     def __init__(self) -> None:
         self.activity = Activity()
-        self.inbox = Inbox(self.activity)
         self.events: list[Event] = []
+        self.inbox = Inbox(self.activity, self.events.append)
         self.reporter = Reporter(self.events.append, self._status, self.activity, self.inbox)
         self.beside = BackgroundWork(self.inbox, self.reporter)
 

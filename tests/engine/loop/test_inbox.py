@@ -18,7 +18,7 @@ from engine.session.chunks import PrefillPlan
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Cancel, Force, Pause, RemoveSequence, Run, Shutdown, Step, TakeSlice
-from engine.wire.events import Failed
+from engine.wire.events import Cancelled, Done, Event, Failed
 from engine.wire.measurements import ParityReport
 from engine.wire.measuring import CheckParity
 from engine.wire.message import Command
@@ -52,6 +52,7 @@ def test_the_newest_slice_wins(driver: Driver) -> None:
         driver.rest()
     assert [w.reply_to for w in driver.of(WallSlice)] == [49]
     assert [r.reply_to for r in driver.of(RowSlice)] == [99]
+    assert [c.reply_to for c in driver.of(Cancelled)] == [*range(49)]
 
 
 def test_a_cancel_that_ended_a_measurement_is_used_up(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,11 +65,12 @@ def test_a_cancel_that_ended_a_measurement_is_used_up(driver: Driver, monkeypatc
             yield done, 1 << 30
 
     monkeypatch.setattr("engine.analysis.parity.live_parity", endless)
-    driver.send(prompt(6), Run(40), CheckParity(0))
+    driver.send(prompt(6), Run(40), CheckParity(0, id=3))
     driver.wait(lambda: [r for r in driver.of(StepRecord) if r.step == 39])
     driver.rest()
     assert len(driver.of(StepRecord)) == 40
     assert not driver.of(ParityReport)
+    assert driver.last_words() == [Cancelled(reply_to=3)]
     assert not driver.of(Failed)
 
 
@@ -163,11 +165,13 @@ def test_a_cancel_in_mid_chunk_leaves_the_session_where_it_was_before_the_chunk(
 
 
 def test_a_cancel_uses_up_what_was_to_run_before_the_last_of_them_and_nothing_else() -> None:
-    inbox = Inbox(Activity())
-    early, late, force = Run(), Step(2), Force(0, (5,))
-    for command in (Step(), Cancel(), early, force, Cancel(), late):
+    said: list[Event] = []
+    inbox = Inbox(Activity(), said.append)
+    early, late, force = Run(id=3), Step(2), Force(0, (5,))
+    for command in (Step(id=1), Cancel(id=2), early, force, Cancel(id=4), late):
         inbox.put(command)
     assert inbox.take_cancel()
+    assert said == [Cancelled(reply_to=1), Done(reply_to=2), Cancelled(reply_to=3), Done(reply_to=4)]
     assert not inbox.take_cancel()
     assert [inbox.take(), inbox.take(), inbox.take()] == [force, late, None]
     inbox.put(Shutdown())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from safetensors import safe_open
 
 from engine.spec.cache import CacheSpec
@@ -16,12 +17,16 @@ from engine.wire.commands import (
     ChooseRunner,
     Fork,
     GoTo,
+    Pause,
+    Run,
     SetCache,
+    SetPace,
     SetSampling,
     Step,
+    StopSequence,
     SubmitPrompt,
 )
-from engine.wire.events import CacheChanged, Failed, ForkMade, Restarted, StateChanged, WentTo
+from engine.wire.events import CacheChanged, Done, Failed, ForkMade, Restarted, StateChanged, WentTo
 from engine.wire.exporting import Export, Exported
 from engine.wire.measuring import CheckParity
 from engine.wire.message import Command
@@ -40,6 +45,27 @@ def test_it_loads_prefills_and_steps(driver: Driver) -> None:
     driver.wait_for(StepRecord, 4)
     assert driver.rest().step == 3
     assert [r.step for r in driver.of(StepRecord)] == [0, 1, 2, 3]
+
+
+def test_the_last_word_of_a_run_comes_after_its_last_step_or_when_another_takes_over(driver: Driver) -> None:
+    driver.send(structs.replace(prompt(6), id=1), Run(4, id=2))
+    driver.wait_for(StepRecord, 4)
+    driver.rest()
+    assert driver.last_words() == [Done(reply_to=1), Done(reply_to=2)]
+    after = driver.events[driver.events.index(Done(reply_to=2)) :]
+    assert not [event for event in after if isinstance(event, StepRecord)]
+    driver.forget()
+    driver.send(SetPace(1e-4, None), Run(id=3), Step(2, id=4))
+    driver.wait_for(StepRecord, 2)
+    driver.rest()
+    assert driver.last_words() == [Done(reply_to=3), Done(reply_to=4)]
+    driver.forget()
+    driver.send(Run(id=5), Step(0, id=6), Pause(id=7), StopSequence(0, id=8), Run(id=9))
+    driver.wait_for(Failed, 2)
+    driver.rest()
+    assert [(type(word), word.reply_to) for word in driver.last_words()] == [
+        (Failed, 6), (Done, 5), (Done, 7), (Done, 8), (Failed, 9),
+    ]  # fmt: skip
 
 
 def test_a_runner_is_chosen_by_a_command_and_says_when_it_records(driver: Driver) -> None:

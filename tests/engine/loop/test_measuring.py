@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from engine import errors
 from engine.analysis import what_if
-from engine.errors import Cancelled
 from engine.loop.measuring import GIVEN_UP
 from engine.session.rerun import Reruns
 from engine.spec.presets import cache_named, cache_preset
 from engine.wire.commands import Cancel, FindModels, GoTo, RemoveSequence, SetCache, Step, TakeSlice
-from engine.wire.events import Failed, StateChanged
+from engine.wire.events import Cancelled, Done, Failed, StateChanged
 from engine.wire.measurements import WhatIfAnswer
 from engine.wire.measuring import WhatIf
 from engine.wire.message import Command
@@ -28,7 +28,7 @@ def tried(driver: Driver, then: Command) -> list[WhatIfAnswer]:
     driver.send(prompt(12), Step(4))
     driver.wait_for(StepRecord, 4)
     driver.rest()
-    driver.send(WhatIf(0, INT8), then)
+    driver.send(WhatIf(0, INT8, id=7), then)
     driver.wait_for(WhatIfAnswer)
     driver.rest()
     driver.wait(lambda: not driver.loop._loop.activity.what)  # nor is there anything to be tried
@@ -49,11 +49,13 @@ def _an_estimate_first(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_whatever_changes_what_was_asked_about_ends_the_run(driver: Driver, then: Command) -> None:
     assert [answer.is_estimate for answer in tried(driver, then)] == [True]
+    assert driver.last_words() == [Cancelled(reply_to=7)]
 
 
 @pytest.mark.parametrize("then", [FindModels(), TakeSlice(WallRequest(0, 15, 15, "keys", False, 9, 4))])
 def test_a_look_does_not(driver: Driver, then: Command) -> None:
     assert [answer.is_estimate for answer in tried(driver, then)] == [True, False]
+    assert driver.last_words() == [Done(reply_to=7)]
 
 
 def test_a_trial_that_took_a_while_is_not_worked_on_any_more(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +73,7 @@ def test_a_trial_that_took_a_while_is_not_worked_on_any_more(driver: Driver, mon
 
 def test_a_run_whose_compilation_is_given_up_says_so(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     def given_up(*_: object) -> Iterator[None]:
-        raise Cancelled
+        raise errors.Cancelled
         yield
 
     monkeypatch.setattr(Reruns, "run", given_up)

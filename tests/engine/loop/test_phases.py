@@ -26,7 +26,7 @@ from engine.wire.commands import (
     Watch,
     Watched,
 )
-from engine.wire.events import Failed, StateChanged, Tokenized, WentTo
+from engine.wire.events import Done, Failed, StateChanged, Tokenized, WentTo
 from engine.wire.exporting import Export
 from engine.wire.measuring import CheckParity, WhatIf
 from engine.wire.message import Command
@@ -76,6 +76,7 @@ def test_it_waits_at_every_phase_and_says_where_it_stands(stepped: Driver) -> No
     assert [record.step for record in stepped.of(StepRecord)] == [3]
     assert not stepped.status.running
     assert [event.reply_to for event in stepped.of(PhaseReached)] == [100] * 5
+    assert stepped.last_words() == [Done(reply_to=100)] * 5
     assert type(on(stepped).phase) is Scheduled, "and then the next step begins"
     assert where(stepped) == SuspendedStep(4, 2, (0,), (13,))
 
