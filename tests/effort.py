@@ -1,8 +1,8 @@
 """The tiers of the suite, and how many cases a test tries in each.
 
-`pytest` alone is the default tier, of minutes. `pytest --tier rest` is what that leaves out, `--tier full` both, `--tier
-long` far more cases of each. A file or test that is named runs whole. `full_tier.txt` lists what the default tier leaves
-out, as `python -m tests.benchmarks.default_tier` chose it: by the lines that each test executes, and what it costs.
+`pytest` alone is the default tier, of minutes. `pytest --tier rest` is what that leaves out, `--tier full` both, and
+`--tier long` far more cases of each. A file or test that is named runs whole. `full_tier.txt` lists what the default
+tier leaves out: `python -m tests.benchmarks.default_tier` chose it, by the lines that each test executes and its cost.
 """
 
 from __future__ import annotations
