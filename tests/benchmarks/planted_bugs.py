@@ -137,10 +137,7 @@ class Tests:
         """Files to run wholly, then tests by their names."""
         own = [str(place) for place in _own_tests(bug.path)]
         chosen = list(dict.fromkeys(name for name in [*first, *own] if name))
-        executing, is_declaration = self._executing(bug)
-        if is_declaration:
-            chosen.append(f"tests/{bug.path.partition('/')[0]}/test_constants.py")
-        in_tier = (test for test in executing if not is_left_out(test, self._kept))
+        in_tier = (test for test in self._executing(bug) if not is_left_out(test, self._kept))
         rest = sorted(in_tier, key=lambda test: ("approved" not in test, self._times.get(test, 0.0)))
         spent = 0.0
         for test in rest:
@@ -152,12 +149,12 @@ class Tests:
                 chosen.append(test)
         return chosen
 
-    def _executing(self, bug: Bug) -> tuple[set[str], bool]:
+    def _executing(self, bug: Bug) -> set[str]:
         """Tests that execute the line. A line that runs when the module is imported declares something: then the tests
         that execute any line of the module."""
         number = self._files.get(bug.path)
         if number is None:
-            return set(), True
+            return set()
         by_line: set[str] = set()
         anywhere: set[str] = set()
         for test, bits in self._lines.execute(
@@ -169,7 +166,7 @@ class Tests:
                 anywhere.add(name)
                 if bug.line // 8 < len(bits) and bits[bug.line // 8] & (1 << bug.line % 8):
                     by_line.add(name)
-        return by_line or anywhere, not by_line
+        return by_line or anywhere
 
 
 @dataclass(frozen=True)
