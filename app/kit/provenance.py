@@ -174,7 +174,7 @@ def source_of(
         words = [late or "part of it is not loaded yet"]
         whole += words
     elif asked is not None and step is not None and provenance == "live cache":
-        words, brief = [f"{step_words}, in the live cache"], step_words
+        words, brief = [step_words, named], step_words
     elif step != shown or is_moving:
         words.append(step_words)
         brief = step_words
