@@ -20,6 +20,7 @@ from app.window.transport import EarlierStepButtons, StepCounter, TransportBar
 
 TOP_BAR_HEIGHT = 46
 MOST_AFTER = 440  # pixels: what the right side takes while an earlier step is shown, with its two buttons
+NARROW = 1150  # pixels: below this width the selectors leave the right side its two buttons
 ROOM_FOR_KEYS = 1500  # pixels: from this width of the top bar on, Step and Run show their names and keys
 
 
@@ -44,9 +45,10 @@ class TopBar(QWidget):
         layout.setSpacing(22)
         after.setMaximumWidth(MOST_AFTER)  # the selectors, whose texts are longer, get the rest
         # The transport keeps its place whatever the sides contain, so that the buttons can be found without looking.
-        layout.addWidget(before, 5)
+        layout.addWidget(before)
         layout.addWidget(self._transport)
-        layout.addWidget(after, 4)
+        layout.addWidget(after)
+        self._layout = layout
 
     def show_pace(self, pace: Pace) -> None:
         """Show which pace is chosen."""
@@ -62,7 +64,10 @@ class TopBar(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._transport.show_keys(event.size().width() >= ROOM_FOR_KEYS)
+        width = event.size().width()
+        self._transport.show_keys(width >= ROOM_FOR_KEYS)
+        for side, share in zip((0, 2), (4, 6) if width < NARROW else (5, 4), strict=True):
+            self._layout.setStretch(side, share)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)

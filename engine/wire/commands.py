@@ -209,8 +209,9 @@ class RemoveSequence(CommandMessage, frozen=True):
 
 class TakeSlice(CommandMessage, frozen=True):
     """Answer with one screen-sized slice of the present state; of several waiting requests of a kind only the newest is
-    answered. In a duel it can be of one `side`, or of the difference A - B. With a `node` of another branch it is of
-    that moment, if its rows are kept; an empty slice gives the reason why not."""
+    answered. In a duel it can be of one `side`, or of the difference A - B. With a `node` it is of that moment, if its
+    rows are kept; otherwise, on another branch, an empty slice gives the reason, and on the live path the rows are as
+    stored now."""
 
     request: SliceRequest
     side: Side | None = None
