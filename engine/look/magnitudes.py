@@ -1,10 +1,12 @@
 """The range of the numbers of each layer (for colour scales), and the largest of them.
 
 Magnitudes are counted on a logarithmic scale, sixteen bins to the octave. Zeros, such as those of rows that were zeroed
-by hand, are counted and decide no range: it would collapse, and everything else be drawn as beyond it. Rows that no later step overwrites are
-counted once, as they come. The histogram of an earlier step is made from the nearest known one, in time that grows with
-the number of rows between the two. Other rows, such as those that a codec has still to quantise, are counted again for
-every picture. Only rows that are counted are read, since the others may have to be dequantised or gathered.
+by hand, are counted and decide no range: it would collapse, and everything else be drawn as beyond it.
+
+Rows that no later step overwrites are counted once, as they come. The histogram of an earlier step is made from the
+nearest known one, in time that grows with the number of rows between the two. Other rows, such as those that a codec
+has still to quantise, are counted again for every picture. Only rows that are counted are read, since the others may
+have to be dequantised or gathered.
 """
 
 from __future__ import annotations

@@ -20,15 +20,16 @@ Values = npt.NDArray[np.float32]
 class TileStatistics:
     """The statistics of one tile, a tensor of any shape; `add` adds numbers without reading the earlier ones again.
 
-    `counts` and `edges` are a histogram of the finite numbers between minus and plus the largest magnitude; `limit` is
-    the 99.5th percentile of the magnitudes of those that are not zero, exactly. For a tile on a GPU the counting runs there, and what is copied
-    to the host does not grow with the tile.
+    `counts` and `edges` are a histogram of the finite numbers between minus and plus the largest magnitude; `limit`
+    is the 99.5th percentile of the magnitudes of those that are not zero, exactly. For a tile on a GPU the counting
+    runs there, and what is copied to the host does not grow with the tile.
     """
 
     def __init__(self, values: torch.Tensor) -> None:
         self.num_nan = self.num_inf = 0
         # all magnitudes from `_least_kept` on, and none below it
         self._tail: Values | torch.Tensor
+        self._num_sized: int
         self._least_kept = np.float32(0.0)
         if values.device.type == "cuda" and values.numel():
             self._count_on_device(values.float().flatten())
