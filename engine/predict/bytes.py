@@ -114,6 +114,13 @@ class CacheFormula:
             for la in self.geometry.layers
         )
 
+    @cached_property
+    def without_loss(self) -> CacheFormula | None:
+        """The formulas of the mode that keeps every row exact, on the same layout; None if this is such a mode."""
+        if self.spec.is_exact:
+            return None
+        return CacheFormula(self.spec.without_loss, self.geometry, self._dtype)
+
     def check(self) -> None:
         """Raise `InputError`, with the reason, if the model cannot have this cache; the engine refuses the same
         ones."""

@@ -73,6 +73,8 @@ def cache_bytes(
     for them. This runs after every step, so that layers with equal numbers, which are most, are counted once."""
     fills = [Fill(cache.num_tokens, cache.prompt_ended_at) for cache in caches if cache.num_tokens]
     known: dict[Hashable, tuple[tuple[Term, ...], int, int, tuple[ByteGap, ...]]] = {}
+    exact_of: dict[Hashable, int] = {}
+    exact = None if formula.without_loss is None else 0
     layers, terms_by_layer = [], []
     per_cache = [cache.all_bytes() for cache in caches]
     for layer, kind in zip(info.geometry.layers, formula.kinds, strict=True):
@@ -86,12 +88,26 @@ def cache_bytes(
         device = info.layer_devices[index] if index < len(info.layer_devices) else ""
         terms, stored, reserved, gaps = known[kind, held]
         terms_by_layer.append(terms)
+        if exact is not None:
+            if kind not in exact_of:
+                exact_of[kind] = exact_bytes(formula, layer, fills, store)
+            exact += exact_of[kind]
         layers.append(LayerBytes(index, layer.kind, bytes_of(terms), stored, reserved, gaps, device))
     process, allocator, peak, device_used = held_now
     formula_terms = of_all_layers(terms_by_layer)
     return CacheBytes(
-        tuple(layers), looking, process, allocator, info.weight_bytes, kept, peak, device_used, formula_terms
+        tuple(layers), looking, process, allocator, info.weight_bytes, kept, peak, device_used, formula_terms, exact
     )
+
+
+def exact_bytes(formula: CacheFormula, layer: LayerGeometry, fills: list[Fill], store: PageStore | None) -> int:
+    """What one layer would take for the same tokens with every row exact; rows of shared pages count once."""
+    exact = formula.without_loss
+    assert exact is not None
+    terms = [term for fill in fills for term in exact.terms(layer, fill)]
+    if store is not None and layer.index in store.rows_of:
+        terms += exact.terms_of_shared(layer, store.shared_rows(layer))
+    return bytes_of(terms)
 
 
 def counted(

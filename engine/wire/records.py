@@ -182,7 +182,8 @@ class CacheBytes(Part, frozen=True):
     moments. `process` is the resident memory of the process, `allocator` what torch's allocator holds, `weights` the
     model's weights, `peak` the most that the allocator (without one, the process) held since the previous step,
     `device` what all programs use of the device. None: unknown. `terms` are the formula of the predicted bytes, whose
-    sum they are; none where nothing is kept, or a file does not say."""
+    sum they are; none where nothing is kept, or a file does not say. `exact` is what the same tokens would take if all
+    rows were kept as they were computed; None in modes that do so."""
 
     layers: tuple[LayerBytes, ...]
     looking: int
@@ -193,6 +194,7 @@ class CacheBytes(Part, frozen=True):
     peak: int | None = None
     device: int | None = None
     terms: tuple[Term, ...] = ()
+    exact: int | None = None
 
     @property
     def predicted(self) -> int:

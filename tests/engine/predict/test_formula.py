@@ -1,5 +1,5 @@
-"""The formula of a cache's bytes that is printed, multiplied out, is the number of bytes: in every mode, on models of all
-kinds, at every fill; and on a running session, with several sequences and with pages that they share."""
+"""The formula of a cache's bytes that is printed, multiplied out, is the number of bytes: in every mode, on models of
+all kinds, at every fill; and on a running session, with several sequences and with pages that they share."""
 
 from __future__ import annotations
 
@@ -122,3 +122,27 @@ def test_a_shared_page_is_in_the_formula_once() -> None:
     total = sum(session.sequence(each.seq_id).num_tokens for each in session.sequences)
     assert term.rows == total - 32
     assert evaluated(term.values) == held.predicted == held.stored
+
+
+@pytest.mark.parametrize(
+    "mode", ["int8", "fp8", "kivi-4", "h2o", "streamingllm", "paged-int8", "transformers-quantized"]
+)
+@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+def test_a_lossy_cache_is_held_against_an_exact_one_of_the_same_tokens(mode: str, architecture: str) -> None:
+    """As a session in the exact mode holds them."""
+    held = []
+    for spec in (small(PRESETS[mode]), PRESETS["paged" if mode.startswith("paged") else "growing"].spec):
+        try:
+            session = Session(model_of(architecture), spec)
+        except InputError:
+            pytest.skip("this model cannot have this cache")
+        for number in range(2):
+            seq_id = session.submit(Prompt(token_ids=(*prompt_ids(40), 5 + number)))
+            session.force(seq_id, prompt_ids(3))
+            for _ in range(3):
+                session.step()
+        held.append(session.bytes())
+    lossy, exact = held
+    assert exact.exact is None
+    assert lossy.exact == exact.stored
+    assert lossy.stored < exact.stored

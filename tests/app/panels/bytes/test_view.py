@@ -19,6 +19,7 @@ from app.panels.bytes.view import LAYERS, BytesView
 from app.panels.bytes.words import ledger_lines
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
+from engine.spec.presets import cache_preset
 from engine.spec.retention import RetentionSpec
 from tests.app import samples
 from tests.app.mouse import move_mouse
@@ -124,3 +125,17 @@ def test_memory_that_nobody_measured_is_no_zero() -> None:
     assert lines["process, resident"] == "not recorded"
     told = {fact.label: fact.text for fact in ledger_lines(samples.cache_bytes(4), is_shared=False)}
     assert told["process, resident"] != "not recorded"
+
+
+def test_the_top_bar_says_what_share_of_exact_is_held(desk: Desk) -> None:
+    """By the definition of INT8: a byte a number and two a row and head, against four a number."""
+    desk.run(cache_preset("int8").spec, steps=5)
+    geometry = samples.model_info().geometry
+    share = (geometry.head_dim + 2) / (4 * geometry.head_dim)
+    desk.until(lambda: desk.window.top.size_of_cache.text.endswith(f"{100 * share:.1f} % of exact"))
+    held = desk.models.timeline.num_bytes(None)
+    assert held is not None
+    assert held.stored == round(share * (held.exact or 0))
+    assert desk.window.top.size_of_cache.text.startswith(byte_size(held.stored))
+    desk.choose(CacheSpec())
+    desk.until(lambda: "exact" not in desk.window.top.size_of_cache.text)
