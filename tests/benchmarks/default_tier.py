@@ -29,8 +29,8 @@ OVERHEAD_S = 0.004  # of every test: fixtures that are always there, and its rep
 OWN_CHANCE, MOST_CHANCE = 0.35, 0.5
 CHEAP_S = 0.3  # cases of a function that take less in all are not worth a line of the list
 HEAD = """\
-What only `pytest --tier full` runs, written by `python -m tests.benchmarks.default_tier` and not by hand: test functions
-by file; of a function with cases, those that the default tier keeps.
+What only `pytest --tier full` runs, as `python -m tests.benchmarks.default_tier` wrote it: test functions by file; of a
+function with cases, those that the default tier keeps.
 """
 
 

@@ -99,7 +99,8 @@ def write_map(path: Path) -> None:
         options.flush()
         command = (
             sys.executable, "-m", "pytest", "--tier", "full", "--cov", f"--cov-config={options.name}",
-            "--cov-context=test", "--cov-report=", "--durations=0", "--durations-min=0.005", "-vv", "--ignore=tests/e2e",
+            "--cov-context=test", "--cov-report=", "--durations=0", "--durations-min=0.005", "-vv",
+            "--ignore=tests/e2e",
             "-k", "not full_disk",  # coverage's own file fills the disk, too
         )  # fmt: skip
         told = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout
