@@ -155,7 +155,17 @@ class LiveProgram:
         """Close all dialogs, stop what is going on, and wait until everything has arrived."""
         self.dismiss_dialogs()
         self.post(Cancel())
-        self.until(lambda: self.is_idle, "the window to be idle")
+        self.wait_until_idle("a rest")
+
+    def wait_until_idle(self, after: str) -> None:
+        """Wait until all that was sent is answered, nothing goes on, and every picture has arrived."""
+        texts, answered = self.controller.requests.edited_texts, list[object]()
+        for answer in (texts.counted, texts.refused):
+            answer.connect(answered.append)
+        texts.ask("")  # answered in its turn
+        self.until(lambda: answered and self.is_idle, f"rest after {after}")
+        for answer in (texts.counted, texts.refused):
+            answer.disconnect(answered.append)
 
     @property
     def is_idle(self) -> bool:
@@ -174,9 +184,10 @@ class LiveProgram:
         window.prompt.choose(TEXT)
         window.prompt.edit.set_text(PROMPT)
         window.arrange("inspect")
-        self.until(lambda: self.models.status.cache == cache and self.is_idle, "the cache mode")
+        self.wait_until_idle("another cache mode")
         self.shell.intents.on_prompt_submitted(PROMPT, ENDLESS)
-        self.until(lambda: len(self.models.timeline) == 1 and self.is_idle, "a prompt")
+        self.wait_until_idle("a prompt")
+        assert (self.models.status.cache, len(self.models.timeline)) == (cache, 1), self.models.status.failure
         self.models.status.fail("")
 
     def post(self, command: Any) -> None:

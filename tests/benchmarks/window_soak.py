@@ -121,34 +121,29 @@ def soak(
 
 
 def _live_in(live: LiveProgram, mode: CacheSpec) -> int:
-    """What a person does in one mode; returns how many steps were done."""
+    """What a person does in one mode; returns how many steps were done. A mode may refuse an edit or a way back."""
     models, intents = live.models, live.shell.intents
     live.settle(mode)
-
-    def until(holds: Callable[[], object], what: str) -> None:
-        live.until(lambda: models.status.failure or (holds() and live.is_idle), f"{what} in {mode}")
-        models.status.fail("")  # a mode may refuse an edit or a way back, in a sentence
-
-    for count in (1, 1, STEPS // 2 - 2):
-        before = len(models.timeline)
+    assert models.status.now is not None
+    seq_id = models.status.now.sequences[0].seq_id
+    for count in (1, 1, STEPS // 2):
         intents.on_run_to(count)
-        until(lambda before=before, count=count: len(models.timeline) >= before + count, "steps")  # type: ignore[misc]
+        live.wait_until_idle("steps")
     for step in (2, 5, None):
         models.selection.update(step=step, position=3)
-        until(lambda: True, "a look back")
+        live.wait_until_idle("a look back")
     for command in (
-        MakeEdit(Scale(0, Rows(1, 3), 0.5)), UndoEdit(), RedoEdit(), GoTo(4), BeginBranch(0, None, token_ids=(77,)),
-        Fork(0),
+        MakeEdit(Scale(seq_id, Rows(1, 3), 0.5)), UndoEdit(), RedoEdit(), GoTo(4),
+        BeginBranch(seq_id, None, token_ids=(77,)), Fork(seq_id),
     ):  # fmt: skip
         live.post(command)
-        live.live(0.002)
-        until(lambda: True, type(command).__name__)
+        live.wait_until_idle(type(command).__name__)
     intents.on_run_to(STEPS // 2)
-    until(lambda: True, "steps of a branch")
-    status = models.status.now
-    if status is not None and len(status.sequences) > 1:
-        live.post(RemoveSequence(status.sequences[-1].seq_id))
-        until(lambda: True, "a sequence less")
+    live.wait_until_idle("steps of a branch")
+    if len(models.status.now.sequences) > 1:
+        live.post(RemoveSequence(models.status.now.sequences[-1].seq_id))
+        live.wait_until_idle("a sequence less")
+    models.status.fail("")
     return len(models.history)
 
 
