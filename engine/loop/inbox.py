@@ -20,6 +20,7 @@ from engine.wire.commands import (
     StartDuel,
     Step,
     StopSequence,
+    SubmitPrompt,
     TakeSlice,
     Watch,
 )
@@ -29,7 +30,7 @@ from engine.wire.measuring import WhatIf
 
 # commands that interrupt a prefill in the middle of a chunk: they make its work useless, or wait for it to stop
 INTERRUPTING = (Cancel, LoadModel, RemoveSequence, GoTo, Shutdown, StopSequence, UnloadModel)
-TO_CANCEL = (Run, Step, StartDuel)  # waiting commands that a Cancel removes from the queue
+TO_CANCEL = (Run, Step, StartDuel, SubmitPrompt)  # waiting commands that a Cancel removes from the queue
 LONGEST_WAIT_S = 1e6  # the longest timeout that a queue accepts is finite
 
 
@@ -41,6 +42,7 @@ class Inbox:
         self._activity = activity
         self._arrived: SimpleQueue[Command] = SimpleQueue()
         self._waiting: deque[Command] = deque()
+        self._taken_back: list[Command] = []
 
     def put(self, command: Command) -> None:
         self._arrived.put(command)
@@ -71,11 +73,19 @@ class Inbox:
         cancels = [index for index, c in enumerate(self._waiting) if isinstance(c, Cancel)]
         if not cancels:
             return False
-        waiting = enumerate(self._waiting)
-        self._waiting = deque(
-            c for i, c in waiting if not isinstance(c, Cancel) and (i > cancels[-1] or not isinstance(c, TO_CANCEL))
-        )
+        waiting = [*self._waiting]
+        self._waiting.clear()
+        for index, command in enumerate(waiting):
+            if index < cancels[-1] and isinstance(command, TO_CANCEL):
+                self._taken_back.append(command)
+            elif not isinstance(command, Cancel):
+                self._waiting.append(command)
         return True
+
+    def pop_taken_back(self) -> list[Command]:
+        """The commands that cancels have removed from the queue since this was called last."""
+        found, self._taken_back = self._taken_back, []
+        return found
 
     def check_uncancelled(self) -> None:
         """Called between two pieces of work; raises `Cancelled` if a Cancel or Shutdown waits."""

@@ -20,12 +20,14 @@ from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace
 from engine.wire.commands import (
+    BeginBranch,
     Cancel,
     CloseSnapshot,
     Command,
     Continue,
     EndDuel,
     FindModels,
+    ForceText,
     LoadModel,
     NextPhase,
     OpenSnapshot,
@@ -51,6 +53,11 @@ if TYPE_CHECKING:
     from engine.session.session import Session
     from engine.wire.records import StepRecord
 
+AWAITED: dict[type, str] = {  # what a client waits for, and is told when it is cancelled
+    SubmitPrompt: "The prompt was not taken, because it was stopped: send it again.",
+    ForceText: "The text was not taken, because it was stopped: send it again.",
+    BeginBranch: "The branch was not begun, because it was stopped: begin it again.",
+}
 LONG_WAIT_S = 0.25  # a paced run that waits longer for its next step has its pictures completed meanwhile
 
 
@@ -181,12 +188,16 @@ class EngineLoop:
         self._measuring.drop_trial_for(command)
         self._reporter.reply_to = command.id
         self.activity.begin(command)
+        given_up: list[Command] = []
         try:
             self._handle(command)
         except Cancelled:
-            pass  # the next status shows that the command is no longer worked on
+            given_up = [command]  # the next status shows that the command is no longer worked on
         except Exception as error:
             self._reporter.fail(error, type(command).__name__)
+        for each in (*given_up, *self._inbox.pop_taken_back()):
+            if why := AWAITED.get(type(each)):
+                self._reporter.answer(each.id, Failed(why))
         has_said, self._reporter.work = self._reporter.work is not None, None
         if not self._has_work and self._session is not None:
             self._watching.catch_up(self._session)
