@@ -34,8 +34,8 @@ from engine.spec.capture import CAPTURES
 from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED
 from engine.spec.runners import PAGED_ATTENTION, RUNNERS
-from engine.wire.commands import Command
 from engine.wire.events import Event, SessionOpened
+from engine.wire.message import Command
 from engine.wire.opponents import Opponent, OtherStep
 from engine.wire.status import CaptureState, EngineStatus, OpenedFile
 

@@ -14,8 +14,8 @@ from app.control.sender import Sender
 from app.control.waiting import PersonWaiting
 from app.models import Models, Selected
 from app.models.sequence_status import fitting_sequence
-from engine.wire.commands import Command
 from engine.wire.events import Event
+from engine.wire.message import Command
 
 # Milliseconds until the outbox is read again: while the engine runs, while the user waits for something they just asked
 # for, and while nothing happens.

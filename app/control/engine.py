@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from engine.client import Client, ClientChoice, ClientKind, kind_for, open_client
 from engine.spec.cache import CacheSpec
 from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec
-from engine.wire.commands import CloseSnapshot, Command, Continue, LoadModel, OpenSnapshot
+from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
 from engine.wire.events import CacheChanged, Event, Failed, Restarted
+from engine.wire.message import Command
 
 # An engine that is replaced while it runs has this many seconds to end by itself.
 EXCHANGE_S = 0.3

@@ -9,6 +9,7 @@ from app.control.sender import Sender
 from app.control.waiting import PersonWaiting
 from app.models import Models
 from engine.wire import commands
+from engine.wire.message import Command
 
 
 class IntentSender(QObject):
@@ -38,7 +39,7 @@ class IntentSender(QObject):
         self._waiting.expect_pictures()
         self._send(command)
 
-    def _send(self, command: commands.Command) -> int:
+    def _send(self, command: Command) -> int:
         """Send a command for the user; returns its id."""
         self._take_failure_back()
         number = self._sender.post(command)

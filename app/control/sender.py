@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from engine.wire.commands import Command
+from engine.wire.message import Command
 
 
 class Sender:

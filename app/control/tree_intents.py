@@ -13,6 +13,7 @@ from engine.spec.bookmark import Bookmark, BookmarkTarget
 from engine.spec.edit import Edit
 from engine.spec.sampling import SamplingParams
 from engine.wire import commands
+from engine.wire.message import Command
 
 
 class TreeIntents(IntentSender):
@@ -51,7 +52,7 @@ class TreeIntents(IntentSender):
             commands.BeginBranch(seq_id, None, sampling=sampling), commands.SetSampling(sampling, seq_id)
         )
 
-    def _begin_branch(self, branch: commands.BeginBranch, from_live: commands.Command) -> None:
+    def _begin_branch(self, branch: commands.BeginBranch, from_live: Command) -> None:
         step, info = self._models.selection.now.step, selected_info(self._models)
         if step is not None:
             self._take_failure_back()

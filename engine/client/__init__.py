@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol, get_args
 
-from engine.wire.commands import Command
 from engine.wire.events import Event
+from engine.wire.message import Command
 
 ClientKind = Literal["thread", "process"]
 ClientChoice = Literal["auto", "thread", "process"]

@@ -22,9 +22,10 @@ from queue import SimpleQueue
 from engine.client import ClientKind
 from engine.client.outbox import Outbox
 from engine.client.stream import read_frames, write_messages
-from engine.wire.commands import Command, Shutdown
+from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_event, encode
 from engine.wire.events import EngineBack, EngineLost, Event, Failed, Stopped
+from engine.wire.message import Command
 
 # The child sends a heartbeat every second; after 8 silent seconds it counts as hanging. Silence is counted in pieces of
 # at most a second, so that a window that was itself stopped for a while does not blame the engine.

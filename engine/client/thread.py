@@ -12,8 +12,9 @@ from engine.client import ClientKind
 from engine.client.outbox import Outbox
 from engine.client.pulse import Pulse
 from engine.loop.loop import EngineLoop
-from engine.wire.commands import Command, Shutdown
+from engine.wire.commands import Shutdown
 from engine.wire.events import EngineLost, Event, Failed
+from engine.wire.message import Command
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
-from engine.wire.commands import EndDuel, StartDuel, TakeSlice
+from engine.wire.commands import StartDuel, TakeSlice
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStep
 from engine.wire.opponents import OtherStep
 from engine.wire.slices import Slice
@@ -48,25 +48,10 @@ class Duelling:
         agrees = None if self._newest.parting is not None else self._newest.top1_agrees
         return None if agrees is None else not agrees
 
-    def handle(
-        self,
-        worked_on: Session | OpenedSnapshot,
-        command: StartDuel | EndDuel | TakeSlice,
-        held: LoadedModel | None = None,
-    ) -> None:
-        """Start or end a duel, or send a slice of one of its sides. `worked_on` is the session or opened file that is
-        compared; `held` the loaded model, if a file is open."""
-        match command:
-            case StartDuel():
-                self.start(worked_on, command, held)
-            case EndDuel():
-                self.end()
-            case TakeSlice():
-                self._reporter.reply(self.slice(command))
-
     def start(self, worked_on: Session | OpenedSnapshot, command: StartDuel, held: LoadedModel | None = None) -> None:
         """Start another duel. The one before is kept until the new one is ready, and stays if that fails or is
-        cancelled."""
+        cancelled. `worked_on` is the session or opened file that is compared; `held` the loaded model, if a file is
+        open."""
         from engine.analysis.duel.start import duel_of
 
         self._reporter.begin("Starting the other run")

@@ -8,29 +8,9 @@ from queue import Empty, SimpleQueue
 
 from engine.errors import Cancelled
 from engine.loop.activity import Activity
-from engine.wire.commands import (
-    Cancel,
-    Command,
-    EndDuel,
-    GoTo,
-    LoadModel,
-    RemoveSequence,
-    Run,
-    Shutdown,
-    StartDuel,
-    Step,
-    StopSequence,
-    SubmitPrompt,
-    TakeSlice,
-    Watch,
-)
-from engine.wire.devices import ForecastLoad, UnloadModel
-from engine.wire.exporting import EstimateExport
-from engine.wire.measuring import WhatIf
+from engine.wire.commands import Cancel, EndDuel, Shutdown, StartDuel
+from engine.wire.message import Command
 
-# commands that interrupt a prefill in the middle of a chunk: they make its work useless, or wait for it to stop
-INTERRUPTING = (Cancel, LoadModel, RemoveSequence, GoTo, Shutdown, StopSequence, UnloadModel)
-TO_CANCEL = (Run, Step, StartDuel, SubmitPrompt)  # waiting commands that a Cancel removes from the queue
 LONGEST_WAIT_S = 1e6  # the longest timeout that a queue accepts is finite
 
 
@@ -65,8 +45,8 @@ class Inbox:
             return None
 
     def take_cancel(self) -> bool:
-        """Whether a Cancel or Shutdown waits. A Cancel is removed from the queue, with the `TO_CANCEL` commands that
-        came before it."""
+        """Whether a Cancel or Shutdown waits. A Cancel is removed from the queue, with the
+        commands before it that go with it."""
         self._collect()
         if any(isinstance(c, Shutdown) for c in self._waiting):
             return True
@@ -76,7 +56,7 @@ class Inbox:
         waiting = [*self._waiting]
         self._waiting.clear()
         for index, command in enumerate(waiting):
-            if index < cancels[-1] and isinstance(command, TO_CANCEL):
+            if index < cancels[-1] and command.facts.goes_with_cancel:
                 self._taken_back.append(command)
             elif not isinstance(command, Cancel):
                 self._waiting.append(command)
@@ -93,10 +73,10 @@ class Inbox:
             raise Cancelled
 
     def check_uninterrupted(self, *further: type[Command]) -> None:
-        """Called between the layers of a prefill; raises `Cancelled` if a command waits that interrupts it: one of
-        `INTERRUPTING` or of the `further` types."""
+        """Called between the layers of a prefill; raises `Cancelled` if a command waits that interrupts it, or
+        one of the `further` types."""
         self._collect()
-        if any(isinstance(command, (*INTERRUPTING, *further)) for command in self._waiting):
+        if any(command.facts.interrupts or isinstance(command, further) for command in self._waiting):
             raise Cancelled
 
     def check_other_uninterrupted(self) -> None:
@@ -123,14 +103,7 @@ class Inbox:
                 command = self._arrived.get_nowait()
             except Empty:
                 return
-            if (kind := kind_of_latest(command)) is not None:
-                self._waiting = deque(c for c in self._waiting if kind_of_latest(c) != kind)
+            if command.facts.newest is not None:
+                key = command.facts.newest(command)
+                self._waiting = deque(c for c in self._waiting if c.facts.newest is None or c.facts.newest(c) != key)
             self._waiting.append(command)
-
-
-def kind_of_latest(command: Command) -> tuple[object, ...] | None:
-    """The kind of a command of which only the newest is kept while several wait, as when a view moves or a slider is
-    dragged; None for a command that must not be dropped."""
-    if isinstance(command, TakeSlice):
-        return TakeSlice, type(command.request), command.side
-    return (type(command),) if isinstance(command, Watch | WhatIf | EstimateExport | ForecastLoad) else None

@@ -5,59 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.errors import Cancelled, DeviceLost, InputError, first_line
+from engine.errors import Cancelled, DeviceLost, first_line
 from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
+from engine.loop.handlers import Parts
 from engine.loop.inbox import Inbox
-from engine.loop.loading import forecast_of, found_devices, found_models
 from engine.loop.measuring import MeasurementRunner
 from engine.loop.phases import SuspendedSteps
 from engine.loop.prompt_surprisal import SurprisalReporter
 from engine.loop.reporter import Reporter
-from engine.loop.session_commands import SessionCommands
 from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace
-from engine.wire.commands import (
-    BeginBranch,
-    Cancel,
-    CloseSnapshot,
-    Command,
-    Continue,
-    EndDuel,
-    FindModels,
-    ForceText,
-    LoadModel,
-    NextPhase,
-    OpenSnapshot,
-    Pause,
-    PreviewPrompt,
-    SetCapture,
-    SetPace,
-    Shutdown,
-    StartDuel,
-    SubmitPrompt,
-    TakeSlice,
-    Tokenize,
-    Watch,
-)
-from engine.wire.devices import FindDevices, ForecastLoad, UnloadModel
-from engine.wire.events import EngineLost, Event, Failed, ModelsFound, Stopped
-from engine.wire.measuring import WhatIf
+from engine.wire.commands import Shutdown
+from engine.wire.events import EngineLost, Event, Failed, Stopped
+from engine.wire.message import Command
 from engine.wire.phases import PhaseReached
 from engine.wire.status import EngineStatus
-from engine.wire.stopping import SetStops
 
 if TYPE_CHECKING:
     from engine.session.session import Session
     from engine.wire.records import StepRecord
 
-AWAITED: dict[type, str] = {  # what a client waits for, and is told when it is cancelled
-    SubmitPrompt: "The prompt was not taken, because it was stopped: send it again.",
-    ForceText: "The text was not taken, because it was stopped: send it again.",
-    BeginBranch: "The branch was not begun, because it was stopped: begin it again.",
-}
 LONG_WAIT_S = 0.25  # a paced run that waits longer for its next step has its pictures completed meanwhile
 
 
@@ -83,7 +53,7 @@ class EngineLoop:
         parts = self._steps, self._stops, self._watching, self._duelling
         self._workspace = Workspace(self._reporter, self._inbox, self.activity, *parts)
         self._reporter.memory = self._workspace.memory
-        self._in_session = SessionCommands(self._workspace, self._reporter, self._inbox, *parts, self._measuring)
+        self._parts = Parts(self._reporter, self._inbox, *parts, self._measuring, self._workspace, self._take_phase)
 
     def send(self, command: Command) -> None:
         self._inbox.put(command)
@@ -185,24 +155,24 @@ class EngineLoop:
         were_open = self._finish_records()
         if self._session is not None:
             self._session.discard_ahead()
-        self._measuring.drop_trial_for(command)
+        if command.facts.ends_trial:
+            self._measuring.drop_trial()
         self._reporter.reply_to = command.id
-        self.activity.begin(command)
+        self.activity.begin(command.facts.words)
         given_up: list[Command] = []
         try:
-            self._handle(command)
+            self._parts.handle(command)
         except Cancelled:
             given_up = [command]  # the next status shows that the command is no longer worked on
         except Exception as error:
             self._reporter.fail(error, type(command).__name__)
         for each in (*given_up, *self._inbox.pop_taken_back()):
-            if why := AWAITED.get(type(each)):
-                self._reporter.answer(each.id, Failed(why))
+            if each.facts.when_cancelled:
+                self._reporter.answer(each.id, Failed(each.facts.when_cancelled))
         has_said, self._reporter.work = self._reporter.work is not None, None
         if not self._has_work and self._session is not None:
             self._watching.catch_up(self._session)
-        silent = TakeSlice | Watch | Tokenize | PreviewPrompt | WhatIf | ForecastLoad
-        if were_open or has_said or not isinstance(command, silent):
+        if were_open or has_said or not command.facts.is_quiet:
             self._reporter.send_status()
 
     def _advance(self, session: Session, reached: Callable[[PhaseReached], None] | None = None) -> None:
@@ -287,55 +257,9 @@ class EngineLoop:
             self._reporter.reply_to = self._steps.asked_by
             self._reporter.fail(why, "reading a step")
 
-    # ---- commands ------------------------------------------------------------------------------------------------
-
-    def _handle(self, command: Command) -> None:
-        if command.session:
-            raise InputError(f"There is no session {command.session} here: this engine has session 0 and no other.")
-        match command:
-            case LoadModel():
-                self._workspace.load(command)
-            case FindModels():
-                self._reporter.reply(ModelsFound(found_models()))
-            case FindDevices():
-                self._reporter.reply(found_devices())
-            case ForecastLoad():
-                self._reporter.reply(forecast_of(command, self._workspace.held))
-            case UnloadModel():
-                self._workspace.unload()
-            case Pause() | Cancel():
-                self._steps.pause()
-                if isinstance(command, Cancel):
-                    self._duelling.stop()
-            case SetPace():
-                self._steps.set_pace(command)
-                self._watching.set_pace(command)
-            case SetCapture():
-                self._workspace.set_capture(command)
-            case SetStops():
-                self._stops.set(command)
-            case OpenSnapshot():
-                self._workspace.open(command)
-            case Continue() | CloseSnapshot():
-                self._workspace.leave_file(command)
-            case StartDuel() | EndDuel() | TakeSlice(side=str()) if (
-                current := self._workspace.opened.snapshot or self._session
-            ):
-                self._duelling.handle(current, command, self._workspace.model)
-            case _ if self._workspace.opened.file is not None:
-                self._workspace.opened.handle(command)
-            case _ if self._session is None:
-                raise InputError("There is no model yet: load one first.")
-            case NextPhase():
-                self._take_phase(self._session, command)
-            case _:
-                self._in_session.handle(self._session, command)
-                if isinstance(command, SubmitPrompt) and command.in_phases:
-                    self._take_phase(self._session, command)
-
-    def _take_phase(self, session: Session, command: SubmitPrompt | NextPhase) -> None:
+    def _take_phase(self, session: Session, asked_by: int) -> None:
         """Run one step that pauses at each of its phases."""
         session.check_has_work()
         self._steps.end()
-        self._steps.asked_by = command.id
+        self._steps.asked_by = asked_by
         self._advance(session, self._phases.take(session))

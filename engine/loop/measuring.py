@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.spec.presets import cache_label
-from engine.wire.commands import (
-    Cancel,
-    CloseSnapshot,
-    Command,
-    GoTo,
-    LoadModel,
-    OpenSnapshot,
-    RemoveSequence,
-    SetCache,
-    SubmitPrompt,
-)
-from engine.wire.devices import UnloadModel
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 
 if TYPE_CHECKING:
     from engine.session.session import Session
 
-ENDING_A_TRIAL = (  # commands that end a what-if trial
-    LoadModel,
-    UnloadModel,
-    OpenSnapshot,
-    CloseSnapshot,
-    SetCache,
-    SubmitPrompt,
-    GoTo,
-    RemoveSequence,
-    Cancel,
-    WhatIf,
-)
+Answer = TypeVar("Answer", ParityReport, DamageMap, Regret)
+
 GIVEN_UP = "The trial was given up: choose something, and it is asked again."
-MeasuringCommand = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench
 
 
 class MeasurementRunner:
@@ -60,37 +37,28 @@ class MeasurementRunner:
         """Drop the trial, because its question is out of date."""
         self._trial = None
 
-    def drop_trial_for(self, command: Command) -> None:
-        """Drop the trial if the command is one that ends it."""
-        if isinstance(command, ENDING_A_TRIAL):
-            self.drop_trial()
-
-    def measure(self, session: Session, command: MeasuringCommand) -> None:
-        """Run a measurement and answer it; raises `Cancelled` if it is cancelled."""
-        from engine.analysis.damage import measured_damage
+    def check_parity(self, session: Session, command: CheckParity) -> None:
         from engine.analysis.parity import live_parity
+
+        other = "the model without a cache" if command.against is None else cache_label(command.against)
+        self._answer(f"Comparing with {other}", live_parity(session, command))
+
+    def map_damage(self, session: Session, command: MapDamage) -> None:
+        from engine.analysis.damage import measured_damage
+
+        self._answer("Measuring what the codec does", measured_damage(session, command))
+
+    def measure_regret(self, session: Session, command: MeasureRegret) -> None:
         from engine.analysis.regret import regret
 
-        follow = self._reporter.follow
-        answer: ParityReport | DamageMap | Regret | None = None
-        match command:
-            case WhatIf():
-                self._try(session, command)
-            case CheckParity():
-                other = "the model without a cache" if command.against is None else cache_label(command.against)
-                answer = follow(f"Comparing with {other}", live_parity(session, command))
-            case MapDamage():
-                answer = follow("Measuring what the codec does", measured_damage(session, command))
-            case MeasureRegret():
-                answer = follow("Removing rows, one after the other", regret(session, command))
-            case Sweep():
-                self._sweep(session, command)
-            case Bench():
-                self._bench(session, command)
-        if answer is not None:
+        self._answer("Removing rows, one after the other", regret(session, command))
+
+    def _answer(self, label: str, pieces: Iterator[tuple[int, int] | Answer]) -> None:
+        """Run a measurement and answer it; raises `Cancelled` if it is cancelled."""
+        if (answer := self._reporter.follow(label, pieces)) is not None:
             self._reporter.reply(answer)
 
-    def _try(self, session: Session, command: WhatIf) -> None:
+    def what_if(self, session: Session, command: WhatIf) -> None:
         """Answer a what-if with its estimate, and keep the trial to be continued. For a dragged slider the estimate
         mostly comes before any progress would be reported."""
         from engine.analysis.what_if import what_if
@@ -122,7 +90,7 @@ class MeasurementRunner:
         elif not isinstance(piece, tuple):
             self._reporter.reply(piece)
 
-    def _sweep(self, session: Session, command: Sweep) -> None:
+    def sweep(self, session: Session, command: Sweep) -> None:
         """Run other cache modes on the same model, one after the other, and answer row by row; a cancel ends it before
         the next step."""
         from engine.analysis.sweep import sweep
@@ -139,7 +107,7 @@ class MeasurementRunner:
                 mode, text = missing[num_rows - command.num_rows]
                 reporter.begin(f"Sweeping: {mode} on {text}", num_rows, command.num_rows)
 
-    def _bench(self, session: Session, command: Bench) -> None:
+    def bench(self, session: Session, command: Bench) -> None:
         """Time cache modes of the same model against each other, and answer row by row; a cancel ends it before the
         next step."""
         from engine.analysis.bench import bench

@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.errors import InputError
-from engine.loop import exporting
 from engine.loop.reporter import Reporter
 from engine.saved.document import is_session
 from engine.spec.model import ModelSpec, usual_threads
-from engine.wire.commands import Command, OpenSnapshot, TakeSlice, Watch
+from engine.wire.commands import OpenSnapshot, Watch
 from engine.wire.events import CacheChanged, Event, Restarted, SessionOpened, Submitted
-from engine.wire.exporting import EstimateExport, Export
 from engine.wire.records import StepRecord
 from engine.wire.status import OpenedFile
 
@@ -135,32 +133,13 @@ class OpenFile:
             self.snapshot.close()
         self.snapshot = self.saved = self.info = self._steps = self._events = None
 
-    def handle(self, command: Command) -> None:
-        """Answer commands that only view the file; raises `InputError` for everything that needs a forward."""
-        snapshot = self.snapshot
-        match command:
-            case Watch(pictures=()) if self.saved is not None:
-                pass  # nothing is watched in a file
-            case TakeSlice() | Watch() if self.saved is not None:
-                self.saved.refuse()
-            case _ if snapshot is None:
-                raise InputError(self.why_not)
-            case Export():
-                exporting.export(snapshot.file, command, self._reporter)
-            case EstimateExport():
-                exporting.estimate(snapshot.file, command, self._reporter)
-            case TakeSlice(request=request):
-                self._reporter.reply(snapshot.take(request))
-            case Watch():
-                self._watch(snapshot, command)
-            case _:
-                raise InputError(self.why_not)
-
-    def _watch(self, snapshot: OpenedSnapshot, command: Watch) -> None:
-        """Answer each watched picture once, since a file does not change. A picture that fails does not affect the
-        others."""
+    def watch(self, command: Watch) -> None:
+        """Answer each watched picture of the snapshot once, since a file does not change. A picture that fails does not
+        affect the others."""
         from engine.look.watch import request_now
 
+        snapshot = self.snapshot
+        assert snapshot is not None
         for watched in command.pictures:
             self._reporter.reply_to = watched.id
             request = request_now(watched, snapshot.num_tokens, snapshot.last_step, self._fed_before)

@@ -12,21 +12,12 @@ from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.loop.steps_to_do import StepsToDo
 from engine.loop.watching import Watching
-from engine.wire import commands, devices, exporting, measuring, stopping
+from engine.wire.commands import NextPhase
+from engine.wire.message import Command
 from engine.wire.phases import PhaseReached, Written
 
 if TYPE_CHECKING:
     from engine.session.session import Session
-
-LOOKING = (
-    commands.TakeSlice, commands.Watch, commands.Tokenize, commands.PreviewPrompt, commands.SetPace,
-    commands.FindModels, commands.Pause, commands.EndDuel, stopping.SetStops, stopping.MeasureAttention,
-    devices.FindDevices, devices.ForecastLoad,
-)  # fmt: skip
-MEASURING = (
-    exporting.Export, exporting.EstimateExport, measuring.WhatIf, measuring.CheckParity, measuring.MapDamage,
-    measuring.MeasureRegret, measuring.Sweep, measuring.Bench, commands.StartDuel,
-)  # fmt: skip
 
 
 class SuspendedSteps:
@@ -40,7 +31,7 @@ class SuspendedSteps:
         activity: Activity,
         steps: StepsToDo,
         watching: Watching,
-        answer: Callable[[commands.Command], None],
+        answer: Callable[[Command], None],
     ) -> None:
         self._reporter, self._inbox, self._activity = reporter, inbox, activity
         self._steps, self._watching, self._answer = steps, watching, answer
@@ -61,30 +52,28 @@ class SuspendedSteps:
 
     def _wait(self, session: Session) -> None:
         """Wait until a command continues the step. Commands that only look are answered meanwhile, measurements are
-        refused; a Cancel, and every other command, cancels the step."""
+        refused; every other command cancels the step and is handled after it."""
         while True:
             command = self._inbox.take() or self._inbox.wait()
-            match command:
-                case None:
-                    continue
-                case commands.NextPhase():
-                    self._reporter.reply_to = command.id
-                    return
-                case commands.Step() | commands.Run():
+            if command is None:
+                continue
+            if isinstance(command, NextPhase):
+                self._reporter.reply_to = command.id
+                return
+            match command.facts.effect:
+                case "looks":
+                    self._answer(command)
+                case "steps":
                     self._answer(command)
                     if self._steps.count != 0:
                         return
-                case commands.Cancel():
-                    raise Cancelled
-                case _ if isinstance(command, LOOKING):
-                    self._answer(command)
-                case _ if isinstance(command, MEASURING):
+                case "measures":
                     self._refuse(session, command)
-                case _:
+                case "acts":
                     self._inbox.put_first(command)
                     raise Cancelled
 
-    def _refuse(self, session: Session, command: commands.Command) -> None:
+    def _refuse(self, session: Session, command: Command) -> None:
         where = session.phases.suspended if session.phases is not None else None
         assert where is not None, "a step waits"
         words = f"{where.words[:1].upper()}{where.words[1:]}"

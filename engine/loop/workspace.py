@@ -23,6 +23,7 @@ from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot, SetCapture
 from engine.wire.devices import Unloaded
 from engine.wire.events import CacheChanged, Failed, NodeAdded, Restarted
+from engine.wire.message import Needs
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
@@ -64,6 +65,17 @@ class Workspace:
     def current(self) -> OpenedSnapshot | OpenedSession | Session | None:
         """The opened file, else the session; None where there is neither."""
         return self.opened.file or self.session
+
+    def check_has(self, needs: Needs) -> None:
+        """Raise `InputError` with the remedy where there is not what a command needs."""
+        if needs == "nothing":
+            return
+        if needs == "rows" and self.opened.saved is not None:
+            self.opened.saved.refuse()
+        if self.opened.file is not None and needs == "session":
+            raise InputError(self.opened.why_not)
+        if self.current is None:
+            raise InputError("There is no model yet: load one first.")
 
     def load(self, command: LoadModel) -> None:
         """Load a model and replace the session, or the opened file, once that is complete. If the model fits the opened

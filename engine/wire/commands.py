@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CaptureLevel
@@ -11,56 +12,66 @@ from engine.spec.edit import Edit
 from engine.spec.model import ModelSpec
 from engine.spec.runners import PagedAttentionName, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire import devices, exporting, measuring, stopping  # noqa: F401  # COMMANDS has theirs too
 from engine.wire.changes import Change
-from engine.wire.devices import FindDevices, ForecastLoad, UnloadModel
-from engine.wire.exporting import EstimateExport, Export
-from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
-from engine.wire.message import CommandMessage, Part
+from engine.wire.message import Command, Facts, Part
 from engine.wire.opponents import Opponent
 from engine.wire.requests import Side, SliceRequest
-from engine.wire.stopping import MeasureAttention, SetStops
 from engine.wire.tree import Node
 
 
-class LoadModel(CommandMessage, frozen=True):
+class LoadModel(Command, frozen=True):
     """Load a model while the present one stays in use, and switch to it when it is complete. This ends all
     sequences."""
+
+    facts: ClassVar[Facts] = Facts("loading a model", needs="nothing", interrupts=True, ends_trial=True)
 
     model: ModelSpec
     cache: CacheSpec
 
 
-class SetCache(CommandMessage, frozen=True):
+class SetCache(Command, frozen=True):
     """Change the cache mode of the live sequences: their rows are converted where possible, else re-prefilled."""
+
+    facts: ClassVar[Facts] = Facts("changing the cache", ends_trial=True)
 
     cache: CacheSpec
 
 
-class ChooseRunner(CommandMessage, frozen=True):
+class ChooseRunner(Command, frozen=True):
     """Compute all forward passes from now on with this runner, by its name in `engine.spec.runners`."""
 
     runner: RunnerName
 
 
-class ChoosePagedAttention(CommandMessage, frozen=True):
+class ChoosePagedAttention(Command, frozen=True):
     """Read pages in attention from now on in this way, by its name in `engine.spec.runners`."""
 
     way: PagedAttentionName
 
 
-class SetCapture(CommandMessage, frozen=True):
+class SetCapture(Command, frozen=True):
     """Set how much is measured in every step. With `by_layer`, also measure how long each layer of a forward pass
     spends on attention, cache updates, dequantising and copies; this slows the step down a little."""
+
+    facts: ClassVar[Facts] = Facts(needs="nothing")
 
     level: CaptureLevel
     by_layer: bool = False
 
 
-class SubmitPrompt(CommandMessage, frozen=True):
+class SubmitPrompt(Command, frozen=True):
     """Start a sequence; prefill begins with the next step. `alone` ends the sequences before it (a new run). With
     `after` the prompt replaces that sequence in the same history: the rows of their common prefix are kept, the others
     computed. `num_steps` steps are then done as by `Step` (the first reads the prompt); none if the prompt is refused.
     With `in_phases` the prompt is read phase by phase, as by `NextPhase`, instead."""
+
+    facts: ClassVar[Facts] = Facts(
+        "taking a prompt",
+        goes_with_cancel=True,
+        ends_trial=True,
+        when_cancelled="The prompt was not taken, because it was stopped: send it again.",
+    )
 
     prompt: Prompt
     alone: bool = True
@@ -69,15 +80,17 @@ class SubmitPrompt(CommandMessage, frozen=True):
     after: int | None = None
 
 
-class PreviewPrompt(CommandMessage, frozen=True):
+class PreviewPrompt(Command, frozen=True):
     """Tokenise a prompt without submitting it: answers with its tokens, for a conversation with the rendered text, and
     with how many rows of the sequence `after` it could reuse."""
+
+    facts: ClassVar[Facts] = Facts("rendering a conversation", effect="looks", is_quiet=True)
 
     prompt: Prompt
     after: int | None = None
 
 
-class SetSampling(CommandMessage, frozen=True):
+class SetSampling(Command, frozen=True):
     """Set how tokens of a sequence are chosen from now on; a token chosen but not yet fed is chosen again. `seq_id`
     None: set the default for prompts that bring no sampling of their own."""
 
@@ -85,73 +98,93 @@ class SetSampling(CommandMessage, frozen=True):
     seq_id: int | None = None
 
 
-class SetKeptLimit(CommandMessage, frozen=True):
+class SetKeptLimit(Command, frozen=True):
     """Limit the bytes of all kept moments, those of moments on other branches that can be restored without computing.
     Beyond it the least recently used one is dropped, and recomputed when needed. Also holds for later sessions."""
 
     num_bytes: int
 
 
-class Step(CommandMessage, frozen=True):
+class Step(Command, frozen=True):
     """Do `num_steps` units of work, then pause. A prefill is one unit, however many chunks it takes."""
+
+    facts: ClassVar[Facts] = Facts(effect="steps", goes_with_cancel=True)
 
     num_steps: int = 1
 
 
-class Run(CommandMessage, frozen=True):
+class Run(Command, frozen=True):
     """Run until paused or finished, for `num_steps` units, until a stop's condition holds, or the condition `until`,
     which is for this run only."""
+
+    facts: ClassVar[Facts] = Facts(effect="steps", goes_with_cancel=True)
 
     num_steps: int | None = None
     until: str = ""
 
 
-class NextPhase(CommandMessage, frozen=True):
+class NextPhase(Command, frozen=True):
     """Step phase by phase: begin a step, or continue the suspended one to its next phase. `Step` and `Run` finish a
     suspended step. Commands that only read are answered meanwhile, measurements are refused, and any other command
     discards it as if it had never begun."""
 
+    facts: ClassVar[Facts] = Facts("a step in phases", effect="steps")
 
-class Pause(CommandMessage, frozen=True):
+
+class Pause(Command, frozen=True):
     """Pause after the step in progress."""
 
+    facts: ClassVar[Facts] = Facts(needs="nothing", effect="looks")
 
-class Redo(CommandMessage, frozen=True):
+
+class Redo(Command, frozen=True):
     """Repeat the steps of a lost engine's history in an empty session: the same forward passes of the same tokens in
     the same modes. Then go to the node `at` (None: before the first) and make the `changes` that followed it."""
+
+    facts: ClassVar[Facts] = Facts("doing the steps once more")
 
     nodes: tuple[Node, ...]
     at: int | None
     changes: tuple[Change, ...] = ()
 
 
-class Cancel(CommandMessage, frozen=True):
+class Cancel(Command, frozen=True):
     """Cancel whatever is in progress: a run, a prefill, a load, an export."""
 
+    facts: ClassVar[Facts] = Facts(needs="nothing", interrupts=True, ends_trial=True)
 
-class Force(CommandMessage, frozen=True):
+
+class Force(Command, frozen=True):
     """Feed these tokens to a sequence next instead of sampled ones; the first replaces the one already chosen."""
 
     seq_id: int
     token_ids: tuple[int, ...]
 
 
-class ForceText(CommandMessage, frozen=True):
+class ForceText(Command, frozen=True):
     """Feed the tokens of this text to a sequence next, like `Force`."""
+
+    facts: ClassVar[Facts] = Facts(when_cancelled="The text was not taken, because it was stopped: send it again.")
 
     seq_id: int
     text: str
 
 
-class GoTo(CommandMessage, frozen=True):
+class GoTo(Command, frozen=True):
     """Restore the exact state after `step`, on any branch of the history tree. Nothing is deleted."""
+
+    facts: ClassVar[Facts] = Facts("going to another moment", interrupts=True, ends_trial=True)
 
     step: int
 
 
-class BeginBranch(CommandMessage, frozen=True):
+class BeginBranch(Command, frozen=True):
     """Go to `step` (None: stay) and begin a new branch there: a sequence is fed these tokens next, or those of `text`,
     or gets other `sampling`."""
+
+    facts: ClassVar[Facts] = Facts(
+        "beginning another branch", when_cancelled="The branch was not begun, because it was stopped: begin it again."
+    )
 
     seq_id: int
     step: int | None
@@ -160,58 +193,80 @@ class BeginBranch(CommandMessage, frozen=True):
     sampling: SamplingParams | None = None
 
 
-class DeleteBranch(CommandMessage, frozen=True):
+class DeleteBranch(Command, frozen=True):
     """Delete a node of the history tree and all its descendants. Refused if the live moment is among them."""
+
+    facts: ClassVar[Facts] = Facts("deleting a branch")
 
     step: int
 
 
-class MakeEdit(CommandMessage, frozen=True):
+class MakeEdit(Command, frozen=True):
     """Make an edit by hand, which becomes a node of the history tree."""
 
     edit: Edit
 
 
-class UndoEdit(CommandMessage, frozen=True):
+class UndoEdit(Command, frozen=True):
     """Go back to the moment before the newest edit on the live path."""
 
+    facts: ClassVar[Facts] = Facts("undoing an edit")
 
-class RedoEdit(CommandMessage, frozen=True):
+
+class RedoEdit(Command, frozen=True):
     """Go forward to the moment that the last undo came from."""
 
+    facts: ClassVar[Facts] = Facts("returning to an edit")
 
-class Fork(CommandMessage, frozen=True):
+
+class Fork(Command, frozen=True):
     """Add a sequence with the tokens that `seq_id` had after `step` (None: now). In paged layouts the two share all
     pages until one of them writes."""
+
+    facts: ClassVar[Facts] = Facts("forking a sequence")
 
     seq_id: int
     step: int | None = None
 
 
-class JoinBranches(CommandMessage, frozen=True):
+class JoinBranches(Command, frozen=True):
     """Fork the sequences after these steps, of any branches, into the live moment, so that they decode as one batch
     with its own. A sequence that is already there in the same state is not added. Either all are added or none."""
+
+    facts: ClassVar[Facts] = Facts("taking the sequences of other branches")
 
     steps: tuple[int, ...]
 
 
-class StopSequence(CommandMessage, frozen=True):
+class StopSequence(Command, frozen=True):
     """Stop a sequence; its cache stays and can be inspected."""
 
+    facts: ClassVar[Facts] = Facts(interrupts=True)
+
     seq_id: int
 
 
-class RemoveSequence(CommandMessage, frozen=True):
+class RemoveSequence(Command, frozen=True):
     """End a sequence and free its rows or pages."""
 
+    facts: ClassVar[Facts] = Facts("removing a sequence", interrupts=True, ends_trial=True)
+
     seq_id: int
 
 
-class TakeSlice(CommandMessage, frozen=True):
+def _picture_kind(command: TakeSlice) -> Hashable:
+    return TakeSlice, type(command.request), command.side
+
+
+class TakeSlice(Command, frozen=True):
     """Answer with one screen-sized slice of the present state; of several waiting requests of a kind only the newest is
     answered. In a duel it can be of one `side`, or of the difference A - B. With a `node` it is of that moment, if its
     rows are kept; otherwise, on another branch, an empty slice gives the reason, and on the live path the rows are as
     stored now."""
+
+    facts: ClassVar[Facts] = Facts(
+        "taking a picture", needs="rows", effect="looks", newest=_picture_kind, is_quiet=True
+    )
 
     request: SliceRequest
     side: Side | None = None
@@ -231,10 +286,12 @@ class Watched(Part, frozen=True):
     id: int = 0
 
 
-class Watch(CommandMessage, frozen=True):
+class Watch(Command, frozen=True):
     """Replace the watched pictures: each new one is sent whole at once; after every later step, what the step changed
     in it (an update, or a whole slice). Another cache mode, another history and going back end this: send it again
     then."""
+
+    facts: ClassVar[Facts] = Facts("taking pictures", needs="nothing", effect="looks", newest=type, is_quiet=True)
 
     pictures: tuple[Watched, ...]
 
@@ -242,109 +299,75 @@ class Watch(CommandMessage, frozen=True):
 PICTURES_PER_SECOND = 21  # default limit per watcher: 20, and a margin
 
 
-class SetPace(CommandMessage, frozen=True):
+class SetPace(Command, frozen=True):
     """Limit how fast a run goes, in decode steps per second, and how often watched pictures are sent, per second (None:
     no limit, and a picture for every step)."""
+
+    facts: ClassVar[Facts] = Facts(needs="nothing", effect="looks")
 
     steps_per_second: float | None
     pictures_per_second: float | None
 
 
-class Tokenize(CommandMessage, frozen=True):
+class Tokenize(Command, frozen=True):
     """Answer with the tokens of a text, to show them while it is typed."""
+
+    facts: ClassVar[Facts] = Facts("counting tokens", effect="looks", is_quiet=True)
 
     text: str
 
 
-class OpenSnapshot(CommandMessage, frozen=True):
+class OpenSnapshot(Command, frozen=True):
     """Show a snapshot file instead of the live session, without loading its model. If refused, nothing changes."""
+
+    facts: ClassVar[Facts] = Facts("opening a snapshot", needs="nothing", ends_trial=True)
 
     path: Path
 
 
-class Continue(CommandMessage, frozen=True):
+class Continue(Command, frozen=True):
     """Continue the opened snapshot or session with its model: the one loaded before if it fits, else `model`.
     `may_open_files`: edits in it may read the files they name; set it only if nobody else wrote the file."""
+
+    facts: ClassVar[Facts] = Facts("going on from a snapshot", needs="nothing")
 
     model: ModelSpec
     may_open_files: bool = False
 
 
-class CloseSnapshot(CommandMessage, frozen=True):
+class CloseSnapshot(Command, frozen=True):
     """Close the opened snapshot and begin a new session, with the model loaded before it, else with `model`."""
+
+    facts: ClassVar[Facts] = Facts("closing a snapshot", needs="nothing", ends_trial=True)
 
     model: ModelSpec
 
 
-class StartDuel(CommandMessage, frozen=True):
+class StartDuel(Command, frozen=True):
     """Compare a sequence with another run from its first token on, and step that run along with it from now on."""
+
+    facts: ClassVar[Facts] = Facts(needs="rows", effect="measures", goes_with_cancel=True)
 
     seq_id: int
     against: Opponent
 
 
-class EndDuel(CommandMessage, frozen=True):
+class EndDuel(Command, frozen=True):
     """End the comparison and free the other run."""
 
+    facts: ClassVar[Facts] = Facts(needs="rows", effect="looks")
 
-class FindModels(CommandMessage, frozen=True):
+
+class FindModels(Command, frozen=True):
     """List the models that are already on this computer."""
 
+    facts: ClassVar[Facts] = Facts("looking for models", needs="nothing", effect="looks")
 
-class Shutdown(CommandMessage, frozen=True):
+
+class Shutdown(Command, frozen=True):
     """Finish the step in progress and end the engine's thread."""
 
+    facts: ClassVar[Facts] = Facts(needs="nothing", interrupts=True)
 
-Command = (
-    LoadModel
-    | SetCache
-    | ChooseRunner
-    | ChoosePagedAttention
-    | SetCapture
-    | SubmitPrompt
-    | PreviewPrompt
-    | SetSampling
-    | SetKeptLimit
-    | Step
-    | Run
-    | SetStops
-    | MeasureAttention
-    | NextPhase
-    | Pause
-    | Redo
-    | Cancel
-    | Force
-    | ForceText
-    | GoTo
-    | BeginBranch
-    | DeleteBranch
-    | MakeEdit
-    | UndoEdit
-    | RedoEdit
-    | Fork
-    | JoinBranches
-    | StopSequence
-    | RemoveSequence
-    | TakeSlice
-    | Watch
-    | SetPace
-    | Tokenize
-    | OpenSnapshot
-    | Continue
-    | CloseSnapshot
-    | Export
-    | EstimateExport
-    | WhatIf
-    | CheckParity
-    | MapDamage
-    | MeasureRegret
-    | Sweep
-    | Bench
-    | StartDuel
-    | EndDuel
-    | FindModels
-    | FindDevices
-    | ForecastLoad
-    | UnloadModel
-    | Shutdown
-)
+
+COMMANDS: tuple[type[Command], ...] = tuple(Command.__subclasses__())

@@ -3,9 +3,11 @@ model."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.message import CommandMessage, EventMessage, Part
+from engine.wire.message import Command, EventMessage, Facts, Part
 
 
 class Device(Part, frozen=True):
@@ -31,8 +33,10 @@ class FormatHere(Part, frozen=True):
     why_not: str
 
 
-class FindDevices(CommandMessage, frozen=True):
+class FindDevices(Command, frozen=True):
     """List the devices that a model can be loaded on."""
+
+    facts: ClassVar[Facts] = Facts("looking for devices", needs="nothing", effect="looks")
 
 
 class DevicesFound(EventMessage, frozen=True):
@@ -43,9 +47,11 @@ class DevicesFound(EventMessage, frozen=True):
     why_no_split: str
 
 
-class ForecastLoad(CommandMessage, frozen=True):
+class ForecastLoad(Command, frozen=True):
     """Predict what a model and its cache would take, without loading it. `context` is in tokens (None: the model's
     own)."""
+
+    facts: ClassVar[Facts] = Facts("measuring a model", needs="nothing", effect="looks", newest=type, is_quiet=True)
 
     model: ModelSpec
     cache: CacheSpec
@@ -83,9 +89,11 @@ class LoadForecast(EventMessage, frozen=True):
         return self.needed_bytes <= self.free_bytes
 
 
-class UnloadModel(CommandMessage, frozen=True):
+class UnloadModel(Command, frozen=True):
     """Unload the model with its sequences and all kept moments, and free their memory. The recorded history stays with
     the window and can be repeated."""
+
+    facts: ClassVar[Facts] = Facts("letting the model go", needs="nothing", interrupts=True, ends_trial=True)
 
 
 class Unloaded(EventMessage, frozen=True):

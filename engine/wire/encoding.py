@@ -15,14 +15,15 @@ import threading
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Union, cast, get_args
 
 import numpy as np
 from msgspec import MsgspecError, Struct, msgpack
 
 from engine.errors import InputError
-from engine.wire.commands import Command
+from engine.wire.commands import COMMANDS
 from engine.wire.events import Event
+from engine.wire.message import Command
 
 VERSION = 1
 MAX_MESSAGE_BYTES = 1 << 28
@@ -35,6 +36,7 @@ _MAGIC = b"KVL"
 _INLINE_BYTES = 512  # an array this small costs less inside the message than as a frame of its own
 _MAX_DIMENSIONS = 8
 _NAMES = ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+_ANY_COMMAND = Union[COMMANDS]  # type: ignore[valid-type]  # noqa: UP007
 _DTYPES = frozenset(np.dtype(name).str for name in _NAMES)
 
 
@@ -81,7 +83,7 @@ def check_size(lengths: Sequence[int]) -> None:
 
 def decode_command(frames: Sequence[Frame]) -> Command:
     """Decode a command from its frames; raises `WireError` for anything else."""
-    return cast(Command, _decode(frames, Command))
+    return cast(Command, _decode(frames, _ANY_COMMAND))
 
 
 def decode_event(frames: Sequence[Frame]) -> Event:

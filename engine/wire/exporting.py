@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from engine.spec.bookmark import Bookmark
-from engine.wire.message import CommandMessage, EventMessage
+from engine.wire.message import Command, EventMessage, Facts
 from engine.wire.records import StepRecord
 
 ExportKind = Literal["snapshot", "npz", "table", "trace", "session"]
 
 
-class Export(CommandMessage, frozen=True):
+class Export(Command, frozen=True):
     """Write the cache of a sequence as it was with `num_tokens` tokens (None: now) to one safetensors file.
 
     `form` says whether coded rows are written as they are stored or dequantised; `layers` and `kv_heads` select some
@@ -24,6 +24,8 @@ class Export(CommandMessage, frozen=True):
     file's suffix), `trace` (timings, for Perfetto) and `session` (a script that repeats the steps) are made from the
     records alone.
     """
+
+    facts: ClassVar[Facts] = Facts("writing a file", needs="rows", effect="measures")
 
     path: Path
     seq_id: int
@@ -39,8 +41,10 @@ class Export(CommandMessage, frozen=True):
     bookmarks: tuple[Bookmark, ...] = ()
 
 
-class EstimateExport(CommandMessage, frozen=True):
+class EstimateExport(Command, frozen=True):
     """Answer with the bytes of the rows of an export without writing it; an export that would be refused is refused."""
+
+    facts: ClassVar[Facts] = Facts("measuring an export", needs="rows", effect="measures", newest=type)
 
     export: Export
 

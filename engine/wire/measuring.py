@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
 from engine.spec.grid import SweepMode
 from engine.spec.texts import SweepText
-from engine.wire.message import CommandMessage
+from engine.wire.message import Command, Facts
 
 
-class WhatIf(CommandMessage, frozen=True):
+class WhatIf(Command, frozen=True):
     """Compute the next token if the live rows were kept as the mode `cache` keeps them. The live cache is not changed.
 
     `rebuild`: if the live cache has dropped rows, compare with exact rows, computed from the tokens by one prefill.
     """
+
+    facts: ClassVar[Facts] = Facts(
+        "trying another cache", effect="measures", newest=type, ends_trial=True, is_quiet=True
+    )
 
     seq_id: int
     cache: CacheSpec
     rebuild: bool = False
 
 
-class CheckParity(CommandMessage, frozen=True):
+class CheckParity(Command, frozen=True):
     """Compare the logits and rows of a sequence's steps with another way of computing them: in the cache mode
     `against`, which is fed the same tokens, or (None) without any cache, with the model's own attention."""
+
+    facts: ClassVar[Facts] = Facts("comparing with another cache", effect="measures")
 
     seq_id: int
     against: CacheSpec | None = None
 
 
-class MapDamage(CommandMessage, frozen=True):
+class MapDamage(Command, frozen=True):
     """Measure what a codec does to the rows held now; with `budget_bytes`, also suggest the bits of each layer.
 
     `rebuild`: if the live cache has dropped rows, use exact rows, computed from the tokens by one prefill.
     """
+
+    facts: ClassVar[Facts] = Facts("measuring what the codec does", effect="measures")
 
     seq_id: int
     codec: CodecSpec
@@ -41,12 +51,14 @@ class MapDamage(CommandMessage, frozen=True):
     rebuild: bool = False
 
 
-class MeasureRegret(CommandMessage, frozen=True):
+class MeasureRegret(Command, frozen=True):
     """Measure what removing each page of `page_size` rows does to the next token, with the score that the rule of
     `cache` gives the page.
 
     `rebuild`: if the live cache has dropped rows, use exact rows, computed from the tokens by one prefill.
     """
+
+    facts: ClassVar[Facts] = Facts("removing rows, one after the other", effect="measures")
 
     seq_id: int
     cache: CacheSpec
@@ -54,10 +66,12 @@ class MeasureRegret(CommandMessage, frozen=True):
     rebuild: bool = False
 
 
-class Sweep(CommandMessage, frozen=True):
+class Sweep(Command, frozen=True):
     """Run every mode on every text for `num_steps` steps (for a recalled fact, as many as it has tokens). Answers come
     text by text, in the order of the modes. `done` are the names of modes and texts whose rows are known already. The
     live session is not touched."""
+
+    facts: ClassVar[Facts] = Facts("a sweep", effect="measures")
 
     texts: tuple[SweepText, ...]
     num_steps: int
@@ -70,9 +84,11 @@ class Sweep(CommandMessage, frozen=True):
         return len(self.texts) * len(self.modes)
 
 
-class Bench(CommandMessage, frozen=True):
+class Bench(Command, frozen=True):
     """Measure the speed of cache modes against each other: each at every context and batch, for `num_steps` decode
     steps. The live session is not touched. `caches` are pairs of name and spec."""
+
+    facts: ClassVar[Facts] = Facts("a benchmark", effect="measures")
 
     caches: tuple[tuple[str, CacheSpec], ...]
     contexts: tuple[int, ...]

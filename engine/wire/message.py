@@ -6,6 +6,9 @@ tracked by the garbage collector (`gc=False`), which would otherwise visit all r
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from typing import Any, ClassVar, Literal, NamedTuple
+
 from msgspec import Struct
 
 
@@ -26,9 +29,37 @@ class EventMessage(Variant, frozen=True, kw_only=True):
     reply_to: int | None = None
 
 
-class CommandMessage(Variant, frozen=True, kw_only=True):
+Needs = Literal["nothing", "rows", "session"]
+
+
+class Facts(NamedTuple):
+    """What the engine knows about all commands of a type.
+
+    `words` say what the engine is busy with. `needs` is what has to be there: `rows` are those of a session or of an
+    opened file. `effect` is on a step that is suspended in one of its phases: a command that `looks` is answered, one
+    that `measures` is refused, one that `steps` continues the step, and one that `acts` discards it. `interrupts`: it
+    ends a prefill between two layers, which it makes useless or waits for. `goes_with_cancel`: a `Cancel` behind it
+    removes it from the queue. `newest`: of waiting commands for which this gives the same, only the newest stays.
+    `ends_trial`: it outdates a what-if trial. `is_quiet`: no status follows it. `when_cancelled` tells the client, which
+    waits for its answer, that it was cancelled.
+    """
+
+    words: str = "a command"
+    needs: Needs = "session"
+    effect: Literal["looks", "measures", "steps", "acts"] = "acts"
+    interrupts: bool = False
+    goes_with_cancel: bool = False
+    newest: Callable[[Any], Hashable] | None = None
+    ends_trial: bool = False
+    is_quiet: bool = False
+    when_cancelled: str = ""
+
+
+class Command(Variant, frozen=True, kw_only=True):
     """Base of all commands: an `id`, chosen by the sender and repeated in the answers, and the session it is meant for,
-    of which an engine has one."""
+    of which an engine has one. `facts` are those of its type."""
+
+    facts: ClassVar[Facts] = Facts()
 
     id: int = 0
     session: int = 0

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from engine.spec.condition import TokenSpan
 from engine.spec.stops import Stop
-from engine.wire.message import CommandMessage, EventMessage, Part
+from engine.wire.message import Command, EventMessage, Facts, Part
 
 
-class SetStops(CommandMessage, frozen=True):
+class SetStops(Command, frozen=True):
     """Replace the conditions that halt runs. One that can never hold in the cache mode is accepted; the status says why
     it cannot."""
+
+    facts: ClassVar[Facts] = Facts(needs="nothing", effect="looks")
 
     stops: tuple[Stop, ...]
 
@@ -22,9 +26,11 @@ class AttentionPlace(Part, frozen=True):
     num_tokens: int
 
 
-class MeasureAttention(CommandMessage, frozen=True):
+class MeasureAttention(Command, frozen=True):
     """Measure how much attention the newest queries of past steps gave to spans of tokens, as far as their rows are
     kept."""
+
+    facts: ClassVar[Facts] = Facts(effect="looks")
 
     places: tuple[AttentionPlace, ...]
     spans: tuple[TokenSpan, ...]

@@ -15,7 +15,6 @@ from engine.spec.edit import Edit, ReplaceTokens
 from engine.wire.changes import EditMade
 from engine.wire.commands import (
     BeginBranch,
-    Command,
     DeleteBranch,
     GoTo,
     MakeEdit,
@@ -29,6 +28,7 @@ from engine.wire.commands import (
 )
 from engine.wire.events import BranchDeleted, Event, NodeAdded, Restarted, StateChanged, Submitted, WentTo
 from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.message import Command
 from engine.wire.records import StepRecord
 from engine.wire.requests import (
     AttentionRequest,

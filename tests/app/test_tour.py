@@ -15,9 +15,10 @@ from app.shell import Shell
 from app.start.arguments import parse
 from app.tour import Tour
 from engine.spec.model import BUNDLED_NAME
-from engine.wire.commands import Command, Continue, Fork, Run, SetCache, SubmitPrompt, TakeSlice, Tokenize, Watch
+from engine.wire.commands import Continue, Fork, Run, SetCache, SubmitPrompt, TakeSlice, Tokenize, Watch
 from engine.wire.events import Failed, ForkMade, Restarted, StateChanged
 from engine.wire.exporting import Export, Exported
+from engine.wire.message import Command
 from engine.wire.status import OpenedFile, Work
 from tests.app import samples
 from tests.app.conftest import new_shell, sweep, turn

@@ -16,6 +16,7 @@ from engine.spec.stops import Stop
 from engine.spec.texts import SweepText
 from engine.wire import commands, devices, exporting, measuring, stopping
 from engine.wire.changes import SequenceAdded
+from engine.wire.message import Command
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 from tests.benchmarks.arguments import TEXTS, Arguments
 
@@ -27,7 +28,7 @@ Extent = Literal["all", "newest", "fixed"]
 class Chance(Arguments):
     """Draws commands: mostly such as a window would send, sometimes such as nobody should."""
 
-    def command(self) -> commands.Command:
+    def command(self) -> Command:
         """One command; arguments that a message refuses by itself are drawn again."""
         while True:
             makers = list(self.makers())
@@ -37,7 +38,7 @@ class Chance(Arguments):
             except InputError:
                 continue
 
-    def makers(self) -> list[tuple[Callable[[], commands.Command], float]]:
+    def makers(self) -> list[tuple[Callable[[], Command], float]]:
         chance = self.random
         return [
             (lambda: commands.SubmitPrompt(self.prompt(), self.often(0.25), self.number(0, 2)), 8),
@@ -100,7 +101,7 @@ class Chance(Arguments):
             (lambda: commands.CloseSnapshot(self.spec()), 4 if self.is_file_open else 0.3),
         ]
 
-    def branch(self) -> commands.Command:
+    def branch(self) -> Command:
         """Mostly what a click sends: one other token from a step."""
         step = None if self.often(0.2) else self.step
         if self.often(0.6):
@@ -110,7 +111,7 @@ class Chance(Arguments):
             self.sequence, step, text=text, sampling=self.sampling() if self.often(0.6) else None
         )
 
-    def watch(self) -> commands.Command:
+    def watch(self) -> Command:
         """None to four pictures, at times one of them twice."""
         extents: tuple[Extent, ...] = ("all", "newest", "fixed")
         count = self.random.randint(0, 4)
@@ -119,31 +120,31 @@ class Chance(Arguments):
         ]
         return commands.Watch((*watched, *watched[: self.often(0.1)]))
 
-    def pace(self) -> commands.Command:
+    def pace(self) -> Command:
         """Mostly without a limit: a run at a slow pace lasts until it is paused."""
         slow = self.odd_pace() if self.often(0.15) else None
         return commands.SetPace(
             self.random.choice((None, 300.0, 1e6, slow)), self.random.choice((None, 25.0, self.odd_pace()))
         )
 
-    def stops(self) -> commands.Command:
+    def stops(self) -> Command:
         """Stops, few of which hold often: otherwise every run would end at once."""
         ids = range(self.random.choice((0, 0, 1, 2, 3, 70)))
         return stopping.SetStops(tuple(Stop(number, self.condition(), self.often(0.5)) for number in ids))
 
-    def attention(self) -> commands.Command:
+    def attention(self) -> Command:
         places = tuple(
             stopping.AttentionPlace(self.step, self.sequence, self.number(1, 40))
             for _ in range(self.random.randint(0, 3))
         )
         return stopping.MeasureAttention(places, (TokenSpan(newest=4), TokenSpan(2, 7))[: self.random.randint(0, 2)])
 
-    def damage(self) -> commands.Command:
+    def damage(self) -> Command:
         codec = uniform(self.random.choice(("exact", "fp8", "int8", "kivi-4", "kivi-2")))
         budget = None if self.often(0.7) else self.number(1000, 100_000)
         return measuring.MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
 
-    def redo(self) -> commands.Command:
+    def redo(self) -> Command:
         """A plan to replay, as after a restart; mostly refused, since there is a session already."""
         ids, cache, seq_id = self.token_ids(6), self.cache(), self.number(0, 2)
         part = PlannedPart(seq_id, 0, self.number(1, len(ids)), self.number(3, self.vocab - 1), False, None)
@@ -151,14 +152,14 @@ class Chance(Arguments):
         node = Node(0, None, (added,), cache, PlannedStep(0, cache, (part,), ()))
         return commands.Redo((node,) if self.often(0.7) else (), self.step if self.often(0.2) else 0, (added,))
 
-    def bench(self) -> commands.Command:
+    def bench(self) -> Command:
         modes = tuple((f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
         return measuring.Bench(modes, (self.number(1, 20),), self.number(1, 3), (self.number(1, 2),))
 
-    def sweep(self) -> commands.Command:
+    def sweep(self) -> Command:
         modes = tuple(SweepMode(f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
         text = SweepText("text", self.prompt(), self.random.choice(("greedy", "given", "recall")))
         return measuring.Sweep((text,), self.number(1, 4), modes)
 
-    def model(self) -> commands.Command:
+    def model(self) -> Command:
         return commands.LoadModel(self.spec(), self.cache())

@@ -29,6 +29,7 @@ from engine.spec.model import ModelSpec
 from engine.wire import commands
 from engine.wire.events import Event, Failed, StateChanged, Tokenized
 from engine.wire.measurements import ParityReport
+from engine.wire.message import Command
 from engine.wire.page_events import KEPT
 from engine.wire.status import EngineStatus
 from tests.benchmarks.chance import Chance
@@ -65,7 +66,7 @@ class Story:
     commands: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     parities: Counter[str] = field(default_factory=Counter)
-    latest: list[commands.Command] = field(default_factory=list)
+    latest: list[Command] = field(default_factory=list)
 
     def fault(self, what: str) -> AssertionError:
         told = "\n".join(f"  {command!r}"[:400] for command in self.latest)
@@ -84,7 +85,7 @@ class Engine:
         self.loop.send(commands.LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("growing")))
         self._wait(lambda event: isinstance(event, StateChanged) and event.status.model is not None)
 
-    def send(self, command: commands.Command) -> None:
+    def send(self, command: Command) -> None:
         self.story.commands[type(command).__name__] += 1
         self.story.latest = [*self.story.latest[-25:], command]
         number = len(self._sent)

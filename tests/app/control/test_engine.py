@@ -11,8 +11,9 @@ from app.control.engine import Engine
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.commands import Command, LoadModel, OpenSnapshot, TakeSlice, Watch
+from engine.wire.commands import LoadModel, OpenSnapshot, TakeSlice, Watch
 from engine.wire.events import EngineBack, EngineLost, Event, Failed, Restarted, StateChanged
+from engine.wire.message import Command
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 

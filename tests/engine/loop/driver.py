@@ -13,8 +13,9 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.commands import Command, LoadModel, SubmitPrompt, Tokenize
+from engine.wire.commands import LoadModel, SubmitPrompt, Tokenize
 from engine.wire.events import Event, Restarted, StateChanged, Tokenized
+from engine.wire.message import Command
 from engine.wire.status import EngineStatus
 from tests.engine.tiny import config_dict, prompt_ids
 

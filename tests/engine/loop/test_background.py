@@ -20,8 +20,9 @@ from engine.loop.reporter import Reporter
 from engine.model.runners import compiler
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
-from engine.wire.commands import Cancel, Command, Pause, SetCache, Step
+from engine.wire.commands import Cancel, Pause, SetCache, Step
 from engine.wire.events import EngineLost, Event, Failed, StateChanged
+from engine.wire.message import Command
 from engine.wire.records import StepRecord
 from engine.wire.status import EngineStatus, Work
 from tests.engine.loop.driver import Driver, prompt

@@ -13,7 +13,6 @@ from engine.spec.presets import cache_named, cache_preset
 from engine.spec.tuning import tuned
 from engine.wire.commands import (
     Cancel,
-    Command,
     EndDuel,
     Force,
     GoTo,
@@ -28,6 +27,7 @@ from engine.wire.commands import (
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.events import Failed, StateChanged, WentTo
+from engine.wire.message import Command
 from engine.wire.opponents import OtherRun, OtherStep
 from engine.wire.records import StepRecord
 from engine.wire.requests import HeadRequest, WallRequest

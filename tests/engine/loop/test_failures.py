@@ -18,20 +18,10 @@ from engine.loop.failures import plain
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
-from engine.wire.commands import (
-    Command,
-    Force,
-    GoTo,
-    LoadModel,
-    RemoveSequence,
-    Run,
-    SetCache,
-    Step,
-    SubmitPrompt,
-    TakeSlice,
-)
+from engine.wire.commands import Force, GoTo, LoadModel, RemoveSequence, Run, SetCache, Step, SubmitPrompt, TakeSlice
 from engine.wire.events import EngineLost, Failed, Restarted
 from engine.wire.exporting import Export
+from engine.wire.message import Command
 from engine.wire.records import StepRecord
 from engine.wire.requests import WallRequest
 from tests.engine.loop.driver import GROWING, Driver, prompt

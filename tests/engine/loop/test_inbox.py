@@ -17,10 +17,11 @@ from engine.model.runners.decoder import Block
 from engine.session.chunks import PrefillPlan
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
-from engine.wire.commands import Cancel, Command, Force, Pause, RemoveSequence, Run, Shutdown, Step, TakeSlice
+from engine.wire.commands import Cancel, Force, Pause, RemoveSequence, Run, Shutdown, Step, TakeSlice
 from engine.wire.events import Failed, Submitted
 from engine.wire.measurements import ParityReport
 from engine.wire.measuring import CheckParity
+from engine.wire.message import Command
 from engine.wire.records import StepRecord
 from engine.wire.requests import RowRequest, WallRequest
 from engine.wire.slices import RowSlice, WallSlice

@@ -14,7 +14,6 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.commands import (
     ChoosePagedAttention,
     ChooseRunner,
-    Command,
     Fork,
     GoTo,
     SetCache,
@@ -25,6 +24,7 @@ from engine.wire.commands import (
 from engine.wire.events import CacheChanged, Failed, ForkMade, Restarted, StateChanged, WentTo
 from engine.wire.exporting import Export, Exported
 from engine.wire.measuring import CheckParity
+from engine.wire.message import Command
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import GROWING, Driver, prompt
 from tests.engine.tiny import prompt_ids

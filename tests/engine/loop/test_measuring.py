@@ -11,10 +11,11 @@ from engine.errors import Cancelled
 from engine.loop.measuring import GIVEN_UP
 from engine.session.rerun import Reruns
 from engine.spec.presets import cache_named, cache_preset
-from engine.wire.commands import Cancel, Command, FindModels, GoTo, RemoveSequence, SetCache, Step, TakeSlice
+from engine.wire.commands import Cancel, FindModels, GoTo, RemoveSequence, SetCache, Step, TakeSlice
 from engine.wire.events import Failed, StateChanged
 from engine.wire.measurements import WhatIfAnswer
 from engine.wire.measuring import WhatIf
+from engine.wire.message import Command
 from engine.wire.records import StepRecord
 from engine.wire.requests import WallRequest
 from tests.engine.loop.driver import Driver, prompt

@@ -12,7 +12,6 @@ from engine.client.pulse import BUSY_S, HANGS_S, Pulse
 from engine.spec.presets import cache_preset
 from engine.wire.commands import (
     Cancel,
-    Command,
     Force,
     GoTo,
     NextPhase,
@@ -30,6 +29,7 @@ from engine.wire.commands import (
 from engine.wire.events import Failed, StateChanged, Tokenized, WentTo
 from engine.wire.exporting import Export
 from engine.wire.measuring import CheckParity, WhatIf
+from engine.wire.message import Command
 from engine.wire.phases import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 from engine.wire.records import StepRecord
 from engine.wire.requests import AttentionRequest, RowRequest, WallRequest

@@ -1,0 +1,356 @@
+"""The handler of each type of command, and the parts of the loop that handlers act on. Where a handler raises, the
+session is unchanged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from engine.errors import InputError
+from engine.loop import exporting, restoring
+from engine.loop.duelling import Duelling
+from engine.loop.inbox import Inbox
+from engine.loop.loading import forecast_of, found_devices, found_models
+from engine.loop.measuring import MeasurementRunner
+from engine.loop.reporter import Reporter
+from engine.loop.steps_to_do import StepsToDo
+from engine.loop.stops import StopConditions
+from engine.loop.watching import Watching
+from engine.loop.workspace import Workspace
+from engine.spec.sampling import Prompt
+from engine.wire import commands, devices, measuring, stopping
+from engine.wire.events import (
+    BranchDeleted,
+    CacheChanged,
+    Event,
+    ForkMade,
+    ModelsFound,
+    NodeAdded,
+    Restarted,
+    Submitted,
+    Tokenized,
+    WentTo,
+)
+from engine.wire.exporting import EstimateExport, Export
+from engine.wire.message import Command
+
+if TYPE_CHECKING:
+    from engine.opened.file import OpenedSnapshot
+    from engine.session.session import Session
+    from engine.snapshot.read import SnapshotFile
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of the loop. `take_phase` runs one step that pauses at each of its phases, for the command of that
+    id."""
+
+    reporter: Reporter
+    inbox: Inbox
+    steps: StepsToDo
+    stops: StopConditions
+    watching: Watching
+    duelling: Duelling
+    measuring: MeasurementRunner
+    workspace: Workspace
+    take_phase: Callable[[Session, int], None]
+
+    @property
+    def session(self) -> Session:
+        """The live session, for commands that need one."""
+        assert self.workspace.session is not None, "`handle` has checked it"
+        return self.workspace.session
+
+    @property
+    def source(self) -> Session | OpenedSnapshot:
+        """What has the rows, for commands that need some: the opened snapshot, else the live session."""
+        return self.workspace.opened.snapshot or self.session
+
+    def handle(self, command: Command) -> None:
+        """Handle one command and answer it; raises `InputError` with the reason if it is refused."""
+        if command.session:
+            raise InputError(f"There is no session {command.session} here: this engine has session 0 and no other.")
+        self.workspace.check_has(command.facts.needs)
+        HANDLERS[type(command)](self, command)
+
+
+# ---- steps and prompts -----------------------------------------------------------------------------------------------
+
+
+def _submit(loop: Parts, command: commands.SubmitPrompt) -> None:
+    if command.num_steps is not None and command.num_steps < 0:
+        raise InputError(f"{command.num_steps} steps cannot follow a prompt: give 0 or more.")
+    session = loop.session
+    prompt = replace(command.prompt, sampling=command.prompt.sampling or loop.workspace.sampling)
+    was_running = loop.steps.count != 0 and session.has_work
+    if command.after is not None:
+        _continue_with(loop, command, command.after, prompt, was_running=was_running)
+    else:
+        _begin_with(loop, command, prompt, was_running=was_running)
+    if command.in_phases:
+        loop.take_phase(session, command.id)
+
+
+def _begin_with(loop: Parts, command: commands.SubmitPrompt, prompt: Prompt, *, was_running: bool) -> None:
+    session = loop.session
+    old = [info.seq_id for info in session.sequences]
+    seq_id = session.submit(prompt)  # first: a prompt that is refused must not end what runs
+    if command.alone:
+        for other in old:
+            session.remove(other)
+        session.forget_history()
+        loop.watching.forget()
+        loop.stops.forget()
+        loop.duelling.follow(session)
+        loop.reporter.reply(Restarted())
+    loop.steps.submit(command, was_running=was_running)
+    loop.reporter.send_status()  # the status that has the new sequence comes first
+    _report_submitted(loop, seq_id)
+
+
+def _continue_with(
+    loop: Parts, command: commands.SubmitPrompt, after: int, prompt: Prompt, *, was_running: bool
+) -> None:
+    """Replace the sequence `after` by one for the prompt that reuses its rows; the history goes on."""
+    from engine.session.continuing import continue_with
+
+    session = loop.session
+    seq_id = continue_with(session, after, prompt)
+    loop.duelling.follow(session)
+    loop.steps.submit(replace(command, alone=False), was_running=was_running)
+    loop.reporter.send_status()
+    reuse = session.sequence(seq_id).continued
+    if reuse is not None and reuse.num_reused:
+        how = "kept as they are"
+        loop.reporter.reply(ForkMade(after, seq_id, session.last_step, reuse.num_reused, how))
+    _report_submitted(loop, seq_id)
+
+
+def _report_submitted(loop: Parts, seq_id: int) -> None:
+    sequence = loop.session.sequence(seq_id)
+    ids = tuple(sequence.token_ids)
+    loop.reporter.reply(Submitted(seq_id, ids, tuple(map(loop.session.text_of, ids)), sequence.note))
+
+
+def _step(loop: Parts, command: commands.Step) -> None:
+    loop.session.check_has_work()
+    loop.steps.step(command)
+
+
+def _run(loop: Parts, command: commands.Run) -> None:
+    loop.session.check_has_work()
+    loop.stops.begin(command, loop.session)
+    loop.steps.run(command)
+
+
+def _cancel(loop: Parts, _command: commands.Cancel) -> None:
+    loop.steps.pause()
+    loop.duelling.stop()
+
+
+def _set_pace(loop: Parts, command: commands.SetPace) -> None:
+    loop.steps.set_pace(command)
+    loop.watching.set_pace(command)
+
+
+def _set_sampling(loop: Parts, command: commands.SetSampling) -> None:
+    if command.seq_id is None:
+        loop.workspace.sampling = command.sampling
+    else:
+        loop.session.set_sampling(command.sampling, command.seq_id)
+
+
+def _tokenize(loop: Parts, command: commands.Tokenize) -> None:
+    from engine.session.prompt import encode
+
+    session = loop.session
+    ids = encode(session.model, Prompt(text=command.text)) if command.text else []
+    loop.reporter.reply(Tokenized(tuple(ids), tuple(map(session.text_of, ids))))
+
+
+def _preview(loop: Parts, command: commands.PreviewPrompt) -> None:
+    from engine.session.continuing import preview
+
+    loop.reporter.reply(preview(loop.session, command))
+
+
+# ---- the history tree and its sequences ------------------------------------------------------------------------------
+
+
+def _redo(loop: Parts, command: commands.Redo) -> None:
+    loop.steps.end()
+    loop.watching.forget()
+    restoring.redo(loop.session, command, loop.reporter, loop.inbox)
+
+
+def _set_cache(loop: Parts, command: commands.SetCache) -> None:
+    session, spec, began = loop.session, command.cache, time.perf_counter()
+    if spec == session.cache:
+        return  # the mode is this one already: converting again would change nothing and take time
+    loop.reporter.begin("Changing the cache", can_cancel=False)
+    how = session.set_cache(spec)
+    _report_other_rows(loop, CacheChanged(spec, how, (time.perf_counter() - began) * 1e3, session.bytes()))
+
+
+def _make_edit(loop: Parts, command: commands.MakeEdit) -> None:
+    from engine.session.editing import make_edit
+
+    loop.reporter.begin("Making an edit")
+    _report_other_rows(loop, *make_edit(loop.session, command.edit, loop.inbox.check_uncancelled))
+
+
+def _go_to(loop: Parts, command: commands.GoTo) -> None:
+    _go(loop, lambda session, check: session.go_to(command.step, check))
+
+
+def _begin_branch(loop: Parts, command: commands.BeginBranch) -> None:
+    from engine.session.branching import branch
+
+    _go(loop, lambda session, check: branch(session, command, check))
+
+
+def _undo_edit(loop: Parts, _command: commands.UndoEdit) -> None:
+    from engine.session.branching import undo_edit
+
+    _go(loop, undo_edit)
+
+
+def _redo_edit(loop: Parts, _command: commands.RedoEdit) -> None:
+    from engine.session.branching import redo_edit
+
+    _go(loop, redo_edit)
+
+
+def _go(loop: Parts, go: Callable[[Session, Callable[[], None]], str | None]) -> None:
+    """Go to another moment with `go`, which returns how its rows came; None where the live node stayed."""
+    session, began = loop.session, time.perf_counter()
+    loop.steps.end()
+    loop.reporter.begin("Going to another moment")
+    how = go(session, loop.inbox.check_uncancelled)
+    took_ms = (time.perf_counter() - began) * 1e3
+    _report_other_rows(loop, *(() if how is None else (WentTo(session.last_step, how, took_ms),)))
+
+
+def _report_other_rows(loop: Parts, *answers: Event) -> None:
+    """Answer a command that has replaced the live rows; watched pictures are dropped, and the client asks again."""
+    session = loop.session
+    for node in session.history.take_added():
+        loop.reporter.reply(NodeAdded(node, is_live=False))
+    loop.watching.forget()
+    for answer in answers:
+        loop.reporter.reply(answer)
+    loop.stops.set_live_step(session.last_step)
+    loop.duelling.restart(session)
+
+
+def _delete_branch(loop: Parts, command: commands.DeleteBranch) -> None:
+    from engine.session.branching import delete_branch
+
+    loop.reporter.reply(BranchDeleted(delete_branch(loop.session, command.step)))
+
+
+def _fork(loop: Parts, command: commands.Fork) -> None:
+    _report_forks(loop, loop.session.fork(command.seq_id, command.step))
+
+
+def _join(loop: Parts, command: commands.JoinBranches) -> None:
+    from engine.session.branching import join
+
+    _report_forks(loop, *join(loop.session, command.steps))
+
+
+def _report_forks(loop: Parts, *made: ForkMade) -> None:
+    loop.reporter.send_status()  # the status that has the new sequences comes first
+    for forked in made:
+        loop.reporter.reply(forked)
+
+
+def _remove_sequence(loop: Parts, command: commands.RemoveSequence) -> None:
+    loop.session.remove(command.seq_id)
+    loop.duelling.follow(loop.session)
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+def _take_slice(loop: Parts, command: commands.TakeSlice) -> None:
+    snapshot = loop.workspace.opened.snapshot
+    if command.side is not None:
+        loop.reporter.reply(loop.duelling.slice(command))
+    elif snapshot is not None:
+        loop.reporter.reply(snapshot.take(command.request))
+    else:
+        loop.reporter.reply(loop.session.take_slice(command.request, command.node))
+
+
+def _watch(loop: Parts, command: commands.Watch) -> None:
+    if command.pictures:  # to watch nothing is possible everywhere
+        loop.workspace.check_has("rows")
+    if loop.workspace.opened.snapshot is not None:
+        loop.workspace.opened.watch(command)
+    elif loop.workspace.session is not None:
+        loop.watching.watch(loop.session, command)
+
+
+def _exported(loop: Parts) -> Session | SnapshotFile:
+    snapshot = loop.workspace.opened.snapshot
+    return loop.session if snapshot is None else snapshot.file
+
+
+# Commands that only one part handles are given to it here.
+HANDLERS: dict[type[Command], Callable[[Parts, Any], object]] = {
+    commands.LoadModel: lambda loop, command: loop.workspace.load(command),
+    commands.SetCache: _set_cache,
+    commands.ChooseRunner: lambda loop, command: loop.session.model.runners.choose(command.runner),
+    commands.ChoosePagedAttention: lambda loop, command: loop.session.model.runners.pages.choose(command.way),
+    commands.SetCapture: lambda loop, command: loop.workspace.set_capture(command),
+    commands.SubmitPrompt: _submit,
+    commands.PreviewPrompt: _preview,
+    commands.SetSampling: _set_sampling,
+    commands.SetKeptLimit: lambda loop, command: loop.workspace.set_kept_limit(command.num_bytes),
+    commands.Step: _step,
+    commands.Run: _run,
+    commands.NextPhase: lambda loop, command: loop.take_phase(loop.session, command.id),
+    commands.Pause: lambda loop, _: loop.steps.pause(),
+    commands.Redo: _redo,
+    commands.Cancel: _cancel,
+    commands.Force: lambda loop, command: loop.session.force(command.seq_id, command.token_ids),
+    commands.ForceText: lambda loop, command: loop.session.force_text(command.seq_id, command.text),
+    commands.GoTo: _go_to,
+    commands.BeginBranch: _begin_branch,
+    commands.DeleteBranch: _delete_branch,
+    commands.MakeEdit: _make_edit,
+    commands.UndoEdit: _undo_edit,
+    commands.RedoEdit: _redo_edit,
+    commands.Fork: _fork,
+    commands.JoinBranches: _join,
+    commands.StopSequence: lambda loop, command: loop.session.halt(command.seq_id),
+    commands.RemoveSequence: _remove_sequence,
+    commands.TakeSlice: _take_slice,
+    commands.Watch: _watch,
+    commands.SetPace: _set_pace,
+    commands.Tokenize: _tokenize,
+    commands.OpenSnapshot: lambda loop, command: loop.workspace.open(command),
+    commands.Continue: lambda loop, command: loop.workspace.leave_file(command),
+    commands.CloseSnapshot: lambda loop, command: loop.workspace.leave_file(command),
+    commands.StartDuel: lambda loop, command: loop.duelling.start(loop.source, command, loop.workspace.model),
+    commands.EndDuel: lambda loop, _: loop.duelling.end(),
+    commands.FindModels: lambda loop, _: loop.reporter.reply(ModelsFound(found_models())),
+    devices.FindDevices: lambda loop, _: loop.reporter.reply(found_devices()),
+    devices.ForecastLoad: lambda loop, command: loop.reporter.reply(forecast_of(command, loop.workspace.held)),
+    devices.UnloadModel: lambda loop, _: loop.workspace.unload(),
+    Export: lambda loop, command: exporting.export(_exported(loop), command, loop.reporter),
+    EstimateExport: lambda loop, command: exporting.estimate(_exported(loop), command, loop.reporter),
+    measuring.WhatIf: lambda loop, command: loop.measuring.what_if(loop.session, command),
+    measuring.CheckParity: lambda loop, command: loop.measuring.check_parity(loop.session, command),
+    measuring.MapDamage: lambda loop, command: loop.measuring.map_damage(loop.session, command),
+    measuring.MeasureRegret: lambda loop, command: loop.measuring.measure_regret(loop.session, command),
+    measuring.Sweep: lambda loop, command: loop.measuring.sweep(loop.session, command),
+    measuring.Bench: lambda loop, command: loop.measuring.bench(loop.session, command),
+    stopping.SetStops: lambda loop, command: loop.stops.set(command),
+    stopping.MeasureAttention: lambda loop, command: loop.stops.measure(loop.session, command),
+}
