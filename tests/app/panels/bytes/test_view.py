@@ -137,5 +137,12 @@ def test_the_top_bar_says_what_share_of_exact_is_held(desk: Desk) -> None:
     assert held is not None
     assert held.stored == round(share * (held.exact or 0))
     assert desk.window.top.size_of_cache.text.startswith(byte_size(held.stored))
+    desk.look_at(2)
+    then = desk.models.timeline.num_bytes(2)
+    assert then is not None
+    assert then.stored < held.stored
+    wanted = byte_size(then.stored)
+    desk.until(lambda: desk.window.top.size_of_cache.text.startswith(wanted))
+    desk.look_at(None)
     desk.choose(CacheSpec())
     desk.until(lambda: "exact" not in desk.window.top.size_of_cache.text)
