@@ -202,7 +202,9 @@ class LiveProgram:
 
     def dismiss_dialogs(self) -> None:
         for widget in QApplication.topLevelWidgets():
-            if isinstance(widget, QMenu) or (widget is not self.window and widget.isVisible() and widget.isWindow() and _is_sheet(widget)):
+            if isinstance(widget, QMenu) or (
+                widget is not self.window and widget.isVisible() and widget.isWindow() and _is_sheet(widget)
+            ):
                 widget.close()
         _delete_closed()
 

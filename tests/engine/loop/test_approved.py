@@ -63,12 +63,10 @@ def many_moments(folder: Path) -> Callable[[Story], Script]:
         )
         yield c.Step(2)
         yield c.Force(1, (30, 31, 32))
-        yield c.SetStops(
-            (Stop(1, "tokens = 16"), Stop(2, "probability > 2", is_enabled=False), Stop(3, "rows_dropped"))
-        )
+        yield SetStops((Stop(1, "tokens = 16"), Stop(2, "probability > 2", is_enabled=False), Stop(3, "rows_dropped")))
         yield c.Run(6)
         yield c.Run(3, until="step = 7")
-        yield c.SetStops(())
+        yield SetStops(())
         yield c.NextPhase()
         for _ in range(9):
             yield c.NextPhase()
