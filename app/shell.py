@@ -18,7 +18,7 @@ from app.control.deferred_send import DeferredSend
 from app.control.intents import Intents
 from app.control.navigation import Navigator
 from app.control.pace import PACES
-from app.draw.format import milliseconds
+from app.draw.format import milliseconds, thousands
 from app.kit.changes import connect_all
 from app.kit.labels import prose
 from app.kit.measurement import MeasuringView
@@ -221,6 +221,8 @@ class Shell(QObject):
             (self.controller.requests.texts.refused, window.prompt.refuse),
             (self.controller.events.models_found, window.top.model.set_found),
             (self.models.status.changed, self._on_status),
+            (self.models.timeline.texts_due, self._show_title),
+            (self.models.selection.changed, self._show_title),
         )
 
     def _on_truth_added(self, panels: Mapping[str, MeasuringView[Any]]) -> None:
@@ -285,6 +287,7 @@ class Shell(QObject):
         if new.runner.note and (old is None or old.runner.note != new.runner.note):
             self.models.status.notify(new.runner.note)
         self._show_capture(new.capture)
+        self._show_title()
         if new.capture.note and (old is None or old.capture.note != new.capture.note):
             self.models.status.notify(new.capture.note)
         if new.opened is not None:
@@ -296,8 +299,6 @@ class Shell(QObject):
                 self.settings.remember_model(new.model.source)
                 self.window.top.model.set_recent(self.settings.recent_models)
             self.models.status.notify(f"{new.model.name} is loaded")
-        if not new.running and new.model is not None and new.work is None:
-            self.window.setWindowTitle(_title(new.model.name, new.step))
 
     def _show_capture(self, now: CaptureState) -> None:
         """Check the chosen capture level, and show what each level has cost."""
@@ -314,13 +315,20 @@ class Shell(QObject):
             return
         self._remember_file(opened.path)
         self.models.status.notify(f"{prose(opened.path.name)} is open, read-only")
-        self.window.setWindowTitle(f"{prose(opened.path.name)} — KV Loupe")
+
+    def _show_title(self) -> None:
+        """Name in the title what is open: a file, or the model and the step shown. During a run this is called whenever
+        texts are due, a few times a second."""
+        status, looked_at = self.models.status.now, self.models.selection.now.step
+        if status is None or status.model is None:
+            return
+        words = prose(status.opened.path.name) if status.opened is not None else status.model.name
+        if status.opened is None and looked_at is not None:
+            words += f" · looking at step {thousands(looked_at)}"
+        elif status.opened is None and status.step is not None:
+            words += f" · step {thousands(status.step)}"
+        self.window.setWindowTitle(f"{words} — KV Loupe")
 
     def _remember_file(self, path: Path) -> None:
         self.settings.remember_snapshot(str(path))
         self.window.recent.set_paths(self.settings.recent_snapshots)
-
-
-def _title(model: str, step: int | None) -> str:
-    """The title of a window at rest, which the task bar shows: the model and its step."""
-    return f"{model} — KV Loupe" if step is None else f"{model} · step {step} — KV Loupe"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import os
 
+import pytest
 from hypothesis import settings
+
+from tests.effort import TIERS, is_in_tier, kept_cases, set_tier
 
 gc.set_threshold(10_000, 20, 20)  # most objects made in tests are freed without the collector
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -17,8 +20,32 @@ os.environ.setdefault(
 )  # worker processes would import torch to compile two functions
 
 # No deadline for an example: another process may have the processor.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)  # the same examples everywhere
+for tier in TIERS[1:]:
+    settings.register_profile(tier, deadline=None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=TIERS, help="default: minutes; rest: what that leaves out; full; long")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the processes that run the tests get the options
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the tier: what is named on the command line runs whole, unless a tier is named too."""
+    if config.option.tier is None:
+        is_named = config.args_source is pytest.Config.ArgsSource.ARGS
+        config.option.tier = "full" if is_named else "default"
+    set_tier(config.option.tier)
+    settings.load_profile(config.option.tier)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the tier does not run."""
+    kept = kept_cases()
+    is_run = [is_in_tier(item.nodeid, item.module.__name__, kept) for item in items]  # type: ignore[attr-defined]
+    if left_out := [item for item, runs in zip(items, is_run, strict=True) if not runs]:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item, runs in zip(items, is_run, strict=True) if runs]
 
 
 def pytest_collection_finish() -> None:

@@ -38,7 +38,7 @@ MOST_SENT = 256
 class PendingSlice(Struct, frozen=True):
     """The newest request for one kind of picture. `watched.id` is the picture's id, which its slices repeat. `essence`
     is the part of the request that must change before it is sent again: without tokens and step for a subscribed
-    picture, which the engine advances by itself; with the step for a picture of another branch."""
+    picture, which the engine advances by itself; with the step for a picture of a moment that it has to name."""
 
     watched: Watched
     essence: object
@@ -144,7 +144,7 @@ class SliceRequests:
             self._sent.append(self._sender.post(Watch(())))
         for kind in changed:
             watched = self._asked[kind].watched
-            self._sent.append(self._sender.post(TakeSlice(watched.request, node=self._other_node, id=watched.id)))
+            self._sent.append(self._sender.post(TakeSlice(watched.request, node=self._named_node, id=watched.id)))
 
     def _changed(self, wanted: dict[str, tuple[Watched, object]]) -> dict[str, tuple[Watched, object]]:
         asked = self._asked
@@ -165,6 +165,15 @@ class SliceRequests:
     def _other_node(self) -> int | None:
         """The step shown, if it is on another branch than the live one; else None."""
         return self._models.selection.now.step if self._models.timeline.is_elsewhere else None
+
+    @property
+    def _named_node(self) -> int | None:
+        """The step shown, where its number of tokens alone does not say which rows are meant: it is on another branch,
+        or rows were edited since, maybe when there were as many tokens. Else None."""
+        step = self._models.selection.now.step
+        if step is None or not any(made.step > step for made in self._models.edits.on_path()):
+            return self._other_node
+        return step
 
     def _newest_step(self) -> int | None:
         record = self._models.timeline.at(None)
@@ -189,7 +198,9 @@ class SliceRequests:
             return {}
         found = {kind: one for kind, one in self._pictures(selected, wanted, record, num_tokens).items() if one}
         is_live = selected.step is None
-        return {kind: (one, _essence(one) if is_live else (node, one.request)) for kind, one in found.items()}
+        return {
+            kind: (one, _essence(one) if is_live else (self._named_node, one.request)) for kind, one in found.items()
+        }
 
     def _pictures(
         self, selected: Selected, wanted: WantedPictures, record: StepRecord, num_tokens: int

@@ -11,18 +11,19 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.draw.format import byte_size, decimal, thousands
 from app.kit.buttons import push_button
-from app.kit.facts import Fact, section
+from app.kit.facts import Fact, section, term_facts, term_tip
 from app.kit.sheet import Sheet
 from app.kit.theme import TextRole
 from engine.errors import InputError
 from engine.files.text import read_json_object
-from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry
+from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding
 from engine.spec.codec_names import get_codec_names
 from engine.spec.layouts import PAGE_SIZES
 from engine.spec.presets import PRESETS, cache_label, preset_of
+from engine.spec.terms import Term
 from engine.spec.tuning import tuned
 from engine.wire.status import ModelInfo
 
@@ -176,13 +177,13 @@ class Calculator(Sheet):
         geometry, spec = self.dimensions(), self.spec()
         budget = budget_of(geometry, spec)
         fitting = tokens_that_fit(geometry, spec, int(self.memory.value() * _GIB))
-        return (*self._totals(geometry, budget), *self._fit(fitting, spec), *self._kinds(budget), *self._tutorial())
+        return (*self._totals(budget), *self._fit(fitting, spec), *self._kinds(budget), *self._tutorial())
 
-    def _totals(self, geometry: CacheGeometry, budget: Budget) -> list[Fact]:
+    def _totals(self, budget: Budget) -> list[Fact]:
         facts = [
-            Fact("formula", self._formula(geometry, budget.spec), role="muted"),
             self._bytes("bytes per token", budget.bytes_per_token),
             self._bytes("stored per sequence", budget.stored_bytes_per_sequence),
+            *_formula(tuple(term for term in budget.terms if term.name != "state")),
             self._bytes("reserved per sequence", budget.reserved_bytes_per_sequence),
         ]
         state = budget.state_bytes_per_sequence
@@ -190,6 +191,7 @@ class Calculator(Sheet):
             facts.append(Fact("recurrent state", "only the model can tell", role="muted"))
         elif state:
             facts.append(self._bytes("recurrent state per sequence", state))
+            facts += _formula(tuple(term for term in budget.terms if term.name == "state"))
         if budget.pool_bytes:
             facts.append(self._bytes("pool, for all sequences", budget.pool_bytes))
         if budget.host_bytes:
@@ -201,15 +203,6 @@ class Calculator(Sheet):
             facts.append(self._bytes("weights of the model", self._model.weight_bytes))
             facts.append(self._bytes("model and cache", self._model.weight_bytes + held))
         return facts
-
-    def _formula(self, geometry: CacheGeometry, spec: BudgetSpec) -> str:
-        if not geometry.is_uniform or not spec.cache.codec.is_exact or spec.cache.quantizer is not None:
-            return "summed layer by layer"
-        width = DTYPE_BYTES[spec.dtype]
-        first = geometry.layers[0]
-        if geometry.is_latent:
-            return f"{geometry.num_layers}·({first.key_dim}+{first.value_dim})·{width}"
-        return f"2·{geometry.num_layers}·{first.num_kv_heads}·{first.key_dim}·{width}"
 
     def _fit(self, fitting: int | None, spec: BudgetSpec) -> list[Fact]:
         label = f"fits in {byte_size(int(self.memory.value() * _GIB))}"
@@ -246,3 +239,11 @@ class Calculator(Sheet):
     def _on_copy(self) -> None:
         QGuiApplication.clipboard().setText(self.facts.text())
         self.told.emit("The calculator's results are copied")
+
+
+def _formula(terms: tuple[Term, ...]) -> tuple[Fact, ...]:
+    """The formula of the line above, with its values filled in; of several terms each has a line."""
+    if len(terms) == 1:
+        (term,) = terms
+        return (Fact(f"formula {term.symbols}", term.values, indent=1, role="muted", tip=term_tip(term)),)
+    return term_facts(terms)

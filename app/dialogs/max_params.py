@@ -4,6 +4,7 @@ refusals."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, get_args
 
 from PySide6.QtGui import QGuiApplication
@@ -23,7 +24,8 @@ from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
 from engine.max.arch import KVCacheConfig
 from engine.max.listing import SCALE_DTYPES, derived_values, params_values
-from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorType
+from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorType, SpeculativeMethod
+from engine.max.speculative import speculative_changes
 from engine.wire.status import ModelInfo
 
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz")
@@ -54,6 +56,9 @@ class MaxParams(Sheet):
         self.quantized = self.add_check("kvcache_quant_config")
         self.scale_dtype = self.add_choice("scale_dtype", [(name, name) for name in SCALE_DTYPES])
         self.granularity = self.add_number("quantization_granularity", 128, least=0)
+        methods = [("", "None"), *((name, name) for name in get_args(SpeculativeMethod))]
+        self.speculative = self.add_choice("speculative_method", methods, "")
+        self.drafts = self.add_number("num_draft_tokens", 1, least=0)
         self.memory = self.add_gib("memory for the cache", 8.0)
         self._copy.setText("Copy as JSON")
         self.resize(940, 720)
@@ -66,6 +71,7 @@ class MaxParams(Sheet):
         self.use(self.endpoint, kind == "dkv")
         for field in (self.scale_dtype, self.granularity):
             self.use(field, self.quantized.isChecked())
+        self.use(self.drafts, bool(self.speculative.currentData()))
 
     def params(self) -> KVCacheParams:
         """Return the parameters as typed; raises what MAX raises."""
@@ -88,7 +94,9 @@ class MaxParams(Sheet):
             kvcache_quant_config=quantization,
             known=self._model.geometry,
         )
-        return architecture.get_kv_params()
+        params = architecture.get_kv_params()
+        method = self.speculative.currentData() or None
+        return replace(params, speculative_method=method, num_draft_tokens=self.drafts.value() if method else 0)
 
     def values(self) -> dict[str, Any]:
         """Return all values under MAX's names, as they are copied."""
@@ -110,7 +118,27 @@ class MaxParams(Sheet):
         facts += section("Derived")
         facts += [self._fact(name, value) for name, value in derived_values(params).items()]
         facts = [self._query_heads(fact) for fact in facts]
-        return (*facts, *self._capacity(params), *self._graph(params))
+        return (*facts, *self._speculation(params), *self._capacity(params), *self._graph(params))
+
+    def _speculation(self, params: KVCacheParams) -> list[Fact]:
+        """What the speculative method changes, each value beside the one without it, and the names of all others."""
+        if params.speculative_method is None:
+            return []
+        changes = speculative_changes(params, 1, self._model.geometry.max_length or params.page_size)
+        title = f"Changed by {params.speculative_method}, for one sequence of full length"
+        facts = [*section(title)]
+        for name, (without, now) in changes.changed.items():
+            if isinstance(now, dict):
+                facts.append(Fact(name))
+                facts += [self._changed(key, without[key], value, indent=1) for key, value in now.items()]
+            else:
+                facts.append(self._changed(name, without, now))
+        facts.append(Fact("not changed:", role="muted"))
+        return [*facts, *(Fact(name, indent=1, role="muted") for name in changes.unchanged)]
+
+    def _changed(self, name: str, without: Any, now: Any, indent: int = 0) -> Fact:
+        """A value under speculation, and beside it the one without, where that is another."""
+        return Fact(name, _text(now), f"without: {_text(without)}" if without != now else "", indent=indent)
 
     def _capacity(self, params: KVCacheParams) -> list[Fact]:
         found, refusals = capacity_values(params, self._available)

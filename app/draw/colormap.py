@@ -91,14 +91,16 @@ def magnitude_index(values: Floats, limit: float) -> Indices:
 
 
 def robust_limit(values: Floats, quantile: float = 0.995, sample: int = 8192) -> float:
-    """The magnitude below which that fraction of the finite values lies, estimated from an even sample of large arrays.
+    """The magnitude below which that fraction of the finite values other than zero lies, estimated from an even sample
+    of large arrays. Zeros are left out: where most cells are empty, or were zeroed, the range would collapse.
 
     Never zero: for a picture of zeros it is 1.
     """
     flat = values.reshape(-1)
+    flat = flat[np.isfinite(flat) & (flat != 0)]
     if flat.size > sample:
         flat = flat[:: flat.size // sample]
-    magnitudes = np.abs(flat[np.isfinite(flat)])
+    magnitudes = np.abs(flat)
     if magnitudes.size == 0:
         return 1.0
     rank = min(int(quantile * magnitudes.size), magnitudes.size - 1)

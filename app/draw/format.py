@@ -157,8 +157,13 @@ def cell_number(value: float, width: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """`4.1×`, `37×`."""
-    return f"{decimal(ratio, 1 if ratio < 9.95 else 0)}×"
+    """`4.1×`, `37×`; `over 100×` for a ratio whose digits say nothing more."""
+    return "over 100×" if ratio > 100 else f"{decimal(ratio, 1 if ratio < 9.95 else 0)}×"
+
+
+def brief_times(ratio: float) -> str:
+    """The same in at most four characters: `4.1×`, `37×`, `>99×`."""
+    return ">99×" if ratio >= 99.5 else times(ratio)
 
 
 def brief(value: float, digits: int = 3) -> str:

@@ -68,7 +68,7 @@ def present(shown: ValueGrid) -> npt.NDArray[np.bool_]:
 
 
 def shared_limit(grids: tuple[ValueGrid, ...]) -> float:
-    """The colour range of several grids: 99.5 % of all their cells are below it."""
+    """The colour range of several grids: 99.5 % of their cells other than zero are below it."""
     found = [shown.values[present(shown)] for shown in grids if not shown.is_empty]
     return robust_limit(np.concatenate(found), sample=1 << 16) if found else 1.0
 

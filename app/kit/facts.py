@@ -10,11 +10,13 @@ from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QSizePolicy, QToolTip, QWidget
 
+from app.draw.format import thousands
 from app.draw.spark import Spark, spark
 from app.kit.labels import Opaque, plain_tip
 from app.kit.pictures import argb, loud_color, pixels_image
 from app.kit.text_lines import TextPainter
 from app.kit.theme import TextRole, current_theme, font_fixed, font_text
+from engine.spec.terms import Term
 
 PITCH = 19
 _SPARK_HEIGHT = 14
@@ -24,6 +26,8 @@ _ASIDE_GAP, _LABEL_GAP = 16, 12
 class Fact(Struct, frozen=True):
     """One line. `aside` is a muted second number, in a column left of the text; `short` replaces a text that does not
     fit.
+
+    `tip` is the tool tip of the line.
 
     `bars` are drawn as a small bar chart in `color`, `strip` as a row of pixels `0xAARRGGBB`; both left of the text.
     """
@@ -40,6 +44,24 @@ class Fact(Struct, frozen=True):
     has_rule: bool = False
     short: str = ""
     is_head: bool = False
+    tip: str = ""
+
+
+def term_facts(terms: Sequence[Term]) -> tuple[Fact, ...]:
+    """The terms of a formula of bytes, filled in, one line each; the symbols are in the tool tip. A formula of one term
+    has no names: `2·L·H_kv·D·S·b`, and below it the numbers."""
+    if len(terms) == 1:
+        (term,) = terms
+        return (Fact(f"= {term.values}", indent=1, role="muted", tip=term_tip(term)),)
+    return tuple(
+        Fact(f"{term.words} {term.values}", thousands(term.num_bytes), role="muted", indent=1, tip=term_tip(term))
+        for term in terms
+    )
+
+
+def term_tip(term: Term) -> str:
+    """The term in symbols and in numbers, and what each symbol means."""
+    return f"{term.words}\n{term.symbols}\n= {term.values}\n= {thousands(term.num_bytes)} bytes\n{term.legend}"
 
 
 def section(title: str) -> tuple[Fact, ...]:
@@ -109,6 +131,15 @@ class Facts(Opaque, QWidget):
         for index, (fact, before) in enumerate(zip(facts, old, strict=True)):
             if fact != before:
                 self.update(0, index * PITCH, self.width(), PITCH)
+
+    def event(self, event: QEvent) -> bool:
+        """Show the tool tip of the line under the mouse."""
+        if isinstance(event, QHelpEvent):
+            index = event.pos().y() // PITCH
+            tip = self._facts[index].tip if 0 <= index < len(self._facts) else ""
+            QToolTip.showText(event.globalPos(), plain_tip(tip), self)
+            return True
+        return super().event(event)
 
     def text(self) -> str:
         """All lines as plain text."""

@@ -38,7 +38,15 @@ def png_bytes(picture: QImage | QPixmap) -> bytes:
 
 def save_look(widget: QWidget, path: Path) -> str:
     """Write a widget as it looks: as SVG if the name ends in .svg, else as PNG."""
+    if why_not := why_no_look(widget):
+        return why_not
     return save_drawing(widget, path) if path.suffix.lower() == ".svg" else save_picture(widget.grab(), path)
+
+
+def why_no_look(widget: QWidget) -> str:
+    """Why there is no picture of a widget; empty if there is. What is hidden reads nothing, and is out of date."""
+    name = widget.accessibleName() or widget.windowTitle()
+    return "" if widget.isVisible() else f"{name} is not on the screen: show it first."
 
 
 def save_drawing(widget: QWidget, path: Path) -> str:

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 
 from app.kit.boxes import column, holder
 from app.kit.buttons import ActionButton
-from app.kit.files import PICTURE_KINDS, save_look
+from app.kit.files import PICTURE_KINDS, save_look, why_no_look
 from app.kit.icons import icon
 from app.kit.labels import DotLabel, ElidedLabel, plain_label
 from app.kit.segments import Segments
@@ -224,6 +224,9 @@ class Panel(Themed, QWidget):
 
     def copy_picture(self) -> None:
         """Copy the picture to the clipboard."""
+        if why_not := why_no_look(self.frame):
+            self.told.emit(why_not)
+            return
         QGuiApplication.clipboard().setImage(self.grab_picture())
         self.told.emit(f"Picture of “{self._title.text()}” copied")
 

@@ -131,11 +131,12 @@ def source_of(
     """Where the numbers of a step come from, and whether they are of the newest step.
 
     The words are the provenance, followed where necessary by what the picture shows instead of the selection (`late`),
-    or that part of it is missing. The step is named only when it is not the one in the top bar, and while the engine
-    runs, when that is ahead. Numbers that may not be of the newest step are amber, as are those recorded in a cache
-    mode that was left since, unless they were measured after that (`is_of_cache_now`). A branch that is not the live
-    one is named. The tool tip has the whole sentence, with the step that `fed` the sequence last, if the newest one did
-    not. `parts` says which rows are dequantised, if others are exact.
+    or that part of it is missing. The step is named only when it is not the one in the top bar, while the engine runs,
+    when that is ahead, and while looking back at rows in the live cache, as these are not all of it. Numbers that may
+    not be of the newest step are amber, as are those recorded in a cache mode that was left since, unless they were
+    measured after that (`is_of_cache_now`). A branch that is not the live one is named. The tool tip has the whole
+    sentence, with the step that `fed` the sequence last, if the newest one did not. `parts` says which rows are
+    dequantised, if others are exact.
     """
     asked = models.selection.now.step
     record = shown_record(models)
@@ -172,6 +173,8 @@ def source_of(
     if late or not is_whole:
         words = [late or "part of it is not loaded yet"]
         whole += words
+    elif asked is not None and step is not None and provenance == "live cache":
+        words, brief = [step_words, named], step_words
     elif step != shown or is_moving:
         words.append(step_words)
         brief = step_words

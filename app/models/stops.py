@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from time import perf_counter
 
 from PySide6.QtCore import QObject, QTimer, Signal
@@ -85,6 +85,13 @@ class Stops(QObject):
     def queried(self) -> Search | None:
         """The search for the query; None without a query."""
         return self._searches.get(self.query) if self.query else None
+
+    @property
+    def halting(self) -> Iterator[tuple[str, Search]]:
+        """The enabled stops with the steps at which they held: a run that comes there halts."""
+        for stop in self.stops:
+            if stop.is_enabled and (search := self._searches.get(stop.text)) is not None:
+                yield stop.text, search
 
     def next_match(self, step: int | None, direction: int) -> int | None:
         """The next (+1) or previous (-1) step after `step` (None: the newest) at which the query held, going round at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from PySide6.QtCore import QPointF, QSize, Qt
+from PySide6.QtCore import QEvent, QPointF, QSize, Qt
 from PySide6.QtGui import QAction, QFont, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QSizePolicy, QToolButton, QWidget
 
@@ -21,7 +21,7 @@ from app.models.sequence_status import sequence_status
 from engine.wire.changes import EditMade
 
 ICON = 17
-PACE_WIDTH = 58
+PACE_MARGIN = 10  # pixels on either side of the widest pace
 SMALL, NAMED = 34, 92  # width in pixels of a button with its icon alone, and with its name and key
 BUTTONS = (
     ("run.first", "rewind"),
@@ -60,12 +60,22 @@ class PaceButton(QToolButton):
         super().__init__(parent)
         self.setObjectName("transport")
         self.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        self.setFixedSize(PACE_WIDTH, 28)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self._fit()
         menu = QMenu(self)
         menu.setToolTipsVisible(True)
         menu.addActions([actions[f"pace.{name}"] for name in PACES])
         self.setMenu(menu)
+
+    def _fit(self) -> None:
+        """Set the width for the widest pace, so that another one moves nothing."""
+        widest = max(self.fontMetrics().horizontalAdvance(pace.label) for pace in PACES.values())
+        self.setFixedSize(widest + 2 * PACE_MARGIN, 28)
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() in (QEvent.Type.FontChange, QEvent.Type.StyleChange):
+            self._fit()
 
     def show_pace(self, pace: Pace) -> None:
         """Show a pace's label, and explain it in the tool tip."""

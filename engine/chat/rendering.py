@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from engine.chat.template import ChatTemplate, Rendered, TemplateFailed, TemplateLine
 from engine.spec.chat import Chat
 
+Tokenize = Callable[..., Any]
 NO_TEMPLATE = "This model has no chat template: turns are joined as plain text, unless you choose a template file."
 
 
@@ -56,10 +58,11 @@ def compiled(source: str) -> ChatTemplate:
     return ChatTemplate(source)
 
 
-def encode_chat(tokenizer: Any, chat: Chat) -> Encoded:
-    """Encode a conversation. If there is no template, or it fails, the note says so, and the turns are joined as plain
-    text with the special tokens of a plain prompt."""
-    rendered, note = None, NO_TEMPLATE
+def encode_chat(tokenizer: Any, chat: Chat, tokenize: Tokenize | None = None) -> Encoded:
+    """Encode a conversation; `tokenize` calls the tokenizer, in a way that can be given up for instance. If there is no
+    template, or it fails, the note says so, and the turns are joined as plain text with the special tokens of a plain
+    prompt."""
+    rendered, note, tokenize = None, NO_TEMPLATE, tokenize or tokenizer
     try:
         template = template_of(tokenizer, chat)
         rendered = None if template is None else template.render(chat, special_tokens(tokenizer))
@@ -68,15 +71,15 @@ def encode_chat(tokenizer: Any, chat: Chat) -> Encoded:
     if rendered is not None and not rendered.text:
         rendered, note = None, "The chat template writes nothing: the turns were joined as plain text."
     if rendered is None:
-        return _tokens(tokenizer, Rendered(chat.plain_text), note, has_special_tokens=False)
-    return _tokens(tokenizer, rendered, "", has_special_tokens=True)
+        return _tokens(tokenizer, tokenize, Rendered(chat.plain_text), note, has_special_tokens=False)
+    return _tokens(tokenizer, tokenize, rendered, "", has_special_tokens=True)
 
 
-def _tokens(tokenizer: Any, rendered: Rendered, note: str, *, has_special_tokens: bool) -> Encoded:
+def _tokens(tokenizer: Any, tokenize: Tokenize, rendered: Rendered, note: str, *, has_special_tokens: bool) -> Encoded:
     """Tokenise a rendered text. A template writes special tokens itself, so none are added then."""
     is_fast = bool(getattr(tokenizer, "is_fast", False))
     options = {"return_offsets_mapping": True} if is_fast and has_special_tokens else {}
-    made = tokenizer(rendered.text, add_special_tokens=not has_special_tokens, **options)
+    made = tokenize(rendered.text, add_special_tokens=not has_special_tokens, **options)
     starts = tuple(start for start, _ in made["offset_mapping"]) if options else ()
     return Encoded(list(made["input_ids"]), rendered, starts, note)
 

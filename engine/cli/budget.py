@@ -83,6 +83,10 @@ def _budget_as_dict(budget: Budget, cache: str) -> dict[str, Any]:
         "total_bytes": budget.total_bytes,
         "pool_bytes": budget.pool_bytes,
         "host_bytes": budget.host_bytes,
+        "formula": [
+            {"bytes": term.num_bytes, "formula": f"{term.symbols} = {term.values}", "of": term.words}
+            for term in budget.terms
+        ],
         "kinds": [
             {
                 "kind": kind.kind,

@@ -104,6 +104,8 @@ def _plain(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, list) and value and all(isinstance(name, str) for name in value):
+        return ", ".join(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_plain(cell)}" for key, cell in value.items())
     return str(value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
 from engine.cli.config_report import BYTES_LIMIT, DTYPES, SIZE_LIMIT, add_source, one_of, read_config, report, whole
@@ -28,6 +28,7 @@ from engine.max.params import (
     KVConnectorType,
     SpeculativeMethod,
 )
+from engine.max.speculative import decode_values, speculative_changes
 
 _DEVICES_LIMIT: Final = 4096
 
@@ -90,13 +91,15 @@ def _speculative(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _dispatch(params: KVCacheParams, batch: int, length: int) -> dict[str, Any]:
-    """The kernel of a decode step, the lengths at which graphs are captured, and the parameters of one replica."""
-    key = params.resolve_attn_key(batch, 1, length)
-    probes = params.graph_capture_probe_cache_lengths(length)
-    found: dict[str, Any] = {
-        "resolve_attn_key": asdict(key),
-        "graph_capture_probe_cache_lengths": {"count": len(probes), "first": probes[:3], "last": probes[-1:]},
-    }
+    """The kernel of a decode step, the lengths at which graphs are captured, what a speculative method changes, and the
+    parameters of one replica."""
+    found = decode_values(params, batch, length)
+    if params.speculative_method is not None:
+        changes = speculative_changes(params, batch, length)
+        found["changed_by_speculation"] = [
+            {"name": name, "without": without, "with": now} for name, (without, now) in changes.changed.items()
+        ]
+        found["unchanged_by_speculation"] = list(changes.unchanged)
     if params.data_parallel_degree > 1:
         alone = params.copy_as_dp_1()
         names = ("n_devices", "data_parallel_degree", "n_kv_heads_per_device", "shape_per_block", "bytes_per_block")

@@ -97,8 +97,11 @@ def print_line(line: SeedLine, before: list[SeedLine], as_json: bool) -> None:
     from engine.seeds.page import shown
     from engine.seeds.tables import TABLES
 
-    if len(before) == 1 or before[-2].table != line.table:
-        print(f"\n{TABLES[line.table].title}\n{'':<58} {'published':>{WIDTH}} {'measured':>{WIDTH}}")
+    is_first = len(before) == 1 or before[-2].table != line.table
+    if is_first:
+        print(f"\n{TABLES[line.table].title}")
+    if is_first or before[-2].heading != line.heading:
+        print(f"{'':<58} {line.heading:>{WIDTH}} {'measured':>{WIDTH}}")
     mark = {True: "✓", False: "✗", None: " "}[line.agrees]
     note = f"  {line.note}" if line.note else ""
     if len(before) == 1 or before[-2].on != line.on:

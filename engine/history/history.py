@@ -96,6 +96,12 @@ class History:
         steps = self.journal.steps
         return steps[-1] if steps else None
 
+    def is_before_first(self, step: int) -> bool:
+        """Whether a step is of the snapshot that this session continues: its steps are not among the nodes."""
+        steps = self.journal.steps
+        first = self.tree.at(steps[0]).node if steps else None
+        return first is not None and step < first.step and first.parent is None and not first.changes
+
     @property
     def num_bytes(self) -> int:
         return sum(log.num_bytes for log in (self.attention, self.logits, self.rows, self.surprisal))

@@ -1,9 +1,12 @@
 """The range of the numbers of each layer (for colour scales), and the largest of them.
 
-Magnitudes are counted on a logarithmic scale, sixteen bins to the octave. Rows that no later step overwrites are
-counted once, as they come. The histogram of an earlier step is made from the nearest known one, in time that grows with
-the number of rows between the two. Other rows, such as those that a codec has still to quantise, are counted again for
-every picture. Only rows that are counted are read, since the others may have to be dequantised or gathered.
+Magnitudes are counted on a logarithmic scale, sixteen bins to the octave. Zeros, such as those of rows that were zeroed
+by hand, are counted and decide no range: it would collapse, and everything else be drawn as beyond it.
+
+Rows that no later step overwrites are counted once, as they come. The histogram of an earlier step is made from the
+nearest known one, in time that grows with the number of rows between the two. Other rows, such as those that a codec
+has still to quantise, are counted again for every picture. Only rows that are counted are read, since the others may
+have to be dequantised or gathered.
 """
 
 from __future__ import annotations
@@ -51,13 +54,20 @@ def compute_ranges(counts: Iterable[LayerCount]) -> None:
     used = np.flatnonzero(stacked.any(0))  # some two hundred of a thousand bins
     part = slice(int(used[0]), int(used[-1]) + 1) if used.size else slice(0, 1)
     stacked, edges = stacked[:, part], EDGES[part.start : part.stop + 1]
-    running = stacked.cumsum(1)
+    sized = without_zeros(stacked) if part.start == 0 else stacked
     largest = _largest([count.peak for count in open_counts])
-    most, median = np.minimum(_quantiles(stacked, running, edges, (QUANTILE, 0.5)), largest)
+    most, median = np.minimum(_quantiles(sized, sized.cumsum(1), edges, (QUANTILE, 0.5)), largest)
     limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
-    clipped = np.where(limit < largest, _share_beyond(stacked, running, edges, limit), 0.0)
+    clipped = np.where(limit < largest, _share_beyond(stacked, stacked.cumsum(1), edges, limit), 0.0)
     for count, *ranges in zip(open_counts, limit.tolist(), largest.tolist(), clipped.tolist(), strict=True):
         count.ranges = (ranges[0], ranges[1], ranges[2])
+
+
+def without_zeros(stacked: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Histograms `[L, bins]` without their first bin, which has the zeros, wherever other bins have numbers."""
+    sized = stacked.copy()
+    sized[stacked[:, 1:].any(1), 0] = 0
+    return sized
 
 
 def _largest(peaks: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float64]:
@@ -75,7 +85,7 @@ def _quantiles(
     edges: npt.NDArray[np.float64],
     shares: tuple[float, ...],
 ) -> npt.NDArray[np.float64]:
-    """`[shares, L]`: the magnitude below which each share of the numbers is, interpolated within a bin."""
+    """`[shares, L]`: the magnitude below which each share of the counted numbers is, interpolated within a bin."""
     target = np.multiply.outer(shares, running[:, -1])
     bins = np.minimum((running < target[..., None]).sum(2), counts.shape[1] - 1)
     layers = np.arange(len(counts))

@@ -91,7 +91,8 @@ class RowsAt:
     """The rows of a sequence when it had `num_tokens` tokens, and their provenance.
 
     `moves`: when the sequence came into each of its cache modes. `live_provenance` is the provenance of its present
-    rows as far as they are exact. `half` tells which layers have the newest rows while a step is suspended.
+    rows as far as they are exact. `half` tells which layers have the newest rows while a step is suspended. `is_past`:
+    some of the moves came after the moment that is meant, even if the sequence had as many tokens then as now.
     """
 
     cache: RowSource
@@ -99,6 +100,7 @@ class RowsAt:
     live_provenance: Provenance
     moves: tuple[Move, ...] = ()
     half: HalfWritten | None = None
+    is_past: bool = False
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
 
     @property
@@ -111,7 +113,7 @@ class RowsAt:
         """Whether the rows are, bit for bit, those that the sequence held then."""
         # >=, because the last step before a change of mode had equally many tokens, but other rows
         later = (move for move in self.moves if move.had >= self.num_tokens)
-        is_present = self.num_tokens >= self.cache.num_tokens
+        is_present = self.num_tokens >= self.cache.num_tokens and not self.is_past
         return (is_present or are_kept(self.num_tokens, later)) and self.cache.knows(self.num_tokens)
 
     @property

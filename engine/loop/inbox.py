@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from queue import Empty, SimpleQueue
 
+from msgspec.structs import replace
+
 from engine.errors import Cancelled
 from engine.loop.activity import Activity
 from engine.wire import events
 from engine.wire.commands import Cancel, EndDuel, Shutdown, StartDuel
-from engine.wire.events import Done, Event
+from engine.wire.events import Done, Event, word_of_cancelled
 from engine.wire.message import Command
 
 LONGEST_WAIT_S = 1e6  # the longest timeout that a queue accepts is finite
@@ -60,7 +62,7 @@ class Inbox:
             if isinstance(command, Cancel):
                 self._emit(Done(reply_to=command.id))
             elif command.facts.goes_with_cancel and index < cancels[-1]:
-                self._emit(events.Cancelled(reply_to=command.id))
+                self._emit(replace(word_of_cancelled(command), reply_to=command.id))
             else:
                 self._waiting.append(command)
         return True

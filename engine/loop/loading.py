@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine.errors import InputError, clear_frames, first_line, is_out_of_memory
 from engine.loop.activity import Activity
-from engine.loop.background import BackgroundWork
+from engine.loop.background import BackgroundWork, Tokenising
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.spec.cache import CacheSpec
@@ -28,6 +28,7 @@ def load_model(spec: ModelSpec, reporter: Reporter, inbox: Inbox, activity: Acti
         model = _loaded(spec, reporter, is_first=is_first)
     model.heartbeat, model.runners.announce = activity.mark, reporter.meanwhile
     model.runners.compiling = BackgroundWork(inbox, reporter)
+    model.tokenising = Tokenising(inbox, reporter)
     return model
 
 

@@ -18,9 +18,8 @@ from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace
-from engine.wire import events
 from engine.wire.commands import Shutdown
-from engine.wire.events import EngineLost, Event, Failed, Stopped
+from engine.wire.events import EngineLost, Event, Failed, Stopped, word_of_cancelled
 from engine.wire.message import Command
 from engine.wire.phases import PhaseReached
 from engine.wire.status import EngineStatus
@@ -165,7 +164,7 @@ class EngineLoop:
         try:
             self._parts.handle(command)
         except Cancelled:
-            self._reporter.end(command.id, events.Cancelled())
+            self._reporter.end(command.id, word_of_cancelled(command))
         except Exception as error:
             self._reporter.fail(error, type(command).__name__)
         has_said, self._reporter.work = self._reporter.work is not None, None

@@ -27,7 +27,7 @@ class Rebuilt:
 
         done = rebuilding.as_far_as_it_went()
         self.session: Session = rebuilding.session
-        self.events: Iterator[Event] = history_events(done, rebuilding.records)
+        self.events: Iterator[Event] = history_events(done, rebuilding.records, rebuilding.measured)
         self.said = session_opened_event(done)
         self.warning = why_not_all or _difference_words(rebuilding)
         count = rebuilding.num_done

@@ -136,10 +136,10 @@ class Reporter:
             self._is_loading = False
 
     @contextmanager
-    def meanwhile(self, label: str) -> Iterator[None]:
+    def meanwhile(self, label: str, *, can_cancel: bool = False) -> Iterator[None]:
         """Report a piece of work within another one, which is the reported one again after the block."""
         before, what = self.work, self._activity.what
-        self.begin(label, can_cancel=False)
+        self.begin(label, can_cancel=can_cancel)
         try:
             yield
         finally:

@@ -31,6 +31,8 @@ def params_values(params: KVCacheParams) -> dict[str, Any]:
             "scale_dtype": quantization.scale_dtype,
             "quantization_granularity": quantization.quantization_granularity,
         },
+        "speculative_method": params.speculative_method,
+        "num_draft_tokens": params.num_draft_tokens,
         **derived_values(params),
     }
 
@@ -49,4 +51,5 @@ def derived_values(params: KVCacheParams) -> dict[str, Any]:
         "shape_per_block": params.shape_per_block,
         "shape_per_scale_block": params.shape_per_scale_block if params.quantized_kv_cache else None,
         "bytes_per_block": params.bytes_per_block,
+        "num_draft_tokens_per_step": params.num_draft_tokens_per_step,
     }

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from msgspec.structs import replace
-from transformers import PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 from transformers.utils import logging as transformers_logging
 
@@ -44,12 +44,17 @@ from engine.spec.model import WEIGHTS, ModelSpec, usual_threads
 from engine.wire.status import ModelInfo
 
 
+def _at_once(_: int, work: Callable[[], BatchEncoding]) -> BatchEncoding:
+    return work()
+
+
 @dataclass(eq=False)
 class LoadedModel:
     """A model ready to step, its tokenizer if it has one, and what is known about it.
 
     `has_head_apart`: logits can be computed from the last layer's output alone, later or of some rows. `heartbeat` is
     called between the layers of a forward that has no `check`, so that whoever waits for it sees that it progresses.
+    `tokenising` is called with the length of a text and the function that tokenises it.
     """
 
     info: ModelInfo
@@ -63,6 +68,12 @@ class LoadedModel:
     has_head_apart: bool
     runners: Runners
     heartbeat: Callable[[], None] | None = None
+    tokenising: Callable[[int, Callable[[], BatchEncoding]], BatchEncoding] = _at_once
+
+    def tokenize(self, text: str, **options: bool) -> BatchEncoding:
+        """What the tokenizer makes of a text. Only for a model that has one."""
+        assert self.tokenizer is not None
+        return self.tokenising(len(text), partial(self.tokenizer, text, **options))
 
     @property
     def devices(self) -> list[torch.device]:

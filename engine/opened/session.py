@@ -12,6 +12,7 @@ from engine.saved.session import SavedSession
 from engine.saved.tokens import UNKNOWN, Fed, SequenceTokens, SessionTokens, walk
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceForked, replacing_tokens
+from engine.wire.edits import EditMeasured
 from engine.wire.events import Event, ForkMade, NodeAdded, SessionOpened, Submitted, WentTo
 from engine.wire.records import NO_TIMES, CacheBytes, SequenceState, SequenceStep, StepRecord
 from engine.wire.status import EngineStatus, ModelInfo, OpenedFile, SequenceInfo, Work
@@ -67,7 +68,7 @@ class OpenedSession:
 
     def events(self) -> Iterator[Event]:
         """The events that the engine sent during the session, as far as they are saved."""
-        yield from history_events(self.saved, {})
+        yield from history_events(self.saved, {}, {})
         yield session_opened_event(self.saved)
 
     def why_not(self, model: ModelInfo) -> str:
@@ -100,9 +101,12 @@ def session_opened_event(saved: SavedSession) -> SessionOpened:
     return SessionOpened(saved.draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, saved.draft_chat)
 
 
-def history_events(saved: SavedSession, records: Mapping[int, StepRecord]) -> Iterator[Event]:
+def history_events(
+    saved: SavedSession, records: Mapping[int, StepRecord], measured: Mapping[int, EditMeasured]
+) -> Iterator[Event]:
     """The events of all history nodes in order, as an engine sends them. A step is its record, or, if there is none,
-    one with what the file says. The last event goes to the live node, unless that is the last node."""
+    one with what the file says; an edit is followed by its effect, where that was `measured`. The last event goes to
+    the live node, unless that is the last node."""
     at: int | None = None
     for fed in walk(saved.nodes):
         node = fed.node
@@ -112,6 +116,8 @@ def history_events(saved: SavedSession, records: Mapping[int, StepRecord]) -> It
         if node.work is None:
             texts = _texts(replacing_tokens(node.changes), saved.texts)
             yield NodeAdded(node, is_live=True, how=AS_IT_WAS, texts=texts)
+            if (effect := measured.get(node.step)) is not None:
+                yield effect
         else:
             yield records.get(node.step) or _bare_record(fed, saved)
         at = node.step

@@ -13,9 +13,10 @@ from msgspec import structs
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, LayerKind, dtype_bytes
-from engine.predict.bytes import CacheFormula, Fill, LayerNeed, page_bytes, predict, why_no_sharing
+from engine.predict.bytes import CacheFormula, Fill, LayerNeed, page_bytes, why_no_sharing
 from engine.predict.capacity import DEFAULT_STATIC_TOKENS, context_length, pool_pages
 from engine.spec.cache import CacheSpec
+from engine.spec.terms import Term, of_all_layers, of_one_layer
 from engine.spec.tuning import fitted
 
 _TOKENS_LIMIT = 10**12
@@ -74,12 +75,14 @@ class KindBudget:
 
 @dataclass(frozen=True)
 class Budget:
-    """Predicted bytes. ``pool_bytes`` is the whole pool of a paged cache, which all sequences share and which this
+    """Predicted bytes. ``terms`` are the formula of the stored bytes of one sequence and of its state, where its size
+    is known. ``pool_bytes`` is the whole pool of a paged cache, which all sequences share and which this
     engine allocates at once; ``host_bytes`` is the copy in host memory of all sequences. Both are 0 if the mode has no
     such storage."""
 
     spec: BudgetSpec
     kinds: tuple[KindBudget, ...]
+    terms: tuple[Term, ...]
     pool_bytes: int = 0
     host_bytes: int = 0
 
@@ -118,7 +121,10 @@ class Budget:
 def budget_of(geometry: CacheGeometry, spec: BudgetSpec) -> Budget:
     """Predict the bytes of a cache on a model of this geometry. Raises `InputError` if the model cannot have the
     cache."""
-    needs = predict(reserving(geometry, spec), geometry, spec.fill, spec.dtype)
+    formula = CacheFormula(reserving(geometry, spec), geometry, spec.dtype)
+    formula.check()
+    needs = [formula.layer(layer, spec.fill) for layer in geometry.layers]
+    terms = of_all_layers(of_one_layer(formula.terms(layer, spec.fill)) for layer in geometry.layers)
     kinds = tuple(
         _kind_budget(kind, [needs[layer.index] for layer in layers])
         for kind, layers in geometry.layers_by_kind().items()
@@ -126,7 +132,7 @@ def budget_of(geometry: CacheGeometry, spec: BudgetSpec) -> Budget:
     pool = 0
     if spec.cache.is_paged:
         pool = pool_pages(spec.cache, context_length(geometry)) * page_bytes(spec.cache, geometry, spec.dtype)
-    return Budget(spec, kinds, pool, _host_bytes(geometry, spec))
+    return Budget(spec, kinds, terms, pool, _host_bytes(geometry, spec))
 
 
 def reserving(geometry: CacheGeometry, spec: BudgetSpec) -> CacheSpec:

@@ -2,16 +2,16 @@
 torch.
 
 Formulas, for H_kv cached heads of dimension D at b bytes a number: multi-head, grouped and multi-query attention keep
-2·H_kv·D·b bytes per token and layer, latent attention (latent + rotary)·b, recurrent layers a constant. How a codec
-writes rows is defined in `engine.spec.codec`, which rows are kept in `engine.spec.retention`, how much is reserved in
-`engine.predict.capacity`.
+2·H_kv·D·b bytes per token and layer, latent attention (latent + rotary)·b, recurrent layers a constant. A formula is a
+sum of `engine.spec.terms`, which is both added up and printed. How a codec writes rows is defined in
+`engine.spec.codec`, which rows are kept in `engine.spec.retention`, how much is reserved in `engine.predict.capacity`.
 
 *Stored* bytes hold tokens; *reserved* bytes are allocated for them. MAX's own arithmetic is separate, in `engine.max`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,10 +30,12 @@ from engine.predict.capacity import (
     window_of,
 )
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import EXACT_CODING, WORD_BITS, CodedBytes, Coding, Part
+from engine.spec.codec import EXACT_CODING, WORD_BITS, CodedBytes, Coding, Part, coded_bytes, terms_of
 from engine.spec.retention import RetentionSpec, budgets_by_layer, layers_that_drop
+from engine.spec.terms import Term, bytes_of
 
 POSITION_BYTES = 8  # an int64 per row and head, kept once rows have been dropped
+_MOST_MADE = 256  # terms of layers that are kept for the next layer with as many rows
 TRANSFORMERS_FP8_BYTES = 1  # per number; the single scale of a tensor is not part of its storage
 
 
@@ -100,7 +102,7 @@ class CacheFormula:
         self.spec, self.geometry = spec, geometry
         self.width, self._dtype = dtype_bytes(dtype), dtype
         self._is_exact = spec.codec.is_exact
-        self._coded: dict[tuple[Coding, Coding, int, int, int, int], CodedBytes] = {}
+        self._made: dict[Hashable, tuple[Term, ...]] = {}
         self._dropping = () if spec.retention.keeps_all else layers_that_drop(geometry)
 
     @cached_property
@@ -111,6 +113,13 @@ class CacheFormula:
             (structs.replace(la, index=0), self.spec.codec.at(la.index), of_index.get(la.index))
             for la in self.geometry.layers
         )
+
+    @cached_property
+    def without_loss(self) -> CacheFormula | None:
+        """The formulas of the mode that keeps every row exact, on the same layout; None if this is such a mode."""
+        if self.spec.is_exact:
+            return None
+        return CacheFormula(self.spec.without_loss, self.geometry, self._dtype)
 
     def check(self) -> None:
         """Raise `InputError`, with the reason, if the model cannot have this cache; the engine refuses the same
@@ -135,21 +144,24 @@ class CacheFormula:
         stored, reserved = self._stored(layer, rows, fill), self._reserved(layer, rows, fill)
         return LayerNeed(rows, stored, reserved, self.state(layer), self.bytes_of_one_more(layer))
 
-    def stored_bytes(self, layer: LayerGeometry, fill: Fill) -> int:
-        """Stored bytes of one layer: K, V, the indexer's keys and the state. A state whose size only the model can tell
-        counts 0."""
+    def terms(self, layer: LayerGeometry, fill: Fill) -> tuple[Term, ...]:
+        """The formula of the stored bytes of one layer: K, V, the indexer's keys and the state. A state whose size only
+        the model can tell is not in it."""
         if self.spec.recomputes:
-            return 0
+            return ()
         fill = self._seen_by(layer, fill)
-        state = (layer.state_bytes(self._dtype) or 0) if layer.state_elements else 0
-        rows = self._rows(layer, fill)
-        if self._is_exact and self.spec.quantizer is None:
-            return rows * layer.elements_per_token * self.width + state
-        return self._stored(layer, rows, fill).total + state
+        found = (*self._row_terms(layer, self._rows(layer, fill), fill), *self._state_terms(layer))
+        return found if self.geometry.is_uniform else tuple(structs.replace(term, kind=layer.kind) for term in found)
 
-    def bytes_of_rows(self, layer: LayerGeometry, num_rows: int) -> int:
-        """Bytes of K and V of `num_rows` rows of a layer, as its codec writes them."""
-        return self.spec.codec.bytes_of(layer, num_rows, self.width).total
+    def stored_bytes(self, layer: LayerGeometry, fill: Fill) -> int:
+        """Stored bytes of one layer: the sum of its terms."""
+        return bytes_of(self.terms(layer, fill))
+
+    def terms_of_shared(self, layer: LayerGeometry, num_rows: int) -> tuple[Term, ...]:
+        """What to add to the terms of several sequences that share `num_rows` rows of pages, each stored once."""
+        found = self.spec.codec.terms(layer, num_rows, self.width)
+        kind = "" if self.geometry.is_uniform else layer.kind
+        return tuple(structs.replace(term, rows=-term.rows, kind=kind) for term in found)
 
     def state(self, layer: LayerGeometry) -> int | None:
         """Bytes of the constant state of one layer; None if only the loaded model can tell."""
@@ -224,18 +236,36 @@ class CacheFormula:
         return layer.num_kv_heads * sum(c.row_bytes(d) if not c.is_exact else d * self.width for c, d in pairs)
 
     def _stored(self, layer: LayerGeometry, rows: int, fill: Fill) -> CodedBytes:
-        if self.spec.quantizer is not None and self.spec.quantizer.backend == "fp8" and layer.kind != "cross":
-            return CodedBytes(codes=layer.elements_per_token * rows * TRANSFORMERS_FP8_BYTES)
-        if self._is_exact or not is_pageable(layer):
-            return CodedBytes(exact=layer.elements_per_token * rows * self.width)
-        keys, values = self._codings(layer, fill)
-        key = keys, values, rows, layer.num_kv_heads, layer.key_dim, layer.value_dim
-        if key not in self._coded:  # most layers have the same key
-            heads = layer.num_kv_heads
-            self._coded[key] = keys.bytes_of(rows, heads, layer.key_dim, self.width, "keys") + values.bytes_of(
-                rows, heads, layer.value_dim, self.width, "values"
-            )
-        return self._coded[key]
+        return coded_bytes(self._row_terms(layer, rows, fill))
+
+    def _row_terms(self, layer: LayerGeometry, rows: int, fill: Fill) -> tuple[Term, ...]:
+        """The terms of `rows` rows: of K, of V and of the indexer's keys."""
+        if not rows:
+            return ()
+        key = self._codings(layer, fill), rows, structs.replace(layer, index=0)
+        if key not in self._made:  # most layers have the same key
+            if len(self._made) > _MOST_MADE:
+                self._made.clear()
+            self._made[key] = self._made_terms(layer, rows, fill)
+        return self._made[key]
+
+    def _made_terms(self, layer: LayerGeometry, rows: int, fill: Fill) -> tuple[Term, ...]:
+        is_fp8 = self.spec.quantizer is not None and self.spec.quantizer.backend == "fp8" and layer.kind != "cross"
+        width = TRANSFORMERS_FP8_BYTES if is_fp8 else self.width
+        is_coded = is_pageable(layer) and not self._is_exact
+        codings = self._codings(layer, fill) if is_coded else (EXACT_CODING, EXACT_CODING)
+        found = terms_of(layer, codings, rows, width)
+        if is_fp8:
+            found = tuple(structs.replace(term, name="codes") for term in found)
+        if layer.index_dim is None:
+            return found
+        return (*found, Term("codes" if is_fp8 else "indexer's keys", "", dims=layer.index_dim, rows=rows, width=width))
+
+    def _state_terms(self, layer: LayerGeometry) -> Iterator[Term]:
+        recurrent = layer.recurrent_elements or 0
+        for count, width in ((layer.state_elements or 0) - recurrent, self.width), (recurrent, dtype_bytes("float32")):
+            if count:
+                yield Term("state", "", dims=count, width=width)
 
     def _codings(self, layer: LayerGeometry, fill: Fill) -> tuple[Coding, Coding]:
         """The codings of K and V now: codecs that need the whole prompt keep it exact until it ends."""

@@ -11,9 +11,13 @@ FieldValue = None | bool | int | float | str | tuple[float, ...]
 TableKind = Literal["speed", "shapes", "logits", "lengths", "memory", "allocated", "max"]
 
 
+PUBLISHED = "published"
+
+
 class SeedLine(Struct, frozen=True):
     """One figure: `published` in the document (None: not printed there) and `measured` here (None: could not be
-    measured, `note` says why). `on` names the model and machine.
+    measured, `note` says why). `on` names the model and machine. `heading` is the head of the column of `published`: a
+    figure that the document gives the formula of, and does not print, is not called published.
 
     `agrees` is None if the two are not comparable: another machine, other weights, or no published figure.
     `must_agree`: a difference is a fault of this program. A point of a curve has a `series` and its x value `at`.
@@ -31,6 +35,7 @@ class SeedLine(Struct, frozen=True):
     on: str = ""
     series: str = ""
     at: float | None = None
+    heading: str = PUBLISHED
 
 
 def checked(line: SeedLine) -> SeedLine:

@@ -20,6 +20,7 @@ LENGTHS = (512, 2048, 8192)
 LARGEST, QUICK_LARGEST = 400e6, 30e6  # limits of bytes that are allocated in tensors
 SLIP = "a slip of the text: its table is of 16-bit numbers, where its own formula gives 537 MB"
 BY_FORMULA = "by formula"
+BY_THE_CHAPTER = "by the chapter's formula"  # the chapter has the code of its table, and does not print what it gives
 SLIP_MODEL, SLIP_TOKENS = "LLaMA-7B", 1024
 
 
@@ -52,7 +53,8 @@ def memory_line(name: str, geometry: CacheGeometry, tokens: int, largest: float)
     shown, measured = round(kv_cache_memory_mb(*sizes(geometry), tokens, 2), 1), round(num_bytes / 1e6, 1)
     note = "" if is_held else "by this program's formula, not allocated in tensors"
     on = "tensors of a dynamic cache" if is_held else BY_FORMULA
-    return checked(figure(f"{name}, {tokens:,} tokens, float16", shown, measured, note, on))
+    line = figure(f"{name}, {tokens:,} tokens, float16", shown, measured, note, on)
+    return checked(replace(line, heading=BY_THE_CHAPTER))
 
 
 def figure(item: str, shown: FieldValue, measured: FieldValue, note: str, on: str) -> SeedLine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import groupby
 
 from engine.seeds.line import FieldValue, SeedLine
 from engine.seeds.tables import TABLES
@@ -29,8 +30,8 @@ def page(lines: Sequence[SeedLine]) -> str:
     agreed = sum(line.agrees is True for line in lines)
     differ = [line for line in lines if line.agrees is False]
     summary = (
-        f"{len(lines)} figures: {agreed} come out as published, {len(differ)} do not, and the others are of another "
-        "machine or of other weights, so they need not."
+        f"{len(lines)} figures: {agreed} come out as in the documents, {len(differ)} do not, and the others are "
+        "of another machine or of other weights, so they need not."
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -45,10 +46,19 @@ def page(lines: Sequence[SeedLine]) -> str:
 def section(title: str, lines: Sequence[SeedLine]) -> str:
     """The HTML of one table, with its curves."""
     documents = ", ".join(dict.fromkeys(line.document for line in lines))
-    rows = "\n".join(map(row, lines))
-    head = "<tr><th>figure</th><th>published</th><th>measured</th><th></th><th>agrees</th><th>on, and notes</th></tr>"
-    caption = f"<caption>{escape(documents)}</caption>"
-    return f"<h2>{escape(title)}</h2>\n{curve(lines)}<table>{caption}\n{head}\n{rows}\n</table>"
+    parts = [
+        part
+        for heading, group in groupby(lines, key=lambda line: line.heading)
+        for part in (head(heading), *map(row, group))
+    ]
+    caption, rows = f"<caption>{escape(documents)}</caption>", "\n".join(parts)
+    return f"<h2>{escape(title)}</h2>\n{curve(lines)}<table>{caption}\n{rows}\n</table>"
+
+
+def head(heading: str) -> str:
+    """The HTML of the head of the columns; `heading` says where the figures of the document come from."""
+    names = ("figure", heading, "measured", "", "agrees", "on, and notes")
+    return f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in names)}</tr>"
 
 
 def row(line: SeedLine) -> str:

@@ -20,13 +20,14 @@ from engine.wire.changes import (
     SequenceStopped,
     TokensForced,
 )
+from engine.wire.edits import EditMeasured
 
 if TYPE_CHECKING:
     from engine.session.session import Session
 
 
-def repeat_change(session: Session, change: Change) -> None:
-    """Repeat a recorded change, or raise `InputError`."""
+def repeat_change(session: Session, change: Change) -> EditMeasured | None:
+    """Repeat a recorded change, or raise `InputError`. Returns what it did to the next token if it is an edit."""
     match change:
         case SequenceAdded(seq_id, token_ids, sampling, chat):
             set_next_id(session, seq_id)
@@ -47,7 +48,8 @@ def repeat_change(session: Session, change: Change) -> None:
         case ModeChanged(cache):
             session.set_cache(cache)
         case EditMade(edit):
-            repeat_edit(session, edit)
+            return repeat_edit(session, edit)
+    return None
 
 
 def set_next_id(session: Session, seq_id: int) -> None:

@@ -19,6 +19,7 @@ from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.wire.changes import EditMade
 from engine.wire.edits import EditMeasured
 from engine.wire.events import NodeAdded
+from engine.wire.records import Provenance
 from engine.wire.tree import Node
 
 if TYPE_CHECKING:
@@ -35,24 +36,45 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
     with ExitStack() as open_files:
         copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
     how = f"{edited.took_ms:.0f} ms, measured in {edited.measured_ms:.0f} ms"
-    measurements = {
-        name: getattr(edited, name) for name in ("kl", "before", "after", "entropy", "took_ms", "measured_ms", "kept")
-    }
     texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
-    provenance = session.rows_at(edit.seq_id, session.sequence(edit.seq_id).num_tokens).provenance
+    provenance = provenance_of_rows(session, edit)
     node = take_edited(session, edit, copies, edited, is_node=True)
     assert node is not None, "an edit is a change"
     session.history.added.remove(node)
-    measured = EditMeasured(step=node.step, seq_id=edit.seq_id, provenance=provenance, **measurements)
-    return NodeAdded(node, is_live=True, how=how, kl=edited.kl, texts=texts), measured
+    added = NodeAdded(node, is_live=True, how=how, kl=edited.kl, texts=texts)
+    return added, measured_at(node.step, edit, edited, provenance)
 
 
 @atomic
-def repeat_edit(session: Session, edit: Edit) -> None:
-    """Repeat a recorded edit, as one of the changes of the node that is being replayed."""
+def repeat_edit(session: Session, edit: Edit) -> EditMeasured:
+    """Repeat a recorded edit, as one of the changes of the node that is being replayed. Returns what it did to the next
+    token, which no session file contains."""
     with ExitStack() as open_files:
         copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, None), None)
+    provenance = provenance_of_rows(session, edit)
     take_edited(session, edit, copies, edited, is_node=False)
+    return measured_at(session.history.next_step, edit, edited, provenance)
+
+
+def provenance_of_rows(session: Session, edit: Edit) -> Provenance:
+    """What the rows are that an edit is about to change."""
+    return session.rows_at(edit.seq_id, session.sequence(edit.seq_id).num_tokens).provenance
+
+
+def measured_at(step: int, edit: Edit, edited: EditOutcome, provenance: Provenance) -> EditMeasured:
+    """What the edit at node `step` did to the next token."""
+    return EditMeasured(
+        step=step,
+        seq_id=edit.seq_id,
+        kl=edited.kl,
+        before=edited.before,
+        after=edited.after,
+        took_ms=edited.took_ms,
+        measured_ms=edited.measured_ms,
+        kept=edited.kept,
+        provenance=provenance,
+        entropy=edited.entropy,
+    )
 
 
 def edited_copies(

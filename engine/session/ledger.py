@@ -17,6 +17,7 @@ from engine.predict.bytes import CacheFormula, Fill
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences
 from engine.spec.cache import CacheSpec
+from engine.spec.terms import Term, bytes_of, of_all_layers, of_one_layer
 from engine.wire.records import ByteGap, CacheBytes, LayerBytes
 from engine.wire.status import ModelInfo
 
@@ -71,8 +72,10 @@ def cache_bytes(
     since no forward reads them; so does the attention that an eviction rule remembers, which is neither rows nor room
     for them. This runs after every step, so that layers with equal numbers, which are most, are counted once."""
     fills = [Fill(cache.num_tokens, cache.prompt_ended_at) for cache in caches if cache.num_tokens]
-    known: dict[Hashable, tuple[int, int, int, tuple[ByteGap, ...]]] = {}
-    layers = []
+    known: dict[Hashable, tuple[tuple[Term, ...], int, int, tuple[ByteGap, ...]]] = {}
+    exact_of: dict[Hashable, int] = {}
+    exact = None if formula.without_loss is None else 0
+    layers, terms_by_layer = [], []
     per_cache = [cache.all_bytes() for cache in caches]
     for layer, kind in zip(info.geometry.layers, formula.kinds, strict=True):
         index = layer.index
@@ -83,9 +86,28 @@ def cache_bytes(
         if (kind, held) not in known:
             known[kind, held] = counted(formula, layer, held, fills, caches, store)
         device = info.layer_devices[index] if index < len(info.layer_devices) else ""
-        layers.append(LayerBytes(index, layer.kind, *known[kind, held], device))
+        terms, stored, reserved, gaps = known[kind, held]
+        terms_by_layer.append(terms)
+        if exact is not None:
+            if kind not in exact_of:
+                exact_of[kind] = exact_bytes(formula, layer, fills, store)
+            exact += exact_of[kind]
+        layers.append(LayerBytes(index, layer.kind, bytes_of(terms), stored, reserved, gaps, device))
     process, allocator, peak, device_used = held_now
-    return CacheBytes(tuple(layers), looking, process, allocator, info.weight_bytes, kept, peak, device_used)
+    formula_terms = of_all_layers(terms_by_layer)
+    return CacheBytes(
+        tuple(layers), looking, process, allocator, info.weight_bytes, kept, peak, device_used, formula_terms, exact
+    )
+
+
+def exact_bytes(formula: CacheFormula, layer: LayerGeometry, fills: list[Fill], store: PageStore | None) -> int:
+    """What one layer would take for the same tokens with every row exact; rows of shared pages count once."""
+    exact = formula.without_loss
+    assert exact is not None
+    terms = [term for fill in fills for term in exact.terms(layer, fill)]
+    if store is not None and layer.index in store.rows_of:
+        terms += exact.terms_of_shared(layer, store.shared_rows(layer))
+    return bytes_of(terms)
 
 
 def counted(
@@ -95,27 +117,28 @@ def counted(
     fills: list[Fill],
     caches: list[SequenceCache],
     store: PageStore | None,
-) -> tuple[int, int, int, tuple[ByteGap, ...]]:
-    """The bytes of one layer over all sequences: predicted, stored, reserved, and the gaps between these by name.
+) -> tuple[tuple[Term, ...], int, int, tuple[ByteGap, ...]]:
+    """The bytes of one layer over all sequences: the formula's terms, stored, reserved, and the gaps between these by
+    name.
 
     In a page store a row that several sequences share is counted as stored once, and the whole pool as reserved.
     """
     spec = formula.spec
     stored, reserved = sum(one.stored for one in held), sum(one.reserved for one in held)
-    predicted = sum(formula.stored_bytes(layer, fill) for fill in fills)
+    terms = [term for fill in fills for term in formula.terms(layer, fill)]
     if spec.recomputes:
         stored, reserved = 0, sum(cache.idle_bytes(layer.index) for cache in caches)
         gaps = [ByteGap("padding to the reserved length", reserved, "reserved")]
     elif store is not None and layer.index in store.rows_of:
         num_shared = store.shared_rows(layer)
         shared = store.layer_bytes(layer.index, num_shared)
-        predicted -= formula.bytes_of_rows(layer, num_shared)
+        terms += formula.terms_of_shared(layer, num_shared)
         slack = reserved - stored
         stored, reserved = stored - shared.stored, store.reserved_bytes(layer.index)
         gaps = page_gaps(held, shared, slack, reserved - stored)
     else:
         gaps = row_gaps(held, spec, reserved - stored)
-    return predicted, stored, reserved, tuple(gap for gap in gaps if gap.num_bytes)
+    return of_one_layer(terms), stored, reserved, tuple(gap for gap in gaps if gap.num_bytes)
 
 
 def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]) -> int:

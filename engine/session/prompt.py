@@ -27,9 +27,9 @@ def encode_prompt(model: LoadedModel, prompt: Prompt) -> Encoded:
     if model.tokenizer is None:
         raise InputError(f"The model '{model.info.name}' has no tokenizer: give the prompt as token ids.")
     if prompt.chat is not None:
-        encoded = encode_chat(model.tokenizer, prompt.chat)
+        encoded = encode_chat(model.tokenizer, prompt.chat, model.tokenize)
     else:
-        encoded = Encoded(list(model.tokenizer(prompt.text)["input_ids"]), Rendered(prompt.text or ""))
+        encoded = Encoded(list(model.tokenize(prompt.text or "")["input_ids"]), Rendered(prompt.text or ""))
     ids = encoded.token_ids
     if not ids:
         raise InputError("The prompt has no tokens: type some text first.")
@@ -58,7 +58,7 @@ def encode_forced(model: LoadedModel, text: str) -> tuple[int, ...]:
     if model.tokenizer is None:
         raise InputError(f"The model '{model.info.name}' has no tokenizer: force a token by its id, as in #77.")
     Prompt(text=text)  # checks the text
-    ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids = model.tokenize(text, add_special_tokens=False)["input_ids"]
     if not ids:
         raise InputError("The text to force is empty: type some text first.")
     return tuple(ids)

@@ -21,10 +21,10 @@ from engine.wire.tree import Node
 
 class Rebuilding:
     """Replays the nodes of a saved session in a new `session`. `records` are those of the repeated steps by number,
-    `differences` what was found so far, `compared` how much was compared. If a node cannot be repeated, `steps` raises
-    `InputError`; `finish` then goes to the last node that was repeated on the way to the live one, and forces the
-    tokens that followed. Recorded edits open files through `open_rows`; by default none is opened, since a saved
-    session from elsewhere may name any file."""
+    `measured` the effects of the repeated edits, `differences` what was found so far, `compared` how much was compared.
+    If a node cannot be repeated, `steps` raises `InputError`; `finish` then goes to the last node that was repeated on
+    the way to the live one, and forces the tokens that followed. Recorded edits open files through `open_rows`; by
+    default none is opened, since a saved session from elsewhere may name any file."""
 
     def __init__(self, model: LoadedModel, saved: SavedSession, open_rows: OpenRows | None = None) -> None:
         self._saved = saved
@@ -35,6 +35,7 @@ class Rebuilding:
         self.compared = Compared()
         self.num_done = 0
         self._redoing = Redoing(self.session, saved.nodes)
+        self.measured = self._redoing.measured
         self._layers = [layer.index for layer in model.info.geometry.attention_layers]
 
     def steps(self, check: Callable[[], None] | None = None) -> Iterator[tuple[int, list[ReplayDifference]]]:

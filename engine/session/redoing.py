@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engine.errors import InputError
 from engine.session.changes import repeat_change
 from engine.wire.changes import Change
+from engine.wire.edits import EditMeasured
 from engine.wire.records import StepRecord
 from engine.wire.tree import Node, PlannedStep
 
@@ -19,13 +20,15 @@ class Redoing:
     """Repeats nodes in `session`: goes to the parent of each, repeats its changes and then its step, with the same
     tokens of the same sequences in the same mode. The recorded next token is chosen again, whatever this run samples.
 
-    `num_computed_anew` counts prompt tokens that were prefix hits originally and are not here: they are computed in
-    other chunks, which is exact but for rounding. `other_tokens` are the steps where this run sampled another token,
-    `other_rows` those where K and V have another checksum.
+    `measured` has what each repeated edit did to the next token, by the number of its node. `num_computed_anew` counts
+    prompt tokens that were prefix hits originally and are not here: they are computed in other chunks, which is exact
+    but for rounding. `other_tokens` are the steps where this run sampled another token, `other_rows` those where K and
+    V have another checksum.
     """
 
     def __init__(self, session: Session, nodes: tuple[Node, ...]) -> None:
         self._session, self._nodes = session, sorted(nodes, key=lambda node: node.step)
+        self.measured: dict[int, EditMeasured] = {}
         self.num_computed_anew = 0
         self.other_tokens: list[int] = []
         self.other_rows: list[int] = []
@@ -57,7 +60,8 @@ class Redoing:
                 session.go_to(node.parent, check)
             session.history.next_step = node.step
             for change in node.changes:
-                repeat_change(session, change)
+                if (measured := repeat_change(session, change)) is not None:
+                    self.measured[node.step] = measured
             if node.work is None:
                 session.add_changes(is_empty_allowed=True)
                 yield node, None

@@ -43,7 +43,10 @@ class SliceReader:
         return self._visible(seq_id).rows_at(num_tokens)
 
     def _visible(self, seq_id: int, node: int | None = None) -> VisibleSequence:
-        """A live sequence, or one as it was at a node of another branch."""
+        """A live sequence, or one as it was at a node; on the live path from a kept state only where the live cache has
+        other rows since."""
+        if node is not None and self._history.is_before_first(node):
+            node = None
         if node is not None and self._others.is_on_other_branch(node):
             found = self._others.sequence_at(seq_id, node)
             if found is None:
@@ -53,7 +56,15 @@ class SliceReader:
         num_tokens = live.cache.num_tokens if half is None else half.num_tokens
         moves = journal.all_moves(seq_id)
         held = exact_provenance(self._live.mode, "live cache")
-        return VisibleSequence(live.cache, num_tokens, held, moves, journal, self._live.magnitudes, half)
+        mark = journal.mark(seq_id, node) if node is not None and journal.has_moved(seq_id, node) else None
+        visible = VisibleSequence(
+            live.cache, num_tokens, held, moves, journal, self._live.magnitudes, half, is_past=mark is not None
+        )
+        if node is not None and mark is not None and not visible.rows_at(mark.num_tokens).is_known:
+            kept = self._others.sequence_at(seq_id, node)
+            if kept is not None and not kept.why_not:
+                return kept
+        return visible
 
     def half_written(self, seq_id: int) -> HalfWritten | None:
         """How far a suspended step has written the rows of a sequence; None if no step is suspended or it does not feed

@@ -27,7 +27,7 @@ class VisibleSequence:
     """A sequence as slices can show it: a cache with rows of up to `num_tokens` tokens, the `moves` after which earlier
     rows may have changed, and the `journal` of its path. `half` says how far a suspended step has written its new rows.
     `why_not` says why there are no rows. `has_tables` False: the rows are there but were moved to other pages since, so
-    that the page tables of that step are unknown."""
+    that the page tables of that step are unknown. `is_past`: it is shown as it was before the newest of its `moves`."""
 
     cache: SequenceCache | NoRows
     num_tokens: int
@@ -39,11 +39,12 @@ class VisibleSequence:
     why_not: str = ""
     has_tables: bool = True
     is_live: bool = True
+    is_past: bool = False
 
     def rows_at(self, num_tokens: int) -> RowsAt:
         """The rows as they were when the sequence had `num_tokens` tokens."""
         half = self.half if self.half is not None and num_tokens > self.half.had else None
-        return RowsAt(self.cache, num_tokens, self.exact_provenance, self.moves, half)
+        return RowsAt(self.cache, num_tokens, self.exact_provenance, self.moves, half, self.is_past)
 
 
 @dataclass(frozen=True)

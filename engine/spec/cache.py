@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.spec.codec import CodecSpec, Coding
@@ -179,6 +180,14 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
     def is_exact(self) -> bool:
         """Whether attention reads every row as it was computed."""
         return self.is_append_only or self.recomputes
+
+    @property
+    def without_loss(self) -> CacheSpec:
+        """The mode that keeps every row exact: this one, without codec, rule and quantiser."""
+        if self.is_exact:
+            return self
+        layout = "growing" if self.layout == "quantized" else self.layout
+        return replace(self, layout=layout, codec=CodecSpec(), retention=RetentionSpec(), quantizer=None)
 
     # Parameters that people tune: each under one name, whichever part of the spec holds it.
 

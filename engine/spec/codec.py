@@ -5,6 +5,7 @@ The codecs themselves are described in `codecs`; their names are read and writte
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from typing import Literal
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.codecs import BITS, CODECS, DEFAULT_GROUP, DEFAULT_RESIDUAL, GROUP, RESIDUAL, ROW_OF_NAME, CodecRow
+from engine.spec.terms import Named, Term
 
 Part = Literal["keys", "values"]
 
@@ -34,6 +36,18 @@ class CodedBytes(Struct, frozen=True):
 
     def __add__(self, other: CodedBytes) -> CodedBytes:
         return CodedBytes(self.codes + other.codes, self.scales + other.scales, self.exact + other.exact)
+
+
+PART_NAMES: Mapping[Part, Literal["K", "V"]] = {"keys": "K", "values": "V"}
+
+
+def coded_bytes(terms: Iterable[Term]) -> CodedBytes:
+    """The terms added up by what they are of."""
+    sums = {"codes": 0, "scales": 0, "exact": 0}
+    for term in terms:
+        what = "scales" if term.name.startswith("scales") else "codes" if term.name == "codes" else "exact"
+        sums[what] += term.num_bytes
+    return CodedBytes(**sums)
 
 
 class Coding(Struct, frozen=True):
@@ -149,33 +163,45 @@ class Coding(Struct, frozen=True):
     def bytes_of(self, num_tokens: int, heads: int, dim: int, width: int, part: Part) -> CodedBytes:
         """Bytes of a tensor `[heads, num_tokens, dim]`, computed by formula; `width` is the bytes of an exact
         number."""
-        coded = self.num_coded(num_tokens, part)
-        codes = heads * coded * ceil(dim * (self.bits or 0) / 8)
-        return CodedBytes(codes, self._scale_bytes(coded, heads, dim), heads * (num_tokens - coded) * dim * width)
+        return coded_bytes(self.terms(num_tokens, heads, dim, width, part))
 
-    def _scale_bytes(self, coded: int, heads: int, dim: int) -> int:
+    def terms(self, num_tokens: int, heads: int, dim: int, width: int, part: Part) -> tuple[Term, ...]:
+        """The formula of those bytes: codes, their scales, and the rows that stay exact."""
+        coded, name = self.num_coded(num_tokens, part), PART_NAMES[part]
+        found = [*self._code_terms(coded, heads, dim, part)] if coded else []
+        if num_tokens > coded:
+            kept: Named = "exact residual" if self.is_kivi else ""
+            found.append(Term(kept, name, heads=heads, dims=dim, rows=num_tokens - coded, width=width))
+        return tuple(found)
+
+    def _code_terms(self, coded: int, heads: int, dim: int, part: Part) -> Iterator[Term]:
+        bits, name = self.bits or 0, PART_NAMES[part]
+        if bits % 8 == 0:
+            yield Term("codes", name, heads=heads, dims=dim, rows=coded, width=bits // 8)
+        elif dim * bits % 8 == 0:
+            yield Term("codes", name, heads=heads, dims=dim, rows=coded, width=bits, per=8)
+        else:  # a row ends with a byte that is full in part
+            yield Term("codes", name, heads=heads, dims=ceil(dim * bits / 8), rows=coded)
+        scales = Term("scales and offsets" if self.is_kivi else "scales", name, width=self.row.scale_bytes)
         match self.row.shared_by:
-            case "nothing":
-                scales = 0
             case "tensor":
-                scales = 1 if coded else 0
+                yield scales
             case "head":
-                scales = heads if coded else 0
+                yield replace(scales, heads=heads)
             case "row":
-                scales = heads * coded
+                yield replace(scales, heads=heads, rows=coded)
             case "group":
-                scales = heads * coded * dim // self.group_size
-        return self.row.scale_bytes * scales
+                yield replace(scales, heads=heads, dims=dim, rows=coded, per=self.group_size)
 
     def row_bytes(self, dim: int) -> int:
         """Bytes of one coded row of one head with its own scales. KIVI's keys share scales over tokens: their
         average."""
-        scales = 0 if self.is_frozen else self._scale_bytes(1, 1, dim)
-        return ceil(dim * (self.bits or 0) / 8) + scales
+        coded = coded_bytes(self._code_terms(1, 1, dim, "keys"))
+        return coded.codes if self.is_frozen else coded.total
 
     def shared_bytes(self, heads: int) -> int:
         """Bytes of the scales that all rows of `heads` heads share."""
-        return self._scale_bytes(1, heads, 0) if self.is_frozen else 0
+        return coded_bytes(self._code_terms(1, heads, 1, "keys")).scales if self.is_frozen else 0
 
     def check(self, layer: LayerGeometry, part: Part) -> None:
         """Raise `InputError` if this coding cannot write the rows of `layer`."""
@@ -258,10 +284,20 @@ class CodecSpec(Struct, frozen=True, gc=False):  # part of `CacheSpec`, which is
     def bytes_of(self, layer: LayerGeometry, num_tokens: int, width: int) -> CodedBytes:
         """Bytes of K and V of one layer with `num_tokens` tokens, computed by formula; `width` is the bytes of an exact
         number."""
-        keys, values = self.at(layer.index)
-        return keys.bytes_of(num_tokens, layer.num_kv_heads, layer.key_dim, width, "keys") + values.bytes_of(
-            num_tokens, layer.num_kv_heads, layer.value_dim, width, "values"
-        )
+        return coded_bytes(self.terms(layer, num_tokens, width))
+
+    def terms(self, layer: LayerGeometry, num_tokens: int, width: int) -> tuple[Term, ...]:
+        """The formula of those bytes."""
+        return terms_of(layer, self.at(layer.index), num_tokens, width)
+
+
+def terms_of(layer: LayerGeometry, codings: tuple[Coding, Coding], num_tokens: int, width: int) -> tuple[Term, ...]:
+    """The terms of K and V of `num_tokens` rows of a layer, in these codings."""
+    keys, values, heads = *codings, layer.num_kv_heads
+    return (
+        *keys.terms(num_tokens, heads, layer.key_dim, width, "keys"),
+        *values.terms(num_tokens, heads, layer.value_dim, width, "values"),
+    )
 
 
 def uniform(name: str, group: int | None = None, residual: int | None = None) -> CodecSpec:

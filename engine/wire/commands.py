@@ -66,7 +66,12 @@ class SubmitPrompt(Command, frozen=True):
     computed. `num_steps` steps are then done as by `Step` (the first reads the prompt); none if the prompt is refused.
     With `in_phases` the prompt is read phase by phase, as by `NextPhase`, instead."""
 
-    facts: ClassVar[Facts] = Facts("taking a prompt", ends_trial=True)
+    facts: ClassVar[Facts] = Facts(
+        "taking a prompt",
+        goes_with_cancel=True,
+        ends_trial=True,
+        when_cancelled="The prompt was not taken, because it was stopped: send it again.",
+    )
 
     prompt: Prompt
     alone: bool = True
@@ -159,6 +164,8 @@ class Force(Command, frozen=True):
 class ForceText(Command, frozen=True):
     """Feed the tokens of this text to a sequence next, like `Force`."""
 
+    facts: ClassVar[Facts] = Facts(when_cancelled="The text was not taken, because it was stopped: send it again.")
+
     seq_id: int
     text: str
 
@@ -175,7 +182,9 @@ class BeginBranch(Command, frozen=True):
     """Go to `step` (None: stay) and begin a new branch there: a sequence is fed these tokens next, or those of `text`,
     or gets other `sampling`."""
 
-    facts: ClassVar[Facts] = Facts("beginning another branch")
+    facts: ClassVar[Facts] = Facts(
+        "beginning another branch", when_cancelled="The branch was not begun, because it was stopped: begin it again."
+    )
 
     seq_id: int
     step: int | None
@@ -251,8 +260,9 @@ def _picture_kind(command: TakeSlice) -> Hashable:
 
 class TakeSlice(Command, frozen=True):
     """Answer with one screen-sized slice of the present state; of several waiting requests of a kind only the newest is
-    answered. In a duel it can be of one `side`, or of the difference A - B. With a `node` of another branch it is of
-    that moment, if its rows are kept; an empty slice gives the reason why not."""
+    answered. In a duel it can be of one `side`, or of the difference A - B. With a `node` it is of that moment, if its
+    rows are kept; otherwise, on another branch, an empty slice gives the reason, and on the live path the rows are as
+    stored now."""
 
     facts: ClassVar[Facts] = Facts(
         "taking a picture", needs="rows", answers="one", effect="looks", newest=_picture_kind, is_quiet=True

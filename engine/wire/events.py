@@ -11,7 +11,7 @@ from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.edits import EditMeasured
 from engine.wire.exporting import ExportCancelled, Exported, ExportEstimate
 from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
-from engine.wire.message import EventMessage, Part
+from engine.wire.message import Command, EventMessage, Part
 from engine.wire.page_events import PageEvent
 from engine.wire.page_map import PoolStep
 from engine.wire.phases import PhaseReached
@@ -199,6 +199,11 @@ class Failed(EventMessage, frozen=True):
 
     message: str
     can_rebuild: bool = False
+
+
+def word_of_cancelled(command: Command) -> Cancelled | Failed:
+    """The last word of a command that was cancelled."""
+    return Failed(command.facts.when_cancelled) if command.facts.when_cancelled else Cancelled()
 
 
 class Stopped(EventMessage, frozen=True):

@@ -41,7 +41,8 @@ class Facts(NamedTuple):
     `measures` is refused, one that `steps` continues the step, and one that `acts` discards it. `interrupts`: it ends a
     prefill between two layers, which it makes useless or waits for. `goes_with_cancel`: a `Cancel` behind it removes it
     from the queue. `newest`: of waiting commands for which this gives the same, only the newest stays. `ends_trial`: it
-    outdates a what-if trial. `is_quiet`: no status follows it.
+    outdates a what-if trial. `is_quiet`: no status follows it. `when_cancelled`: the sentence for a person who waits
+    for its answer, where it was cancelled.
     """
 
     words: str = "a command"
@@ -53,6 +54,7 @@ class Facts(NamedTuple):
     newest: Callable[[Any], Hashable] | None = None
     ends_trial: bool = False
     is_quiet: bool = False
+    when_cancelled: str = ""
 
 
 class Command(Variant, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from engine.spec.cache import CacheSpec
+from engine.spec.terms import Term
 from engine.wire.changes import Change
 from engine.wire.evictions import Eviction
 from engine.wire.message import EventMessage, Part
@@ -180,7 +181,9 @@ class CacheBytes(Part, frozen=True):
     """Bytes of all layers and sequences. `looking` is held for pictures only, and `kept`, a part of it, for kept
     moments. `process` is the resident memory of the process, `allocator` what torch's allocator holds, `weights` the
     model's weights, `peak` the most that the allocator (without one, the process) held since the previous step,
-    `device` what all programs use of the device. None: unknown."""
+    `device` what all programs use of the device. None: unknown. `terms` are the formula of the predicted bytes, whose
+    sum they are; none where nothing is kept, or a file does not say. `exact` is what the same tokens would take if all
+    rows were kept as they were computed; None in modes that do so."""
 
     layers: tuple[LayerBytes, ...]
     looking: int
@@ -190,6 +193,8 @@ class CacheBytes(Part, frozen=True):
     kept: int = 0
     peak: int | None = None
     device: int | None = None
+    terms: tuple[Term, ...] = ()
+    exact: int | None = None
 
     @property
     def predicted(self) -> int:

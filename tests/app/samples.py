@@ -13,6 +13,7 @@ from msgspec.structs import astuple, replace
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
+from engine.spec.terms import Term
 from engine.wire.duel import DuelSide, DuelStarted, DuelStep
 from engine.wire.records import (
     AttentionSummary,
@@ -127,7 +128,8 @@ def cache_bytes(num_tokens: int, reserved_tokens: int | None = None) -> CacheByt
     stored = num_tokens * row
     room = (ByteGap("room to grow", reserved * row - stored, "reserved"),) if reserved > num_tokens else ()
     layers = tuple(LayerBytes(i, "full", stored, stored, reserved * row, room) for i in range(LAYERS))
-    return CacheBytes(layers, looking=48_000, process=412_000_000, allocator=None)
+    terms = (Term("", "K and V", 2, LAYERS, KV_HEADS, HEAD_DIM, num_tokens, 4),)
+    return CacheBytes(layers, looking=48_000, process=412_000_000, allocator=None, terms=terms)
 
 
 def step_record(step: int, num_prompt: int = PROMPT, *, seq_id: int = 0, cache: CacheSpec | None = None) -> StepRecord:

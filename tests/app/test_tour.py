@@ -24,7 +24,7 @@ from tests.app import samples
 from tests.app.conftest import new_shell, sweep, turn
 from tests.app.control.story import told
 from tests.app.fake_engine import FakeEngine
-from tests.app.shown import approve
+from tests.approve import approve
 
 APPROVED = Path(__file__).parent / "approved"
 FILE = OpenedFile(Path("/a/b.safetensors"), 3 << 20, BUNDLED_NAME, 21, "", "", "2026-01-02", "kvloupe 1")

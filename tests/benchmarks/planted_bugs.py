@@ -3,6 +3,7 @@ that execute such a line are run until one fails.
 
     python -m tests.benchmarks.planted_bugs --map FILE                       # which test executes what: once, all tests
     python -m tests.benchmarks.planted_bugs --use FILE --count 100 --seed 7 [--under app/panels,engine/cache] [--jobs 2]
+        [--tier default]                                                     # with the tests of that tier only
     python -m tests.benchmarks.planted_bugs --use FILE --again REPORT [--tests tests/app/panels/test_x.py]
 
 What is printed as unnoticed passed every test that was run: those of the module's own test file, then the quickest of
@@ -32,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.benchmarks.planting import Bug, sample, with_bug
+from tests.effort import TIERS, is_left_out, kept_cases
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTICED, UNNOTICED, NOT_RUN = "noticed", "unnoticed", "not run"
@@ -67,6 +69,7 @@ def main() -> None:
     parser.add_argument("--again", type=Path, help="a report: only what it found unnoticed")
     parser.add_argument("--tests", default="", help="run these files first, wholly")
     parser.add_argument("--seconds", type=float, default=30.0, help="of tests for one bug")
+    parser.add_argument("--tier", choices=TIERS, default="full")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
@@ -81,8 +84,8 @@ def main() -> None:
         planted = [Bug(**row["bug"]) for row in json.loads(args.again.read_text("utf-8")) if row["result"] != NOTICED]
     else:
         planted = sample(ROOT, args.under.split(","), args.count, args.seed)
-    with Tests(args.use) as tests:
-        rows = run(planted, lambda bug: tests.of(bug, args.tests.split(","), args.seconds), args.jobs)
+    with Tests(args.use, args.tier) as tests:
+        rows = run(planted, lambda bug: tests.of(bug, args.tests.split(","), args.seconds), args.jobs, args.tier)
     if args.report:
         args.report.write_text(json.dumps(rows, indent=1), "utf-8")
     unnoticed = sum(row["result"] != NOTICED for row in rows)
@@ -95,8 +98,9 @@ def write_map(path: Path) -> None:
         options.write(f"[run]\nsource =\n    app\n    engine\ndata_file = {path}\n")
         options.flush()
         command = (
-            sys.executable, "-m", "pytest", "--cov", f"--cov-config={options.name}", "--cov-context=test",
-            "--cov-report=", "--durations=0", "--durations-min=0.005", "-vv", "--ignore=tests/e2e",
+            sys.executable, "-m", "pytest", "--tier", "full", "--cov", f"--cov-config={options.name}",
+            "--cov-context=test", "--cov-report=", "--durations=0", "--durations-min=0.005", "-vv",
+            "--ignore=tests/e2e",
             "-k", "not full_disk",  # coverage's own file fills the disk, too
         )  # fmt: skip
         told = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout
@@ -114,7 +118,8 @@ def times_of(told: str) -> dict[str, float]:
 class Tests:
     """Which tests execute a line, and in which order they are worth running."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tier: str = "full") -> None:
+        self._kept = kept_cases() if tier == "default" else {}
         self._lines = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         self._times: dict[str, float] = json.loads(_times_file(path).read_text("utf-8"))
         self._files = {
@@ -133,10 +138,8 @@ class Tests:
         """Files to run wholly, then tests by their names."""
         own = [str(place) for place in _own_tests(bug.path)]
         chosen = list(dict.fromkeys(name for name in [*first, *own] if name))
-        executing, is_declaration = self._executing(bug)
-        if is_declaration:
-            chosen.append(f"tests/{bug.path.partition('/')[0]}/test_constants.py")
-        rest = sorted(executing, key=lambda test: ("approved" not in test, self._times.get(test, 0.0)))
+        in_tier = (test for test in self._executing(bug) if not is_left_out(test, self._kept))
+        rest = sorted(in_tier, key=lambda test: ("approved" not in test, self._times.get(test, 0.0)))
         spent = 0.0
         for test in rest:
             if test.split("::")[0] in chosen:
@@ -147,12 +150,12 @@ class Tests:
                 chosen.append(test)
         return chosen
 
-    def _executing(self, bug: Bug) -> tuple[set[str], bool]:
+    def _executing(self, bug: Bug) -> set[str]:
         """Tests that execute the line. A line that runs when the module is imported declares something: then the tests
         that execute any line of the module."""
         number = self._files.get(bug.path)
         if number is None:
-            return set(), True
+            return set()
         by_line: set[str] = set()
         anywhere: set[str] = set()
         for test, bits in self._lines.execute(
@@ -164,7 +167,7 @@ class Tests:
                 anywhere.add(name)
                 if bug.line // 8 < len(bits) and bits[bug.line // 8] & (1 << bug.line % 8):
                     by_line.add(name)
-        return by_line or anywhere, not by_line
+        return by_line or anywhere
 
 
 @dataclass(frozen=True)
@@ -173,17 +176,18 @@ class Trial:
 
     bug: Bug
     tests: tuple[str, ...]
+    tier: str
     failed: str = ""
 
 
-def run(planted: list[Bug], tests_of: Callable[[Bug], list[str]], jobs: int) -> list[dict[str, Any]]:
+def run(planted: list[Bug], tests_of: Callable[[Bug], list[str]], jobs: int, tier: str) -> list[dict[str, Any]]:
     """Plants each bug in a process of its own and tells what became of it, as it ends. A bug is noticed where the same
     tests pass without it: one that fails then as well, leaning on others, is left out, and the bug is tried again.
     """
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             __import__(name)
-    waiting = [Trial(bug, tuple(tests_of(bug))) for bug in planted]
+    waiting = [Trial(bug, tuple(tests_of(bug)), tier) for bug in planted]
     running: dict[int, tuple[Trial, float, Path]] = {}
     unreliable: set[str] = set()
     rows: list[dict[str, Any]] = []
@@ -264,7 +268,11 @@ def _pytest(trial: Trial, unreliable: set[str], failed: Path) -> int:
     files = [name for name in files if (ROOT / name).exists()]
     if not files:
         return 5
-    return int(pytest.main(["-x", "-n", "0", "-p", "no:warnings", "--tb=line", *files], plugins=[Chosen()]))
+    return int(
+        pytest.main(
+            ["-x", "-n", "0", "--tier", trial.tier, "-p", "no:warnings", "--tb=line", *files], plugins=[Chosen()]
+        )
+    )
 
 
 def _too_long(_signal: int, _frame: object) -> None:

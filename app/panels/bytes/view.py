@@ -20,13 +20,11 @@ from app.kit.reader import SELECTION, STEPS
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
-from app.models.loaded import geometry_of
 from app.panels.bytes import draw
 from app.panels.bytes.canvas import LEAST_HEIGHT, LayerBars
 from app.panels.bytes.chart import NAMES, ROLES, key_names, memory_chart, memory_row, step_words
 from app.panels.bytes.draw import LayerBar
 from app.panels.bytes.words import Cells, layer_cells, ledger_lines
-from engine.geometry.dimensions import DTYPE_BYTES
 from engine.wire.records import StepRecord
 
 SUM, LAYERS, OVER_STEPS = "sum", "layers", "steps"
@@ -99,7 +97,7 @@ class BytesView(View[LedgerView]):
         if self.choice == LAYERS:
             return LedgerView(record, cells=layer_cells(held))
         is_shared = any(pool.num_shared for pool in record.page_maps)
-        return LedgerView(record, ledger_lines(held, self._formula(record.dtype), is_shared), draw.layer_bars(held))
+        return LedgerView(record, ledger_lines(held, is_shared), draw.layer_bars(held))
 
     def provenance(self, state: LedgerView) -> Provenance:
         record = state.told or state.record
@@ -135,14 +133,6 @@ class BytesView(View[LedgerView]):
         """The selected step; None while the live one is followed."""
         record = shown_record(self._models)
         return None if self._models.selection.now.step is None or record is None else record.step
-
-    def _formula(self, dtype: str) -> str:
-        """The formula, if all layers are the same and have rows; a recurrent state has no such factors."""
-        geometry = geometry_of(self._models)
-        is_one_sum = geometry is not None and geometry.is_uniform and bool(geometry.attention_layers)
-        if not is_one_sum or dtype not in DTYPE_BYTES:
-            return "predicted by formula"
-        return f"formula 2·L·H_kv·D·S·{DTYPE_BYTES[dtype]}"
 
     # ---- room ----------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from app.draw.format import byte_size, thousands
 from app.kit.cells import ColumnHead, TableCell
-from app.kit.facts import Fact
+from app.kit.facts import Fact, term_facts
 from app.kit.theme import TextRole
 from app.panels.bytes import draw
 from app.panels.bytes.draw import FigureKey, LedgerLine
+from engine.spec.terms import Term
 from engine.wire.records import CacheBytes, LayerBytes
 
 
@@ -55,10 +56,18 @@ def layer_words(layer: LayerBytes) -> str:
     return "\n".join(lines)
 
 
-def ledger_lines(held: CacheBytes, formula: str, is_shared: bool) -> tuple[Fact, ...]:
-    """The lines of the ledger. `formula` is the label of the predicted bytes; `is_shared`: sequences share pages."""
+def formula_label(terms: Sequence[Term]) -> str:
+    """The label of the predicted bytes: the formula itself if it is one product."""
+    if not terms:
+        return "predicted by formula"
+    return f"formula {terms[0].symbols}" if len(terms) == 1 else f"formula, sum of {len(terms)}"
+
+
+def ledger_lines(held: CacheBytes, is_shared: bool) -> tuple[Fact, ...]:
+    """The lines of the ledger, and the formula of the predicted bytes, filled in, below these. `is_shared`: sequences
+    share pages."""
     labels: dict[FigureKey, str] = {
-        "predicted": formula,
+        "predicted": formula_label(held.terms),
         "beyond_formula": "stored beyond the formula",
         # why less is stored than the formula says
         "below_formula": "shared, stored once" if is_shared else "left the window, or not kept",
@@ -75,7 +84,8 @@ def ledger_lines(held: CacheBytes, formula: str, is_shared: bool) -> tuple[Fact,
         "peak": "peak since the step before",
         "device": "on the device, all programs",
     }
-    return tuple(_line(entry, labels.get(entry.key) or gap_words(entry.name)) for entry in draw.ledger(held))
+    predicted, *others = (_line(entry, labels.get(entry.key) or gap_words(entry.name)) for entry in draw.ledger(held))
+    return (predicted, *term_facts(held.terms), *others)
 
 
 def _line(entry: LedgerLine, label: str) -> Fact:

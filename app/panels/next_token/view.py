@@ -41,8 +41,8 @@ BRANCH = "click: a branch begins here with this token; what there is stays"
 
 class Shown(Struct, frozen=True):
     """The candidates as bars, and a summary in full and in short; the step that last fed the sequence; the edit after
-    which the candidates were measured, if any; why none of them can be taken, or empty; the step shown; and the
-    sequence's sampling."""
+    which the candidates were measured, if any; why none of them can be taken, or empty; whether another text can be
+    typed; the step shown; and the sequence's sampling."""
 
     bars: tuple[CandidateBar, ...]
     summary: str
@@ -50,6 +50,7 @@ class Shown(Struct, frozen=True):
     fed: int
     edited_at: int | None
     refusal: str
+    can_type: bool
     looked_at: int | None
     sampling: SamplingParams | None
 
@@ -168,13 +169,15 @@ class NextTokenView(View[Shown]):
         info = selected_info(self._models)
         is_full = info is not None and info.stop in FULL and now.step is None
         num_typed = num_typed_ahead(self._models)
+        refusal = self._models.status.why_no_engine or (why_ended(info) if info is not None and is_full else "")
         return Shown(
             bars=draw.candidate_bars(part, which),
             summary=_summary(part, which, num_typed, is_brief=False),
             brief=_summary(part, which, num_typed, is_brief=True),
             fed=record.step,
             edited_at=edited_at,
-            refusal=self._models.status.why_no_engine or (why_ended(info) if info is not None and is_full else ""),
+            refusal=refusal,
+            can_type=not refusal and not self._models.status.has_file,
             looked_at=now.step,
             sampling=info.sampling if info is not None else None,
         )
@@ -194,8 +197,8 @@ class NextTokenView(View[Shown]):
         self._list_model.set_bars(state.bars)
         self._list_model.set_refusal(state.refusal)
         self._list_model.set_offer(TAKE if state.looked_at is None else BRANCH)
-        self.continuation.setEnabled(not state.refusal and not self._models.status.has_file)
-        self._other.setEnabled(self.continuation.isEnabled())
+        for widget in (self.continuation, self._other):
+            widget.setEnabled(state.can_type)
         self.continuation.show_state(state.looked_at)
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -1,4 +1,4 @@
-"""Marks of conditions on the timeline: the steps at which the query held, and where runs were halted."""
+"""Marks of conditions on the timeline: the steps at which the query held, where stops held, and where runs halted."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ HALT = QRectF(-2.5, 1, 5, 5)
 
 
 class FoundSteps(Struct, frozen=True):
-    """The query, at how many steps it held, and how many halts are known."""
+    """The query, at how many steps it held, at how many each enabled stop held, and how many halts are known."""
 
     query: str = ""
     num_found: int = 0
+    held: tuple[tuple[str, int], ...] = ()
     num_halts: int = 0
 
     @classmethod
     def of(cls, models: Models) -> FoundSteps:
         stops = models.stops
-        return cls(stops.query, len(stops.queried.matches) if stops.queried else 0, len(stops.hits))
+        held = tuple((text, len(search.matches)) for text, search in stops.halting)
+        return cls(stops.query, len(stops.queried.matches) if stops.queried else 0, held, len(stops.hits))
 
     @property
     def words(self) -> str:
@@ -37,13 +39,12 @@ class FoundSteps(Struct, frozen=True):
 
 
 def paint_found(painter: QPainter, models: Models, left: float, right: float) -> None:
-    """Paint a bar above each step found and a red block where a run halted, on a line of steps from `left` to `right`;
-    at most one of each per pixel."""
+    """Paint a bar above each step found, and a red block where a stop held or a run halted, on a line of steps from
+    `left` to `right`; at most one for each condition and pixel."""
     stops, on_path, theme = models.stops, models.timeline.nodes, current_theme()
-    for steps, mark, role in (
-        (stops.queried.matches if stops.queried else (), FOUND, "accent"),
-        (sorted(stops.hits), HALT, "bad"),
-    ):
+    found = stops.queried.matches if stops.queried else ()
+    halts = (*(search.matches for _, search in stops.halting), sorted(stops.hits))
+    for steps, mark, role in ((found, FOUND, "accent"), *((steps, HALT, "bad") for steps in halts)):
         color = theme.color(role)
         for x in marked_pixels(steps, on_path, left, right):
             painter.fillRect(mark.translated(x, 0), color)
@@ -72,6 +73,10 @@ def words_at(models: Models, step: int) -> list[str]:
     """What held at a step, and what a run was halted by there."""
     stops = models.stops
     verdict = stops.queried.verdicts.get(step) if stops.queried is not None else None
-    found = [f"found: {stops.query} · {verdict.value}"] if verdict is not None else []
-    hit = stops.hits.get(step)
-    return found + ([f"halted: {hit.condition} · {hit.value}"] if hit is not None else [])
+    words = [f"found: {stops.query} · {verdict.value}"] if verdict is not None else []
+    if (hit := stops.hits.get(step)) is not None:
+        words.append(f"halted: {hit.condition} · {hit.value}")
+    for text, search in stops.halting:
+        if (verdict := search.verdicts.get(step)) is not None and (hit is None or hit.condition != text):
+            words.append(f"stop: {text} · {verdict.value}")
+    return words

@@ -1,5 +1,5 @@
 """The timeline: drag it to look back. Ticks show each token's surprisal; marks show forced tokens, edits, changes of
-the cache mode, where other branches begin, at which steps a condition held and where a run halted.
+the cache mode, where other branches begin, at which steps a condition or a stop held and where a run halted.
 
 The branch that was left after the live node is dimmed; a click shows its steps. If the live node can continue instead,
 a place ahead of it can be chosen to run to.

@@ -21,7 +21,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
-from app.draw.format import times
+from app.draw.format import brief_times
 from app.kit.pictures import loud_color
 from app.kit.provenance import PositionSpan, span_of_run
 from app.kit.theme import current_theme, font_fixed, font_text
@@ -50,7 +50,7 @@ class WallMarks(Struct, frozen=True):
     @property
     def words(self) -> tuple[tuple[int, str, bool], ...]:
         """What the labels say: layer, multiple of the range, and whether that is far beyond."""
-        return tuple((layer, times(ratio), ratio > sizes.FAR) for layer, ratio in self.times_range.items())
+        return tuple((layer, brief_times(ratio), ratio > sizes.FAR) for layer, ratio in self.times_range.items())
 
 
 class WallCanvas(QWidget):
@@ -212,7 +212,7 @@ class WallCanvas(QWidget):
             is_far = ratio_of_layer > sizes.FAR
             if ratio_of_layer and label.height / ratio >= _TWO_LINES:
                 place.translate(0, -5.5)
-                self._paint_ratio(painter, place.translated(0, 11), times(ratio_of_layer), is_far=is_far)
+                self._paint_ratio(painter, place.translated(0, 11), brief_times(ratio_of_layer), is_far=is_far)
             painter.setPen(self._label_color(label, is_far=is_far))
             painter.drawText(place, int(_LEFT) if label.first_head == 0 else right, text)
             last[label.x] = middle

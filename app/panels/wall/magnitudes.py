@@ -25,16 +25,16 @@ def layer_limits(piece: WallSlice) -> Floats:
 
 
 def times_range(piece: WallSlice) -> dict[int, float]:
-    """For each layer, its largest magnitude as a multiple of its colour range."""
+    """For each layer, its largest magnitude as a multiple of its colour range; without layers where all are zero."""
     if piece.magnitudes is None:
         return {}
     ratios = piece.magnitudes.largest / layer_limits(piece)
-    return {layer: float(ratio) for layer, ratio in zip(piece.layers, ratios, strict=True)}
+    return {layer: float(ratio) for layer, ratio in zip(piece.layers, ratios, strict=True) if ratio > 0}
 
 
 def farthest(piece: WallSlice) -> tuple[int, str, float] | None:
     """(layer, `K` or `V`, multiple of its range) of the value that is largest relative to its layer's range, of both
-    tensors; None if there are no rows."""
+    tensors; None if there are no rows, or all are zero."""
     drawn, other = ("K", "V") if piece.request.tensor == "keys" else ("V", "K")
     found: list[tuple[int, str, float]] = []
     for name, magnitudes in ((drawn, piece.magnitudes), (other, piece.other_magnitudes)):
@@ -50,6 +50,8 @@ def magnitude_words(piece: WallSlice, layer: int) -> str:
     index = piece.layers.index(layer)
     largest, limit = float(piece.magnitudes.largest[index]), float(layer_limits(piece)[index])
     name = "K" if piece.request.tensor == "keys" else "V"
+    if not largest:
+        return f"no finite {name} other than zero"
     beyond = decimal(100 * float(piece.magnitudes.clipped[index]))
     size = f"max |{name}| {brief(largest)} · {times(largest / limit)} the range ±{brief(limit)}"
     return f"{size} · {beyond} % of the layer beyond it"

@@ -18,8 +18,7 @@ from engine.wire.status import SequenceInfo
 from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
-from tests.app.shown import changes
-from tests.engine.told import fields_of
+from tests.approve import changes, fields_of, short
 
 
 def told(value: Any) -> str:
@@ -115,7 +114,11 @@ class Story:
         sent = [told(replace(command, id=0)) for command in self.engine._numbered[numbered:]]
         told_now = [f"> {line}" for line in sent[: wished - numbered]]
         told_now += [f">> {line}" for line in sent[wished - numbered :]]
-        self.lines += ["", f"== {name}", *told_now, *(f"! {line}" for line in self.heard), *changes(self._known, now)]
+        if pictures := [line.removeprefix("slices ") for line in self.heard if line.startswith("slices ")]:
+            self.heard = [line for line in self.heard if not line.startswith("slices ")]
+            self.heard.append(f"slices {' '.join(pictures)}")
+        heard = (f"! {line}" for line in self.heard)
+        self.lines += ["", f"== {name}", *map(short, (*told_now, *heard)), *changes(self._known, now)]
         self._known = now
 
     def _state(self) -> Iterator[str]:

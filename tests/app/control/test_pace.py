@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from app.control.pace import PACES, USUAL_PACE
 from app.shell import Shell
 from app.start.settings import Settings
+from app.window.transport import PaceButton
 from engine.look.watch import Watcher
 from engine.wire.commands import SetPace
 from engine.wire.events import Restarted
@@ -24,6 +26,19 @@ def test_a_pace_is_sent_marked_named_and_remembered(running: Shell, engine: Fake
         assert running.settings.pace == name
 
 
+def test_a_pace_says_of_what_it_is_at_every_width(shell: Shell) -> None:
+    button = shell.window.top.findChild(PaceButton)
+    assert button is not None
+    for width in (980, 1280, 1600):
+        shell.window.resize(width, 700)
+        turn(shell)
+        for name, unit in {"1": "token", "5": "tokens", USUAL_PACE: "pictures", "all": "token"}.items():
+            shell.set_pace(name)
+            assert unit in re.split(r"[ /]", button.text())
+            assert unit in button.toolTip()
+            assert button.fontMetrics().horizontalAdvance(button.text()) < button.width() - 8, "none of it is cut"
+
+
 def test_slow_paces_hold_a_run_back_and_the_others_do_not() -> None:
     assert {name: pace.command.steps_per_second for name, pace in PACES.items()} == {
         "1": 1,
@@ -37,7 +52,7 @@ def test_the_usual_pace_names_the_pictures_that_it_asks_for_and_that_an_engine_b
     usual = PACES[USUAL_PACE]
     asked = usual.command.pictures_per_second
     assert asked is not None
-    assert (usual.label, usual.text) == (f"{asked:g}/s", f"{asked:g} pictures a second")
+    assert (usual.label, usual.text) == (f"{asked:g} pictures/s", f"{asked:g} pictures a second")
     assert f"shown {asked:g} times a second" in usual.tip
     assert Watcher()._interval_s == 1 / asked
 

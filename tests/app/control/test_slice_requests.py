@@ -7,11 +7,14 @@ from app.control.sender import Sender
 from app.control.slice_requests import PATIENCE_S, RETRY_S, SliceRequests
 from app.draw.token_range import TokenRange
 from app.models import Models
+from app.shell import Shell
+from engine.spec.edit import Rows, Zero
 from engine.wire.commands import TakeSlice, Watch
 from engine.wire.events import Failed
 from engine.wire.requests import HeadRequest, RowRequest, WallRequest
 from engine.wire.slices import Unchanged
 from tests.app import samples
+from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
 
@@ -256,3 +259,18 @@ def test_what_is_never_answered_is_asked_again(models: Models, engine: FakeEngin
     hand.now += PATIENCE_S + 0.1
     requests.ask()
     assert len(engine.requests(WallRequest)) == 2
+
+
+def test_a_moment_before_an_edit_is_named_as_its_tokens_are_as_many(running: Shell, engine: FakeEngine) -> None:
+    running.models.selection.update(step=7)
+    turn(running)
+    assert {command.node for command in engine.of(TakeSlice)} == {None}, "the number of tokens tells it"
+    running.models.selection.update(step=None)
+    running.intents.on_edited(Zero(0, Rows(1, 3)))
+    turn(running)
+    edited = running.models.edits.made[0].step
+    for step, named in ((edited - 1, edited - 1), (7, 7)):
+        engine.sent.clear()
+        running.models.selection.update(step=step)
+        turn(running)
+        assert {command.node for command in engine.of(TakeSlice)} == {named}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from engine.wire.commands import SetCache
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.engine.predict.formulas import evaluated
 
 GPT2_LARGE = {"model_type": "gpt2", "n_layer": 36, "n_head": 20, "n_embd": 1280, "n_positions": 1024}
 
@@ -48,7 +50,8 @@ def test_it_opens_on_the_loaded_model(sheet: Calculator) -> None:
     per_token = 2 * 6 * 4 * 32 * 4
     assert sheet.source.currentData() == LOADED
     assert lines(sheet)["bytes per token"] == f"{per_token:,}"
-    assert lines(sheet)["formula"] == "2·6·4·32·4"
+    per_sequence = int(lines(sheet)["stored per sequence"].replace(",", ""))
+    assert evaluated(lines(sheet)["formula 2·L·H_kv·D·S·b"]) == per_sequence
     assert (sheet.layers.value(), sheet.kv_heads.value(), sheet.head_dim.value()) == (6, 4, 32)
     assert not sheet.layers.isEnabled()
 
@@ -279,7 +282,7 @@ def test_the_calculator_opens_from_the_menu(shell: Shell, engine: FakeEngine) ->
     sheet = shell.window.findChild(Calculator)
     assert isinstance(sheet, Calculator)
     assert sheet.source.findData(LOADED) == -1, "no model is loaded"
-    assert lines(sheet)["formula"] == "2·32·32·128·2"
+    assert re.fullmatch(r"2·32·32·128·[\d,]+·2", lines(sheet)["formula 2·L·H_kv·D·S·b"])
     sheet.close()
 
 

@@ -84,6 +84,27 @@ def test_every_field_changes_what_follows(sheet: MaxParams) -> None:
     assert lines(sheet)["dtype_shorthand"] == "f8_m4e3fn"
 
 
+def test_a_speculative_method_shows_what_it_changes_and_what_not(sheet: MaxParams) -> None:
+    assert not sheet.drafts.isEnabled()
+    before = [fact.label for fact in sheet._facts()]
+    sheet.speculative.setCurrentIndex(sheet.speculative.findData("dflash"))
+    sheet.drafts.setValue(3)
+    assert sheet.drafts.isEnabled()
+    facts = {fact.label: (fact.text, fact.aside) for fact in reversed(sheet._facts())}
+    assert facts["num_draft_tokens_per_step"][0] == "3"
+    assert facts["num_draft_tokens"] == ("3", "without: 0")
+    assert facts["max_prompt_length"] == ("4", "without: 1")
+    assert facts["first"] == ("[256, 512, 768]", "without: [1, 256, 512]")
+    labels = [fact.label for fact in sheet._facts()]
+    same = labels[labels.index("not changed:") :]
+    assert {"bytes_per_block", "shape_per_block", "kv_blocks"} <= set(same)
+    assert "num_draft_tokens" not in same
+    assert (sheet.values()["speculative_method"], sheet.values()["num_draft_tokens"]) == ("dflash", 3)
+    sheet.speculative.setCurrentIndex(0)
+    assert [fact.label for fact in sheet._facts()] == before
+    assert sheet.values()["num_draft_tokens"] == 0
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -16,7 +16,7 @@ from app.draw.axis import ByteTicks, FixedTicks, LinearTicks, Tick
 from app.draw.scale import LogScale
 from engine.wire.requests import AttentionRequest
 from tests.app import samples
-from tests.app.shown import approve
+from tests.approve import approve, in_words
 
 APPROVED = Path(__file__).parent / "approved"
 NAN, INF = float("nan"), float("inf")
@@ -38,24 +38,6 @@ PIECE = samples.attention_slice(AttentionRequest(0, 9, 2, 6, 1, 12), 13)
 WITHOUT_TOP = replace(PIECE, top_positions=None, top_weights=None)
 SHARE = ghost.Ghosts(np.array([[0, 0.5, 1, 1, 0.25, 0]], np.float32), 2.0, 2)
 HATCH = ghost.Hatch(0xFF112233, 0xFF000000, 5)
-
-
-def in_words(value: Any) -> str:
-    match value:
-        case np.ndarray():
-            numbers = value.reshape(-1)
-            shown = numbers if numbers.size <= 40 else numbers[:: -(-numbers.size // 40)]
-            return f"{value.dtype}{list(value.shape)} {' '.join(in_words(one) for one in shown.tolist())}"
-        case float() | np.floating():
-            return f"{value:.6g}"
-        case Tick(at, text):
-            return f"{at:.6g}={text}"
-        case Struct():
-            words = (in_words(getattr(value, name)) for name in value.__struct_fields__)
-            return f"{type(value).__name__}({', '.join(words)})"
-        case tuple() | list():
-            return f"[{', '.join(map(in_words, value))}]"
-    return repr(value)
 
 
 def calls() -> Iterator[tuple[Callable[..., Any], Iterator[tuple[Any, ...]] | list[tuple[Any, ...]]]]:
@@ -188,14 +170,16 @@ def calls() -> Iterator[tuple[Callable[..., Any], Iterator[tuple[Any, ...]] | li
 
 
 def test_the_arithmetic_of_pictures_answers_as_approved() -> None:
-    lines = []
+    lines: list[str] = []
     for function, asked in calls():
         name = getattr(function, "__qualname__", "").replace("<lambda>", "").rpartition(".<locals>.")[2]
+        told: dict[str, list[str]] = {}
         for arguments in asked:
             given = [one for one in arguments if not (callable(one) or isinstance(one, np.ndarray | Struct))]
             try:
                 found = in_words(function(*arguments))
             except (IndexError, ValueError, KeyError, ZeroDivisionError) as error:
                 found = type(error).__name__
-            lines.append(f"{name}{in_words(given)[:110]} = {found[:700]}")
+            told.setdefault(found, []).append(in_words(given)[1:-1])
+        lines += [name, *(f"  {found}  ← {' | '.join(dict.fromkeys(given))}" for found, given in told.items())]
     approve(APPROVED / "answers.txt", lines)

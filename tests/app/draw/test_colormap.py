@@ -81,6 +81,14 @@ def test_the_robust_limit_passes_over_outliers_and_what_is_not_a_number() -> Non
     assert cm.robust_limit(np.zeros(4, np.float32)) == 1.0
 
 
+def test_zeros_do_not_lower_the_robust_limit() -> None:
+    values = np.zeros(100_000, np.float32)
+    values[-200:] = np.arange(1, 201)
+    assert cm.robust_limit(values) == 200.0
+    values[-1] = np.inf
+    assert cm.robust_limit(values) == 199.0
+
+
 def test_text_stands_out_from_its_cell() -> None:
     inks = cm.contrast_text(SIGNED, "#000000", "#ffffff")
     assert inks[cm.ZERO] == "#ffffff"

@@ -120,6 +120,23 @@ def test_what_rounds_to_zero_has_no_sign() -> None:
     assert fmt.decimal(float("nan")) == "NaN"
 
 
+@pytest.mark.parametrize(
+    ("ratio", "words", "short"),
+    [
+        (0.94, "0.9×", "0.9×"),
+        (9.96, "10×", "10×"),
+        (99.4, "99×", "99×"),
+        (100.0, "100×", ">99×"),
+        (100.1, "over 100×", ">99×"),
+        (1.9e12, "over 100×", ">99×"),
+        (math.inf, "over 100×", ">99×"),
+    ],
+)
+def test_a_multiple_beyond_a_hundred_has_no_digits(ratio: float, words: str, short: str) -> None:
+    assert (fmt.times(ratio), fmt.brief_times(ratio)) == (words, short)
+    assert len(short) <= len("9.9×")
+
+
 def test_numbers_are_rounded_in_one_place() -> None:
     """Elsewhere in the window a format with decimals could write -0.00: `format` has the functions, or `z` says it."""
     root = Path(fmt.__file__).parents[1]

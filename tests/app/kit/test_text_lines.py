@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 from app.kit import text_lines
 from app.kit.text_lines import TextPainter
 from app.kit.theme import font_fixed
-from tests.app.shown import painted
+from tests.app.painted import painted
 
 TEXT, MIDDLE = "a line", 20.0
 Draw = Callable[[TextPainter, QPainter], object]

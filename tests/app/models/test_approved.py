@@ -7,32 +7,32 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
-from itertools import islice, product
+from functools import cache
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-from msgspec import Struct, structs
+from msgspec import structs
 from PySide6.QtCore import QObject, Signal
 
 import app.draw
 import app.kit
 import app.models
 from app.kit import bookmark_places, edit_marks, moment_words, page_words, provenance
-from app.models import Models, Token
+from app.models import Models
 from engine.wire.phases import SuspendedStep
-from engine.wire.records import StepRecord
 from tests.app.rich import feed, rich_models
 from tests.app.rich_compared import compared_models, feed_compared
 from tests.app.rich_pages import PagedRun
-from tests.app.shown import approve
+from tests.app.shown import value_words
+from tests.approve import approve
 
 APPROVED = Path(__file__).parent / "approved"
 WORDS = (bookmark_places, edit_marks, moment_words, page_words, provenance)
-MOST = 28  # answers of one question
+MOST = 10  # answers of one question
+LONG = 160  # characters of an answer
 # These write, or are asked often for the same.
 _WRITERS = """
     add add_node announce append ask attention_wanted begin branch cancel change_cache change_mode clear delete end fail
@@ -52,42 +52,6 @@ SELECTED: dict[str, dict[str, Any]] = {
     "values of a channel": {"tensor": "values", "position": None, "channel": 3, "layer": 1},
     "a page of another pool": {"page": 6, "pool": 1, "position": None},
 }
-
-
-def in_words(value: Any, depth: int = 0) -> str:
-    """A value, short: numbers as they are, arrays by their shape and mean, steps and records by what they are."""
-    match value:
-        case bool() | int() | str() | None:
-            return repr(value)
-        case float() | np.floating():
-            return f"{value:.6g}"
-        case Enum():
-            return value.name
-        case np.ndarray():
-            mean = f" ~{np.nanmean(value.astype(float)):.5g}" if value.size and value.dtype.kind in "fiub" else ""
-            return f"array{value.shape}{mean}"
-        case StepRecord():
-            return f"record {value.step}"
-        case Struct() if depth < 3:
-            found = ((field, getattr(value, field)) for field in value.__struct_fields__)
-            words = [f"{name}={in_words(each, depth + 1)}" for name, each in found if each not in (None, "", ())
-                     or isinstance(each, bool)] if not _has_arrays(value) else [type(value).__name__]  # fmt: skip
-            return f"{type(value).__name__}({', '.join(words)})"
-        case dict():
-            return f"{{{', '.join(f'{in_words(k, depth + 1)}: {in_words(v, depth + 1)}' for k, v in value.items())}}}"
-        case frozenset() | set():
-            return f"{{{', '.join(sorted(in_words(each, depth + 1) for each in value))}}}"
-        case tuple() | list() | range() | Iterator():
-            return f"[{', '.join(in_words(each, depth + 1) for each in islice(value, 40))}]"
-        case Token():
-            return f"{value.position} {value.text!r} {value.surprisal} of {value.step} {value.forced} {value.is_prompt}"
-        case Sequence():
-            return f"{len(value)} of [{', '.join(in_words(each, depth + 1) for each in value[-3:])}]"
-    return type(value).__name__
-
-
-def _has_arrays(value: Struct) -> bool:
-    return any(isinstance(getattr(value, name), np.ndarray) for name in value.__struct_fields__)
 
 
 def values_of(models: Models) -> dict[str, Sequence[Any]]:
@@ -117,19 +81,19 @@ def answers(name: str, question: Callable[..., Any], values: dict[str, Sequence[
     if any(one not in values for one in needed):
         return
     given = list(product(*(values[one] for one in needed)))
+    told: dict[str, list[str]] = {}
     for one in given[:: -(-len(given) // MOST)] if given else ():
-        told = [
-            in_words(each)
-            for part, each in zip(needed, one, strict=True)
-            if part not in ("models", "history", "timeline", "slices")
-        ]
+        asked = [value_words(each) for part, each in zip(needed, one, strict=True) if part not in ASKED]
         try:
-            found = in_words(question(**dict(zip(needed, one, strict=True))))
+            found = value_words(question(**dict(zip(needed, one, strict=True))))
         except TypeError:  # a moment is asked for, and now is none
             continue
         except (KeyError, ValueError, IndexError) as error:
             found = type(error).__name__
-        yield f"{name}({', '.join(told)[:120]}) = {found[:400]}"
+        told.setdefault(found[:LONG], []).append(", ".join(asked)[:60])
+    if told:
+        answered = (f"  {found}  ← {' | '.join(dict.fromkeys(asked))}" for found, asked in told.items())
+        yield "\n".join((f"{name}({', '.join(part for part in needed if part not in ASKED)})", *answered))
 
 
 def functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -156,7 +120,7 @@ def of_models(models: Models) -> Iterator[str]:
             if name.startswith("_") or name in WRITERS or hasattr(QObject, name) or isinstance(found, Signal):
                 continue
             if isinstance(found, property):
-                yield f"{place}.{name} = {in_words(getattr(model, name))[:400]}"
+                yield f"{place}.{name} = {value_words(getattr(model, name))[:LONG]}"
             elif inspect.isfunction(found):
                 yield from answers(f"{place}.{name}", getattr(model, name), values)
 
@@ -190,14 +154,27 @@ RUNS: dict[str, Callable[[], Models]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_the_models_of_a_run_answer_as_approved(qapp: object, run: str) -> None:
+@cache
+def all_answers(run: str) -> tuple[list[str], dict[str, list[str]]]:
+    """What the models say, and what the functions say of them wherever one looks."""
     models = RUNS[run]()
     start = structs.asdict(models.selection.now)
-    lines = ["== the models", *of_models(models)]
+    of_itself = [*of_models(models)]
+    found = {}
     for moment, change in SELECTED.items():
         models.selection.update(**change)
-        found = list(of_functions(models))
-        lines += ["", f"== {moment}", *(found if moment == "now" else [line for line in found if line not in lines])]
+        found[moment] = [*of_functions(models)]
         models.selection.update(**start)
+    return of_itself, found
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_models_of_a_run_answer_as_approved(qapp: object, run: str) -> None:
+    """Of other runs than the rich one, and of other selections than the first, what differs."""
+    of_itself, found = all_answers(run)
+    usual, usually = all_answers("rich") if run != "rich" else ([], {})
+    lines = ["== the models", *(line for line in of_itself if line not in usual)]
+    for moment, told in found.items():
+        known = {*usually.get(moment, ()), *(found["now"] if moment != "now" else ())}
+        lines += ["", f"== {moment}", *(line for line in told if line not in known)]
     approve(APPROVED / f"{run}.txt", lines)

@@ -59,7 +59,6 @@ MEASURED: dict[str, PanelOfSize] = {
 
 IN_PAGES: dict[str, PanelOfSize] = {
     "pages": (PagesView, (640, 300)),
-    "pages_wide": (PagesView, (900, 220)),
     "sequences_in_pages": (SequencesView, (760, 220)),
     "inspector_in_pages": (InspectorView, (420, 760)),
 }

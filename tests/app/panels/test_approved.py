@@ -22,13 +22,14 @@ from engine.wire.events import Failed, Previewed
 from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.status import Work
 from tests.app import samples
+from tests.app.painted import role_of
 from tests.app.panels.shown_panels import BOTH, IN_PAGES, MEASURED, PANELS
 from tests.app.panels.witness import APPROVED, witness_of
 from tests.app.rich import edit_measured, feed, record, rich_models
 from tests.app.rich_answers import measured_models
 from tests.app.rich_compared import COMPARED, compared_models, feed_compared, next_compared
 from tests.app.rich_pages import PagedRun
-from tests.app.shown import approve, role_of
+from tests.approve import approve
 
 pytestmark = pytest.mark.usefixtures("dark_theme")
 
@@ -68,7 +69,6 @@ def test_a_panel_shows_what_was_approved(qtbot: QtBot, name: str) -> None:
     models = rich_models()
     witness = witness_of(qtbot, PANELS[name], models, lambda: feed(models))
     witness.look("now")
-    witness.places()
     witness.select(MOMENTS)
     witness.choose()
     witness.exercise()
@@ -96,7 +96,6 @@ def test_a_measurement_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
     models = measured_models()
     witness = witness_of(qtbot, MEASURED[name], models, lambda: feed(models))
     witness.look("answered")
-    witness.places()
     witness.choose()
     witness.select(OTHERS)
     witness.exercise()
@@ -126,7 +125,6 @@ def test_pages_are_shown_as_approved(qtbot: QtBot, name: str) -> None:
     run = PagedRun()
     witness = witness_of(qtbot, IN_PAGES[name], run.models, run.feed)
     witness.look("now")
-    witness.places()
     witness.select(SEQUENCES)
     witness.choose()
     witness.exercise()
@@ -139,7 +137,6 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
     models = compared_models()
     witness = witness_of(qtbot, BOTH[name], models, lambda: feed_compared(models))
     witness.look("now")
-    witness.places()
     witness.select(OTHERS | {"V": {"tensor": "values"}, "no token, no channel": {"position": None, "channel": None}})
     witness.choose()
     for _, display, _ in DISPLAYS[1:] if name == "compare" else ():

@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 from tests.app.panels.shown_panels import PANELS
 from tests.app.panels.witness import APPROVED, witness_of
 from tests.app.rich_other import OTHER_RUNS
-from tests.app.shown import approve
+from tests.approve import approve
 
 pytestmark = pytest.mark.usefixtures("dark_theme")
 

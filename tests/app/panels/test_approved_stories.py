@@ -27,12 +27,13 @@ from tests.app.panels.witness import APPROVED, Witness
 from tests.app.rich import feed, rich_models
 from tests.app.rich_answers import measured_models
 from tests.app.rich_compared import compared_models, feed_compared
-from tests.app.robot import _signals, asdict_of
-from tests.app.shown import approve
+from tests.app.robot import asdict_of, signals_of
+from tests.app.shown import value_words
+from tests.approve import approve, short
 
 pytestmark = pytest.mark.usefixtures("dark_theme")
 
-FILES, MOST = "{folder}", 4_000
+FILES = "{folder}"
 
 
 class Teller(Witness):
@@ -42,21 +43,20 @@ class Teller(Witness):
         answer = feed_compared if models.comparison.now is not None else feed
         super().__init__(view, models, lambda: answer(models))
         self.folder = folder
-        self._told: list[str] = []
-        for name in _signals(view):
-            getattr(view, name).connect(lambda *found, name=name: self._told.append(f"{name}{found}"))
+        self._asked: list[str] = []
+        for name in signals_of(view):
+            getattr(view, name).connect(lambda *found, name=name: self._asked.append(f"{name}{value_words(found)}"))
 
     def tell(self, steps: Steps) -> None:
-        self.look("at first")
+        self.back()  # what it shows at first, `PANEL.txt` has
         for what, do in steps:
             before = asdict_of(self.models)
             do()
             self.look(what)
             now = asdict_of(self.models)
-            asked = [f"{key} → {value}" for key, value in now.items() if before[key] != value]
-            told = (f"> {line}".replace(str(self.folder), FILES) for line in (*asked, *self._told))
-            self.lines += [line if len(line) < MOST else f"{line[:MOST]} … {len(line)}" for line in told]
-            self._told.clear()
+            asked = [f"{key} → {value_words(value)}" for key, value in now.items() if before[key] != value]
+            self.lines += [short(f"> {line}".replace(str(self.folder), FILES)) for line in (*asked, *self._asked)]
+            self._asked.clear()
 
 
 STORIES: dict[str, tuple[Callable[[Models], Any], Callable[..., Steps], Callable[[], Models], tuple[int, int]]] = {

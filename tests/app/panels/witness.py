@@ -1,7 +1,9 @@
-"""Notes down, as lines of text, all that a panel shows and all that can be done to it: a person approves the lines."""
+"""Notes down, as lines of text, what a panel says moment by moment and what can be done to it: a person approves the
+lines."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,12 @@ from pytestqt.qtbot import QtBot
 from app.kit.theme import DARK, LIGHT, apply_theme
 from app.models import Models
 from tests.app.on_screen import assert_repainted
-from tests.app.placed import placed
 from tests.app.robot import Robot
-from tests.app.shown import changes, kind_of, shown
+from tests.app.shown import kind_of, shown
+from tests.approve import changes
 
 PanelOfSize = tuple[Callable[[Models], QWidget], tuple[int, int]]
+NO_ROLE = re.compile(r"#[0-9a-f]{6}")
 APPROVED = Path(__file__).parent / "approved"
 
 
@@ -30,21 +33,18 @@ class Witness:
         self.view, self.models, self.start, self._answer = view, models, models.selection.now, answer
         self.lines: list[str] = []
         self._seen: list[str] = []
-        self._placed: list[str] = []
+        self._told: set[str] = set()
         view.show()
 
     def look(self, moment: str) -> None:
+        """Note all that is shown, or what differs from the last moment."""
         self._wait_until_idle()
         assert_repainted(self.view, moment)
         found = shown(self.view)
-        self.lines += ["", f"== {moment}", *(changes(self._seen, found) if self._seen else found)]
+        lines = changes(self._seen, found, self._told) if self._seen else found
+        self._told |= {*found}
+        self.lines += ["", f"== {moment}", *lines] if lines else [f"== {moment}: the same"]
         self._seen = found
-
-    def places(self) -> None:
-        """Note where every widget lies: all of them, or those that have moved since the last time."""
-        found = list(placed(self.view))
-        self.lines += ["-- where it lies", *(changes(self._placed, found) if self._placed else found)]
-        self._placed = found
 
     def select(self, moments: dict[str, dict[str, Any]]) -> None:
         start = self._seen
@@ -59,31 +59,41 @@ class Witness:
         for choice in choices[1:]:
             self.view.choose(choice)
             self.look(f"segment {choice}")
-            self.places()
-            start = self._seen
             self.models.selection.update(layer=1, kv_head=2, position=4)
             self.look(f"segment {choice}, elsewhere")
-            self.back(start)
-            with pytest.MonkeyPatch.context() as patched:
-                self.lines += Robot(self.view, self.models, patched).pictures()
             self.back()
         if choices:
             self.view.choose(choices[0])
         self.back()
 
     def exercise(self) -> None:
-        """Do all that can be done, then show the panel in little room, in the light theme and with the keyboard."""
-        self.act()
-        self.shrink()
-        self.light()
-        self.focus()
-
-    def act(self) -> None:
+        """Do all that can be done, then show the panel in little room and in the light theme, where no colour may be
+        left of the dark one."""
         with pytest.MonkeyPatch.context() as patched:
             self.lines += ["", "== what can be done", *Robot(self.view, self.models, patched).lines()]
         self.back()
+        wide, high = self.view.width(), self.view.height()
+        for size in ((wide // 2, high), (wide, high // 2), (wide, high)):
+            self.view.resize(*size)
+            self._wait_until_idle()
+            assert_repainted(self.view, f"its size is {size}")
+        self.back()
+        self._focus()
+        app = QApplication.instance()
+        assert isinstance(app, QApplication)
+        dark = self._colors()
+        apply_theme(app, LIGHT)
+        self._wait_until_idle()
+        assert not dark & self._colors(), "colours of the dark theme in the light one"
+        apply_theme(app, DARK)
+        self.back()
+        assert_repainted(self.view, "dark again")
 
-    def focus(self) -> None:
+    def _colors(self) -> set[str]:
+        """The colours of what is shown that are no role of the theme."""
+        return {code for line in shown(self.view) for code in NO_ROLE.findall(line)}
+
+    def _focus(self) -> None:
         """Each widget of a class of ours takes the keyboard focus, gives it away, and is repainted both times."""
         for widget in self.view.findChildren(QWidget):
             is_ours = type(widget).__module__.startswith("app.") and widget.focusPolicy() & Qt.FocusPolicy.TabFocus
@@ -92,27 +102,6 @@ class Witness:
                     widget.setFocus() if has_keys else widget.clearFocus()
                     assert widget.hasFocus() == has_keys
                     assert_repainted(self.view, f"{kind_of(widget)} {'has' if has_keys else 'lost'} the keyboard")
-
-    def shrink(self) -> None:
-        """Look at the panel at half its width, then at half its height."""
-        wide, high = self.view.width(), self.view.height()
-        for moment, size in (("narrow", (wide // 2, high)), ("low", (wide, high // 2))):
-            self.view.resize(*size)
-            self.look(moment)
-            self.places()
-        self.view.resize(wide, high)
-        self.back()
-
-    def light(self) -> None:
-        """Look at the panel in the light theme: colours that stayed those of the dark one are noted by their
-        numbers."""
-        app = QApplication.instance()
-        assert isinstance(app, QApplication)
-        apply_theme(app, LIGHT)
-        self.look("light")
-        apply_theme(app, DARK)
-        self.back()
-        assert_repainted(self.view, "dark again")
 
     def back(self, seen: list[str] | None = None) -> None:
         """Where it began, which shows what was `seen` there: what of it does not come back is told of the next moment.

@@ -8,14 +8,19 @@ from pathlib import Path
 
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import (
+    QAbstractButton,
     QApplication,
     QCheckBox,
     QComboBox,
     QDialog,
     QDoubleSpinBox,
+    QLabel,
     QLineEdit,
+    QMainWindow,
+    QMenu,
     QPlainTextEdit,
     QRadioButton,
     QSpinBox,
@@ -45,12 +50,11 @@ from engine.wire.stopping import StopState
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
-from tests.app.made import made, of_action, tab_walk
 from tests.app.on_screen import assert_repainted
 from tests.app.page_story import PageStory
-from tests.app.placed import placed
 from tests.app.rich import status as rich_status
-from tests.app.shown import approve, changes, kind_of, shown
+from tests.app.shown import kind_of, plain, shown
+from tests.approve import approve, changes
 
 APPROVED = Path(__file__).parent / "approved"
 DIALOGS = (
@@ -61,19 +65,56 @@ DIALOGS = (
 )  # fmt: skip
 
 
-def told(shell: Shell) -> list[str]:
-    """The bars around the panels, and every action: its text, its key, and whether it is enabled or why not."""
+def bars(shell: Shell) -> list[str]:
+    """What the bars around the panels say."""
     window = shell.window
     parts: tuple[QWidget, ...] = (
         window.top, window.recovery, window.opened, window.banner, window.phases, window.timeline, window.status
     )  # fmt: skip
-    lines = [line for part in parts for line in shown(part) if "thread" not in line]
+    return [line for part in parts if part.isVisible() for line in shown(part) if "thread" not in line]
+
+
+def actions(shell: Shell) -> dict[str, str]:
+    """Why each action is not possible now, or that it is; and whether it is on."""
+    found = {}
     for name in sorted(shell.actions.names()):
         action = shell.actions[name]
-        mark = " (on)" if action.isChecked() else ""
-        why = "" if action.isEnabled() else f" · not now: {shell.actions.reason(name)}"
-        lines.append(f"{name}: {action.text()} [{action.shortcut().toString()}]{mark}{why}")
-    return lines
+        reason = "possible" if action.isEnabled() else f"not now: {shell.actions.reason(name)}"
+        found[name] = f"on, {reason}" if action.isChecked() else reason
+    return found
+
+
+def by_reason(found: dict[str, str]) -> Iterator[str]:
+    for reason in sorted(set(found.values())):
+        yield f"{reason}: {', '.join(name for name, each in found.items() if each == reason)}"
+
+
+def menus(window: QMainWindow) -> Iterator[str]:
+    """Every menu with its entries: those of the bar and those of buttons."""
+    for menu in window.findChildren(QMenu):
+        entries = [_entry(action) for action in menu.actions()]
+        if entries and "" not in entries:
+            yield f"{plain(menu.title()) or name_of(menu.parentWidget())}: {' | '.join(entries)}"
+
+
+def _entry(action: QAction) -> str:
+    if action.isSeparator():
+        return action.text() or "—"
+    return f"{plain(action.text())}{' ▸' if action.menu() is not None else ''}"
+
+
+def tab_walk(window: QWidget) -> Iterator[str]:
+    """The widgets in the order in which Tab walks."""
+    widget = window.nextInFocusChain()
+    while widget is not window:
+        if window.isAncestorOf(widget) and widget.isVisible() and widget.focusPolicy() & Qt.FocusPolicy.TabFocus:
+            yield name_of(widget)
+        widget = widget.nextInFocusChain()
+
+
+def name_of(widget: QWidget) -> str:
+    text = widget.text() if isinstance(widget, QAbstractButton | QLabel) else ""
+    return f"{kind_of(widget)} {plain(widget.accessibleName() or text)!r}"
 
 
 def moments(engine: FakeEngine) -> dict[str, tuple[Event, ...]]:
@@ -108,17 +149,22 @@ def moments(engine: FakeEngine) -> dict[str, tuple[Event, ...]]:
 
 
 def test_bars_and_actions_in_every_state_are_as_approved(running: Shell, engine: FakeEngine) -> None:
-    seen = told(running)
-    lines = ["== after twenty steps", *seen]
+    window, each = running.window, running.actions
+    approve(APPROVED / "menus.txt", [*menus(window), "", "== Tab walks", *tab_walk(window)])
+    names = (f"{name}: {each[name].text()} [{each[name].shortcut().toString()}]" for name in sorted(each.names()))
+    approve(APPROVED / "actions.txt", [*names])
+    seen, could, told = bars(running), actions(running), set[str]()
+    lines = ["== after twenty steps", *seen, *by_reason(could)]
     for moment, events in moments(engine).items():
         engine.emit(*events)
         turn(running, 2)
-        assert_repainted(running.window, moment)
-        found = told(running)
-        lines += ["", f"== {moment}", *changes(seen, found)]
-        seen = found
-    lines += in_little_room(running, engine)
+        assert_repainted(window, moment)
+        found, can = bars(running), actions(running)
+        now = by_reason({name: reason for name, reason in can.items() if could[name] != reason})
+        lines += ["", f"== {moment}", *changes(seen, found, told), *(f"now {line}" for line in now)]
+        seen, could = found, can
     approve(APPROVED / "bars.txt", lines)
+    approve(APPROVED / "bars_in_little_room.txt", [*in_little_room(running, engine)][1:])
 
 
 def in_little_room(running: Shell, engine: FakeEngine) -> Iterator[str]:
@@ -132,36 +178,14 @@ def in_little_room(running: Shell, engine: FakeEngine) -> Iterator[str]:
         StateChanged(replace(now, model=model, cache=spec, work=work, sequences=infos)), EngineBusy("a long step", 12)
     )
     window.status._drop_news()
-    bars = window.top, window.banner, window.phases, window.timeline, window.status
+    parts = window.top, window.banner, window.phases, window.timeline, window.status
     for moment, wide in (("the smallest window", 1), ("a wide one", 1700)):
         window.resize(wide, 1)
         turn(running, 2)
         assert_repainted(window, moment)
-        for part in bars:
-            yield from ("", f"== {moment}: {kind_of(part)}", *shown(part), *placed(part))
-
-
-def test_the_window_is_made_as_approved(running: Shell) -> None:
-    """Every panel, bar and menu: cursors, focus, alignment, size policies, and the tab order of the whole window."""
-    window = running.window
-    window.need_all()
-    parts: dict[str, QWidget] = {
-        "top": window.top, "recovery": window.recovery, "opened": window.opened, "banner": window.banner,
-        "phases": window.phases, "timeline": window.timeline, "status": window.status, "menus": window.menuBar(),
-        **window.docks.docks,
-    }  # fmt: skip
-    lines = []
-    for name, part in parts.items():
-        lines += [f"== {name}", *made(part), *(placed(part) if name not in window.docks.docks else ()), ""]
-    lines += [
-        "== actions",
-        *(
-            f"{action.text()}: {of_action(action)}"
-            for action in map(running.actions.__getitem__, sorted(running.actions.names()))
-        ),
-    ]
-    lines += ["", "== window", *tab_walk(window)]
-    approve(APPROVED / "made.txt", lines)
+        for part in parts:
+            if part.isVisible():
+                yield from ("", f"== {moment}: {type(part).__name__}", *shown(part))
 
 
 # What is sent when the dialog of an action is accepted is listed as well.
@@ -198,7 +222,7 @@ def forecast(wanted: ModelSpec, number: int) -> LoadForecast:
 
 def turned_up(dialog: QDialog, answer: Callable[[], None]) -> Iterator[str]:
     """Change every field of a dialog in turn; return the lines that differ afterwards."""
-    seen = shown(dialog)
+    seen, told = shown(dialog), set[str]()
     for field in dialog.findChildren(QWidget):
         if not (field.isVisible() and field.isEnabled()):
             continue
@@ -222,7 +246,7 @@ def turned_up(dialog: QDialog, answer: Callable[[], None]) -> Iterator[str]:
         answer()
         found = shown(dialog)
         yield f"another {type(field).__name__} {field.accessibleName()!r}"
-        yield from changes(seen, found)
+        yield from changes(seen, found, told)
         seen = found
 
 
@@ -234,8 +258,8 @@ def is_portable(line: str) -> bool:
 def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
     """Each dialog as it opens, after a change of each of its fields, and the commands that it then sends."""
     running.models.selection.update(layer=3, kv_head=1, position=9)
-    lines: list[str] = []
     told_of: list[int] = []
+    files: dict[str, list[str]] = {}
 
     def answer() -> None:
         """What the engine says to a dialog that asks it."""
@@ -261,12 +285,9 @@ def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
         answer()
         for dialog in QApplication.topLevelWidgets():
             if isinstance(dialog, QDialog) and dialog.isVisible():
-                found = [*shown(dialog), *made(dialog), *placed(dialog), *turned_up(dialog, answer)]
-                lines += [
-                    "",
-                    f"== {name}: {type(dialog).__name__} {dialog.windowTitle()!r}",
-                    *filter(is_portable, found),
-                ]
+                found = [*shown(dialog), *turned_up(dialog, answer)]
+                lines = files.setdefault(name.replace(".", "_") if spec not in TUNED else "cache_modes", [])
+                lines += [f"== {name}: {dialog.windowTitle()!r}", *filter(is_portable, found)]
                 if name in ACCEPTED:
                     engine.sent.clear()
                     dialog.accept()
@@ -277,4 +298,5 @@ def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
             if isinstance(dialog, QDialog):
                 dialog.reject()
         turn(running, 1)
-    approve(APPROVED / "dialogs.txt", lines[1:])
+    for name, lines in files.items():
+        approve(APPROVED / "dialogs" / f"{name}.txt", lines)

@@ -19,7 +19,7 @@ from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import sweep, turn
 from tests.app.fake_engine import FakeEngine
-from tests.app.shown import approve
+from tests.approve import approve
 
 
 def test_an_unknown_layout_is_replaced_by_the_usual_one(shell: Shell) -> None:
@@ -193,26 +193,37 @@ def test_a_tall_prompt_takes_room_of_the_tokens_and_gives_it_back(shell: Shell) 
 
 
 def test_panels_stand_where_it_was_approved(shell: Shell) -> None:
-    """In every layout, in a small, a usual and a wide window; and where a prompt asks for more room."""
+    """In every layout the columns, from the left, with what stands in each from above and what lies behind it; and how
+    much of a usual window each takes, in percent."""
     window = shell.window
     window.need_all()
+    window.resize(1600, 1000)
     lines = []
-    for size, layout in product(((1280, 800), (1600, 1000), (2400, 1300)), GRIDS):
-        window.resize(*size)
+    for layout in GRIDS:
         window.arrange(layout)
         turn(shell, 5)
-        lines.append(f"== {layout} {size[0]} × {size[1]}")
-        for name, dock in window.docks.docks.items():
-            if dock.isVisible():
-                place = dock.geometry()
-                behind = " behind another" if place.right() < 0 else ""
-                at = "" if behind else f" @{place.x()},{place.y()},{place.width()},{place.height()}"
-                lines.append(f"{name}{behind}{at}")
+        lines.append(f"== {layout}")
+        seen = {name: dock.geometry() for name, dock in window.docks.docks.items() if dock.isVisible()}
+        places = {name: place for name, place in seen.items() if place.right() >= 0}
+        for name, place in sorted(places.items(), key=lambda each: (each[1].left(), each[1].top())):
+            lines.append(f"{name} ~{place.width() / 16:.0f} % × ~{place.height() / 10:.0f} %")
+        lines.append(f"behind others: {', '.join(name for name in seen if name not in places)}")
+    approve(Path(__file__).parent / "approved" / "places.txt", lines)
+
+
+def test_a_prompt_takes_the_room_that_it_needs_and_gives_it_back(shell: Shell) -> None:
+    window = shell.window
+    window.need_all()
     window.resize(1600, 1000)
     window.arrange("inspect")
-    for pixels in (400, 5000, 0):
+    docks = window.docks.docks
+    heights = []
+    for pixels in (0, 400, 5000, 0):
         window.docks.make_prompt_taller(pixels)
         turn(shell, 2)
-        heights = [window.docks.docks[name].height() for name in ("prompt", "tokens")]
-        lines.append(f"a prompt of {pixels} @{','.join(map(str, heights))}")
-    approve(Path(__file__).parent / "approved" / "places.txt", lines)
+        heights.append((docks["prompt"].height(), docks["tokens"].height()))
+    usual, taller, most, after = heights
+    assert taller[0] > usual[0]
+    assert most[0] >= taller[0]
+    assert min(tokens for _, tokens in heights) > 40, "the panel below keeps some room"
+    assert after == usual

@@ -24,7 +24,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.commands import LoadModel
 from tests.app.driver import Driver
-from tests.app.shown import painted
+from tests.app.painted import painted
 from tests.engine.tiny import write_config
 
 SOURCE, STEPS = 6, 4

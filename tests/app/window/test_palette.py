@@ -12,9 +12,8 @@ from pytestqt.qtbot import QtBot
 from app.actions.dialogs import open_palette
 from app.shell import Shell
 from app.window.palette import NO_MATCH, Palette, rank
-from tests.app.made import made
-from tests.app.placed import placed
-from tests.app.shown import approve, painted
+from tests.app.shown import shown
+from tests.approve import approve
 
 
 @pytest.mark.parametrize(
@@ -136,5 +135,4 @@ def test_it_opens_over_the_middle_of_its_window_with_the_keys(shell: Shell) -> N
     assert palette._line.hasFocus()
     palette._line.setText("run")
     QApplication.processEvents()
-    found = [*painted(palette._list.viewport()), *made(palette), *placed(palette)]
-    approve(Path(__file__).parent / "approved" / "palette.txt", found)
+    approve(Path(__file__).parent / "approved" / "palette.txt", shown(palette))

@@ -28,9 +28,9 @@ from engine.wire.phases import (
     WrittenRows,
 )
 from tests.app.on_screen import assert_repainted
-from tests.app.placed import placed
 from tests.app.rich import candidates, rich_models
-from tests.app.shown import approve, changes, shown
+from tests.app.shown import plain, shown
+from tests.approve import approve, changes
 
 APPROVED = Path(__file__).parent / "approved"
 LAYERS = 6
@@ -79,16 +79,17 @@ def test_each_phase_is_shown_and_said_as_approved(qtbot: QtBot, shell: Shell, mo
     models.phases.take(PhaseReached(11, LAYERS, PHASES["two sequences are fed, another gave its pages"]))
     bar.show()
     lines: list[str] = []
-    monkeypatch.setattr(QToolTip, "showText", lambda _at, text, *_: lines.append(f"tip {text!r}"))
+    monkeypatch.setattr(QToolTip, "showText", lambda _at, text, *_: lines.append(f"tip {plain(text)!r}"))
     seen: list[str] = []
+    known: set[str] = set()
 
     def look(moment: str) -> None:
         nonlocal seen
         QApplication.processEvents()
         if bar.isVisible():
             assert_repainted(bar, moment)
-        found = [*shown(bar), *placed(bar), bar.track.accessibleName()] if bar.isVisible() else ["hidden"]
-        lines.extend(("", f"== {moment}", *(changes(seen, found) if seen else found)))
+        found = shown(bar) if bar.isVisible() else ["hidden"]
+        lines.extend(("", f"== {moment}", *(changes(seen, found, known) if seen else found)))
         seen = found
 
     for moment, phase in PHASES.items():

@@ -19,7 +19,8 @@ from engine.spec.edit import Rows, Zero
 from engine.wire.changes import EditMade
 from engine.wire.tree import Node
 from tests.app import samples
-from tests.app.shown import approve, shown
+from tests.app.shown import shown
+from tests.approve import approve
 
 EDIT = EditMade(Zero(0, Rows(0, 1)))
 

@@ -61,7 +61,8 @@ def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mam
     pages = mamba.window.panels["pages"]
     assert pages.empty_text == "This model has no pages: its layers keep a state instead of rows."
     assert pages._remedies[PAGED].isHidden()
-    assert ledger._facts.text().startswith("predicted by formula"), "a state has no heads and no tokens to multiply by"
+    assert "H_kv" not in ledger._facts.text(), "a state has no heads and no tokens to multiply by"
+    assert ledger._facts.text().startswith("formula")
 
     mamba.models.selection.update(layer=1, kv_head=1)
     mamba.wait_until_idle(lambda: (seen := mamba.models.slices.head) is not None and seen.request.kv_head == 1)

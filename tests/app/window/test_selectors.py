@@ -13,7 +13,7 @@ from engine.wire.commands import LoadModel, SetCache
 from engine.wire.events import LocalModel, StateChanged
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
-from tests.app.shown import painted
+from tests.app.painted import painted
 
 
 def test_found_and_recent_models_can_be_chosen(shell: Shell, engine: FakeEngine) -> None:

@@ -18,7 +18,7 @@ from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
-from tests.app.shown import painted
+from tests.app.painted import painted
 from tests.app.window.test_window import PaintCounter
 
 

@@ -166,6 +166,19 @@ def test_running_is_unmistakable(running: Shell, engine: FakeEngine) -> None:
     assert "running" in running.window.top._counter.accessibleName()
 
 
+def test_the_title_names_the_step_shown_while_it_runs_too(running: Shell, engine: FakeEngine) -> None:
+    window, model = running.window, engine.status.model
+    assert model is not None
+    assert window.windowTitle() == f"{model.name} · step 20 — KV Loupe"
+    for step in (21, 22):
+        engine.emit(samples.step_record(step), StateChanged(replace(engine.status, running=True, step=step)))
+        turn(running)
+        running.models.timeline.announce()
+        assert window.windowTitle() == f"{model.name} · step {step} — KV Loupe"
+    running.models.selection.update(step=7)
+    assert window.windowTitle() == f"{model.name} · looking at step 7 — KV Loupe"
+
+
 def test_what_is_dropped_is_a_model_its_shape_or_a_file(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
     session = tmp_path / "s.json"
     write_session(SavedSession(draft="words"), session)

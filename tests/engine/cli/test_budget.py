@@ -6,13 +6,17 @@ import pytest
 
 from engine.spec.presets import PRESETS
 from tests.engine.cli.test_params import found, llama, refused
+from tests.engine.predict.formulas import sum_of
 
 __all__ = ["llama"]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_has_a_budget(preset: str, llama: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert found(capsys, "budget", "--config", llama, "--context", "100", "--cache", preset)["cache"] == preset
+    answer = found(capsys, "budget", "--config", llama, "--context", "100", "--cache", preset)
+    assert answer["cache"] == preset
+    written = [term["formula"].split(" = ")[1] for term in answer["formula"]]
+    assert sum_of(written) == answer["stored_bytes_per_sequence"] == sum(term["bytes"] for term in answer["formula"])
 
 
 def test_budget_by_mode(llama: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,7 @@ def test_kernels_probes_and_one_replica(llama: str, capsys: pytest.CaptureFixtur
     asked = ("--devices", "2", "--data-parallel", "2", "--cache-length", "600", "--batch", "3")
     answer = found(capsys, "params", "--config", llama, *asked, "--speculative", "eagle", "--draft-tokens", "4")
     assert answer["resolve_attn_key"]["batch_size"] == 3
-    assert answer["resolve_attn_key"]["max_prompt_length"] == 1
+    assert answer["resolve_attn_key"]["max_prompt_length"] == 1 + 4, "the newest token and four drafts are verified"
     assert answer["graph_capture_probe_cache_lengths"] == {"count": 3, "first": [256, 512, 600], "last": [600]}
     assert answer["copy_as_dp_1"] == {
         "n_devices": 1,
@@ -213,3 +213,46 @@ def test_a_calculation_starts_without_torch(llama: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(("method", "per_step"), [("eagle", 1), ("mtp", 1), ("dflash", 4)])
+def test_a_speculative_method_says_what_it_changes_and_what_not(
+    llama: str, capsys: pytest.CaptureFixture[str], method: str, per_step: int
+) -> None:
+    asked = ("params", "--config", llama, "--cache-length", "600", "--prefix-caching")
+    plain = found(capsys, *asked)
+    assert not any("speculation" in name for name in plain)
+    assert (plain["speculative_method"], plain["num_draft_tokens"]) == (None, 0)
+    answer = found(capsys, *asked, "--speculative", method, "--draft-tokens", "4")
+    assert (answer["speculative_method"], answer["num_draft_tokens"]) == (method, 4)
+    assert answer["num_draft_tokens_per_step"] == per_step
+    changed = {row["name"]: (row["without"], row["with"]) for row in answer["changed_by_speculation"]}
+    unchanged = answer["unchanged_by_speculation"]
+    assert changed["num_draft_tokens"] == (0, 4)
+    assert changed["draft_attention_dispatch_metadata"] == (None, "a graph input")
+    assert changed["graph_capture_probe_cache_lengths"][0]["first"] == [1, 256, 512]
+    assert changed["graph_capture_probe_cache_lengths"][1]["first"] == [256, 512, 600], "none below 1 + 2 · 4"
+    assert ("num_draft_tokens_per_step" in changed) == (per_step > 1)
+    assert {"shape_per_block", "bytes_per_block", "n_kv_heads_per_device", "kv_blocks", "lookup_table"} <= set(
+        unchanged
+    )
+    assert not set(unchanged) & set(changed)
+    for name in set(plain) & set(answer):
+        assert (name in changed) == (plain[name] != answer[name]), name
+    assert run(*asked, "--speculative", method) == 0
+    assert "unchanged_by_speculation: n_devices, " in capsys.readouterr().out
+
+
+def test_latent_attention_probes_lengths_of_verification_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One below each multiple of 64, as MAX lists them where more than one token is verified."""
+    path = tmp_path / "config.json"
+    latent = {"model_type": "deepseek_v3", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+              "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+              "max_position_embeddings": 4096}  # fmt: skip
+    path.write_text(json.dumps(latent))
+    asked = ("params", "--config", str(path), "--cache-length", "256")
+    assert found(capsys, *asked)["graph_capture_probe_cache_lengths"]["count"] == len([1, 64, 128, 192, 256])
+    probes = found(capsys, *asked, "--speculative", "mtp")["graph_capture_probe_cache_lengths"]
+    assert probes == {"count": len([64, 128, 192, 256, 63, 127, 191, 255]), "first": [64, 128, 192], "last": [255]}

@@ -10,8 +10,10 @@ from engine.look import magnitude_counts
 from engine.look.magnitude_counts import LayerCount, counted
 from engine.look.magnitudes import MEDIANS, RowMagnitudes, magnitudes_of
 from engine.look.rows_at import RowsAt
+from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.edit import Rows, Zero
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.requests import HeadRequest, OutliersRequest, WallRequest
@@ -88,6 +90,87 @@ def test_what_is_no_number_is_not_counted() -> None:
     assert count_of(tensor).counts.sum() == 37
     assert range_of(torch.zeros(1, 10, 4)) == (0.0, 0.0, 0.0)
     assert range_of(torch.full((1, 10, 4), 1e30))[1] == np.float32(1e30)
+
+
+def quantile_of_sized(tensor: torch.Tensor) -> float:
+    """The 99.5th percentile of the magnitudes that are not zero, by sorting them."""
+    sizes = np.sort(tensor.abs().flatten().numpy())
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    return float(sizes[int(0.995 * sizes.size)])
+
+
+@pytest.mark.parametrize("num_zeroed", [0, 200, 390, 399])
+def test_rows_of_zeros_make_no_range(num_zeroed: int) -> None:
+    tensor = torch.randn(3, 400, 64, generator=torch.Generator().manual_seed(1))
+    tensor[:, :num_zeroed] = 0.0
+    limit, largest, clipped = range_of(tensor)
+    assert limit == pytest.approx(quantile_of_sized(tensor), rel=0.05)
+    assert largest == float(tensor.abs().max())
+    assert clipped == pytest.approx(float((tensor.abs() > limit).float().mean()), rel=0.1)
+
+
+def test_a_constant_layer_an_outlier_and_a_layer_of_zeros_have_ranges_of_their_own() -> None:
+    constant = torch.full((2, 50, 16), -0.25)
+    assert range_of(constant) == (0.25, 0.25, 0.0)
+    constant[:, 5:] = 0.0
+    assert range_of(constant) == (0.25, 0.25, 0.0)
+    huge = torch.randn(2, 50, 16, generator=torch.Generator().manual_seed(3))
+    huge[:, 10:] = 0.0
+    usual = range_of(huge)[0]
+    huge[0, 0, 0] = 1e20
+    assert range_of(huge)[0] == pytest.approx(usual, rel=0.2)
+    assert range_of(huge)[1] == np.float32(1e20)
+    zeros, tiny = torch.zeros(2, 50, 16), torch.full((2, 50, 16), 1e-20)
+    found = magnitudes_of([count_of(each) for each in (zeros, huge, tiny)])
+    assert found.limit[0] == 0.0
+    assert found.limit[1] == pytest.approx(usual, rel=0.2)
+    assert 0 < found.limit[2] <= np.float32(1e-20)
+    assert found.clipped[2] == 0.0
+
+
+ZEROED = ("growing", "dynamic", "static", "paged", "int8", "fp8", "paged-int8", "kivi-4")
+
+
+@pytest.mark.parametrize("name", ZEROED)
+@pytest.mark.parametrize("last", [20, 24], ids=["most", "all"])
+def test_zeroed_rows_leave_the_range_of_wall_head_and_outliers(name: str, last: int) -> None:
+    """By an edit, and with the rows that come after it."""
+    session = started(SPECS.get(name, PRESETS[name].spec))
+    make_edit(session, Zero(0, Rows(0, last)))
+    for _ in range(3):
+        session.force(0, (5,))
+        for tensor in ("keys", "values"):
+            piece = wall(session, 8, 4, tensor)
+            assert piece.magnitudes is not None
+            for index, layer in enumerate(piece.layers):
+                _check_range(session, tensor, layer, piece, index)
+        session.step()
+
+
+def _check_range(session: Session, tensor: str, layer: int, piece: WallSlice, index: int) -> None:
+    assert piece.magnitudes is not None
+    heads = [head_of(session, tensor, layer, head, piece.num_tokens) for head in range(piece.heads[index])]
+    numbers = np.concatenate([np.abs(head.low).ravel() for head in heads])
+    numbers = numbers[np.isfinite(numbers)]
+    limit, largest = float(piece.magnitudes.limit[index]), float(piece.magnitudes.largest[index])
+    assert largest == pytest.approx(float(numbers.max()), rel=1e-6)
+    if largest == 0.0:
+        assert limit == 0.0
+        assert {head.limit for head in heads} == {1.0}
+        return
+    assert limit >= float(np.median(numbers[numbers > 0]))
+    assert largest / limit < 10
+    for head in heads:
+        sizes = np.sort(np.abs(head.low).ravel())
+        sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+        assert head.limit == (sizes[int(0.995 * sizes.size)] if sizes.size else 1.0)
+
+
+def head_of(session: Session, tensor: str, layer: int, head: int, tokens: int) -> HeadSlice:
+    """A head with a cell for every number."""
+    piece = session.take_slice(HeadRequest(0, tokens, tensor, layer, head, 0, tokens, tokens))  # type: ignore[arg-type]
+    assert isinstance(piece, HeadSlice)
+    return piece
 
 
 @pytest.mark.parametrize(

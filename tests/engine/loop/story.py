@@ -3,7 +3,6 @@ lines of text."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +22,7 @@ from engine.wire.events import Event, StateChanged
 from engine.wire.records import StepRecord
 from engine.wire.requests import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.tree import Node
-from tests.engine.told import told
+from tests.engine.told import Entry, entry, told
 
 # a command, or several, each with the number of steps of the first one after which it arrives
 Script = Iterator[c.Command | tuple[tuple[int, c.Command], ...]]
@@ -35,14 +34,14 @@ class Story:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[Event] = []
         self.recorder = SessionRecorder(self)
-        self.lines: list[str] = []
-        self._status: dict[str, object] = {}
+        self.entries: list[Entry] = []
+        self._asked: dict[int, tuple[object, ...]] = {}  # what the answer to a command need not repeat
         self._work, self._number = "", 0
         self._coming: list[tuple[int, c.Command]] = []
         self._loop = EngineLoop(self._take)
         self._monkeypatch = monkeypatch
 
-    def run(self, script: Callable[[Story], Script]) -> list[str]:
+    def run(self, script: Callable[[Story], Script]) -> list[Entry]:
         found = script(self)
 
         def wait(_inbox: Inbox, timeout_s: float | None = None) -> c.Command | None:
@@ -53,35 +52,44 @@ class Story:
 
         self._monkeypatch.setattr(Inbox, "wait", wait)
         self._loop.run()
-        return [*self.lines, "> session", told(self.recorder.session())]
+        return self.entries
 
-    def opened(self) -> list[str]:
-        """What a window is told of the session when it is read from a file, without its model."""
+    def saved(self) -> list[Entry]:
+        """The session as it is written into a file, and what a window is told of it when it is read from there, without
+        its model."""
         session = self.recorder.session()
         with TemporaryDirectory() as folder:
             path = Path(folder) / "session.json"
             write_session(session, path)
             opened = OpenedSession(path)
         assert opened.saved == session
-        return ["> opened", told(opened.status(session.sampling, None)), *map(told, opened.events())]
+        return [entry(session), entry(opened.status(session.sampling, None)), *map(entry, opened.events())]
 
     def _sent(self, command: c.Command) -> c.Command:
         self._number += 1
         self._work = ""
-        self.lines.append(f"> {re.sub(r'(records|nodes)=.*', '…', told(command))}")
-        return replace(command, id=self._number)
+        kind, parts = entry(command, ("records", "nodes"))
+        request = getattr(command, "request", None)
+        self.entries.append((f"> {kind}{f' {type(request).__name__}' * (request is not None)}", parts))
+        numbered = replace(command, id=self._number)
+        self._asked[self._number] = (numbered, request)
+        return numbered
 
     # what the recorder writes
 
     def begin(self) -> None:
-        self.lines.append("  another journal begins")
+        self.entries.append(("  another journal begins", {}))
 
     def append(self, *entries: JournalEntry) -> None:
-        for entry in entries:
-            fields = {name: value for name, value in asdict(entry).items() if value is not UNSET and value != {}}
-            if isinstance(entry.node, Node):
-                fields["node"] = entry.node.step
-            self.lines.append(f"  journal: {told(fields)}")
+        for each in entries:
+            fields = {
+                name: value for name, value in asdict(each).items() if value is not UNSET and value not in ({}, ())
+            }
+            if isinstance(each.node, Node):
+                fields["node"] = each.node.step
+            self.entries.append(
+                (f"  journal {' '.join(fields)}", {name: told(value) for name, value in fields.items()})
+            )
 
     def _take(self, event: Event) -> None:
         self.events.append(event)
@@ -92,28 +100,25 @@ class Story:
                 self._loop.send(self._sent(command))
             self._coming = [each for each in self._coming if each[0] > 0]
         if not isinstance(event, StateChanged):
-            self.lines.append(told(event))
-            return
-        now = asdict(event.status)
-        work = now.pop("work")
-        if work is not None and work.label not in (self._work, "Trying another cache"):  # which is mostly not told
-            self._work = work.label
-            self.lines.append(
-                f"  work {work.label!r} of {work.total}, {'can' if work.can_cancel else 'cannot'} be cancelled"
-            )
-        for name, value in now.items() if work is None else ():  # while it works a clock says when that is told
-            if (words := told(value)) != self._status.get(name):
-                self._status[name] = words
-                self.lines.append(f"  {name}: {words}")
+            is_asked = getattr(event, "request", None) in self._asked.get(event.reply_to or 0, ())
+            kind, parts = entry(event, ("reply_to", *(["request"] * is_asked)))
+            if event.reply_to != self._number:  # not to the newest command
+                parts["reply"] = f"to {self._number - event.reply_to} before" if event.reply_to else "to none"
+            self.entries.append((kind, parts))
+        elif event.status.work is None:  # while it works a clock says when that is told
+            self.entries.append((f"  {(parts := entry(event.status))[0]}", parts[1]))
+        elif event.status.work.label not in (self._work, "Trying another cache"):  # which is mostly not told
+            self._work = event.status.work.label
+            self.entries.append(("  work", entry(event.status.work)[1]))
 
     @property
     def records(self) -> tuple[StepRecord, ...]:
         return tuple(event for event in self.events if isinstance(event, StepRecord))
 
 
-def answers(lines: list[str]) -> list[str]:
+def answers(entries: list[Entry]) -> list[Entry]:
     """What is asked and answered, without steps, status and journal, which other stories tell."""
-    return [line for line in lines if not line.startswith(("StepRecord", "SavedSession", "  "))]
+    return [each for each in entries if not each[0].startswith(("StepRecord", "  "))]
 
 
 def pictures(seq_id: int, count: int, step: int, layer: int = 2) -> tuple[c.SliceRequest, ...]:

@@ -29,7 +29,7 @@ from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 from engine.wire.tree import Node
 from tests.engine.loop.story import Script, Story, pictures
 from tests.engine.tiny import prompt_ids, write_config
-from tests.engine.told import approve
+from tests.engine.told import approve_story
 
 PAGED = CacheSpec("paged", page_size=4, num_pages=24)
 H2O = tuned(cache_named("h2o"), budget=10)
@@ -63,12 +63,10 @@ def many_moments(folder: Path) -> Callable[[Story], Script]:
         )
         yield c.Step(2)
         yield c.Force(1, (30, 31, 32))
-        yield c.SetStops(
-            (Stop(1, "tokens = 16"), Stop(2, "probability > 2", is_enabled=False), Stop(3, "rows_dropped"))
-        )
+        yield SetStops((Stop(1, "tokens = 16"), Stop(2, "probability > 2", is_enabled=False), Stop(3, "rows_dropped")))
         yield c.Run(6)
         yield c.Run(3, until="step = 7")
-        yield c.SetStops(())
+        yield SetStops(())
         yield c.NextPhase()
         for _ in range(9):
             yield c.NextPhase()
@@ -228,15 +226,15 @@ def kinds(folder: Path) -> Callable[[Story], Script]:
 
 
 def test_kinds_are_told_as_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    approve(Path(__file__).parent / "approved" / "kinds.txt", Story(monkeypatch).run(kinds(tmp_path)))
+    approve_story(Path(__file__).parent / "approved" / "kinds.txt", Story(monkeypatch).run(kinds(tmp_path)))
 
 
 def test_files_are_told_as_approved(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.model.surprisal.PRODUCTS_IN_STEP", 0)  # that of a prompt comes behind its step
-    approve(Path(__file__).parent / "approved" / "files.txt", Story(monkeypatch).run(files(folder, tmp_path)))
+    approve_story(Path(__file__).parent / "approved" / "files.txt", Story(monkeypatch).run(files(folder, tmp_path)))
 
 
 def test_many_moments_are_told_as_approved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story(monkeypatch)
     lines = story.run(many_moments(folder))
-    approve(Path(__file__).parent / "approved" / "moments.txt", [*lines, *story.opened()])
+    approve_story(Path(__file__).parent / "approved" / "moments.txt", [*lines, *story.saved()])

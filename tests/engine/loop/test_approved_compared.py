@@ -18,7 +18,7 @@ from engine.wire.exporting import Export
 from engine.wire.opponents import Opponent, OtherFile, OtherRun, OtherStep
 from tests.engine.loop.story import Script, Story, answers, pictures
 from tests.engine.tiny import prompt_ids, write_config
-from tests.engine.told import approve
+from tests.engine.told import approve_story
 
 ENDLESS = SamplingParams(bias=LogitBias(banned=(1, 2)))
 H2O = tuned(cache_named("h2o"), budget=8)
@@ -80,4 +80,4 @@ def compared(folder: Path, out: Path) -> Callable[[Story], Script]:
 
 def test_comparisons_are_told_as_approved(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = answers(Story(monkeypatch).run(compared(folder, tmp_path)))
-    approve(Path(__file__).parent / "approved" / "compared.txt", lines)
+    approve_story(Path(__file__).parent / "approved" / "compared.txt", lines)

@@ -18,7 +18,7 @@ from engine.wire import commands as c
 from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, WhatIf
 from tests.engine.loop.story import Script, Story, answers
 from tests.engine.tiny import prompt_ids, write_config
-from tests.engine.told import approve
+from tests.engine.told import approve_story
 
 ENDLESS = SamplingParams(bias=LogitBias(banned=(1, 2)))
 H2O = tuned(cache_named("h2o"), budget=8)
@@ -93,4 +93,4 @@ def test_measurements_are_told_as_approved(
 ) -> None:
     monkeypatch.setattr("engine.analysis.what_if.AT_ONCE_S", -1.0)  # an estimate comes first, however fast this is
     script = in_every_mode(folder) if story == "modes" else of_every_kind(tmp_path)
-    approve(Path(__file__).parent / "approved" / f"measured_{story}.txt", answers(Story(monkeypatch).run(script)))
+    approve_story(Path(__file__).parent / "approved" / f"measured_{story}.txt", answers(Story(monkeypatch).run(script)))

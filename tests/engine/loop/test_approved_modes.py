@@ -17,7 +17,7 @@ from engine.wire import commands as c
 from engine.wire.requests import HeadRequest, OutliersRequest, RowRequest, WallRequest
 from tests.engine.loop.story import Script, Story, pictures
 from tests.engine.tiny import prompt_ids
-from tests.engine.told import approve
+from tests.engine.told import approve_story
 
 ENDLESS = SamplingParams(bias=LogitBias(banned=(1, 2)))
 FEW_PAGES = {"page_size": 2, "num_pages": 40}
@@ -75,4 +75,4 @@ def all_modes(folder: Path) -> Callable[[Story], Script]:
 
 
 def test_modes_are_told_as_approved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    approve(Path(__file__).parent / "approved" / "modes.txt", Story(monkeypatch).run(all_modes(folder)))
+    approve_story(Path(__file__).parent / "approved" / "modes.txt", Story(monkeypatch).run(all_modes(folder)))

@@ -26,7 +26,7 @@ from engine.wire.requests import (
 )  # fmt: skip
 from tests.engine.loop.story import Script, Story, answers
 from tests.engine.tiny import prompt_ids
-from tests.engine.told import approve
+from tests.engine.told import approve_story
 
 ENDLESS = SamplingParams(bias=LogitBias(banned=(1, 2)))
 MODES = (
@@ -124,4 +124,4 @@ def watched_in_all_modes(folder: Path) -> Callable[[Story], Script]:
 @pytest.mark.parametrize("name", ["pictures", "watched"])
 def test_pictures_are_told_as_approved(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = {"pictures": of_all_modes, "watched": watched_in_all_modes}[name]
-    approve(Path(__file__).parent / "approved" / f"{name}.txt", answers(Story(monkeypatch).run(script(folder))))
+    approve_story(Path(__file__).parent / "approved" / f"{name}.txt", answers(Story(monkeypatch).run(script(folder))))

@@ -25,7 +25,7 @@ from engine.wire.requests import HeadRequest, OutliersRequest, RowRequest, Table
 from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 from tests.engine.loop.story import Script, Story, answers
 from tests.engine.tiny import prompt_ids
-from tests.engine.told import approve
+from tests.engine.told import approve_story
 
 ENDLESS = SamplingParams(bias=LogitBias(banned=(1, 2)))
 PAGED = CacheSpec("paged", page_size=4, num_pages=80)
@@ -149,8 +149,8 @@ def asked(folder: Path) -> Callable[[Story], Script]:
 def test_conditions_are_asked_as_approved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = answers(Story(monkeypatch).run(asked(folder)))
     wanted = ("StopHit", "> ", "Failed", "DuelStep")
-    lines = [line for line in said if line.startswith(wanted)]
-    approve(Path(__file__).parent / "approved" / "conditions.txt", lines)
+    lines = [line for line in said if line[0].startswith(wanted)]
+    approve_story(Path(__file__).parent / "approved" / "conditions.txt", lines)
 
 
 def test_what_arrives_in_a_run_is_told_as_approved(
@@ -158,4 +158,6 @@ def test_what_arrives_in_a_run_is_told_as_approved(
 ) -> None:
     """With pieces of four tokens, so that a prompt is read in several."""
     monkeypatch.setattr("engine.session.chunks.LARGEST", 4)
-    approve(Path(__file__).parent / "approved" / "running.txt", Story(monkeypatch).run(in_the_middle(folder, tmp_path)))
+    approve_story(
+        Path(__file__).parent / "approved" / "running.txt", Story(monkeypatch).run(in_the_middle(folder, tmp_path))
+    )

@@ -14,7 +14,7 @@ from engine.client.pulse import HANGS_S, Pulse
 from engine.errors import Cancelled
 from engine.loop import background
 from engine.loop.activity import Activity
-from engine.loop.background import BackgroundWork
+from engine.loop.background import LONG_TEXT, BackgroundWork, Tokenising
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.model.runners import compiler
@@ -45,7 +45,7 @@ class Desk:
         return [each.status.work for each in self.events if isinstance(each, StateChanged) and each.status.work]
 
 
-def endless() -> None:
+def endless() -> Any:
     while True:
         try:
             time.sleep(0.001)
@@ -78,6 +78,40 @@ def test_what_the_work_raises_is_raised_here_and_what_it_does_is_done() -> None:
     desk.beside(lambda: done.append(1))
     assert done == [1]
     assert not desk.events, "nothing is said where nobody has said what is done"
+
+
+def test_a_long_text_is_tokenised_beside_and_given_up_at_once() -> None:
+    desk = Desk()
+    tokenising = Tokenising(desk.inbox, desk.reporter)
+    names = [tokenising(chars, lambda: threading.current_thread().name) for chars in (LONG_TEXT - 1, LONG_TEXT)]
+    assert names == [threading.current_thread().name, "kvloupe-beside"]
+    assert not desk.events, "what takes no time is not reported"
+    with pytest.raises(KeyError):
+        tokenising(LONG_TEXT, lambda: {}["no such token"])
+    began = threading.Event()
+
+    def native() -> Any:  # it returns to Python only when it is done
+        began.set()
+        until_cancelled.wait()
+
+    until_cancelled = threading.Event()
+    threading.Thread(target=lambda: (began.wait(), wait_for_words(desk), desk.inbox.put(Cancel()))).start()
+    with pytest.raises(Cancelled):
+        tokenising(LONG_TEXT, native)
+    assert [(work.label, work.can_cancel) for work in desk.works()] == [("Tokenising 20,000 characters", True)]
+    assert desk.reporter.work is None
+    assert desk.inbox.take() is None, "the cancel is used up"
+    assert "kvloupe-beside" in threads(), "nobody waits for it"
+    until_cancelled.set()
+    deadline = time.monotonic() + 60
+    while "kvloupe-beside" in threads():
+        assert time.monotonic() < deadline, "it ends by itself"
+        time.sleep(0.001)
+
+
+def wait_for_words(desk: Desk) -> None:
+    while not desk.events:
+        time.sleep(0.001)
 
 
 def test_it_says_how_long_it_takes_and_nobody_takes_it_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:

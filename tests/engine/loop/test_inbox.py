@@ -18,7 +18,7 @@ from engine.session.chunks import PrefillPlan
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Cancel, Force, Pause, RemoveSequence, Run, Shutdown, Step, TakeSlice
-from engine.wire.events import Cancelled, Done, Event, Failed
+from engine.wire.events import Cancelled, Done, Event, Failed, Submitted
 from engine.wire.measurements import ParityReport
 from engine.wire.measuring import CheckParity
 from engine.wire.message import Command
@@ -88,6 +88,22 @@ def test_a_cancel_takes_back_what_was_to_run_before_it(driver: Driver, monkeypat
     driver.wait_for(StepRecord, 3)
     driver.rest()
     assert [r.step for r in driver.of(StepRecord)] == [0, 1, 2]
+
+
+def test_a_prompt_that_a_cancel_takes_back_is_answered(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sent it waits for its sequence."""
+
+    def endless(*args: object) -> Iterator[tuple[int, int]]:
+        for done in range(1 << 30):
+            if done == 3:
+                driver.send(structs.replace(prompt(7), id=71), Cancel(), structs.replace(prompt(8), id=72))
+            yield done, 1 << 30
+
+    monkeypatch.setattr("engine.analysis.parity.live_parity", endless)
+    driver.send(prompt(6), Step(), CheckParity(0))
+    driver.wait(lambda: [one for one in driver.of(Submitted) if one.reply_to == 72])
+    assert [failed.reply_to for failed in driver.of(Failed)] == [71]
+    assert len(driver.of(Submitted)) == 2
 
 
 def test_cancel_ends_a_prefill_within_a_chunk_and_a_step_takes_it_up_again(slow: Driver) -> None:

@@ -12,7 +12,7 @@ from engine.saved.document import read_session, write_session
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
-from engine.spec.edit import Overwrite, ReplaceTokens, Rows
+from engine.spec.edit import BiasLogits, Overwrite, ReplaceTokens, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import EditMade
@@ -29,6 +29,7 @@ from engine.wire.commands import (
     SetSampling,
     Step,
     TakeSlice,
+    UndoEdit,
 )
 from engine.wire.edits import EditMeasured
 from engine.wire.events import Failed, NodeAdded, Restarted, SessionOpened, StateChanged, Submitted, WentTo
@@ -197,6 +198,32 @@ def test_a_file_that_an_edit_names_is_not_opened_unasked(
     driver.wait(lambda: [event for event in driver.of(WentTo) if "moments done once more" in event.how])
     assert not driver.of(Failed)
     assert driver.rest().step == patched.live == 4
+
+
+def test_what_each_edit_did_to_the_next_token_is_told_again(driver: Driver, tmp_path: Path, spec: ModelSpec) -> None:
+    """An edit on the live path and one that was undone."""
+    driver.send(prompt(12), Step(1))
+    driver.wait_for(StepRecord, 1)
+    driver.send(MakeEdit(Zero(0, Rows(2, 9))))
+    driver.wait_for(EditMeasured)
+    driver.send(UndoEdit(), MakeEdit(BiasLogits(0, ((5, 2.0),))))
+    then = driver.wait_for(EditMeasured, 2) and driver.of(EditMeasured)
+    driver.rest()
+    recorder = SessionRecorder()
+    recorder.take(driver.events)
+    write_session(recorder.session(), tmp_path / "s.json")
+    opened(driver, tmp_path / "s.json")
+    driver.forget()
+    driver.send(Continue(spec))
+    driver.wait(lambda: [event for event in driver.of(WentTo) if "moments done once more" in event.how])
+    now = driver.of(EditMeasured)
+    assert [one.step for one in now] == [one.step for one in then]
+    for mine, theirs in zip(now, then, strict=True):
+        assert mine.kl == pytest.approx(theirs.kl, rel=1e-4)
+        assert [one.token_id for one in mine.after] == [one.token_id for one in theirs.after]
+        assert mine.entropy == pytest.approx(theirs.entropy, rel=1e-4)
+    events = [type(event) for event in driver.events if isinstance(event, NodeAdded | EditMeasured)]
+    assert events == [NodeAdded, EditMeasured] * 2, "an effect is of a node that is known"
 
 
 def test_the_texts_of_tokens_that_an_edit_brought_are_in_the_file(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from engine.__main__ import main
 from engine.seeds import memory, speed
 from engine.seeds.line import SeedLine, checked
 from engine.seeds.models import SeedModel, SeedModels, SeedSetting
@@ -247,3 +248,21 @@ def test_the_command_streams_lines_and_writes_a_page(tmp_path: Path, capsys: pyt
     status, out, _ = twin.run("seeds", "--list")
     assert [line.split()[0] for line in out.splitlines()] == list(TABLES)
     json.dumps(lines)
+
+
+def test_what_the_chapter_computes_and_does_not_print_is_not_called_published(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["seeds", "--quick", "--tables", "memory", "--html", str(tmp_path / "page.html")]) in (0, None)
+    title, head, *lines = [
+        line for line in capsys.readouterr().out.splitlines() if line and not line.startswith("  on ")
+    ]
+    assert title == TABLES["memory"].title
+    assert head.split("  ")[-1].strip() == "measured"
+    assert "by the chapter's formula" in head
+    at = next(number for number, line in enumerate(lines) if "published" in line)
+    assert all("float16" in line for line in lines[:at])
+    assert at == 9
+    assert lines[at + 1].startswith("the text: ")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.index("by the chapter&#x27;s formula") < page.index("GPT-2 Small") < page.index("<th>published</th>")

@@ -20,7 +20,7 @@ from engine.spec.tuning import tuned
 from engine.wire.commands import BeginBranch
 from tests.engine.session.inside import inside
 from tests.engine.tiny import model_of, prompt_ids
-from tests.engine.told import approve
+from tests.engine.told import Entry, approve_story
 
 Command = tuple[str, Callable[[Session], object]]
 ENDLESS = SamplingParams(bias=LogitBias(banned=(0, 1, 2)))
@@ -114,25 +114,21 @@ def story(other: str) -> Iterator[Command]:
     yield "STEP", stepped(1)
 
 
-def told_story(name: str) -> Iterator[str]:
+def told_story(name: str) -> Iterator[Entry]:
+    """Every operation with its result; after those in capitals, the whole state."""
     architecture, mode, other = SESSIONS[name]
     session = Session(model_of(architecture), mode, prefill_chunk=5, capture="everything")
-    known: dict[str, str] = {}
     for words, command in story(other):
         try:
             result = str(command(session))
         except InputError as refusal:
             result = f"refused: {refusal}"
-        yield f"> {words}: {result}"
-        if words == words.lower():
-            continue
-        now = inside(session)
-        yield from (f"  {name}: {now[name]}" for name in now if now[name] != known.get(name))
-        yield from (f"  no {name}" for name in known if name not in now)
-        known = now
+        yield f"> {words} = {result}", {}
+        if words != words.lower():
+            yield "state", inside(session)
     session.close()
 
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_the_state_of_a_session_is_as_approved(name: str) -> None:
-    approve(Path(__file__).parent / "approved" / f"{name.replace(' ', '-')}.txt", [*told_story(name)])
+    approve_story(Path(__file__).parent / "approved" / f"{name.replace(' ', '-')}.txt", [*told_story(name)])

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.snapshot.write import materialised
 from engine.spec.cache import CacheSpec, Quantizer
+from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
@@ -73,6 +75,27 @@ def test_a_past_step_looks_as_it_looked_then(name: str) -> None:
     # looking back has changed nothing
     for mine, theirs in zip(looks(session, count, count - 1), live[count], strict=True):
         same(mine, theirs)
+
+
+def test_a_moment_before_an_edit_looks_as_it_stood_though_it_had_as_many_tokens() -> None:
+    """From the state that is kept for undo; where that is gone, the picture says that it shows the rows as they are."""
+    session = started(CacheSpec())
+    session.step()
+    step, count = session.last_step, PROMPT + 1
+    requests = WallRequest(0, count, count, "keys", False, 64, 16), HeadRequest(0, count, "keys", 1, 1, 0, count, 64)
+    before = [session.take_slice(request) for request in requests]
+    edited = make_edit(session, Zero(0, Rows(2, 9)))[0].node.step
+    zeroed = [session.take_slice(request) for request in requests]
+    for request, then, now in zip(requests, before, zeroed, strict=True):
+        past, live = session.take_slice(request, step), session.take_slice(request, edited)
+        same(past, then)
+        same(live, now)
+        assert (past.provenance, live.provenance) == ("kept", "live cache")
+    session.kept.clear()
+    for request, now in zip(requests, zeroed, strict=True):
+        past = session.take_slice(request, step)
+        same(past, now)
+        assert past.provenance == "as stored now"
 
 
 @pytest.mark.parametrize("name", ["h2o", "rerotate", "kivi-2"])

@@ -23,6 +23,7 @@ from engine.snapshot.verify import verified
 from engine.spec.edit import Mask, Pin, Rows, Zero
 from engine.spec.presets import PRESETS, cache_named
 from engine.spec.tuning import tuned
+from engine.wire.requests import RowRequest
 from tests.engine.geometry.tiny_configs import TINY
 from tests.engine.snapshot.crafted import Crafted, changed
 from tests.engine.snapshot.sessions import PROMPT, begun, goes_on_alike, kept, small, snapshot
@@ -90,6 +91,18 @@ def test_what_was_done_by_hand_is_written_and_goes_on(name: str, what: str, tmp_
     store = other.live.mode.store
     if store is not None:
         assert store.groups[0].pool.match_prefix(other.sequence(0).token_ids).num_hit_tokens == 0
+
+
+def test_moments_of_the_file_are_looked_at_after_an_edit_though_they_are_no_nodes(tmp_path: Path) -> None:
+    session = begun(SPECS["growing"])
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        other = resumed(session.model, file)
+    count, step = session.sequence(0).num_tokens - 2, session.last_step
+    request = RowRequest(0, count, 3)
+    assert other.take_slice(request, step - 2).provenance == "live cache"
+    make_edit(other, Zero(0, Rows(2, 5)))
+    assert other.take_slice(request, step - 2).provenance == "as stored now"
+    assert other.take_slice(request, step).provenance == "kept"
 
 
 @pytest.mark.parametrize("name", ["growing", "static", "h2o", "snapkv", "fp8", "kivi-4", "paged", "paged+h2o"])

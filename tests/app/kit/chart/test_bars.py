@@ -8,7 +8,7 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.chart.bars import _HEADER, Bar, BarRow, BarRows, BarTable
 from app.kit.theme import font_fixed
-from tests.app.shown import painted
+from tests.app.painted import painted
 
 
 @pytest.mark.parametrize(("place", "key"), [(-0.5, None), (0.5, "a"), (1.5, "b"), (2.5, "c"), (3.5, None)])

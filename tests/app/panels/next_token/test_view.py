@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QEnterEvent
-from PySide6.QtWidgets import QApplication, QListView, QMenu
+from PySide6.QtWidgets import QApplication, QListView, QMenu, QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import load_fonts
@@ -14,7 +16,7 @@ from app.models import Models
 from app.panels.attention.view import AttentionView
 from app.panels.next_token.view import NextTokenView
 from engine.wire.records import StopReason
-from engine.wire.status import CaptureState, SequenceInfo
+from engine.wire.status import CaptureState, OpenedFile, SequenceInfo
 from tests.app import samples
 
 STEPS = 5
@@ -74,6 +76,19 @@ def test_nothing_can_be_typed_or_taken_while_the_engine_is_gone(view: NextTokenV
         assert view.state is not None
         assert view.state.refusal == ("the engine is gone: restart it" if loss else "")
         assert view._other.isEnabled() == view.continuation.isEnabled() == (not loss)
+
+
+def test_another_text_can_be_typed_as_soon_as_a_file_is_gone_though_its_numbers_stay(
+    view: NextTokenView, models: Models
+) -> None:
+    """As when the session of the file goes on, and its records come before the status."""
+    view.resize(300, 150)
+    live, file = samples.status(STEPS), OpenedFile(Path("s.json"), 1, "Tales", STEPS, "", "", "", "", has_rows=False)
+    (other,) = [button for button in view.findChildren(QPushButton) if button.text() == "Other…"]
+    for status, is_possible in ((live, True), (replace(live, opened=file), False), (live, True)):
+        models.status.set(status)
+        models.timeline.announce(again=True)
+        assert other.isEnabled() == view.continuation.isEnabled() == is_possible
 
 
 def test_before_the_first_step_nothing_is_promised_that_is_not_measured(qapp: QApplication, models: Models) -> None:

@@ -26,8 +26,8 @@ from app.panels.sequences.table import (
 from app.panels.sequences.view import SequencesView
 from engine.spec.cache import CacheSpec
 from engine.wire.prefix_match import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows
+from tests.app.painted import painted
 from tests.app.panels.pages.test_view import Desk
-from tests.app.shown import painted
 
 
 @pytest.fixture

@@ -267,6 +267,19 @@ def test_the_largest_of_a_layer_in_words() -> None:
     assert sizes.times_range(piece) == pytest.approx({0: 4.095, 1: 1.2}, rel=1e-3)
 
 
+def test_a_layer_of_zeros_has_no_ratio_and_is_drawn_as_zero() -> None:
+    values = np.zeros((2, 1, 4, 4))
+    piece = replace(slice_of(values), magnitudes=told(0.0, 0.0, largest=(0.0, 0.0)))
+    assert sizes.times_range(piece) == {}
+    assert sizes.farthest(piece) is None
+    assert sizes.magnitude_words(piece, 0) == "no finite K other than zero"
+    layout, wall_rows = draw.arrange(rows(2, 1), 200, 90, MARGINS), rows(2, 1)
+    shown, absent = draw.cell_values(piece, wall_rows)
+    assert sizes.marked_tiles(piece, shown, absent) == (frozenset(), frozenset())
+    pixels = draw.paint(layout, piece, shown, absent, sizes.layer_limits(piece), TABLE)
+    assert {int(pixels[t.y + 2, t.x + 2]) for t in layout.tiles} == {0xFF000000}
+
+
 def test_a_nan_or_a_dropped_row_is_not_far() -> None:
     values = np.zeros((1, 2, 4, 4))
     values[0, 0, 1, 1], values[0, 1, 2] = np.nan, 50.0

@@ -1,0 +1,102 @@
+"""A session whose window was killed is opened again with the real engine: the window shows what it showed before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+from PySide6.QtWidgets import QApplication, QPushButton
+
+from app.control.recovering import Recovering
+from app.kit.theme import current_theme
+from engine.saved.folder import JournalFolder
+from engine.saved.session import entries_of
+from engine.spec.edit import Rows, Zero
+from engine.spec.stops import Stop
+from tests.app.driver import Driver
+
+STOP = "entropy > 2"
+
+
+class Told(Struct, frozen=True):
+    """What the window says of the token that comes next, and the steps that the timeline marks in red."""
+
+    bars: tuple[object, ...]
+    summary: str
+    source: str
+    chosen_next: str | None
+    red: tuple[int, ...]
+
+
+def told(driver: Driver) -> Told:
+    view, chips = driver.window.next_token, driver.window.tokens.state
+    assert view.state is not None
+    assert chips is not None
+    return Told(view.state.bars, view.state.summary, view.provenance_text, chips.pending, red_marks(driver))
+
+
+def red_marks(driver: Driver) -> tuple[int, ...]:
+    """The steps with a red block above them."""
+    bar, nodes = driver.window.timeline, driver.models.timeline.nodes
+    painted, red = bar.grab().toImage(), current_theme().color("bad")
+    ratio = painted.devicePixelRatio()
+    at = [round(bar.track.x_of(index) * ratio) for index in range(len(nodes))]
+    return tuple(node for node, x in zip(nodes, at, strict=True) if painted.pixelColor(x, round(3 * ratio)) == red)
+
+
+def undone_and_redone(driver: Driver) -> tuple[Told, Told]:
+    """What is told without the newest edit, and with it again."""
+    found = []
+    for key, count in (("edit.undo", 0), ("edit.redo", 1)):
+        driver.window.actions_[key].trigger()
+        driver.wait_until_idle(lambda count=count: len(driver.models.edits.on_path()) == count)  # type: ignore[misc]
+        found.append(told(driver))
+    return found[0], found[1]
+
+
+@pytest.fixture
+def driver(qapp: QApplication) -> Iterator[Driver]:
+    """A window on a prompt, a run that a stop halted, and an edit that moves the next token."""
+    driver = Driver(qapp)
+    driver.send("Once upon a time there was a cat")
+    driver.intents.on_stops_changed((Stop(1, STOP),))
+    driver.window.actions_["run.run"].trigger()
+    driver.wait_until_idle(lambda: driver.models.stops.hits)
+    driver.intents.on_edited(Zero(0, Rows(1, 9)))
+    driver.wait_until_idle(
+        lambda: driver.models.edits.made and driver.models.edits.kl(driver.models.edits.made[0].step)
+    )
+    yield driver
+    driver.close()
+
+
+def test_a_recovered_window_tells_of_the_next_token_and_of_its_stops_what_it_told(
+    driver: Driver, tmp_path: Path
+) -> None:
+    folder = JournalFolder(tmp_path)
+    session = driver.controller.saving.session
+    before = told(driver)
+    undone, redone = undone_and_redone(driver)
+    assert before == redone
+    assert before.bars != undone.bars, "the edit moves the next token"
+    assert (before.source, undone.source) == ("after the edit", "recorded")
+    assert set(driver.models.stops.hits) <= set(before.red)
+    driver.intents.on_stops_changed(())
+    journal = folder.new()
+    journal.append(*entries_of(session))
+    journal.close()  # as a killed window leaves it
+    recovering = Recovering(folder, driver.models, driver.controller, "", driver.shell)
+    driver.window.recovery.accepted.connect(recovering.on_accepted)
+    recovering.look()
+    driver.until(lambda: driver.models.recovery.offered is not None)
+    driver.window.recovery.accepted.emit()
+    driver.wait_until_idle(lambda: folder.ended() and not driver.models.status.has_file)
+    driver.until(lambda: red_marks(driver))
+    assert told(driver) == before
+    (other,) = [one for one in driver.window.next_token.findChildren(QPushButton) if one.text() == "Other…"]
+    assert other.isEnabled(), "another text can be typed at once"
+    assert undone_and_redone(driver) == (undone, redone)
+    bar = driver.window.timeline
+    assert f"stop: {STOP} · entropy" in bar.tip_at(bar.track.x_of(driver.models.timeline.nodes.index(before.red[-1])))
