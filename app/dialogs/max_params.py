@@ -138,7 +138,8 @@ class MaxParams(Sheet):
 
     def _changed(self, name: str, without: Any, now: Any, indent: int = 0) -> Fact:
         """A value under speculation, and beside it the one without, where that is another."""
-        return Fact(name, _text(now), f"without: {_text(without)}" if without != now else "", indent=indent)
+        beside = "" if without is None or without == now else f"without: {_text(without)}"
+        return Fact(name, _text(now), beside, indent=indent, tip=f"{name}\nwithout: {_text(without)}")
 
     def _capacity(self, params: KVCacheParams) -> list[Fact]:
         found, refusals = capacity_values(params, self._available)
