@@ -323,4 +323,5 @@ class Shell(QObject):
 
 def _title(model: str, step: int | None) -> str:
     """The title of a window at rest, which the task bar shows: the model and its step."""
-    return f"{model} — KV Loupe" if step is None else f"{model} · step {step} — KV Loupe"
+    name = prose(model)
+    return f"{name} — KV Loupe" if step is None else f"{name} · step {step} — KV Loupe"

@@ -107,9 +107,7 @@ def _is_stray(path: Path, folder: Path) -> bool:
     return in_tmp or PART_SUFFIX in path.name or ".running." in path.name
 
 
-def closings(
-    cases: list[tuple[str, str]], seed: int, say: Callable[[str], None] = lambda _: None
-) -> list[Closing]:
+def closings(cases: list[tuple[str, str]], seed: int, say: Callable[[str], None] = lambda _: None) -> list[Closing]:
     """One window for each moment and way."""
     chance, found = random.Random(seed), []
     for number, (moment, way) in enumerate(cases):
@@ -144,10 +142,10 @@ def run_window(folder: Path, moment: str, way: str, seed: int) -> int:
 def _closer(program: Program, folder: Path, moment: str, way: str, chance: random.Random) -> object:
     from PySide6.QtCore import QTimer
 
+    from engine.spec.grid import SweepMode
     from engine.spec.presets import cache_preset
     from engine.spec.sampling import Prompt, SamplingParams
     from engine.spec.texts import SweepText
-    from engine.spec.grid import SweepMode
     from engine.wire.exporting import Export
     from engine.wire.measuring import Bench, Sweep
 
@@ -193,7 +191,9 @@ def _closer(program: Program, folder: Path, moment: str, way: str, chance: rando
         if state["at"] == "waiting":
             has_come = moment == "start" or models.status.is_loading
             if moment not in ("start", "load"):
-                has_come = models.status.model is not None and models.status.now is not None and not models.status.now.work
+                has_come = (
+                    models.status.model is not None and models.status.now is not None and not models.status.now.work
+                )
             if has_come:
                 state["at"] = "sent" if moment in ("start", "load", "prefill", "tokenising") else "reading"
                 if moment in ("start", "load"):

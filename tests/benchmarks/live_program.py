@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from PySide6.QtCore import QCoreApplication, QEvent, QtMsgType, QTimer, qInstallMessageHandler
+from PySide6.QtCore import QCoreApplication, QEvent, QTimer, QtMsgType, qInstallMessageHandler
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QMenu, QWidget
 
@@ -64,7 +64,9 @@ class Census:
 class LiveProgram:
     """A program that was opened; `faults` are exceptions, warnings of Qt and unexpected failures so far."""
 
-    def __init__(self, app: QApplication, folder: Path, source: str, engine: str = "thread", cache: str = "growing") -> None:
+    def __init__(
+        self, app: QApplication, folder: Path, source: str, engine: str = "thread", cache: str = "growing"
+    ) -> None:
         self.app, self.faults = app, list[str]()
         self._hook, self._handler = sys.excepthook, qInstallMessageHandler(self._on_message)
         self._signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -200,9 +202,9 @@ class LiveProgram:
 
     def dismiss_dialogs(self) -> None:
         for widget in QApplication.topLevelWidgets():
-            if isinstance(widget, QMenu):
-                widget.close()
-            elif widget is not self.window and widget.isVisible() and widget.isWindow() and _is_sheet(widget):
+            if isinstance(widget, QMenu) or (
+                widget is not self.window and widget.isVisible() and widget.isWindow() and _is_sheet(widget)
+            ):
                 widget.close()
         _delete_closed()
 
