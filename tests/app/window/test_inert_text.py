@@ -199,21 +199,9 @@ def test_wherever_it_is_shown_it_is_shown_as_it_is(
     assert live.faults == []
     assert len(found) > 10, f"they are shown in only {found}"
 
-    assert (
-        main(
-            [
-                "run",
-                "--model",
-                f"shape:{folder / 'config.json'}",
-                "--token-ids",
-                ",".join(map(str, ids)),
-                "--steps",
-                "2",
-            ]
-        )
-        == 0
-    )
+    model, all_ids = f"shape:{folder / 'config.json'}", ",".join(map(str, ids))
+    given = ["run", "--model", model, "--token-ids", "1,2", "--force-ids", all_ids, "--steps", str(len(ids))]
+    assert main(given) == 0
     told = capsys.readouterr()
     assert MARK in told.out
-    assert steering(told.out.replace("\r", "\n")) == set()
-    assert steering(told.err.replace("\r", "\n")) == set()
+    assert (steering(told.out), steering(told.err)) == (set(), set())
