@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from typing import cast
+from unicodedata import category
 
 from PySide6.QtCore import QPointF, QSize, Qt
 from PySide6.QtGui import QEnterEvent, QFont, QPainter, QPaintEvent, QPen
@@ -28,6 +29,7 @@ PROVENANCE_ROLES = {
 
 
 SLACK = 24
+STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories of characters that are not seen but do something
 
 
 class Opaque:
@@ -62,6 +64,7 @@ class ElidedLabel(Opaque, QLabel):
         """Set the text; the label's width does not depend on it, so no layout is needed (as QLabel would request).
         `brief` is painted where the text does not fit; the tool tip then has the text, and `more` below it."""
         self._more = more
+        text, brief = inert(text), inert(brief)
         if (text, brief) != (self._text, self._brief):
             if text != self._text:
                 self.setAccessibleName(text)
@@ -106,7 +109,7 @@ class DotLabel(Opaque, QWidget):
         self.hide()
 
     def enterEvent(self, event: QEnterEvent) -> None:
-        self.setToolTip(self._whole)  # set only when it is needed, as it changes with every step
+        self.setToolTip(plain_tip(self._whole))  # set only when it is needed, as it changes with every step
         super().enterEvent(event)
 
     @property
@@ -125,7 +128,8 @@ class DotLabel(Opaque, QWidget):
     def set_state(self, text: str, kind: str, whole: str = "", brief: str = "") -> None:
         """Set the words, the provenance that colours the dot, the tool tip's sentence (the words if not given), and
         what to show where the words do not fit."""
-        self._whole = whole or text
+        text, brief = inert(text), inert(brief)
+        self._whole = inert(whole) or text
         # The sentence names the step; as accessible name it would be announced at every step, so it is used for past
         # ones only.
         name = self._whole if kind == "past" else text
@@ -180,17 +184,35 @@ def prose(text: str) -> str:
     return "".join(char if char.isprintable() else " " if char in "\n\t" else escape(char) for char in text)
 
 
+def inert(text: str) -> str:
+    """The text with control characters, lone surrogates and those that change the direction of text escaped; lines and
+    tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(escape(char) if category(char) in STEERING and char not in "\n\t" else char for char in text)
+
+
+class PlainLabel(QLabel):
+    """A label that shows its text as it is: never as rich text, and no character of it steers how it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setTextFormat(Qt.TextFormat.PlainText)
+
+    def setText(self, text: str) -> None:
+        super().setText(inert(text))
+
+
 def plain_tip(text: str) -> str:
     """A tool tip that shows the text as it is: Qt would read a text that looks like HTML as rich text."""
-    return f"<span style='white-space:pre-wrap'>{html.escape(text)}</span>" if text else ""
+    return f"<span style='white-space:pre-wrap'>{html.escape(inert(text))}</span>" if text else ""
 
 
 def plain_label(
     text: str = "", font: QFont | None = None, role: TextRole | None = None, *, wraps: bool = False
 ) -> QLabel:
-    """A label that shows its text as it is, never as rich text."""
-    label = QLabel()
-    label.setTextFormat(Qt.TextFormat.PlainText)
+    """A `PlainLabel` with a font and the colour of a role."""
+    label = PlainLabel()
     label.setText(text)
     label.setWordWrap(wraps)
     _dress(label, font, role)

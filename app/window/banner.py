@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
 from app.kit.buttons import push_button
 from app.kit.icons import icon, pixmap
-from app.kit.labels import plain_label
+from app.kit.labels import inert, plain_label
 from app.kit.reader import Reader, SignalSource
 from app.kit.theme import Themed, current_theme
 from app.models import Models
@@ -75,7 +75,7 @@ class Banner(Reader[Failure], Themed, QWidget):
     def show_state(self, state: Failure) -> None:
         text = state.text
         self._label.setText(text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…")
-        self.setAccessibleName(text)
+        self.setAccessibleName(inert(text))
         self._restart.setVisible(state.can_restart)
         self._leave_gpu.setVisible(state.can_leave_gpu)
         self.setVisible(bool(text))

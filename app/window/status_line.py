@@ -57,7 +57,7 @@ class WorkLine(QWidget):
         self.label.setText(words, brief=far.strip())
         self.label.setToolTip(plain_tip(words))
         self.setMaximumWidth(self.label.fontMetrics().horizontalAdvance(words) + self._beside)
-        self._bar.setAccessibleName(work.label)
+        self._bar.setAccessibleName(prose(work.label))
         # Progress bars count in 32 bits; a download has more bytes than that.
         self._bar.setRange(0, 0 if work.total is None else 1000)
         self._bar.setValue(0 if not work.total else min(1000, 1000 * work.done // work.total))

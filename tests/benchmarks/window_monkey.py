@@ -4,8 +4,8 @@
 
 Every action of the menus and the palette, every command that a window may send, sometimes such as nobody should,
 selections, prompts, modes and models, in bursts and while the engine works; dialogs that open are accepted or closed,
-and whoever asks for a file is given one, none, or one that is no good. After every 25 actions what must hold is checked;
-every 1,000 actions the window is brought to rest, and its widgets, timers, threads and handles are counted.
+and whoever asks for a file is given one, none, or one that is no good. After every 25 actions what must hold is
+checked; every 1,000 the window is brought to rest, and its widgets, timers, threads and handles are counted.
 """
 
 from __future__ import annotations

@@ -53,8 +53,9 @@ class Round:
     def line(self) -> str:
         now = self.census
         return (
-            f"{self.num_steps:>9,} steps {self.seconds:>7.0f} s {now.num_widgets:>7,} widgets {now.num_timers:>4} timers "
-            f"{sum(now.threads.values()):>3} threads {now.num_handles:>4} handles {now.resident / 2**20:>8,.1f} MiB"
+            f"{self.num_steps:>9,} steps {self.seconds:>7.0f} s {now.num_widgets:>7,} widgets "
+            f"{now.num_timers:>4} timers {sum(now.threads.values()):>3} threads "
+            f"{now.num_handles:>4} handles {now.resident / 2**20:>8,.1f} MiB"
         )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QLabel
 
 from app.draw.format import thousands, token_label
 from app.kit.boxes import column
 from app.kit.facts import Fact, Facts, WholeLines
+from app.kit.labels import plain_label
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import EDITS, SELECTION, STEPS, slices
 from app.kit.theme import font_fixed
@@ -37,9 +37,7 @@ class InspectorView(View[Shown]):
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._under_cursor = ""
-        self._text = QLabel()
-        self._text.setTextFormat(Qt.TextFormat.PlainText)
-        self._text.setFont(font_fixed(18, QFont.Weight.Medium))
+        self._text = plain_label(font=font_fixed(18, QFont.Weight.Medium))
         self._text.setMinimumWidth(1)
         self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._facts = Facts()

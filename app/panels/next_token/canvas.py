@@ -14,6 +14,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.draw.format import percent
+from app.kit.labels import plain_tip
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed
 from app.panels.next_token.draw import CandidateBar
@@ -73,7 +74,7 @@ class CandidateModel(QAbstractListModel):
         if role == _BAR_ROLE:
             return bar
         if role == Qt.ItemDataRole.ToolTipRole:
-            return self._tip(bar)
+            return plain_tip(self._tip(bar))
         if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.AccessibleTextRole):
             return f"{bar.text} {bar.number}"
         return None

@@ -16,7 +16,7 @@ from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable
 from app.kit.changes import connect_all
-from app.kit.labels import plain_label, set_text_role
+from app.kit.labels import plain_label, plain_tip, set_text_role
 from app.kit.reader import SELECTION, STATUS, STEPS, STOPS
 from app.kit.theme import font_fixed, font_text
 from app.kit.view import View
@@ -311,7 +311,7 @@ class StopsView(View[Shown]):
         self.set_detail(f"{thousands(on)} of {thousands(len(state.rows))} on" if state.rows else "")
         self.table.show_cells(HEADS, [cells_of(row, is_marked=row.stop.id == state.marked) for row in state.rows])
         self.words.setText(state.words)
-        self.words.setToolTip(state.words)
+        self.words.setToolTip(plain_tip(state.words))
         set_text_role(self.words, "warning" if state.is_problem else "muted")
         self._show_buttons(state)
 

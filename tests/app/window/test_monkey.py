@@ -47,15 +47,24 @@ def check_invariants(shell: Shell) -> None:
 
 
 def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of actions in any order: no exception, no warning, and what must hold holds after each twenty-five.
-    Whoever asks for a file is given none: the system's dialogs wait for a person."""
+    play(running, engine, monkeypatch, effort(300, 10_000), seed=7)
+
+
+def test_a_monkey_breaks_nothing_for_long(running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    # full tier
+    play(running, engine, monkeypatch, 2_000, seed=8)
+
+
+def play(running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, num_actions: int, seed: int) -> None:
+    """Actions in any order: no exception, no warning, and what must hold holds after each twenty-five. Whoever asks for
+    a file is given none: the system's dialogs wait for a person."""
     for ask in ("getOpenFileName", "getSaveFileName"):
         monkeypatch.setattr(QFileDialog, ask, lambda *_: ("", ""))
     monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: "")
-    rng = random.Random(7)
+    rng = random.Random(seed)
     actions = [running.window.actions_[key] for key in running.window.actions_.names() if key not in MODAL]
     running.settings.theme = "dark"
-    for turn_number in range(effort(400, 10_000)):
+    for turn_number in range(num_actions):
         action: QAction = rng.choice(actions)
         if action.data().startswith(("theme.", "layout.")) and rng.random() < 0.9:
             continue  # slow, and the same each time
