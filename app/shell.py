@@ -322,7 +322,7 @@ class Shell(QObject):
         status, looked_at = self.models.status.now, self.models.selection.now.step
         if status is None or status.model is None:
             return
-        words = prose(status.opened.path.name) if status.opened is not None else status.model.name
+        words = prose(status.opened.path.name) if status.opened is not None else prose(status.model.name)
         if status.opened is None and looked_at is not None:
             words += f" · looking at step {thousands(looked_at)}"
         elif status.opened is None and status.step is not None:

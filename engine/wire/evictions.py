@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import numpy.typing as npt
 from msgspec import field
 
 from engine.wire.message import Part
@@ -21,7 +22,7 @@ class Survivors(Part, frozen=True, eq=False):
 
     on_merit: int = 0
     protected: int = 0
-    quantiles: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    quantiles: np.ndarray[Any, np.dtype[np.float32]] = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
 class Eviction(Part, frozen=True, eq=False):
@@ -35,8 +36,8 @@ class Eviction(Part, frozen=True, eq=False):
     seq_id: int
     layer: int
     kv_head: int | None
-    positions: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float32]
+    positions: np.ndarray[Any, np.dtype[np.int64]]
+    scores: np.ndarray[Any, np.dtype[np.float32]]
     lowest_kept: float | None
     rule: str
     survivors: Survivors = field(default_factory=Survivors)

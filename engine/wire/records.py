@@ -6,10 +6,9 @@ Shapes: L attention layers, H query heads, H_kv key/value heads, T tokens fed in
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from engine.spec.cache import CacheSpec
@@ -20,8 +19,9 @@ from engine.wire.message import EventMessage, Part
 from engine.wire.page_events import PageEvent
 from engine.wire.page_map import PageMap, PoolStep
 
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
+# not NDArray: what stands behind that name, which the decoder of messages reads, differs between versions of numpy
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 Phase = Literal["prefill", "decode"]
 StopReason = Literal[

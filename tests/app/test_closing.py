@@ -10,7 +10,6 @@ ALL = [(moment, way) for moment in MOMENTS for way in WAYS]
 
 
 def test_a_window_that_is_closed_while_it_works_leaves_nothing_behind() -> None:
-    # full tier
     cases = effort(FEW, ALL)
     found = closings(cases, seed=5)
     assert len(found) == len(cases)

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1].parent
 # runs the entry point `sys.argv[1]` as its console script does, and is interrupted when it imports `sys.argv[2]`
 INTERRUPTED = """
 import importlib.abc, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 name, moment = sys.argv[1:]
 class Interrupting(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):

@@ -20,7 +20,6 @@ def test_random_actions_on_a_real_engine_break_nothing_and_leave_nothing_over(qa
 
 
 def test_a_long_session_holds_no_more_than_a_short_one(qapp: QApplication) -> None:
-    # full tier
     names = effort(("growing", "h2o"), ("growing", "paged", "h2o", "int8", "kivi-2", "static", "offloaded"))
     outcome = soak(qapp, effort(0, 5_000), modes=[cache_preset(name).spec for name in names])
     assert outcome.grown == []

@@ -51,7 +51,6 @@ def test_a_monkey_breaks_nothing(running: Shell, engine: FakeEngine, monkeypatch
 
 
 def test_a_monkey_breaks_nothing_for_long(running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    # full tier
     play(running, engine, monkeypatch, 2_000, seed=8)
 
 

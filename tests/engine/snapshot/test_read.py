@@ -248,7 +248,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         (tmp_path / "none", "No such file"),
         (tmp_path / "pipe", "a device or a pipe"),
         (Path("/dev/zero"), "a device or a pipe"),
-        (tmp_path / "a\0b", "null byte"),
+        (tmp_path / "a\0b", "null"),
         (tmp_path / ("n" * 300), "too long"),
     ):
         with pytest.raises(InputError, match=reason):

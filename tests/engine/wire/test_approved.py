@@ -51,4 +51,4 @@ def _field(field: msgspec.structs.FieldInfo) -> str:
 
 def test_messages_are_as_approved() -> None:
     lines = map(described, reachable(*COMMANDS, Event, JournalEntry))
-    approve(Path(__file__).parent / "approved" / "messages.txt", list(lines))
+    approve(Path(__file__).parent / "approved" / "messages.txt", sorted(lines))
