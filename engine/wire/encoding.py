@@ -161,7 +161,7 @@ def _decoder(kind: object) -> _MessageDecoder:
 
 @cache
 def _scalar(kind: Any) -> np.dtype[Any]:
-    """The dtype in an annotation such as `np.ndarray[Any, np.dtype[np.float32]]`."""
+    """The dtype in an annotation such as `np.ndarray[tuple[Any, ...], np.dtype[np.float32]]`."""
     dtype: np.dtype[Any] = np.dtype(get_args(get_args(kind)[1])[0])
     return dtype
 

@@ -22,7 +22,9 @@ class Survivors(Part, frozen=True, eq=False):
 
     on_merit: int = 0
     protected: int = 0
-    quantiles: np.ndarray[Any, np.dtype[np.float32]] = field(default_factory=lambda: np.zeros(0, np.float32))
+    quantiles: np.ndarray[tuple[Any, ...], np.dtype[np.float32]] = field(
+        default_factory=lambda: np.zeros(0, np.float32)
+    )
 
 
 class Eviction(Part, frozen=True, eq=False):
@@ -36,8 +38,8 @@ class Eviction(Part, frozen=True, eq=False):
     seq_id: int
     layer: int
     kv_head: int | None
-    positions: np.ndarray[Any, np.dtype[np.int64]]
-    scores: np.ndarray[Any, np.dtype[np.float32]]
+    positions: np.ndarray[tuple[Any, ...], np.dtype[np.int64]]
+    scores: np.ndarray[tuple[Any, ...], np.dtype[np.float32]]
     lowest_kept: float | None
     rule: str
     survivors: Survivors = field(default_factory=Survivors)

@@ -20,8 +20,8 @@ from engine.wire.page_events import PageEvent
 from engine.wire.page_map import PageMap, PoolStep
 
 # not NDArray: what stands behind that name, which the decoder of messages reads, differs between versions of numpy
-Floats = np.ndarray[Any, np.dtype[np.float32]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+Floats = np.ndarray[tuple[Any, ...], np.dtype[np.float32]]
+Ints = np.ndarray[tuple[Any, ...], np.dtype[np.int64]]
 
 Phase = Literal["prefill", "decode"]
 StopReason = Literal[
