@@ -30,7 +30,7 @@ from tests.app.panels.recorded import STEPS, feed, head_slice, recorded_models
 VIEWS: tuple[type[Any], ...] = (
     WallView, HeadView, AttentionView, NextTokenView, TimingsView, BytesView, InspectorView,
 )  # fmt: skip
-PROVENANCES = {view: "live cache" if view in (WallView, HeadView, AttentionView) else "recorded" for view in VIEWS}
+PROVENANCES = {view: "step 20 · live cache" if view in (WallView, HeadView, AttentionView) else "recorded" for view in VIEWS}
 
 
 @pytest.fixture

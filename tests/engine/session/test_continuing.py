@@ -208,7 +208,7 @@ def test_a_file_holds_the_turns_and_the_tokens_without_the_model() -> None:
     tokens = last.tokens.sequences[child]
     assert tokens.token_ids == session.sequence(child).token_ids
     assert tokens.num_prompt_tokens == session.sequence(child).num_prompt_tokens
-    events = [event for event in history_events(again, {}) if isinstance(event, ForkMade)]
+    events = [event for event in history_events(again, {}, {}) if isinstance(event, ForkMade)]
     count = session.sequence(child).continued.num_reused  # type: ignore[union-attr]
     assert [(event.parent, event.child, event.num_tokens) for event in events] == [(first, child, count)]
     # an older file: it has no conversation

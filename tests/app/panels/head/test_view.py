@@ -213,7 +213,7 @@ def test_a_picture_of_another_step_never_looks_current(models: Models, show: Cal
     assert head._provenance.text == f"showing K of step {STEPS} · step 5 is on its way"
     assert head._provenance.kind == "past"
     feed(models)
-    assert head._provenance.text == "live cache"
+    assert head._provenance.text == "step 5 · live cache"
     assert head._provenance.whole == "live cache · cpu f32 · step 5 · looking back"
     assert head._provenance.kind == "past"
     assert head._map.image.image.shape[1] == samples.PROMPT + 5
