@@ -52,7 +52,7 @@ def test_a_view_shows_its_source_and_step(view_type: type[Any], models: Models, 
     assert not view._empty.isVisible()
     source = view._provenance
     assert source.text == PROVENANCES[view_type]
-    assert source.kind == PROVENANCES[view_type]
+    assert source.kind == PROVENANCES[view_type].removeprefix("step 20 · ")
     assert source.whole.endswith(f"step {STEPS}")
     models.selection.update(step=20)
     feed(models)
