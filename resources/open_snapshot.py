@@ -8,6 +8,7 @@ snapshot-format.md of KV Loupe.
 """
 
 import argparse
+import inspect
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -51,12 +52,13 @@ def go_on(model, cache, place, sequence, steps):
     waiting = [token for token in (sequence["sampled"], *sequence["forced"]) if token is not None]
     if not waiting:
         raise SystemExit("The snapshot was taken in the middle of a prompt: feed the rest of it first.")
+    takes = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     ids = []
     for _ in range(steps):
         ids.append(waiting.pop(0))
         fed = torch.tensor([[ids[-1]]], device=model.device)
         at = torch.tensor([[place]], device=model.device)
-        logits = model(fed, past_key_values=cache, position_ids=at).logits[0, -1]
+        logits = model(fed, **{takes: cache}, position_ids=at).logits[0, -1]
         place += 1
         if not waiting:
             waiting.append(chosen(logits.float().cpu(), place, **sequence["sampling"]))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import BaseModelOutput
 
+from engine.cache.layers.build import cache_argument
 from engine.cache.layers.cross import SourceCache
 from engine.errors import InputError
 from engine.model.attention import NAME as ATTENTION
@@ -64,7 +65,7 @@ def arguments_of(
     return {
         "encoder_outputs": BaseModelOutput(hidden),
         "decoder_input_ids": ids,
-        "past_key_values": cache,
+        cache_argument(model): cache,
         "use_cache": True,
     }
 

@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from engine.cache.attention_probe import Probe
 from engine.cache.compressed.rotary import rotates_at_any_position
+from engine.cache.layers.build import cache_argument
 from engine.cache.layers.cross import SourceCache
 from engine.chat.rendering import template_names
 from engine.errors import InputError, first_line
@@ -271,7 +272,7 @@ def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> Loa
         tokenizer,
         placement.device,
         native if captures else model.config._attn_implementation,
-        "past_key_values" if "past_key_values" in signature else "cache_params",
+        cache_argument(model),
         "logits_to_keep" in signature,
         "position_ids" in signature,
         decoder is not None or is_head_apart(model),

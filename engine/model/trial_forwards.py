@@ -10,7 +10,7 @@ from transformers.cache_utils import DynamicCache
 
 from engine.cache.attention_probe import Probe
 from engine.cache.contract import Pair
-from engine.cache.layers.build import decoder_config
+from engine.cache.layers.build import cache_argument, decoder_config
 from engine.cache.layers.cross import SourceCache
 from engine.errors import is_of_machine
 from engine.geometry.dimensions import CacheGeometry
@@ -39,7 +39,8 @@ def runs_through_registry(model: Any) -> bool:
                 cache = SourceCache(DynamicCache(config=decoder_config(model.config)), 1)
                 model(**arguments_of(model, ids, cache), probe=probe)
                 return len(probe.rows()) == len(cache.layers) or restore_attention(model, native)
-            model(ids, past_key_values=DynamicCache(config=model.config), use_cache=True, probe=probe)
+            cache = DynamicCache(config=model.config)
+            model(ids, **{cache_argument(model): cache}, use_cache=True, probe=probe)
     except (TypeError, ValueError, AttributeError):
         return restore_attention(model, native)
     return bool(probe.rows()) or restore_attention(model, native)
@@ -96,7 +97,7 @@ def agrees(decoder: FusedDecoder, model: Any, geometry: CacheGeometry, count: in
     start = context_length(geometry) - count
     places = torch.arange(start, start + count, device=model.device)[None]
     mine, cache = noise(model, geometry), noise(model, geometry)
-    logits = model(ids, past_key_values=cache, use_cache=True, position_ids=places).logits
+    logits = model(ids, **{cache_argument(model): cache}, use_cache=True, position_ids=places).logits
     return torch.equal(decoder.head(decoder.outputs(ids, mine, None, start)[0]), logits) and same_rows(mine, cache)
 
 
@@ -127,7 +128,9 @@ def agrees_by_sequence(decoder: FusedDecoder, model: Any, geometry: CacheGeometr
         rows = mine.update(keys, values, layer)
         return list(zip(*(part.split(1) for part in rows), strict=True))
 
-    logits = model(ids, past_key_values=cache, use_cache=True, position_ids=torch.full_like(ids, start)).logits
+    logits = model(
+        ids, **{cache_argument(model): cache}, use_cache=True, position_ids=torch.full_like(ids, start)
+    ).logits
     hidden = decoder.hidden_by_sequence(ids, append, None, [start] * BATCH)
     return torch.equal(decoder.head(hidden), logits) and same_rows(mine, cache)
 

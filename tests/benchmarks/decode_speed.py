@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
+from engine.cache.layers.build import cache_argument
 from engine.device_time import DeviceMoment, mark
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -101,7 +102,9 @@ def in_turn(model: LoadedModel, spec: CacheSpec, context: int, steps: int) -> Pa
     with native_attention(model):
         criteria = StoppingCriteriaList([both])
         new = steps + WARM + 1
-        model.model.generate(ids, past_key_values=cache, max_new_tokens=new, stopping_criteria=criteria, **GREEDY)
+        model.model.generate(
+            ids, **{cache_argument(model.model): cache}, max_new_tokens=new, stopping_criteria=criteria, **GREEDY
+        )
     pairs = list(zip(both.theirs, both.ours[1:], strict=True))[WARM:]
     return Paired(tuple(1 / theirs for theirs, _ in pairs), tuple(1 / ours for _, ours in pairs))
 

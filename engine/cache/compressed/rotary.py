@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from engine.cache.layers.build import cache_argument
 from engine.errors import InputError
 
 SHIFT = 5
@@ -66,8 +67,8 @@ def key_rotation_of(model: Any) -> KeyRotation:
     ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
     here = torch.arange(2, device=model.device)[None]
     near, far = (DynamicCache(config=model.config) for _ in range(2))
-    model(ids, past_key_values=near, use_cache=True, position_ids=here)
-    model(ids, past_key_values=far, use_cache=True, position_ids=here + SHIFT)
+    for cache, places in ((near, here), (far, here + SHIFT)):
+        model(ids, **{cache_argument(model): cache}, use_cache=True, position_ids=places)
     for one, other in zip(near.layers, far.layers, strict=True):
         keys = getattr(one, "keys", None)
         if keys is None:

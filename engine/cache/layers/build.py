@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib.metadata import distributions
 from typing import Any
 
@@ -38,6 +39,12 @@ def new_cache(spec: CacheSpec, config: Any, capacity: int | None) -> Cache:
             if is_pageable(layer):
                 cache.layers[index] = GrowingLayer(buffers, index)
     return cache
+
+
+def cache_argument(model: Any) -> str:
+    """The name of the argument of a model's forward that takes its cache; releases of transformers differ in it."""
+    names = inspect.signature(model.forward).parameters
+    return next((name for name in ("cache", "past_key_values") if name in names), "cache_params")
 
 
 def decoder_config(config: Any) -> Any:

@@ -56,7 +56,7 @@ class QuantizedRows(LayerOfTransformers):
         count = int(coded[0][0].shape[2])
         tensors = [{"codes": codes.view(torch.uint8), "scale": scale.view(1)} for codes, scale in coded]
         keys, values = (StoredPart(each, "transformers-fp8", count) for each in tensors)
-        return StoredLayer(keys, values, num_tokens, count, self.layer.dtype)
+        return StoredLayer(keys, values, num_tokens, count, self.layer.keys.dtype)
 
     def first_position(self) -> int:
         return 0

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from transformers.cache_utils import get_layer_types_and_kwargs
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from engine.cache.layers.build import cache_argument
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
 from engine.geometry.families import ENCODER_DECODER, FAMILY_DEFAULTS, LAYERS_ARE_LISTED
@@ -29,8 +30,7 @@ def _built(name: str) -> tuple[Any, Any]:
     model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16).eval()
     with torch.no_grad():
         output = model(torch.tensor([[3, 4]]), use_cache=True)
-    cache = output.get("past_key_values")
-    return model.config, cache if cache is not None else output["cache_params"]
+    return model.config, output[cache_argument(model)]
 
 
 def _measured(layer: Any) -> dict[str, int | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import DynamicCache
 
+from engine.cache.layers.build import cache_argument
 from engine.model.text import TokenTexts
 from engine.session.edits.apply import EditOutcome, apply_edit
 from engine.session.edits.numbers import RowsFrom
@@ -58,7 +59,7 @@ def logits_over(
     for index, (keys, values) in rows.items():
         cache.update(keys[None], values[None], index)
     ids = torch.tensor([token_ids[-1:]])
-    return model.model(ids, past_key_values=cache, use_cache=True).logits[0, -1]  # type: ignore[no-any-return]
+    return model.model(ids, **{cache_argument(model.model): cache}, use_cache=True).logits[0, -1]  # type: ignore[no-any-return]
 
 
 def edit_live(session: Session, edit: Edit, source: RowsFrom | None = None) -> EditOutcome:

@@ -9,6 +9,7 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.contract import HeldRows
+from engine.cache.layers.build import cache_argument
 from engine.cache.layers.own import ReadOnlyLayer, read_only_cache
 from engine.errors import InputError
 from engine.session.session import Session
@@ -58,7 +59,7 @@ def expected_logits(session: Session, seq_id: int, hides: dict[tuple[int, int], 
     try:
         with torch.inference_mode():
             ids = torch.tensor([[live.sequence.sampled]])
-            return model(ids, past_key_values=cache, use_cache=True).logits[0, -1]  # type: ignore[no-any-return]
+            return model(ids, **{cache_argument(model): cache}, use_cache=True).logits[0, -1]  # type: ignore[no-any-return]
     finally:
         model.set_attn_implementation(before)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoConfig, DynamicCache, EncoderDecoderCache, QuantizedCache, StaticCache
 
+from engine.cache.layers.build import cache_argument
 from engine.errors import InputError
 from engine.snapshot import save_cache
 from engine.snapshot.foreign import snapshot_of_cache
@@ -26,7 +27,7 @@ def looped(model: Any, cache: Any, tokens: int = 20, steps: int = 5) -> list[int
     fed = ids
     with torch.inference_mode():
         for _ in range(steps):
-            logits = model(torch.tensor([fed]), past_key_values=cache, use_cache=True).logits
+            logits = model(torch.tensor([fed]), **{cache_argument(model): cache}, use_cache=True).logits
             fed = [int(logits[0, -1].argmax())]
             ids += fed
     return ids

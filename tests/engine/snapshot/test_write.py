@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from transformers import DynamicCache
 
+from engine.cache.layers.build import cache_argument
 from engine.cache.stored import Scattered, StoredPart
 from engine.errors import InputError
 from engine.session.session import Session
@@ -64,7 +65,7 @@ def test_plain_transformers_goes_on_from_it_to_the_last_bit(architecture: str, c
     try:
         with torch.inference_mode():
             cache_of_it = reloaded(path, model.config)
-            logits = model(torch.tensor([[next_token]]), past_key_values=cache_of_it).logits[0, -1]
+            logits = model(torch.tensor([[next_token]]), **{cache_argument(model): cache_of_it}).logits[0, -1]
     finally:
         model.set_attn_implementation("kvloupe")
     mine = session.logits(seq_id)
