@@ -14,7 +14,7 @@ def add_parsers(commands: Any) -> None:
     caches = commands.add_parser("caches", help="list the cache modes")
     how = caches.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="JSON lines")
-    how.add_argument("--markdown", action="store_true", help="the table of the README")
+    how.add_argument("--markdown", action="store_true", help="the table of the manual")
     caches.set_defaults(func=caches_command)
 
 

@@ -11,7 +11,7 @@ ParameterValue = int | float | bool | str | None
 
 
 class Parameter(Struct, frozen=True):
-    """A parameter as every surface shows it: dialogs, sliders, the command line, the README.
+    """A parameter as every surface shows it: dialogs, sliders, the command line, the manual.
 
     `kind` is a whole number, a share from 0 to 1, a size with decimals, a switch, or one of `choices` (value, words).
     `default` is the value in presets. `unset` is the word for None, and is empty if a value is required.

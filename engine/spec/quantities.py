@@ -85,7 +85,7 @@ def help_lines() -> tuple[str, ...]:
 
 
 def markdown_table() -> str:
-    """The same table in Markdown, for the README."""
+    """The same table in Markdown, for the manual."""
     rows = (f"| `{row.example}` | {row.meaning}{_in_unit(row)} |" for row in ROWS)
     return "\n".join(("| write | about |", "| --- | --- |", *rows))
 

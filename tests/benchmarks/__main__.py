@@ -1,7 +1,7 @@
 """All benchmarks that fit this machine, one after the other, as one table of ratios.
 
     python -m tests.benchmarks --json FILE [--short] [--only observe_cost,decode_speed]
-    python -m tests.benchmarks --readme FILE       # write that table into the README, with machine and versions
+    python -m tests.benchmarks --page FILE         # write that table into the manual, with machine and versions
 
 Each script runs in a process of its own and prints its own table meanwhile. Those of the window need PySide6; without
 it they are left out, and the file says so. Nothing else should run beside them: the spread says how far to trust a
@@ -27,7 +27,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-README = ROOT / "README.md"
+PAGE = ROOT / "resources" / "manual" / "speed.md"
 BEGIN, END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
 ROWS_VARIABLE = "KVLOUPE_BENCHMARK_ROWS"  # a file that `protocol.note_ratios` adds lines to
 
@@ -160,14 +160,14 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def put_into_readme(text: str) -> None:
-    """Replace what stands in the README between the two marks."""
-    readme = README.read_text("utf-8")
-    before, _, rest = readme.partition(BEGIN)
+def put_into_page(text: str) -> None:
+    """Replace what stands in the manual between the two marks."""
+    page = PAGE.read_text("utf-8")
+    before, _, rest = page.partition(BEGIN)
     _, mark, after = rest.partition(END)
     if not mark:
-        raise SystemExit(f"The README has no place for a table: put '{BEGIN}' and '{END}' there.")
-    README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", "utf-8")
+        raise SystemExit(f"The page has no place for a table: put '{BEGIN}' and '{END}' there.")
+    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", "utf-8")
 
 
 def chosen(names: str) -> list[Script]:
@@ -183,13 +183,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="run them and write the ratios")
     parser.add_argument("--short", action="store_true", help="fewer pairs and shorter contexts")
     parser.add_argument("--only", default="", metavar="NAMES", help="of these scripts, separated by commas")
-    parser.add_argument("--readme", type=Path, metavar="FILE", help="put the table of such a file into the README")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="put the table of such a file into the manual")
     args = parser.parse_args()
-    if args.readme is not None:
-        put_into_readme(table(json.loads(args.readme.read_text("utf-8"))))
+    if args.page is not None:
+        put_into_page(table(json.loads(args.page.read_text("utf-8"))))
         return
     if args.json is None:
-        parser.error("give --json FILE or --readme FILE")
+        parser.error("give --json FILE or --page FILE")
     found: dict[str, Any] = {"about": about(), "short": args.short, "rows": [], "left_out": {}}
     for script in chosen(args.only):
         if script.needs_window and find_spec("PySide6") is None:

@@ -1,4 +1,4 @@
-"""The table of ratios that the benchmarks make: medians, spreads, targets, and its place in the README."""
+"""The table of ratios that the benchmarks make: medians, spreads, targets, and its place in the manual."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_a_row_says_what_its_own_sides_are(tmp_path: Path, monkeypatch: pytest.M
     assert (row["a"], row["b"]) == ("128 pages", "256 pages"), "a short run has a smaller pool than a whole one"
 
 
-def test_the_table_takes_its_place_in_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert benchmarks.BEGIN in benchmarks.README.read_text("utf-8").partition(benchmarks.END)[0]
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{benchmarks.BEGIN}\nold\n{benchmarks.END}\nbehind\n", "utf-8")
-    monkeypatch.setattr(benchmarks, "README", readme)
-    benchmarks.put_into_readme("| new |")
-    assert readme.read_text("utf-8") == f"before\n{benchmarks.BEGIN}\n| new |\n{benchmarks.END}\nbehind\n"
-    readme.write_text("nothing", "utf-8")
+def test_the_table_takes_its_place_in_the_manual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert benchmarks.BEGIN in benchmarks.PAGE.read_text("utf-8").partition(benchmarks.END)[0]
+    page = tmp_path / "speed.md"
+    page.write_text(f"before\n{benchmarks.BEGIN}\nold\n{benchmarks.END}\nbehind\n", "utf-8")
+    monkeypatch.setattr(benchmarks, "PAGE", page)
+    benchmarks.put_into_page("| new |")
+    assert page.read_text("utf-8") == f"before\n{benchmarks.BEGIN}\n| new |\n{benchmarks.END}\nbehind\n"
+    page.write_text("nothing", "utf-8")
     with pytest.raises(SystemExit, match="no place for a table"):
-        benchmarks.put_into_readme("| new |")
+        benchmarks.put_into_page("| new |")

@@ -1,9 +1,10 @@
-"""What the README says of caches is what the code does: its table of presets, and its recipe for a rule."""
+"""What the manual says is what the code does: its tables, its commands, its recipe for a rule, its lines of Python."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import torch
 
 from engine.cache.compressed.retention import rule_of
 from engine.cli.caches import markdown_table
+from engine.cli.command_line import command_line
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.snapshot.write import write_snapshot
@@ -30,24 +32,54 @@ from engine.wire.commands import PICTURES_PER_SECOND
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import prompt_ids
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "resources" / "manual").glob("*.md"))}
+README = (ROOT / "README.md").read_text("utf-8")
 
 
 def test_the_table_of_presets_is_the_one_that_is_generated() -> None:
-    assert markdown_table() in README, "write it with `kvloupe-engine caches --markdown`"
+    assert markdown_table() in PAGES["cache-modes"], "write it with `kvloupe-engine caches --markdown`"
 
 
 def test_the_table_of_what_conditions_are_about_is_the_one_that_is_read() -> None:
-    assert quantities.markdown_table() in README
+    assert quantities.markdown_table() in PAGES["breakpoints"]
 
 
 def test_the_pace_of_pictures_is_the_one_that_is_kept() -> None:
-    assert f"{PICTURES_PER_SECOND} pictures a second" in " ".join(README.split())
+    assert f"{PICTURES_PER_SECOND} pictures a second" in " ".join(PAGES["running"].split())
+
+
+def commands() -> Iterator[str]:
+    """Every command line of the README and the manual, each of its alternatives by itself."""
+    for text in (README, *PAGES.values()):
+        for block in re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            for line in block.splitlines():
+                if line.startswith("kvloupe-engine "):
+                    several = re.search(r"(\w+)\|(\w+)", line)
+                    yield from (
+                        [line] if several is None else [line.replace(several[0], one) for one in several.groups()]
+                    )
+
+
+@pytest.mark.parametrize("line", sorted(set(commands())))
+def test_every_command_is_one_that_the_program_takes(line: str) -> None:
+    command_line().parse_args(shlex.split(line, comments=True)[1:])
+
+
+def test_every_link_leads_to_a_file() -> None:
+    for folder, text in ((ROOT, README), *((ROOT / "resources" / "manual", page) for page in PAGES.values())):
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+            assert (folder / target).exists(), target
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) <= 1200
 
 
 # what the recipe promises of a rule: a preset, parameters, both layouts, the reasons of what was dropped
 TRY_THE_RULE = """
 from engine.cli.caches import markdown_table
+from engine.cli.command_line import command_line
 from engine.session.session import Session
 from engine.spec.presets import PRESETS, cache_name, cache_named
 from engine.spec.sampling import Prompt
@@ -79,8 +111,8 @@ def test_a_row_and_a_class_as_they_stand_are_a_rule(tmp_path: Path) -> None:
     (tmp_path / "tests" / "engine").mkdir(parents=True)
     for name in ("__init__.py", "engine/__init__.py", "engine/tiny.py"):
         shutil.copy2(root / "tests" / name, tmp_path / "tests" / name)
-    (row,) = re.findall(r"```python\n(RuleRow\(.*?)```", README, re.DOTALL)
-    (made,) = re.findall(r"```python\n(class .*?)```", README, re.DOTALL)
+    (row,) = re.findall(r"```python\n(RuleRow\(.*?)```", PAGES["architecture"], re.DOTALL)
+    (made,) = re.findall(r"```python\n(class .*?)```", PAGES["architecture"], re.DOTALL)
     rows, classes = tmp_path / "engine/spec/rules.py", tmp_path / "engine/cache/compressed/retention.py"
     text = rows.read_text("utf-8")
     last = '        RuleRow(\n            "random",'
@@ -125,7 +157,7 @@ def test_the_lines_that_open_a_snapshot_go_on_from_it(
     name: str, bundled: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run as they stand, on the cache of now and of an earlier step: the logits of the live cache, to the last bit."""
-    (code,) = re.findall(r"```python\n(import torch\n.*?)```", README, re.DOTALL)
+    (code,) = re.findall(r"```python\n(import torch\n.*?)```", PAGES["files"], re.DOTALL)
     code = code.replace("resources/demo_model", str(Path(__file__).resolve().parents[2] / "resources/demo_model"))
     session = Session(bundled, EXPORTED[name], prefill_chunk=PROMPT)  # the prompt is one step
     session.submit(Prompt(token_ids=prompt_ids(PROMPT)))
