@@ -120,6 +120,13 @@ class ChatEditor(QWidget):
         self._on_typed()
         self.ask()
 
+    def clear(self) -> None:
+        """Begin another conversation."""
+        self._of, self._taken = None, EMPTY
+        self.turns.set_turns(EMPTY)
+        self._on_typed()
+        self.ask()
+
     @property
     def after(self) -> int | None:
         """The sequence that the next turn continues; None: a new one begins."""
@@ -253,10 +260,7 @@ class ChatEditor(QWidget):
             self.ask()
 
     def _on_new(self) -> None:
-        self._of, self._taken = None, EMPTY
-        self.turns.set_turns(EMPTY)
-        self._on_typed()
-        self.ask()
+        self.clear()
         self.focus_last()
 
 
