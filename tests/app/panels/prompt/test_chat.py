@@ -97,8 +97,10 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
 
     # its answer becomes the assistant's turn
     says(driver, f"<think>hm</think>yes{END}")
-    assert prompt.chat._answer.isVisible()
-    prompt.chat._answer.click()
+    assert prompt.chat.answer.isVisible()
+    assert prompt.chat.answer.edit.toPlainText() == "<think>hm</think>yes", "while it is generated"
+    assert prompt.chat.answer.note == f"paused · {len(ids_of(f'<think>hm</think>yes{END}'))} tokens · F5 goes on"
+    prompt.chat._take.click()
     driver.until(lambda: len(prompt.chat.turns.turns) == 3)
     assert prompt.chat.turns.turns[1:] == (Turn("assistant", "<think>hm</think>yes"), Turn("user", ""))
     write(driver, "and now?")
@@ -107,14 +109,17 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     assert prompt.chat.words.text().startswith(words)
     assert "Line 12 of the chat template wrote it: {{- '<|im_start|>assistant" in prompt.chat.words.text()
 
-    # in a low panel the words are hidden, and nothing overlaps
+    # in a low panel nothing overlaps, and what is said of the cache is whole: it is scrolled with the turns
     chat = prompt.chat
+    chat._shows_rendered.click()
     for height in (236, 400):
         chat.setFixedHeight(height)
         chat.layout().activate()
-        parts = (chat.turns, chat._add, chat.rendered, chat.words)
+        parts = (chat.turns, chat.rendered, chat._add)
         for upper, lower in pairwise(part.geometry() for part in parts):
             assert upper.bottom() < lower.top(), (height, parts)
+        assert chat.words.height() >= chat.words.heightForWidth(chat.words.width())
+    chat._shows_rendered.click()
     chat.setMinimumHeight(0)
     chat.setMaximumHeight(16_777_215)  # any
 
@@ -133,6 +138,8 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     driver.window.sequences.refresh()
     assert driver.window.sequences.read().why.startswith(words)  # type: ignore[union-attr]
     assert [turn.role for turn in conversation_of(models, child).turns] == ["user", "assistant", "user"]  # type: ignore[union-attr]
+    notes = [row.note for row in prompt.chat.turns.rows]
+    assert notes == ["", "", f"{kept} of {len(ids_of(whole))} tokens reused from the cache"]
     driver.window.tokens.refresh()
     assert ids_of(BEGIN)[0] in driver.window.tokens.strip.chips.special
 
@@ -210,13 +217,14 @@ def test_a_model_without_a_template_says_so_and_offers_ours(driver: Driver) -> N
     prompt.choose("chat")
     prompt.chat._new.click()
     write(driver, "hi")
-    assert prompt.chat.words.text().startswith("This model has no chat template: turns are joined as plain text")
+    assert prompt.chat.about.text().startswith("Without a chat template an empty line ends a turn.")
+    assert not prompt.chat.words.isVisible()
     assert prompt.chat.rendered.toPlainText() == "hi⏎\n⏎\n"
     choice = prompt.chat.template
     assert [choice.itemText(n) for n in range(choice.count())] == [NONE, PLAIN_NAME, FILE]
     choice.activated.emit(1)
     driver.until(lambda: prompt.chat.rendered.toPlainText() == "User:·hi⏎\nAssistant:")
-    assert not prompt.chat.words.isVisible()
+    assert prompt.chat.about.text().startswith("A line that begins with “User:” ends an answer.")
     prompt.choose("text")
 
 
