@@ -175,7 +175,7 @@ def why_ended(info: SequenceInfo) -> str:
         case "stop string":
             return "a stop string ended the text: choose another next token, go back, or send a new prompt"
         case "length":
-            return "as many tokens as were asked for: ask for longer answers, write the next turn, or go back"
+            return "as many tokens as were asked for: choose another next token, go back, or send a new prompt"
         case "non-finite logits":
             return (
                 "NaN or Inf among the logits, so no token could be chosen: undo the edit that made them, go back, "

@@ -72,6 +72,7 @@ class ChatEditor(QWidget):
         self.template = TemplateChoice()
         self.about = plain_label(role="muted", font=font_text(11.5), wraps=True)
         self.words = plain_label(font=font_text(11.5), wraps=True)
+        self.warning = plain_label(font=font_text(11.5), role="warning", wraps=True)
         self._shows_rendered = QCheckBox("Rendered")
         self.turns = self._turn_list()
         self.turns.set_turns(EMPTY)
@@ -94,10 +95,11 @@ class ChatEditor(QWidget):
         """The turns: above them how they are rendered, below them the answer that is generated and what is said of the
         cache. All of it is scrolled together, so that nothing is cut in a low panel."""
         self.words.hide()
+        self.warning.hide()
         self._shows_rendered.setToolTip("Show the text that the template makes of the turns, as the model reads it")
         above, below = QWidget(), QWidget()
         column(row((self.template, 1), self._shows_rendered), self.about, on=above)
-        column(self.answer, self.words, spacing=4, on=below)
+        column(self.answer, self.words, self.warning, spacing=4, on=below)
         return TurnList(above, below)
 
     def _build(self) -> None:
@@ -276,6 +278,11 @@ class ChatEditor(QWidget):
         """Whether turns are joined without a template, because there is none."""
         model = self._models.status.model
         return model is not None and not model.templates and not self.template.template[1]
+
+    def show_excess(self, why_not: str) -> None:
+        """Say that the conversation is too long to be sent; empty if it is not."""
+        self.warning.setText(f"{why_not}." if why_not else "")
+        self.warning.setVisible(bool(why_not))
 
     def show_limit(self, num_tokens: int | None) -> None:
         """Say how many tokens an answer has at most; None: as many as there is room for."""

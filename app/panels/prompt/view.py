@@ -103,6 +103,7 @@ class PromptPanel(View[Shown]):
     def set_tokens(self, ids: tuple[int, ...]) -> None:
         """Set the tokens of the text, as counted by the engine."""
         self.tokens.ids = ids
+        self.tokens.refusal = self.chat.problem if self._mode == CHAT else ""  # one before was of another text
         self.refresh()
 
     def set_preview(self, told: Previewed) -> None:
@@ -310,3 +311,4 @@ class PromptPanel(View[Shown]):
         self._random.setText(f"Random tokens: {thousands(min(READY_IDS, state.limit))}")
         self._random.setVisible(state.can_draw_random)
         self._models.draft.update(state.problem)
+        self.chat.show_excess(state.problem if state.is_excess else "")

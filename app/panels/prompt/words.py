@@ -46,11 +46,12 @@ class PromptText(Struct, frozen=True):
 
 class Shown(Struct, frozen=True):
     """The texts around the editor and which offers to show. `problem` says why the prompt cannot be sent; `is_wrong`:
-    it is shown in the title."""
+    it is shown in the title; `is_excess`: there are too many tokens."""
 
     detail: str
     brief: str
     is_wrong: bool
+    is_excess: bool
     problem: str
     invitation: str
     has_seed: bool
@@ -67,6 +68,7 @@ def shown(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bo
         detail=text.refusal if is_refused else now or detail(text),
         brief=brief_refusal(mode) if is_refused else "" if now else brief_count(text),
         is_wrong=text.is_wrong and not now,
+        is_excess=bool(text.excess) and not text.refusal,
         problem=problem(text, mode),
         invitation=invitation(text.by_ids, send_key),
         has_seed=not is_greedy or text.is_random,  # otherwise the seed has no effect

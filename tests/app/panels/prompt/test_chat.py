@@ -228,6 +228,45 @@ def test_a_model_without_a_template_says_so_and_offers_ours(driver: Driver) -> N
     prompt.choose("text")
 
 
+def test_a_conversation_that_is_too_long_says_so_and_is_not_cut(driver: Driver) -> None:
+    prompt, models, width = driver.window.prompt, driver.models, driver.window.docks.docks["prompt"].width()
+    source = talking(None).info.source
+    driver.intents.on_model_chosen(ModelSpec(source))
+    driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == source)
+    prompt.choose("chat")
+    prompt.chat._new.click()
+    prompt.chat.template.activated.emit(0)
+    write(driver, "x" * 600)
+    words = "602 tokens are more than the 512 that there is room for: take out turns at the beginning, or begin anew"
+    driver.until(lambda: prompt.chat.warning.isVisible())
+    assert prompt.chat.warning.text() == f"{words}."
+    assert words in driver.window.actions_.reason("prompt.send")
+    assert not prompt._first.isVisible(), "the first tokens would be sent without the newest turn"
+    prompt.chat._new.click()
+    write(driver, "hi")
+    driver.until(lambda: not prompt.chat.warning.isVisible())
+    assert driver.window.docks.docks["prompt"].width() == width
+    prompt.choose("text")
+
+
+def test_an_answer_ends_at_the_limit_and_a_text_has_none(driver: Driver) -> None:
+    prompt, models = driver.window.prompt, driver.models
+    prompt._sampling._popup.longest_answer.setValue(3)
+    prompt.choose("chat")
+    prompt.chat._new.click()
+    write(driver, "hi")
+    assert prompt.chat.about.text().endswith("An answer has at most 3 tokens.")
+    prompt._send.click()
+    driver.until(lambda: len(prompt.chat.turns.rows) == 3)
+    (info,) = models.status.now.sequences  # type: ignore[union-attr]
+    assert (info.stop, info.num_tokens - info.num_prompt_tokens) == ("length", 2), "the last is chosen, and not fed"
+    assert prompt.chat.turns.rows[1].note == "ended at the longest answer"
+    assert prompt.sampling.stop == (), "the empty line that ends a turn is not the user's"
+    prompt.choose("text")
+    assert prompt.sampling.max_new_tokens is None
+    prompt._sampling._popup.longest_answer.setValue(256)
+
+
 def test_a_folder_of_the_same_weights_renders_with_its_own_template(driver: Driver) -> None:
     prompt, models = driver.window.prompt, driver.models
     first, second = talking(THINKING).info, talking(None).info
