@@ -13,6 +13,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.control.controller import Controller
 from app.draw.format import byte_size
+from app.kit.question import Question
 from app.models import KeptSession, Models, UnclosedSession
 from app.models.kept_sessions import newest_chat, prompt_text, session_title
 from engine.errors import InputError
@@ -20,6 +21,7 @@ from engine.saved.document import read_session
 from engine.saved.folder import RUNNING, JournalFolder
 from engine.spec.model import ModelSpec
 from engine.spec.stops import written_stops
+from engine.wire.commands import OpenSnapshot
 from engine.wire.events import Failed, SessionOpened
 from engine.wire.status import EngineStatus
 
@@ -27,13 +29,12 @@ LONGEST_NAMED = 8 << 20  # bytes of a journal that is read for its title
 
 
 class ClaimedJournal(Struct, frozen=True):
-    """A journal that is being opened again: its session, its lock, the model it used, the id of the command that opens
-    it, and the text to put into the editor."""
+    """A journal that is being opened again: its session, its lock, the model it used, and the text to put into the
+    editor."""
 
     left: UnclosedSession
     stream: IO[bytes]
     model: ModelSpec
-    asked_by: int
     draft: str
 
     @property
@@ -72,7 +73,6 @@ class Recovering(QObject):
         self._named.connect(models.kept_sessions.put)
         models.status.changed.connect(self._on_status)
         controller.events.session_opened.connect(self._on_session_opened)
-        controller.events.failed.connect(self._on_failed)
 
     def look(self) -> None:
         """Look for journals of killed windows, in a thread."""
@@ -149,12 +149,12 @@ class Recovering(QObject):
             self._models.status.fail("Another window has taken up this session already: go on there.")
             return
         has_steps = bool(left.session.nodes or left.session.pending)
-        asked_by = self._intents.open_file(left.path) if has_steps else 0  # before the draft, which is of this session
         if draft:
             self.draft_found.emit(draft)
         if has_steps:
             self._saving.pause()
-            self._claimed = ClaimedJournal(left, stream, left.session.spec, asked_by, draft)
+            self._claimed = ClaimedJournal(left, stream, left.session.spec, draft)
+            self._intents.take(Question(OpenSnapshot(left.path), on_refusal=self._on_refused))
         else:
             self._controller.requests.stopping.bring_back(left.session.stops)
             stream.close()
@@ -182,9 +182,11 @@ class Recovering(QObject):
         elif was == claimed.path and now != claimed.path and not new.sequences:
             self._release(claimed)
 
-    def _on_failed(self, failure: Failed) -> None:
+    def _on_refused(self, failure: Failed) -> None:
         """When the journal could not be opened, release it and offer it again; this window's session goes on."""
-        if self._claimed is not None and failure.reply_to == self._claimed.asked_by:
+        if failure.message:
+            self._models.status.fail(failure.message)
+        if self._claimed is not None:
             left = self._claimed.left
             self._release(self._claimed)
             if left.path.name.endswith(RUNNING):
