@@ -18,6 +18,7 @@ from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.chat import Chat, Turn
 from engine.spec.edit import Rows, Zero
 from engine.wire.changes import SequenceAdded
+from engine.wire.commands import GoTo
 from engine.wire.tree import Node
 from tests.app.driver import Driver
 
@@ -56,7 +57,7 @@ def test_going_back_and_forth_between_two_prompts_loses_nothing(driver: Driver, 
     kept, saving, menu = driver.models.kept_sessions, driver.controller.saving, driver.window.sessions
     driver.send("Once upon a time")
     driver.steps(3)
-    driver.intents.on_gone_to(1)
+    driver.intents.send(GoTo(1))
     driver.wait_until_idle(lambda: driver.models.history.live == 1)
     driver.steps(1)
     driver.intents.on_edited(Zero(0, Rows(1, 3)))
