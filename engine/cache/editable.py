@@ -81,11 +81,9 @@ class EditableRows(ReadableRows):
             return scattered[:, : int((scattered[0] < self.num_tokens).sum())]
         return torch.arange(layer.first_position(), self.num_tokens)[None]
 
-    def hidden_rows(self) -> dict[int, torch.Tensor] | None:
-        """For each layer, which of its held rows `[H_kv, S]` are hidden from attention; None where no row is hidden."""
+    def hidden_rows(self) -> dict[int, torch.Tensor]:
+        """For each layer, which of its held rows `[H_kv, S]` are hidden from attention; empty where no row is."""
         hidden = self.by_hand.hidden
-        if not hidden:
-            return None
         found: dict[int, torch.Tensor] = {}
         for layer, mask in hidden.layers.items():
             places = self.held_positions(layer)

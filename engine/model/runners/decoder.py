@@ -10,25 +10,21 @@ another structure go through transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.masking_utils import create_causal_mask
 
-from engine.cache.attention_probe import Probe
 from engine.cache.paged.rows import GatherBuffer
-from engine.model.attention import LONG_CONTEXT, PagedRowReader
-from engine.model.runners.attending import AppendBySequence, Attend, BySequence, HiddenRows, InPlace, OneCache, RowMask
+from engine.model.attention import LONG_CONTEXT
+from engine.model.batch import Batch
+from engine.model.runners.attending import AppendBySequence, Attend, BySequence, InPlace, OneCache, RowMask
 from engine.model.runners.guard import Guard
 from engine.model.runners.joined import Joined, product
 from engine.model.runners.last_layer import MIN_DEFERRED_PRODUCTS, DeferredOutputs, NewestOfChunk
-from engine.model.surprisal import Surprisal
 from engine.to_device import to_device
-
-# called after each layer with its index and its output [B, T, hidden]
-LayerCallback = Callable[[int, torch.Tensor], None]
 
 PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_proj" for x in ("gate", "up", "down"))})
 NEEDED = frozenset({f"{x}.weight" for x in (*PROJECTIONS, "input_layernorm", "post_attention_layernorm")})
@@ -104,87 +100,45 @@ class FusedDecoder:
         hidden: torch.Tensor = self._embed(ids)
         return hidden
 
-    def __call__(
-        self,
-        ids: torch.Tensor,
-        cache: Any,
-        probe: Probe | None,
-        surprisal: Surprisal | None = None,
-        check: Callable[[], None] | None = None,
-        on_layer: LayerCallback | None = None,
-        hidden_rows: HiddenRows | None = None,
-        lengths: Sequence[int] | None = None,
-        pages: PagedRowReader | None = None,
-    ) -> torch.Tensor:
-        """Feed the ids `[B, T]`, which follow the tokens in the cache; returns the newest logits `[B, 1, V]`.
-
-        `check` is called before every layer and after the last, `on_layer` after each with its output; either may raise
-        to end the forward. No query reads `hidden_rows`, given by layer. `lengths`: numbers of tokens of several
-        sequences, which are in pages. With `pages`, pages are read in place.
-        """
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        """The newest logits `[B, 1, V]` of a batch. Its `check` is called before every layer and after the last."""
         deferred: DeferredOutputs | None = None
-        if pages is not None:
-            starts = [cache.get_seq_length()] if lengths is None else lengths
-            attend = InPlace(cache, pages, probe, hidden_rows)
-            hidden = self.run_layers(self.embedded(ids), places_of(starts, ids), attend, check, on_layer)
-        elif lengths is None:
-            start = cache.get_seq_length()
-            least_products = MIN_DEFERRED_PRODUCTS if self.defers_last_layer else None
-            hidden, deferred = self.outputs(ids, cache, probe, start, check, on_layer, hidden_rows, least_products)
+        if batch.pages is not None:
+            hidden = self.run_layers(self.embedded(batch.ids), places_of(batch), InPlace(batch), batch)
+        elif batch.lengths is None:
+            hidden, deferred = self.outputs(batch, MIN_DEFERRED_PRODUCTS if self.defers_last_layer else None)
         else:
-            hidden = self.hidden_by_sequence(ids, append_by_sequence(cache), probe, lengths, check, on_layer)
-        if surprisal is not None:
-            surprisal.read(hidden if deferred is None else deferred, self.head, check)
+            hidden = self.hidden_by_sequence(batch, append_by_sequence(batch.cache))
+        if batch.surprisal is not None:
+            batch.surprisal.read(hidden if deferred is None else deferred, self.head, batch.check)
         return self.head(hidden[:, -1:])
 
     def outputs(
-        self,
-        ids: torch.Tensor,
-        cache: Any,
-        probe: Probe | None,
-        start: int,
-        check: Callable[[], None] | None = None,
-        on_layer: LayerCallback | None = None,
-        hidden_rows: HiddenRows | None = None,
-        least_products: int | None = None,
+        self, batch: Batch, least_products: int | None = None, start: int | None = None
     ) -> tuple[torch.Tensor, DeferredOutputs | None]:
-        """The last layer's output `[1, T, hidden]` for ids `[1, T]` at positions `start` and following. If more than
-        `least_products` multiplications can be deferred, only the newest token's output, and an object that computes
-        the output of all."""
-        hidden = self.embedded(ids)
-        places = places_of([start], ids)
-        mask = RowMask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
-        attend: OneCache | NewestOfChunk = (one := OneCache(cache, mask, probe, hidden_rows))
+        """The last layer's output `[1, T, hidden]` for ids `[1, T]`, at positions from `start` on if that is not where
+        the cache ends. If more than `least_products` multiplications can be deferred, only the newest token's output,
+        and an object that computes the output of all."""
+        hidden, places = self.embedded(batch.ids), places_of(batch, start)
+        mask = RowMask.of(create_causal_mask(self._config, hidden, None, batch.cache, places), hidden)
+        attend: OneCache | NewestOfChunk = (one := OneCache(batch, mask))
         if least_products is not None:
             attend = NewestOfChunk.of(one, self._blocks[-1], hidden.shape, least_products)
-        hidden = self.run_layers(hidden, places, attend, check, on_layer)
+        hidden = self.run_layers(hidden, places, attend, batch)
         return hidden, attend.deferred
 
-    def hidden_by_sequence(
-        self,
-        ids: torch.Tensor,
-        append: AppendBySequence,
-        probe: Probe | None,
-        lengths: Sequence[int],
-        check: Callable[[], None] | None = None,
-        on_layer: LayerCallback | None = None,
-    ) -> torch.Tensor:
-        """The last layer's output `[B, 1, hidden]` for the next tokens `[B, 1]` of sequences of `lengths`: matrix
-        products for all at once, attention for each sequence separately."""
-        places = places_of(lengths, ids)
-        attend = BySequence(append, probe.split(len(ids)) if probe is not None else None)
-        return self.run_layers(self.embedded(ids), places, attend, check, on_layer)
+    def hidden_by_sequence(self, batch: Batch, append: AppendBySequence) -> torch.Tensor:
+        """The last layer's output `[B, 1, hidden]` for the next tokens of several sequences: matrix products for all at
+        once, attention for each sequence separately."""
+        attend = BySequence(append, batch.probe.split(len(batch.ids)) if batch.probe is not None else None)
+        return self.run_layers(self.embedded(batch.ids), places_of(batch), attend, batch)
 
     def run_layers(
-        self,
-        hidden: torch.Tensor,
-        places: torch.Tensor,
-        attend: Attend,
-        check: Callable[[], None] | None = None,
-        on_layer: LayerCallback | None = None,
+        self, hidden: torch.Tensor, places: torch.Tensor, attend: Attend, batch: Batch | None = None
     ) -> torch.Tensor:
         """Run all layers on embeddings `[B, T, hidden]` of tokens at positions `places` `[B, T]`."""
         rotate = rotation(*self._rotary(hidden, position_ids=places))
+        check, on_layer = (None, None) if batch is None else (batch.check, batch.on_layer)
         for layer, block in enumerate(self._blocks):
             if check is not None:
                 check()
@@ -276,8 +230,9 @@ def rotation(cos: torch.Tensor, sin: torch.Tensor) -> Rotate:
     return lambda rows: torch.mul(rows, cos).add_(rows.roll(half, -1).mul_(signed))
 
 
-def places_of(starts: Sequence[int], ids: torch.Tensor) -> torch.Tensor:
-    """The positions `[B, T]` of ids `[B, T]` that follow `starts` tokens in each sequence."""
+def places_of(batch: Batch, start: int | None = None) -> torch.Tensor:
+    """The positions `[B, T]` of the ids of a batch, from `start` on if that is given."""
+    starts, ids = batch.starts if start is None else (start,), batch.ids
     if len(starts) == 1:
         return torch.arange(starts[0], starts[0] + ids.shape[1], device=ids.device)[None]
     return to_device(torch.tensor(starts), ids.device)[:, None] + torch.arange(ids.shape[1], device=ids.device)
