@@ -58,8 +58,11 @@ class OneCache:
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         probe, layer = self.batch.probe, attn.layer_idx
         keys, values = self.batch.cache.update(keys, values, layer)
-        with timed(probe.timer if probe is not None else None, "attention", layer):
-            return attention_output(attn, query, keys, values, self.mask, probe, self.batch.hidden.get(layer))
+        hidden = self.batch.hidden.get(layer)
+        if probe is None or probe.timer is None:
+            return attention_output(attn, query, keys, values, self.mask, probe, hidden)
+        with probe.timer.timed("attention", layer):
+            return attention_output(attn, query, keys, values, self.mask, probe, hidden)
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,6 +68,9 @@ class FusedDecoder:
         self._norm, self._head = norm_of(body.norm), model.lm_head
         self._guard = Guard(model)
         self._weights: list[torch.Tensor] = list(model.parameters())
+        joins = [join for block in self._blocks for join in block.joins]
+        self._views = [view for join in joins for view in join.views]
+        self._places = [place for join in joins for place in join.places]
         self._buffers = [own for module in model.modules() if (own := module._buffers)]
 
     def takes(self, ids: torch.Tensor) -> bool:
@@ -139,12 +142,15 @@ class FusedDecoder:
         """Run all layers on embeddings `[B, T, hidden]` of tokens at positions `places` `[B, T]`."""
         rotate = rotation(*self._rotary(hidden, position_ids=places))
         check, on_layer = (None, None) if batch is None else (batch.check, batch.on_layer)
+        # a weight that was moved or cast is no longer a view of a joined matrix; while torch compiles this is not
+        # checked, because `LaunchKey` has the addresses
+        is_in_place = torch.compiler.is_compiling() or self._places == list(map(torch.Tensor.data_ptr, self._views))
         for layer, block in enumerate(self._blocks):
             if check is not None:
                 check()
             if block is self._blocks[-1] and isinstance(attend, NewestOfChunk):
                 attend.set_last_input(hidden)
-            hidden = block(hidden, rotate, attend)
+            hidden = block(hidden, rotate, attend, is_in_place)
             if on_layer is not None:
                 on_layer(layer, hidden)
         if check is not None:
@@ -175,23 +181,33 @@ class Block:
         self.num_deferrable_products = attn.o_proj.weight.numel() + 3 * mlp.down_proj.weight.numel()
         self.num_cached = attn.k_proj.out_features  # numbers in the keys of one token
 
-    def __call__(self, hidden: torch.Tensor, rotate: Rotate, attend: Attend) -> torch.Tensor:
-        """The layer's output for `[B, T, hidden]`, or for the newest tokens only where `attend` returns only these;
-        `attend` also stores the new rows."""
-        rows_of = self._rows_of_one if hidden.shape[1] == 1 else self._rows_of_many
-        read = attend(self.attention, *rows_of(self._before(hidden), rotate))
-        return self.after_attention(hidden[:, -read.shape[1] :], read)
+    @property
+    def joins(self) -> tuple[Joined, Joined]:
+        return self._qkv, self._gate_up
 
-    def after_attention(self, hidden: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, rotate: Rotate, attend: Attend, is_in_place: bool = False) -> torch.Tensor:
+        """The layer's output for `[B, T, hidden]`, or for the newest tokens only where `attend` returns only these;
+        `attend` also stores the new rows. `is_in_place`: joined matrices are those of the weights."""
+        if hidden.shape[1] == 1:
+            read = attend(self.attention, *self._rows_of_one(self._before(hidden), rotate, is_in_place))
+        else:
+            read = attend(self.attention, *self._rows_of_many(self._before(hidden), rotate))
+            hidden = hidden[:, -read.shape[1] :]
+        return self.after_attention(hidden, read, is_in_place)
+
+    def after_attention(self, hidden: torch.Tensor, read: torch.Tensor, is_in_place: bool = False) -> torch.Tensor:
         """The layer after attention: its output from its input `hidden` `[B, T, hidden]` and the attention output
         `read` `[B, T, H, D]`."""
-        hidden = product(read.reshape(*hidden.shape[:2], -1), *self._out).add_(hidden)
-        return product(self._activated(self._between(hidden)), *self._down).add_(hidden)
+        batch, count, _ = hidden.shape
+        hidden = product(read.reshape(batch, count, -1), *self._out).add_(hidden)
+        return product(self._activated(self._between(hidden), is_in_place), *self._down).add_(hidden)
 
-    def _rows_of_one(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _rows_of_one(
+        self, normed: torch.Tensor, rotate: Rotate, is_in_place: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value `[B, H, 1, D]` for one token per sequence: one product, one rotation."""
         heads, kv_heads = self._heads, self._kv_heads
-        rows = self._qkv(normed).view(len(normed), heads + 2 * kv_heads, 1, self.attention.head_dim)
+        rows = self._qkv(normed, is_in_place).view(-1, heads + 2 * kv_heads, 1, self.attention.head_dim)
         rotated = rows.narrow(1, 0, heads + kv_heads)
         if self._query_norm is not None and self._key_norm is not None:
             rotated = torch.cat([self._query_norm(rotated[:, :heads]), self._key_norm(rotated[:, heads:])], 1)
@@ -208,10 +224,10 @@ class Block:
             query, key = self._query_norm(query), self._key_norm(key)
         return rotate(query.transpose(1, 2)), rotate(key.transpose(1, 2)), value.transpose(1, 2)
 
-    def _activated(self, normed: torch.Tensor) -> torch.Tensor:
+    def _activated(self, normed: torch.Tensor, is_in_place: bool) -> torch.Tensor:
         """The feed-forward network's activation between its two products, `[B, T, width]`."""
         if normed.shape[1] == 1:
-            both, width = self._gate_up(normed), self._width
+            both, width = self._gate_up(normed, is_in_place), self._width
             return self._activation(both.narrow(2, 0, width)).mul_(both.narrow(2, width, width))  # type: ignore[no-any-return]
         gate, up = self._gate_up.separate(normed)
         return self._activation(gate).mul_(up)  # type: ignore[no-any-return]
@@ -250,16 +266,11 @@ def norm_of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     epsilon = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
 
     def normed(rows: torch.Tensor) -> torch.Tensor:
-        if rows.dtype is torch.float32:
-            return unit(rows, epsilon).mul_(weight)
-        return weight * unit(rows.float(), epsilon).to(rows.dtype)  # type: ignore[no-any-return]
+        exact = rows.float()
+        unit = exact * (exact * exact).mean(-1, keepdim=True).add_(epsilon).rsqrt_()
+        return unit.mul_(weight) if exact is rows else weight * unit.to(rows.dtype)
 
     return normed
-
-
-def unit(rows: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """Rows `[…, D]` divided by their root mean square."""
-    return rows * (rows * rows).mean(-1, keepdim=True).add_(epsilon).rsqrt_()
 
 
 def head_norms(attn: Any) -> tuple[Any, Any]:
