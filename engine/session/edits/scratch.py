@@ -15,6 +15,7 @@ from engine.cache.layers.build import decoder_config
 from engine.cache.layers.cross import CrossLayer, SourceCache
 from engine.cache.layers.own import ReadOnlyLayer, read_only_cache
 from engine.cache.sequence_cache import SequenceCache
+from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
 
 CHUNK = 256
@@ -71,7 +72,7 @@ class Scratch:
         size, logits = CHUNK if self.can_be_fed_together else 1, None
         for start in range(0, len(token_ids), size):
             ids = torch.tensor([token_ids[start : start + size]], device=self._model.device)
-            logits = self._model.forward(ids, self.live, probe, hidden_rows=self._hidden or None)[0, -1]
+            logits = self._model.forward(Batch(ids, self.live, probe, hidden=self._hidden)).logits[0, -1]
         assert logits is not None, "there are tokens to feed"
         return logits.clone()
 
