@@ -240,7 +240,7 @@ class EventHandlers(QObject):
 
     def _on_cache_changed(self, event: events.CacheChanged) -> None:
         self._requests.pictures.reset()
-        self._requests.measurements.change_cache()
+        self._requests.measurements.outdate()
         self._models.pages.forget()
         self._models.timeline.change_mode(event.num_bytes)
         words = [f"{cache_label(event.cache)}: {event.how}"]
