@@ -16,7 +16,7 @@ from engine.spec.codec import CodecSpec, fitting_group
 from engine.spec.codecs import BITS, DEFAULT_GROUP, GROUP, RESIDUAL
 from engine.spec.parameters import Parameter
 
-_FIRST = "int8"  # it codes every row, however short the prompt
+_FIRST = "kivi"
 
 
 class CodecControls(QWidget):
