@@ -234,7 +234,6 @@ class Shell(QObject):
             connect_all(
                 (panel.asked, self.intents.on_measurement_wanted),
                 (panel.cancelled, self.intents.on_cancel),
-                (panel.rebuild_wanted, self.intents.on_rebuild_wanted),
             )
 
         panels["parity"].compare_wanted.connect(self._on_compare_wanted)  # type: ignore[attr-defined]

@@ -12,10 +12,6 @@ class InputError(ValueError):
     """Bad input, in one plain sentence for the user: the cause, what it concerns, and what to do about it."""
 
 
-class RowsMissing(InputError):
-    """Rows that are asked for are no longer held; they can be computed again from the tokens."""
-
-
 class DeviceLost(Exception):
     """A device failed while the engine used it; the message says which one, and how."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.actions import dialogs
 from app.control.actions import Action
 from app.control.conditions import (
+    needs_cell,
     needs_comparison,
     needs_file,
     needs_former,
@@ -69,6 +70,8 @@ FILES = (
                lambda shell: shell.window.compare().save_report(), needs_comparison),
     ),
     (
+        Action("value.copy", "", "Copy value", "The exact number of the cell that is selected in Head",
+               lambda shell: shell.window.head.copy_value(), needs_cell),
         Action("picture.copy", "Ctrl+Shift+C", "Copy picture", "The panel that has the focus, as a picture",
                lambda shell: shell.window.picture.copy_picture()),
         Action("picture.save", "Ctrl+Shift+E", "Save picture…", "The panel that has the focus, as PNG or SVG",

@@ -9,6 +9,7 @@ from app.actions import dialogs
 from app.control.actions import Action
 from app.control.conditions import (
     has_sequences,
+    is_model_expected,
     needs_here,
     needs_history,
     needs_left,
@@ -79,6 +80,14 @@ def _capture(row: CaptureRow) -> Action:
     )
 
 
+def _step(shell: Shell) -> None:
+    """Take a step; without a sequence that is the prefill of the typed prompt, once its model is there."""
+    if has_sequences(shell.models) and not is_model_expected(shell.models):
+        shell.intents.on_step()
+    else:
+        shell.send_prompt()
+
+
 def _next_phase(shell: Shell) -> None:
     """Take the next phase of a step; if there is no sequence yet, start one from the typed prompt."""
     if has_sequences(shell.models):
@@ -101,8 +110,8 @@ RUN = (
                lambda shell: shell.window.prompt.submit_beside(), needs_prompt),
     ),
     (
-        Action("run.step", "F10", "Step", "One token on",
-               lambda shell: shell.intents.on_step(), needs_step),
+        Action("run.step", "F10", "Step", "One token on; the first one sends the prompt",
+               _step, needs_step),
         Action("run.phase", "Ctrl+F11", "Next phase",
                "One step in phases: scheduled, layer by layer, chosen, written; Step finishes it, Stop gives it up. "
                "Without a sequence the prompt is sent, and stops where it is scheduled",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.models import Models
 from app.models.branches import steps_ahead
 from app.models.chosen_rows import NOTHING, EditOfRows, chosen_rows, edit_of_chosen
+from app.models.selection import chosen_cell
 from app.models.sequence_status import why_all_ended
 from engine.errors import InputError
 from engine.spec.presets import parameters_of
@@ -150,8 +151,11 @@ def needs_phase(models: Models) -> str:
 
 
 def needs_step(models: Models) -> str:
-    """A next step; while an earlier step is shown, the next recorded one."""
-    return "" if models.selection.now.step is not None else needs_unfinished(models)
+    """A next step; while an earlier step is shown, the next recorded one; without a sequence the prompt's prefill."""
+    if models.selection.now.step is not None:
+        return ""
+    is_first = is_model_expected(models) or not has_sequences(models)
+    return needs_prompt_or_load(models) if is_first else needs_unfinished(models)
 
 
 def needs_run(models: Models) -> str:
@@ -248,6 +252,11 @@ def needs_matches(models: Models) -> str:
 
 def needs_stops(models: Models) -> str:
     return "" if models.stops.stops else "there is no stop"
+
+
+def needs_cell(models: Models) -> str:
+    """A selected cell of a head: one channel of one token."""
+    return "" if chosen_cell(models.selection.now) is not None else "select a cell in Head first"
 
 
 def needs_token(models: Models) -> str:

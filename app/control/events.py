@@ -16,6 +16,7 @@ from app.draw.format import byte_size, counted, divergence_words, milliseconds
 from app.kit.labels import prose
 from app.kit.question import ignore
 from app.models import Models
+from app.models.loaded import geometry_of
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
 from engine.wire import devices, duel, events, exporting, stopping
@@ -23,7 +24,7 @@ from engine.wire.changes import EditMade
 from engine.wire.edits import EditMeasured
 from engine.wire.measurements import Measured
 from engine.wire.page_map import PageMaps
-from engine.wire.phases import PhaseReached
+from engine.wire.phases import LayerDone, PhaseReached
 from engine.wire.records import StepRecord
 from engine.wire.slices import SliceUpdate
 
@@ -71,7 +72,7 @@ class EventHandlers(QObject):
             events.WentTo: self._on_went_to,
             events.NodeAdded: self._on_node_added,
             events.BranchDeleted: self._on_branch_deleted,
-            PhaseReached: models.phases.take,
+            PhaseReached: self._on_phase,
             events.PromptSurprisal: self._on_prompt_surprisal,
             events.StepRedone: self._on_step_redone,
             events.Redone: self._on_redone,
@@ -220,6 +221,18 @@ class EventHandlers(QObject):
             self._models.selection.update(step=None)
         self._models.history.delete(event.steps)
 
+    def _on_phase(self, event: PhaseReached) -> None:
+        """Show the layer that a step in phases has just computed; pinned panels keep theirs."""
+        models = self._models
+        models.phases.take(event)
+        geometry = geometry_of(models)
+        if not isinstance(event.phase, LayerDone) or geometry is None or models.selection.now.step is not None:
+            return
+        layer = geometry.layers[event.phase.layer]
+        if layer.num_kv_heads:
+            kv_head = min(models.selection.now.kv_head, layer.num_kv_heads - 1)
+            models.selection.update(layer=layer.index, kv_head=kv_head)
+
     def _on_step_redone(self, event: events.StepRedone) -> None:
         """Keep the record of a repeated step, except for its pages, which are those of a new pool."""
         self._status.write()  # writing the model into the status clears the pages, so it must come first
@@ -240,7 +253,7 @@ class EventHandlers(QObject):
 
     def _on_cache_changed(self, event: events.CacheChanged) -> None:
         self._requests.pictures.reset()
-        self._requests.measurements.change_cache()
+        self._requests.measurements.outdate()
         self._models.pages.forget()
         self._models.timeline.change_mode(event.num_bytes)
         words = [f"{cache_label(event.cache)}: {event.how}"]

@@ -347,9 +347,6 @@ class Intents(QObject):
         self._requests.measurements.ask(question)
         self._waiting.wake()
 
-    def on_rebuild_wanted(self) -> None:
-        self._requests.measurements.rebuild()
-
     # ---- models and files ----------------------------------------------------------------------------------------
 
     def on_model_chosen(self, model: ModelSpec) -> None:

@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.dialogs.edit_form import EditForm
 from app.draw.edit_words import num_numbers
-from app.draw.format import byte_size, shortened, thousands, visible
+from app.draw.format import byte_size, counted, shortened, visible
 from app.kit.boxes import column, row
 from app.kit.changes import on_change
 from app.kit.fields import decimal_field, line_field
@@ -129,7 +129,7 @@ class ReplaceForm(EditForm):
         if edit.how == "re-prefill":
             stop = self.models.timeline.num_tokens(edit.seq_id) - edit.stop + edit.position + len(edit.token_ids)
         count = num_numbers(Rows(edit.position, stop), model.geometry)
-        size = f"{thousands(count)} numbers, {byte_size(count * dtype_bytes(model.dtype))}"
+        size = f"{counted(count, 'number')}, {byte_size(count * dtype_bytes(model.dtype))}"
         return f"{edit.describe()}\nK and V of positions {edit.position} … {stop - 1}: {size}"
 
 

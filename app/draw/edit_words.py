@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.draw.format import byte_size, thousands
+from app.draw.format import byte_size, counted
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
 from engine.spec.edit import Edit, Mask, Pin, Rows
 
@@ -34,7 +34,7 @@ def _numbers_a_token(rows: Rows, layer: LayerGeometry) -> int:
 def size_words(rows: Rows, geometry: CacheGeometry, dtype: str) -> str:
     """`1,024 numbers, 4.0 KiB`: the size of the rows in the model's dtype."""
     count = num_numbers(rows, geometry)
-    return f"{thousands(count)} numbers, {byte_size(count * dtype_bytes(dtype))}"
+    return f"{counted(count, 'number')}, {byte_size(count * dtype_bytes(dtype))}"
 
 
 def edit_name(edit: Edit) -> str:

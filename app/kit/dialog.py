@@ -129,6 +129,12 @@ class QuestionDialog(FormDialog):
         raise NotImplementedError
 
     def accept(self) -> None:
+        numbers = [field.refusing for field in self.findChildren(QAbstractSpinBox) if hasattr(field, "refusing")]
+        if problem := next((number.problem for number in numbers if number.problem), ""):
+            for number in numbers:
+                number.forget()  # the user has read it: what the fields show now is taken
+            self.refuse(problem)
+            return
         try:
             answer = self.answer()
         except InputError as error:

@@ -6,9 +6,11 @@ A number's text has the same inset as that of the other fields, followed by its 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 
-from PySide6.QtCore import QEvent, QObject, Qt
-from PySide6.QtWidgets import QComboBox, QDoubleSpinBox, QLabel, QLineEdit, QSizePolicy, QSpinBox, QWidget
+from PySide6.QtCore import QEvent, QObject, QPoint, Qt, Signal
+from PySide6.QtGui import QValidator
+from PySide6.QtWidgets import QComboBox, QDoubleSpinBox, QLabel, QLineEdit, QSizePolicy, QSpinBox, QToolTip, QWidget
 
 from app.kit.labels import plain_tip
 from app.kit.theme import font_fixed, font_text
@@ -18,6 +20,90 @@ INSET = 6  # pixels: the style sheet's padding of line edits, which does not app
 
 
 MOST = 2**31 - 1
+
+
+class RefusingNumber(QObject):
+    """A number that a field cannot have is not turned into another one: while it is typed it stays on the screen, and
+    when the field is left, or Enter is pressed, the former number comes back and `problem` says why. Signal:
+    `refused(problem)`."""
+
+    refused = Signal(str)
+
+    def __init__(self, field: QSpinBox | QDoubleSpinBox) -> None:
+        super().__init__(field)
+        self._field, self._former = field, field.value()
+        self.problem = ""
+        field.valueChanged.connect(self._on_value)
+        field.editingFinished.connect(self._on_finished)
+
+    def forget(self) -> None:
+        self.problem = ""
+
+    def _on_value(self) -> None:
+        """Each digit typed changes the value: only a finished number is one to come back to."""
+        if self._field.value() != self._former:
+            self.forget()
+        if not self._field.lineEdit().isModified():
+            self._on_finished()
+
+    def _on_finished(self) -> None:
+        self._former = self._field.value()
+
+    def validated(self, state: QValidator.State, text: str) -> QValidator.State:
+        """Accept for now what is a number, though beyond the limits."""
+        is_number = state == QValidator.State.Invalid and self._typed(text) is not None
+        return QValidator.State.Intermediate if is_number else state
+
+    def fixed(self, text: str) -> str:
+        """The former number, and why the typed one is not taken."""
+        field, number = self._field, self._typed(text)
+        former = field.prefix() + field.textFromValue(self._former)  # type: ignore[arg-type]
+        if number is None or field.minimum() <= number <= field.maximum():
+            return former
+        name, least, most = field.accessibleName(), field.minimum(), field.maximum()
+        what = f"at most {most:,.12g}" if number > most else f"at least {least:,.12g}"
+        problem = (
+            f"{name} is {what}, so {text.strip()} was not taken: it is {field.textFromValue(self._former)} as before."  # type: ignore[arg-type]
+        )
+        field.setValue(self._former)  # type: ignore[arg-type]
+        self.problem = problem
+        QToolTip.showText(field.mapToGlobal(QPoint(0, field.height())), problem, field)
+        self.refused.emit(problem)
+        return former
+
+    def _typed(self, text: str) -> float | None:
+        digits = text.removeprefix(self._field.prefix()).replace(self._field.locale().groupSeparator(), "").strip()
+        try:
+            number = float(digits)
+        except ValueError:
+            return None
+        return number if isfinite(number) else None
+
+
+class WholeNumber(QSpinBox):
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusing = RefusingNumber(self)
+
+    def validate(self, text: str, cursor: int) -> tuple[QValidator.State, str, int]:
+        state, text, cursor = super().validate(text, cursor)
+        return self.refusing.validated(state, text), text, cursor
+
+    def fixup(self, text: str) -> str:
+        return self.refusing.fixed(text)
+
+
+class DecimalNumber(QDoubleSpinBox):
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusing = RefusingNumber(self)
+
+    def validate(self, text: str, cursor: int) -> tuple[QValidator.State, str, int]:
+        state, text, cursor = super().validate(text, cursor)
+        return self.refusing.validated(state, text), text, cursor
+
+    def fixup(self, text: str) -> str:
+        return self.refusing.fixed(text)
 
 
 def whole_field(
@@ -32,7 +118,7 @@ def whole_field(
     is_grouped: bool = False,
 ) -> QSpinBox:
     """A field for a whole number; `automatic` is shown instead of the least value; `is_grouped`: `1,024`."""
-    field = QSpinBox()
+    field = WholeNumber()
     field.setRange(least, most)
     field.setGroupSeparatorShown(is_grouped)
     _describe(field, name, tip, automatic)
@@ -54,7 +140,7 @@ def decimal_field(
     tip: str = "",
 ) -> QDoubleSpinBox:
     """A field for a number with `decimals` digits after the point."""
-    field = QDoubleSpinBox()
+    field = DecimalNumber()
     field.setDecimals(decimals)
     field.setRange(least, most)
     field.setSingleStep(step)
@@ -66,7 +152,7 @@ def decimal_field(
 
 def small_steps(value: int, most: int, tip: str) -> QSpinBox:
     """A field for the number of steps of a measurement, low enough for the first row of a panel."""
-    field = QSpinBox()
+    field = WholeNumber()
     field.setRange(2, most)
     _describe(field, "Steps", tip)
     field.setValue(value)

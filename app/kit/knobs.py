@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QPointF, QRectF, QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QDoubleSpinBox, QPushButton, QSizePolicy, QSlider, QWidget
+from PySide6.QtWidgets import QPushButton, QSizePolicy, QSlider, QWidget
 
 from app.kit.boxes import row
 from app.kit.changes import on_change
-from app.kit.fields import inset
+from app.kit.fields import DecimalNumber, inset
 from app.kit.labels import plain_tip
 from app.kit.theme import current_theme, font_fixed, font_text
 
@@ -88,7 +88,7 @@ class Knob(QWidget):
         self._name.setFixedSize(NAME_WIDTH, ROW_HEIGHT)
         self._name.setStyleSheet("text-align: left; padding: 0; border: none; background: transparent;")
         self.track = SliderTrack()
-        self.field = QDoubleSpinBox()
+        self.field = DecimalNumber()
         self.field.setObjectName("small")
         self.field.setDecimals(decimals)
         self.field.setSingleStep(10.0**-decimals)

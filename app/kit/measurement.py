@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QPushButton, QSizePolicy
 
 from app.kit.buttons import ProgressButton
 from app.kit.labels import plain_tip
@@ -17,10 +16,9 @@ from app.models.measurement import Measurement, Request
 
 class MeasuringView(View[State]):
     """A view of the measurement named in `measures`. The subclass says why nothing can be asked (`problem`) and shows
-    the answer; this base follows the measurement, and offers to recompute dropped rows where a question needs them.
+    the answer; this base follows the measurement.
 
-    Signals: `asked(command)`, `cancelled()`, `applied(CacheSpec)` (make a mode that was tried the live one),
-    `rebuild_wanted()`.
+    Signals: `asked(command)`, `cancelled()`, `applied(CacheSpec)` (make a mode that was tried the live one).
     """
 
     measures: ClassVar[str]
@@ -28,13 +26,10 @@ class MeasuringView(View[State]):
 
     asked = Signal(object)
     cancelled = Signal()
-    rebuild_wanted = Signal()
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self.measurement: Measurement[Any] = getattr(models.measurements, self.measures)
-        self.offer = RebuildOffer(self.measurement)
-        self.offer.clicked.connect(self._on_offer)
 
     def follow(self, models: Models) -> None:
         self.measurement.changed.connect(self.refresh)
@@ -60,13 +55,7 @@ class MeasuringView(View[State]):
 
     def rebuilt_words(self, answer: Any) -> str:
         """A note if the answer was measured on rows recomputed from the tokens instead of those in the live cache."""
-        status = self._models.status.now
-        drops = status is not None and not status.cache.retention.keeps_all
-        was_rebuilt = drops and answer is not None and answer.request.rebuild
-        return "On exact rows, rebuilt from the tokens." if was_rebuilt else ""
-
-    def _on_offer(self) -> None:
-        self.rebuild_wanted.emit()
+        return "On exact rows, rebuilt from the tokens." if answer is not None and answer.is_rebuilt else ""
 
 
 class AskingView(MeasuringView[State]):
@@ -102,10 +91,6 @@ class AskingView(MeasuringView[State]):
         self.button.set_reason(self.problem())
         super().refresh()
 
-    def _on_offer(self) -> None:
-        super()._on_offer()
-        self.ask()
-
 
 class AskButton(ProgressButton):
     """Shows what it asks; while that is measured, its progress, and a click stops it."""
@@ -134,24 +119,6 @@ class AskButton(ProgressButton):
             self.stopped.emit()
         else:
             self.asked.emit()
-
-
-class RebuildOffer(QPushButton):
-    """A button shown when a question was refused because rows were dropped: recompute them from the tokens and ask
-    again."""
-
-    def __init__(self, measurement: Measurement[Any]) -> None:
-        super().__init__()
-        self._measurement = measurement
-        self.setObjectName("small")
-        self.setText("Rebuild exact rows and try there")
-        self.setToolTip("One prefill of the same tokens, beside the live cache, which stays as it is")
-        self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
-        measurement.changed.connect(self._refresh)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        self.setVisible(self._measurement.can_rebuild)
 
 
 def why_nothing(models: Models, before: str, past: str, few: str) -> str:

@@ -44,7 +44,6 @@ class Measurement(QObject, Generic[A]):
         self.step: int | None = None
         self.answers: tuple[A, ...] = ()
         self.refusal = ""
-        self.can_rebuild = False  # refused, but exact rows recomputed from the tokens could answer it
         self.done = self.total = 0
 
     # ---- what panels read ----------------------------------------------------------------------------------------
@@ -104,7 +103,7 @@ class Measurement(QObject, Generic[A]):
         """Note that the newest question was refused, and why; without a reason, that it was cancelled."""
         if self.question is None:
             return
-        self.refusal, self.can_rebuild = failure.message, failure.can_rebuild
+        self.refusal = failure.message
         unanswered = MeasurementState.ANSWERED if self.answers else MeasurementState.NOT_ASKED
         self._enter(MeasurementState.REFUSED if failure.message else unanswered)
 
@@ -123,13 +122,12 @@ class Measurement(QObject, Generic[A]):
     def _enter(self, state: MeasurementState) -> None:
         self.state = state
         if state is not MeasurementState.REFUSED:
-            self.refusal, self.can_rebuild = "", False
+            self.refusal = ""
         self.changed.emit()
 
 
 class Measurements:
-    """One measurement of each kind. `is_rebuilding`: questions about rows that the cache dropped are answered with
-    exact rows recomputed from the tokens."""
+    """One measurement of each kind."""
 
     def __init__(self) -> None:
         self.what_if: Measurement[WhatIfAnswer] = Measurement(WhatIf)
@@ -138,7 +136,6 @@ class Measurements:
         self.regret: Measurement[Regret] = Measurement(MeasureRegret)
         self.sweep: Measurement[Swept] = Measurement(Sweep)
         self.bench: Measurement[Benched] = Measurement(Bench)
-        self.is_rebuilding = False
 
     @property
     def all(self) -> tuple[Measurement[Any], ...]:

@@ -38,6 +38,14 @@ class Selected(Struct, frozen=True):
     ahead: int = 0
 
 
+def chosen_cell(now: Selected) -> tuple[int, int] | None:
+    """(position, channel) of the selected cell of a head; None if no single one is selected."""
+    area = now.area
+    if area is not None and area.stop == area.start + 1 and area.channels is not None and len(area.channels) == 1:
+        return area.start, area.channels[0]
+    return None if now.position is None or now.channel is None else (now.position, now.channel)
+
+
 class Selection(QObject):
     """Holds the selected place. Signal: `changed(old, new)`."""
 

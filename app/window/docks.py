@@ -19,6 +19,7 @@ from app.window.layouts import (
     WIDTHS,
     Grid,
     Room,
+    Tabs,
     grid_of,
     room_of,
     tabs_of,
@@ -56,6 +57,7 @@ class DockHost(QMainWindow):
         self.docks = {name: PanelDock(name, panel, self) for name, panel in panels.items()}
         self._layout_name = "inspect"
         self._room: Room = "usual"
+        self._has_pages = False
         self._is_untouched = True
         self._is_arranging = False
         self._tall = 0  # the height that the prompt wants; 0: the usual one
@@ -65,8 +67,8 @@ class DockHost(QMainWindow):
 
     @property
     def _grid(self) -> Grid:
-        """The named layout for the window's present size."""
-        return grid_of(self._layout_name, self._room)
+        """The named layout for the window's present size and the cache's pages."""
+        return grid_of(self._layout_name, self._room, has_pages=self._has_pages)
 
     @property
     def layout_name(self) -> str:
@@ -79,6 +81,26 @@ class DockHost(QMainWindow):
             self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, dock)
             dock.hide()
             self._watch(dock)
+
+    def show_pages(self, has_pages: bool) -> None:
+        """Give the page pool a place while the cache has pages, in front where others share it, and give the place back
+        afterwards. What the user has arranged stays as it is."""
+        fronts = [name for name, dock in self.docks.items() if self._is_front(dock)]
+        before, self._has_pages = (self._grid, self._tabs), has_pages
+        if not self._is_untouched or (self._grid, self._tabs) == before:
+            return
+        self.arrange(self._layout_name)
+        for name in [*fronts, "pages"] if has_pages else fronts:
+            if self.docks[name].isVisible():
+                self.docks[name].raise_()
+
+    @property
+    def _tabs(self) -> Tabs:
+        return tabs_of(self._layout_name, self._room, has_pages=self._has_pages)
+
+    def _is_front(self, dock: QDockWidget) -> bool:
+        """Whether a dock is the one in front of others in its place."""
+        return bool(self.tabifiedDockWidgets(dock)) and not dock.visibleRegion().isEmpty()
 
     def make_prompt_taller(self, pixels: int) -> None:
         """Give the prompt up to `pixels` of the height that it shares with the tokens, if it has less; 0 gives the
@@ -148,7 +170,7 @@ class DockHost(QMainWindow):
         for row in rows:
             for column in row:
                 self._split(column, Qt.Orientation.Vertical)
-        for front, others in tabs_of(self._layout_name, self._room).items():
+        for front, others in self._tabs.items():
             self._tabify(front, others)
         self._is_untouched, self._is_arranging = True, False
         self._proportion(self.size())
@@ -165,7 +187,7 @@ class DockHost(QMainWindow):
         for name in others:
             self.tabifyDockWidget(self.docks[front], self.docks[name])
             self.docks[name].show()
-        self.docks[front].raise_()
+        self.docks["pages" if "pages" in others else front].raise_()
 
     def _split(self, names: Sequence[str], orientation: Qt.Orientation) -> None:
         self.docks[names[0]].show()
@@ -195,7 +217,7 @@ class DockHost(QMainWindow):
         if not self._is_untouched:
             return
         name, room = self._layout_name, room_of(self._layout_name, event.size().width(), event.size().height())
-        if grid_of(name, room) != self._grid:
+        if grid_of(name, room, has_pages=self._has_pages) != self._grid:
             self.arrange(name)
         else:
             self._proportion(event.size())

@@ -7,11 +7,12 @@ from typing import Literal
 
 # A grid is rows from top to bottom; a row is columns from left to right; a column is panels from top to bottom.
 Grid = Sequence[Sequence[Sequence[str]]]
+# Pages have a place, in front where it is shared, only while the cache has pages.
 GRIDS: Mapping[str, Grid] = {
-    "learn": ((("prompt", "tokens"), ("wall", "pages"), ("next_token", "attention", "inspector")),),
+    "learn": ((("prompt", "tokens"), ("wall", "pages", "attention"), ("next_token", "inspector")),),
     "inspect": (
-        (("prompt", "tokens"), ("wall", "head"), ("inspector", "next_token", "attention")),
-        (("pages",), ("timings",), ("bytes",)),
+        (("prompt", "tokens"), ("wall", "head"), ("inspector", "next_token")),
+        (("attention",), ("timings",), ("bytes",)),
     ),
     "compare": (
         (("prompt", "tokens"), ("compare",)),
@@ -25,28 +26,29 @@ GRIDS: Mapping[str, Grid] = {
 # Panels that share a place with another one, as tabs behind it.
 Tabs = Mapping[str, tuple[str, ...]]
 TABS: Mapping[str, Tabs] = {
-    "learn": {"pages": ("sequences", "edits", "stops", "notes", "branches")},
-    "inspect": {"pages": ("sequences", "edits", "stops", "notes"), "timings": ("branches",)},
+    "learn": {"attention": ("sequences", "edits", "stops", "notes", "branches")},
+    "inspect": {"bytes": ("sequences", "edits", "stops", "notes"), "timings": ("pages", "branches")},
     "truth": {"sweep": ("evicted", "bench"), "bytes": ("branches",)},
 }
 # How much room the panels have: wide from this width on, small below the width and height that a layout needs (pixels).
 Room = Literal["small", "usual", "wide"]
 WIDE = 2200
 NEEDS: Mapping[str, tuple[int, int]] = {"inspect": (850, 565), "truth": (1100, 580)}
-# Layouts that have another grid in such a room. In a wide one pages and the newest row have a column of their own; in a
-# small one the bottom row is tabs, and the panels of Truth, which are large, share two places.
+# Layouts that have another grid in such a room. In a wide one attention has a column of its own; in a small one the
+# bottom row is tabs, and the panels of Truth, which are large, share two places.
 GRIDS_IN: Mapping[tuple[str, Room], Grid] = {
     ("inspect", "wide"): (
         (("prompt", "tokens"), ("wall", "head"), ("attention", "pages"), ("inspector", "next_token")),
         (("timings",), ("bytes",)),
     ),
-    ("inspect", "small"): ((("prompt", "tokens"), ("wall", "pages"), ("inspector", "next_token", "attention")),),
+    ("inspect", "small"): ((("prompt", "tokens"), ("wall", "attention"), ("inspector", "next_token")),),
     ("truth", "small"): ((("prompt", "tokens"), ("what_if", "sweep")),),
 }
 TABS_IN: Mapping[tuple[str, Room], Tabs] = {
+    ("inspect", "wide"): {"bytes": ("sequences", "edits", "stops", "notes"), "timings": ("branches",)},
     ("inspect", "small"): {
         "wall": ("head", "timings", "bytes"),
-        "pages": ("sequences", "edits", "stops", "notes", "branches"),
+        "attention": ("pages", "sequences", "edits", "stops", "notes", "branches"),
     },
     ("truth", "small"): {"what_if": ("damage", "parity"), "sweep": ("evicted", "bench", "bytes", "branches", "wall")},
 }
@@ -61,7 +63,7 @@ SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_t
 BOTTOM_SHARE = 0.25
 BOTTOM_ROW = (190, 210, 400)
 # Shares of the width between the side columns; 100 for a panel that is not listed.
-WIDTHS: Mapping[str, int] = {"attention": 62}
+WIDTHS: Mapping[str, int] = {"attention": 130}
 
 
 def room_of(layout: str, width: int, height: int) -> Room:
@@ -72,12 +74,18 @@ def room_of(layout: str, width: int, height: int) -> Room:
     return "wide" if width >= WIDE else "usual"
 
 
-def grid_of(layout: str, room: Room) -> Grid:
-    return GRIDS_IN.get((layout, room), GRIDS[layout])
+def grid_of(layout: str, room: Room, *, has_pages: bool) -> Grid:
+    grid = GRIDS_IN.get((layout, room), GRIDS[layout])
+    return grid if has_pages else tuple(tuple(filter(None, map(_without_pages, row))) for row in grid)
 
 
-def tabs_of(layout: str, room: Room) -> Tabs:
-    return TABS_IN.get((layout, room), TABS.get(layout, {}))
+def tabs_of(layout: str, room: Room, *, has_pages: bool) -> Tabs:
+    tabs = TABS_IN.get((layout, room), TABS.get(layout, {}))
+    return tabs if has_pages else {front: _without_pages(behind) for front, behind in tabs.items()}
+
+
+def _without_pages(panels: Sequence[str]) -> tuple[str, ...]:
+    return tuple(panel for panel in panels if panel != "pages")
 
 
 def layout_with(panel: str) -> str:

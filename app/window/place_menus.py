@@ -69,6 +69,7 @@ class EditMenu(PlaceMenu):
     def groups(self) -> Iterable[Iterable[str]]:
         if self._models.selection.now.position is not None:
             yield "run.here_token", "run.at_token", "run.go_on", "run.to"
+        yield "value.copy", "picture.copy"
         undo, *groups, parts, notes = self._actions.menus["&Edit"]
         for group in (parts, *groups, notes, undo):
             yield [action.name for action in group]

@@ -48,6 +48,7 @@ from app.window.recovery_bar import RecoveryBar
 from app.window.status_line import StatusLine
 from engine.saved.document import is_session
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
+from engine.wire.status import EngineStatus
 
 if TYPE_CHECKING:
     from app.panels.compare.view import CompareView
@@ -81,7 +82,7 @@ class MainWindow(QMainWindow):
         super().__init__()
         self.setWindowTitle("KV Loupe")
         self.setAcceptDrops(True)
-        self.setMinimumSize(QSize(980, 640))
+        self.setMinimumSize(QSize(960, 640))
         self._is_painted = False
         self._late: set[str] = set()
         self.models = models
@@ -105,7 +106,6 @@ class MainWindow(QMainWindow):
         self.edits.set_actions(actions["edit.undo"], actions["edit.redo"])
         self.stops = StopsView(models)
         self.stops.set_actions(actions["stops.previous"], actions["stops.next"])
-        self.head.hovered.connect(self.inspector.show_value)
         self.panels: dict[str, Panel] = {
             name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)
         }  # in the order in which Tab moves through them
@@ -213,6 +213,8 @@ class MainWindow(QMainWindow):
         self.need(layout)
         if not self.docks.docks[name].isVisible():
             self.arrange(layout)
+        if name == "pages":
+            self.docks.show_pages(True)
         self.docks.docks[name].raise_()
         return self.panels[name]
 
@@ -234,6 +236,7 @@ class MainWindow(QMainWindow):
             (QApplication.instance().focusChanged, self._on_focus),  # type: ignore[union-attr]
             (self.wall.outliers_wanted, self.actions_["view.outliers"].trigger),
             (self.models.selection.changed, self._on_selected),
+            (self.models.status.changed, self._on_status),
             (self.models.kept_sessions.changed, self._show_sessions),
         )
         key = native("Ctrl+Return").replace("Return", "↵")
@@ -252,6 +255,11 @@ class MainWindow(QMainWindow):
         self.pages.set_remedy(PAGED, "Choose Paged", self.actions_["cache.paged"])
         self.attention.set_remedy(MEASURE, "Measure it from now on", self.actions_["capture.rows"])
         self.next_token.set_remedy(MEASURE, "Measure it from now on", self.actions_["capture.statistics"])
+
+    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
+        """Show the page pool when a cache with pages is chosen, and hide it when another is."""
+        if new.cache.is_paged != (old is not None and old.cache.is_paged):
+            self.docks.show_pages(new.cache.is_paged)
 
     # ---- appearance ----------------------------------------------------------------------------------------------
 

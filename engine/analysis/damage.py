@@ -29,7 +29,7 @@ def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int,
     began = time.perf_counter()
     if request.codec.is_exact:
         raise InputError("The exact codec damages nothing: choose one with fewer bits.")
-    trial = yield from trial_of(session, request.seq_id, request.rebuild)
+    trial = yield from trial_of(session, request.seq_id)
     total = len(trial.rows) * (1 if request.budget_bytes is None else 2)
     yield 0, total
     before, after = Probe(), Probe()
@@ -69,6 +69,7 @@ def measured_damage(session: Session, request: MapDamage) -> Iterator[tuple[int,
         took_ms=(time.perf_counter() - began) * 1e3,
         step=session.last_step or 0,
         num_rows=trial.num_tokens - 1,
+        is_rebuilt=trial.is_rebuilt,
     )
 
 

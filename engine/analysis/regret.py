@@ -40,7 +40,7 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[Progress | Regr
         raise InputError(f"A page of {request.page_size} rows cannot be removed: give 1 or more.")
     if not session.model.info.captures_attention or not session.model.takes_positions:
         raise InputError("Removing rows by the mask needs a model that takes positions and runs our attention.")
-    trial = yield from trial_of(session, request.seq_id, request.rebuild)
+    trial = yield from trial_of(session, request.seq_id)
     starts = list(range(0, trial.num_tokens - 1, request.page_size))
     scores = yield from row_scores(session, trial, request.cache)
     baseline = exact_logits(trial)
@@ -57,6 +57,7 @@ def regret(session: Session, request: MeasureRegret) -> Iterator[Progress | Regr
         scores=read_only_floats(np.array([float(page) for page in pages])),
         rank_correlation=rank_correlation(np.array(found), np.array([float(page) for page in pages])),
         took_ms=(time.perf_counter() - began) * 1e3,
+        is_rebuilt=trial.is_rebuilt,
     )
 
 

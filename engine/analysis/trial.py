@@ -10,7 +10,7 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
-from engine.errors import InputError, RowsMissing
+from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
@@ -26,8 +26,9 @@ class Trial:
     """The state before the newest token of a sequence was fed: its tokens, and the rows of all layers without that of
     the newest token.
 
-    `are_exact`: these rows are what an exact cache would hold. `attention` `[H, S]` by layer is that of the step
-    before, if it was recorded; it stands for the attention that a rule would have seen.
+    `are_exact`: these rows are what an exact cache would hold. `is_rebuilt`: they were computed from the tokens, since
+    the live cache does not hold them all. `attention` `[H, S]` by layer is that of the step before, if it was recorded;
+    it stands for the attention that a rule would have seen.
     """
 
     model: LoadedModel
@@ -36,6 +37,7 @@ class Trial:
     token_ids: list[int]
     num_prompt_tokens: int
     are_exact: bool
+    is_rebuilt: bool
     attention: dict[int, torch.Tensor]
 
     @property
@@ -55,9 +57,9 @@ class Trial:
         return min(self.num_prompt_tokens, self.num_tokens - 1)
 
 
-def trial_of(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress, None, Trial]:
-    """Prepare the repetition of a sequence's newest forward pass. Yields progress (tokens fed, of how many) while rows
-    are rebuilt. Raises `RowsMissing` if rows are missing and `rebuild` is False."""
+def trial_of(session: Session, seq_id: int) -> Generator[Progress, None, Trial]:
+    """Prepare the repetition of a sequence's newest forward pass. Rows that the cache does not hold are rebuilt from
+    the tokens, by one prefill beside it; meanwhile yields progress (tokens fed, of how many)."""
     sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
     token_ids = sequence.token_ids[: sequence.num_tokens]
     if len(token_ids) < 2:
@@ -69,11 +71,8 @@ def trial_of(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress
         )
     if any(layer.kind == "linear" or layer.state_elements for layer in geometry.layers):
         raise InputError("A recurrent state cannot be tried with other rows: this needs a model of attention alone.")
-    lost = None if cache.num_tokens == len(token_ids) else "The rows of this sequence are not in its cache just now."
-    lost = lost or why_not_held(cache, geometry)
-    if lost and not rebuild:
-        raise RowsMissing(f"{lost} Rebuild the exact rows from the tokens, or use a cache that keeps them.")
-    are_exact = bool(lost) or cache.spec.is_append_only or cache.spec.recomputes
+    lost = cache.num_tokens != len(token_ids) or not holds_all(cache, geometry)
+    are_exact = lost or cache.spec.is_append_only or cache.spec.recomputes
     rows = (
         (yield from session.reruns.exact_rows(token_ids[:-1]))
         if lost
@@ -82,18 +81,13 @@ def trial_of(session: Session, seq_id: int, rebuild: bool) -> Generator[Progress
     attention = {} if lost else session.history.attention_with(seq_id, len(token_ids) - 1)
     if any(bool(row.isnan().any()) for row in attention.values()):
         attention = {}  # the mode had dropped rows then
-    return Trial(session.model, seq_id, rows, token_ids, sequence.num_prompt_tokens, are_exact, attention)
+    return Trial(session.model, seq_id, rows, token_ids, sequence.num_prompt_tokens, are_exact, lost, attention)
 
 
-def why_not_held(cache: SequenceCache, geometry: CacheGeometry) -> str | None:
-    """Why a cache does not hold every row of every layer, in words; None if it does."""
-    for layer in geometry.attention_layers:
-        held = cache.rows(layer.index)
-        if held is None or held.first:
-            return "Some layers have let go of their first rows."
-        if held.positions is not None:
-            return "This cache has dropped rows: what they would change is gone."
-    return None
+def holds_all(cache: SequenceCache, geometry: CacheGeometry) -> bool:
+    """Whether a cache holds every row of every layer."""
+    held = (cache.rows(layer.index) for layer in geometry.attention_layers)
+    return all(rows is not None and not rows.first and rows.positions is None for rows in held)
 
 
 def held_before(cache: SequenceCache, geometry: CacheGeometry, count: int) -> RowsOfLayers:

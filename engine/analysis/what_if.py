@@ -37,7 +37,7 @@ def what_if(session: Session, request: WhatIf) -> Generator[Progress | WhatIfAns
     answer is the one that was run. The live cache is not changed, so it can be closed at any time.
     """
     began = time.perf_counter()
-    trial = yield from trial_of(session, request.seq_id, request.rebuild)
+    trial = yield from trial_of(session, request.seq_id)
     check_can_be_tried(trial, request.cache)
     before, rows = exact_logits(trial), trial.rows if trial.are_exact else None
     seconds = session.reruns.seconds(request.cache, trial.token_ids, trial.prompt_end, rows is not None)
@@ -82,6 +82,7 @@ def answer(
         note=note(trial, is_estimate),
         shifts=shifts(before, after, shown[0], shown[1], session.text_of),
         is_estimate=is_estimate,
+        is_rebuilt=trial.is_rebuilt,
     )
 
 

@@ -14,7 +14,6 @@ from engine.errors import (
     Cancelled,
     DeviceLost,
     InputError,
-    RowsMissing,
     clear_frames,
     first_line,
     is_of_device,
@@ -92,7 +91,7 @@ class Reporter:
         command. A device failure is not reported here but raised as `DeviceLost`, which ends the loop's work."""
         tell = self.reply if is_asked else self.emit
         if isinstance(error, InputError):
-            tell(Failed(str(error), isinstance(error, RowsMissing)))
+            tell(Failed(str(error)))
             return
         if isinstance(error, DeviceLost):
             raise error

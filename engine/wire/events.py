@@ -194,11 +194,9 @@ class Cancelled(EventMessage, frozen=True):
 
 
 class Failed(EventMessage, frozen=True):
-    """A command could not be carried out; nothing has changed. `can_rebuild`: the same command with `rebuild` can
-    be."""
+    """A command could not be carried out; nothing has changed."""
 
     message: str
-    can_rebuild: bool = False
 
 
 def word_of_cancelled(command: Command) -> Cancelled | Failed:

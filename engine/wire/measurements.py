@@ -31,6 +31,7 @@ class WhatIfAnswer(EventMessage, frozen=True, eq=False):
     `kl` is in nats; `kept_ratio` is the share of rows that is kept; bytes are of K and V of the sequence without its
     newest token. `shifts` has every token listed in `before` or `after`, ordered by rank before. `is_estimate`:
     computed from the rows of the live cache; a second answer, for which the other mode ran from the start, follows.
+    `is_rebuilt`: the rows were computed from the tokens, because the live cache does not hold them all.
     """
 
     request: WhatIf
@@ -47,6 +48,7 @@ class WhatIfAnswer(EventMessage, frozen=True, eq=False):
     note: str
     shifts: tuple[Shift, ...] = ()
     is_estimate: bool = False
+    is_rebuilt: bool = False
 
 
 Verdict = Literal["within rounding", "lossy, as asked", "edited by hand", "lossy and edited", "departs"]
@@ -106,7 +108,7 @@ class DamageMap(EventMessage, frozen=True, eq=False):
     """What a codec does to K and V, to the newest attention row (total variation, `[L, H]`) and to the next token: `kl`
     with all layers coded, `kl_by_layer` `[L]` with only one. `plan` is given if the request has a budget; `plan_kl` is
     measured with the whole plan applied. `num_rows` rows were coded: all except that of the newest token, which `step`
-    fed."""
+    fed. `is_rebuilt`: they were computed from the tokens, because the live cache does not hold them all."""
 
     request: MapDamage
     layers: tuple[int, ...]
@@ -125,13 +127,14 @@ class DamageMap(EventMessage, frozen=True, eq=False):
     took_ms: float
     step: int = 0
     num_rows: int = 0
+    is_rebuilt: bool = False
 
 
 class Regret(EventMessage, frozen=True, eq=False):
     """For each page `[N]`: its first position, the KL (nats) of the next token if its rows are removed, and the rule's
     score: the rank 0 … 1 of its rows (0: dropped first), averaged over layers and heads, if the rule had seen every
     token before the newest and dropped nothing. `rank_correlation` near 1 means that the rule keeps the rows that
-    matter."""
+    matter. `is_rebuilt`: the rows were computed from the tokens, because the live cache does not hold them all."""
 
     request: MeasureRegret
     step: int
@@ -140,6 +143,7 @@ class Regret(EventMessage, frozen=True, eq=False):
     scores: Floats
     rank_correlation: float
     took_ms: float
+    is_rebuilt: bool = False
 
 
 class SweepRow(Variant, frozen=True):

@@ -12,10 +12,8 @@ from engine.wire.message import Command, Facts
 
 
 class WhatIf(Command, frozen=True):
-    """Compute the next token if the live rows were kept as the mode `cache` keeps them. The live cache is not changed.
-
-    `rebuild`: if the live cache has dropped rows, compare with exact rows, computed from the tokens by one prefill.
-    """
+    """Compute the next token if the live rows were kept as the mode `cache` keeps them. The live cache is not changed;
+    where it has dropped rows, it is compared with exact ones, computed from the tokens by one prefill."""
 
     facts: ClassVar[Facts] = Facts(
         "trying another cache", effect="measures", newest=type, ends_trial=True, is_quiet=True
@@ -23,7 +21,6 @@ class WhatIf(Command, frozen=True):
 
     seq_id: int
     cache: CacheSpec
-    rebuild: bool = False
 
 
 class CheckParity(Command, frozen=True):
@@ -37,10 +34,8 @@ class CheckParity(Command, frozen=True):
 
 
 class MapDamage(Command, frozen=True):
-    """Measure what a codec does to the rows held now; with `budget_bytes`, also suggest the bits of each layer.
-
-    `rebuild`: if the live cache has dropped rows, use exact rows, computed from the tokens by one prefill.
-    """
+    """Measure what a codec does to the rows held now; with `budget_bytes`, also suggest the bits of each layer. Where
+    the live cache has dropped rows, exact ones are computed from the tokens by one prefill."""
 
     facts: ClassVar[Facts] = Facts("measuring what the codec does", answers="one", effect="measures")
 
@@ -48,22 +43,18 @@ class MapDamage(Command, frozen=True):
     codec: CodecSpec
     max_columns: int = 512
     budget_bytes: int | None = None
-    rebuild: bool = False
 
 
 class MeasureRegret(Command, frozen=True):
     """Measure what removing each page of `page_size` rows does to the next token, with the score that the rule of
-    `cache` gives the page.
-
-    `rebuild`: if the live cache has dropped rows, use exact rows, computed from the tokens by one prefill.
-    """
+    `cache` gives the page. Where the live cache has dropped rows, exact ones are computed from the tokens by one
+    prefill."""
 
     facts: ClassVar[Facts] = Facts("removing rows, one after the other", answers="one", effect="measures")
 
     seq_id: int
     cache: CacheSpec
     page_size: int = 1
-    rebuild: bool = False
 
 
 class Sweep(Command, frozen=True):

@@ -114,7 +114,7 @@ class AttentionView(MapView[Shown]):
         if record is None:
             if not self.is_measured:
                 return "Where the newest token looked is not measured now: steps are taken without it."
-            return "Where the newest token looked appears here with the first step."
+            return "Where the newest token looked appears here with the first step: press F10."
         # a model's own attention code may return its weights nevertheless
         is_watched = model is None or model.captures_attention or any(part.attention for part in record.sequences)
         if model is not None and not is_watched:

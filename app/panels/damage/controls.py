@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QSpinBox, QWidget
 from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.codec_choice import CodecChoice
-from app.kit.fields import INSET, Room, SmallBox
+from app.kit.fields import INSET, Room, SmallBox, WholeNumber
 from app.kit.theme import font_fixed
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
@@ -82,7 +82,7 @@ class CodecControls(QWidget):
 
 
 def _spin(parameter: Parameter) -> QSpinBox:
-    field = QSpinBox()
+    field = WholeNumber()
     field.setObjectName("small")
     field.setRange(1, parameter.most)
     field.setValue(DEFAULT_GROUP)  # a residual of one group, so that even a short text has coded rows

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from PySide6.QtCore import QModelIndex, QSignalBlocker, Signal
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QDoubleSpinBox, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.draw.format import byte_share, byte_size, divergence_words, thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import on_change
-from app.kit.fields import inset
+from app.kit.fields import DecimalNumber, inset
 from app.kit.knobs import Knob
 from app.kit.labels import ElidedLabel
 from app.kit.theme import font_fixed, font_text
@@ -37,7 +37,7 @@ class PlanSheet(QWidget):
         self._share = Knob("budget %", "Bytes of K and V allowed, as a part of the exact ones", 1)
         self._share.set_stops(range(5, 101), 0.1, 100)
         self._share.set_value(35)
-        self._kib = QDoubleSpinBox()
+        self._kib = DecimalNumber()
         self._kib.setObjectName("small")
         self._kib.setRange(0.1, 1e9)
         self._kib.setDecimals(1)

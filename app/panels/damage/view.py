@@ -89,7 +89,7 @@ class DamageView(AskingView[Shown]):
         for sheet in (self.maps, effect, self.plan):
             self._sheets.addWidget(sheet)
         last = row((self.readout, 100), None, self.button)
-        parts = (self.controls, self.formula, self.why, self.offer, (sheets, 1), self.facts, last)
+        parts = (self.controls, self.formula, self.why, (sheets, 1), self.facts, last)
         self.set_body(column(*parts, spacing=5))
 
     def _connect(self) -> None:

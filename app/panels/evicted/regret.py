@@ -54,9 +54,8 @@ class RegretSheet(QWidget):
         self.invitation = plain_label(role="muted", wraps=True)
         self.invitation.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.invitation.setMinimumSize(1, 1)
-        offer = row(None, view.offer, None)
         top = row(self._rule, self._size, (self.note, 1))
-        column(top, (self.invitation, 1), offer, (self.plot, 1), spacing=5, on=self)
+        column(top, (self.invitation, 1), (self.plot, 1), spacing=5, on=self)
         on_change(self._on_rule, self._rule)
         self.plot.connect_to(self._on_pointed, self._on_picked, view.told)
 

@@ -170,7 +170,7 @@ class EvictedView(AskingView[Shown]):
         is_now = record is None or self._models.selection.now.step is None
         spec = status.cache if is_now and status is not None else record.cache if record is not None else None
         if record is None or spec is None:
-            return "Which rows a cache drops, and why, appears here with the first step."
+            return "Which rows a cache drops, and why, appears here with the first step: press F10."
         label = cache_label(spec)
         if spec.retention.keeps_all:
             return f"Nothing was dropped: {label} keeps every row. Modes that drop rows are in the cache selector."

@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 from msgspec import Struct
-from PySide6.QtCore import QPointF, Qt, Signal
-from PySide6.QtGui import QActionGroup
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QActionGroup, QGuiApplication
 from PySide6.QtWidgets import QMenu, QToolButton
 
 from app.draw.colormap import signed_index
@@ -36,6 +36,7 @@ from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, slices
 from app.kit.theme import current_theme
 from app.models import Models
 from app.models.loaded import layer_words
+from app.models.selection import chosen_cell
 from app.models.slices import HEAD
 from app.panels.head import draw
 from engine.spec.edit import Rows
@@ -60,14 +61,10 @@ class Shown(Struct, frozen=True):
 
 
 class HeadView(MapView[Shown]):
-    """Signal: `hovered(text)`, the exact value under the cursor; empty if there is none."""
-
     title = "Head"
     kind = HEAD
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, slices(HEAD))
     abilities = frozenset(("view.reset", "view.zoom", "view.colors"))
-
-    hovered = Signal(str)
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
@@ -169,7 +166,7 @@ class HeadView(MapView[Shown]):
         """In one line why there is nothing to draw."""
         piece = self._models.slices.head
         if shown_record(self._models) is None:
-            return "One head, token by channel, appears here with the first step: type a prompt and press Send."
+            return "One head, token by channel, appears here with the first step: type a prompt and press F10."
         if piece is None:
             return self._models.status.why_no_rows or "This head is on its way."
         if piece.low.size:
@@ -316,11 +313,26 @@ class HeadView(MapView[Shown]):
         self._readout.setText(text or "point at a cell for its exact value")
         self._readout.setToolTip(plain_tip(text))
         self._readout.setEnabled(bool(text))
-        self.hovered.emit(text if self._map.hover is not None else "")
 
     def _chosen_point(self, piece: HeadSlice) -> QPointF | None:
-        position, channel = self._models.selection.now.position, self._channel(piece)
-        return None if position is None or channel is None else QPointF(position + 0.5, channel + 0.5)
+        now, request = self._models.selection.now, piece.request
+        cell = chosen_cell(now)
+        is_here = (request.layer, request.kv_head, request.tensor) == (now.layer, now.kv_head, now.tensor)
+        if cell is None or not (is_here or self._area(piece)) or cell[1] >= piece.low.shape[1]:
+            return None
+        return QPointF(cell[0] + 0.5, cell[1] + 0.5)
+
+    def copy_value(self) -> None:
+        """Copy the exact number of the selected cell."""
+        piece = self._piece
+        point = self._chosen_point(piece) if piece is not None else None
+        cell = draw.cell_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
+        if piece is None or cell is None or cell.is_gone:
+            self.told.emit("Nothing is copied: Head shows no value of the selected cell")
+            return
+        place, _, value = draw.readout(piece, cell).partition(" = ")
+        QGuiApplication.clipboard().setText(value)
+        self.told.emit(f"Copied the value of {place}")
 
     def _fate(self, piece: HeadSlice, cell: draw.HeadCell) -> str:
         """What happened to the dropped rows of a cell; empty if there are none."""

@@ -36,7 +36,6 @@ class InspectorView(View[Shown]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._under_cursor = ""
         self._text = plain_label(font=font_fixed(18, QFont.Weight.Medium))
         self._text.setMinimumWidth(1)
         self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -48,12 +47,6 @@ class InspectorView(View[Shown]):
     def want(self, *, is_visible: bool) -> None:
         self._models.viewport.update(wants_row=is_visible)
 
-    def show_value(self, text: str) -> None:
-        """Show the exact value under the cursor of another picture; empty for none."""
-        if text != self._under_cursor:
-            self._under_cursor = text
-            self.refresh()
-
     def read(self) -> Shown | str:
         record, token = shown_record(self._models), self._token()
         if record is None or token is None:
@@ -61,7 +54,7 @@ class InspectorView(View[Shown]):
             if record is not None and (now.position or 0) in range(1, self._models.timeline.num_tokens(now.seq_id)):
                 return f"Token {thousands(now.position or 0)} was not there yet after step {thousands(record.step)}."
             return "Click a token, a column or a page to see everything about it."
-        facts = token_facts(self._models, record, token, self._under_cursor)
+        facts = token_facts(self._models, record, token)
         return Shown(token, record.step, self._models.selection.now.position is None, facts)
 
     def _token(self) -> Token | None:

@@ -25,12 +25,11 @@ from engine.wire.slices import AttentionSlice, RowSlice
 _SAME = 1e-4  # relative; two ways to sum the same squares differ by less
 
 
-def token_facts(models: Models, record: StepRecord, token: Token, under_cursor: str) -> tuple[Fact, ...]:
-    """List what the history, the newest slices and the cursor say of a token at the step of a record."""
+def token_facts(models: Models, record: StepRecord, token: Token) -> tuple[Fact, ...]:
+    """List what the history and the newest slices say of a token at the step of a record."""
     row, attention = _row_of(models, token), _attention_at(models, record)
     return (
         *_about(models, token),
-        *_under_cursor(under_cursor),
         *_norms(models, token, row),
         *_looked_at(models, token, attention),
         *_values(models, row),
@@ -83,14 +82,6 @@ def _edited(models: Models, token: Token) -> list[Fact]:
     """The edits of this token's row."""
     words = words_at(models, token.position).removeprefix("edited: ")
     return [Fact("edited by hand", words, short=words.split(", ")[-1])] if words else []
-
-
-def _under_cursor(text: str) -> list[Fact]:
-    """The exact value under the cursor of another panel."""
-    if not text:
-        return []
-    place, _, value = text.split("   ")[0].rpartition(" = ")
-    return [Fact("value at the mouse", f"{place} = {value}" if place else value, short=value)]
 
 
 def _origin(token: Token) -> str:

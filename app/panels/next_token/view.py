@@ -151,7 +151,7 @@ class NextTokenView(View[Shown]):
             if self._models.timeline.at(now.step) is None:
                 if not self.is_measured:
                     return "The most probable next tokens are not measured now: steps are taken without them."
-                return "The most probable next tokens appear here with the first step."
+                return "The most probable next tokens appear here with the first step: press F10."
             return f"Sequence {now.seq_id} was not fed in this step: look at another one."
         record, part = found
         edited_at = None

@@ -59,6 +59,7 @@ def legend_keys(
         *parked,
         LegendKey(colors.cached, f"{thousands(cached)} cached"),
         LegendKey(colors.free, f"{thousands(free)} free"),
+        LegendKey(colors.null, f"{thousands(len(pools))} null (hatched)"),
     )
     match mode:
         case "state":

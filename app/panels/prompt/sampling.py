@@ -7,7 +7,7 @@ from PySide6.QtCore import QObject, QPoint, QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from app.kit.changes import on_change
-from app.kit.fields import inset
+from app.kit.fields import DecimalNumber, WholeNumber, inset
 from app.kit.icons import icon
 from app.kit.labels import plain_label
 from app.kit.theme import Themed, current_theme, font_fixed, font_text
@@ -110,7 +110,7 @@ class SamplingPopup(QFrame):
         self.adjustSize()
 
     def _decimal(self, name: str, off: str, most: float, step: float, value: float) -> QDoubleSpinBox:
-        field = QDoubleSpinBox(self)
+        field = DecimalNumber()
         field.setRange(0.0, most)
         field.setDecimals(2)
         field.setSingleStep(step)
@@ -120,7 +120,7 @@ class SamplingPopup(QFrame):
         return field
 
     def _whole(self, name: str, off: str, value: int = 0) -> QSpinBox:
-        field = QSpinBox(self)
+        field = WholeNumber()
         field.setRange(0, 1_000_000)
         field.setValue(value)
         field.setSpecialValueText(off)
@@ -198,7 +198,7 @@ def without_turn_end(told: SamplingParams) -> SamplingParams:
     return replace(told, bias=None, stop=tuple(text for text in told.stop if text not in TURN_ENDS))
 
 
-class SeedField(QSpinBox):
+class SeedField(WholeNumber):
     """A seed, narrow enough for the row below the editor."""
 
     def __init__(self) -> None:

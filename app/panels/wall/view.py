@@ -207,7 +207,7 @@ class WallView(View[Shown]):
     def read(self) -> Shown | str:
         piece, now = self._models.slices.wall, self._models.selection.now
         if shown_record(self._models) is None:
-            return "Every layer and head of the cache appears here with the first step."
+            return "Every layer and head of the cache appears here with the first step: type a prompt and press F10."
         if piece is None and (why_not := self._models.status.why_no_rows):
             return why_not
         if piece is None and not self._rows(piece):

@@ -83,7 +83,7 @@ class WhatIfView(MeasuringView[Tried]):
         self.use.setToolTip("Make this the live cache: converted where that is possible, else re-prefilled")
         self.add_to_strip(self.use)
         results = holder(column(self.verdict, (self.bars, 1)))
-        refused = holder(column(self.refusal, self.offer, None, spacing=8))
+        refused = holder(column(self.refusal, None))
         sheets = QWidget()
         self._sheets = QStackedLayout(sheets)
         self._sheets.addWidget(results)

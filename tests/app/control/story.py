@@ -144,9 +144,8 @@ class Story:
         yield f"engine {status.engine!r} {status.loss!r} {status.busy!r}, busy {status.is_busy}"
         yield f"pictures: {[k for k in ('wall', 'head', 'attention', 'row') if getattr(models.slices, k) is not None]}"
         for each in models.measurements.all:
-            words = f"{each.state.value} {told(each.question)} at {each.step} {each.refusal} {each.can_rebuild}"
+            words = f"{each.state.value} {told(each.question)} at {each.step} {each.refusal}"
             yield f"measurement {each.command.__name__}: {words} {len(each.answers)} {each.done}/{each.total}"
-        yield f"rebuilding {models.measurements.is_rebuilding}"
         compared = models.comparison
         yield f"compared: {compared.now is not None} asked {told(compared.asked)} {compared.refusal}"
         yield f"compared steps {[s.step for s in compared.steps]} scanned {compared.num_scanned} {told(compared.first)}"

@@ -242,8 +242,7 @@ def _measure(story: Story) -> None:
     question = story.models.measurements.what_if.question
     story.go("an answer to another", tell(replace(answers.what_if(asked[0], 0.5), reply_to=at - 1)))
     story.go("its own", tell(replace(answers.what_if(question, 0.5), reply_to=at)))
-    story.go("one is refused", story.answer(MapDamage, events.Failed("Rows are gone.", can_rebuild=True)))
-    story.go("rebuild them", wish.on_rebuild_wanted)
+    story.go("one is refused", story.answer(MapDamage, events.Failed("Rows are gone.")))
     story.go("asked anew", lambda: wish.on_measurement_wanted(asked[2]))
     story.go("given up", wish.on_cancel)
     story.go("it rests", story.status(work=None))

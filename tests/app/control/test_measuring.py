@@ -24,7 +24,7 @@ def test_the_refusal_of_an_older_question_is_nobodys(stepped: Controller, models
     stepped.tick()
     assert (what_if.state, what_if.refusal, models.status.failure) == (MeasurementState.WAITING, "", "")
     stepped.intents.on_measurement_wanted(MapDamage(0, PRESETS["int8"].spec.codec))
-    engine.emit(Failed("Rows were dropped.", can_rebuild=True, reply_to=newer))
+    engine.emit(Failed("Rows were dropped.", reply_to=newer))
     stepped.tick()
     assert (what_if.state, what_if.refusal, models.status.failure) == (
         MeasurementState.REFUSED,

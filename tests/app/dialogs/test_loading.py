@@ -110,7 +110,12 @@ def test_a_choice_is_forecast_loaded_and_kept_and_a_model_is_unloaded_and_offere
     assert shell.models.status.why_no_rows == "The model is being loaded: its K and V come with it."
 
 
-def test_a_key_pressed_while_a_model_is_loaded_says_why_nothing_happens(shell: Shell, engine: FakeEngine) -> None:
+CONTROL = Qt.KeyboardModifier.ControlModifier
+
+
+def test_a_key_pressed_while_a_model_is_loaded_is_kept_or_says_why_nothing_happens(
+    shell: Shell, engine: FakeEngine
+) -> None:
     engine.loaded()
     turn(shell)
     shell.actions["prompt.send"].trigger()
@@ -120,11 +125,12 @@ def test_a_key_pressed_while_a_model_is_loaded_says_why_nothing_happens(shell: S
     turn(shell)
     commands = len(engine.sent)
     shell.window.show()
-    QTest.keyClick(shell.window.prompt.edit, Qt.Key.Key_F10)
     told = shell.window.status._note
-    assert told.text() == "Step is not possible now. A model is being loaded: wait for it, or cancel."
-    QTest.keyClick(shell.window.prompt.edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
-    assert told.text() == "The prompt is sent as soon as the model is loaded"
+    for key, modifier in ((Qt.Key.Key_F10, Qt.KeyboardModifier.NoModifier), (Qt.Key.Key_Return, CONTROL)):
+        QTest.keyClick(shell.window.prompt.edit, Qt.Key.Key_F5)
+        assert told.text() == "Run is not possible now. A model is being loaded: wait for it, or cancel."
+        QTest.keyClick(shell.window.prompt.edit, key, modifier)
+        assert told.text() == "The prompt is sent as soon as the model is loaded"
     turn(shell)
     assert len(engine.sent) == commands, "they would reach the session of the other model"
     assert shell.actions["run.cancel"].isEnabled()

@@ -86,10 +86,10 @@ def test_a_refusal_hides_the_answer_before_and_is_over_with_the_next_question(
     asked: Measurement[WhatIfAnswer],
 ) -> None:
     assert asked.answer is not None
-    asked.refuse(Failed("Rows were dropped.", can_rebuild=True, reply_to=2))
-    assert (asked.answer, asked.refusal, asked.can_rebuild) == (None, "Rows were dropped.", True)
+    asked.refuse(Failed("Rows were dropped.", reply_to=2))
+    assert (asked.answer, asked.refusal) == (None, "Rows were dropped.")
     asked.ask(WhatIf(0, CacheSpec(), id=3), 4)
-    assert (asked.refusal, asked.can_rebuild, asked.state) == ("", False, MeasurementState.WAITING)
+    assert (asked.refusal, asked.state) == ("", MeasurementState.WAITING)
 
 
 def test_what_is_cancelled_keeps_the_answer_before(asked: Measurement[WhatIfAnswer]) -> None:

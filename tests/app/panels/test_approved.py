@@ -110,7 +110,7 @@ def test_a_measurement_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
     measurement.ask(replace(measurement.question, id=70), 10)
     measurement.follow(Work("measuring", 3, 8, reply_to=70))
     witness.look("asked again")
-    measurement.refuse(Failed("It cannot be: choose another.", can_rebuild=True, reply_to=70))
+    measurement.refuse(Failed("It cannot be: choose another.", reply_to=70))
     witness.look("refused")
     measurement.outdate()
     witness.look("out of date")

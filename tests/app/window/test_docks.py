@@ -33,18 +33,50 @@ def test_a_wide_window_gives_pages_and_the_newest_row_a_column_of_their_own(shel
     def left(name: str) -> int:
         return shell.window.docks.docks[name].geometry().left()
 
+    shell.window.docks.show_pages(True)
     shell.window.arrange("inspect")
     shell.window.resize(1600, 1000)
     turn(shell)
-    assert left("attention") == left("inspector")
-    assert left("pages") == left("prompt")
+    assert left("attention") == left("prompt")
+    assert left("pages") == left("timings") or left("timings") < 0, "in front of the times"
     shell.window.resize(2560, 1440)
     turn(shell)
     assert left("wall") < left("attention") < left("inspector")
     assert left("pages") == left("attention")
     shell.window.resize(1600, 1000)
     turn(shell)
-    assert left("attention") == left("inspector")
+    assert left("attention") == left("prompt")
+
+
+def test_pages_have_a_place_while_the_cache_has_pages_and_leave_an_arrangement_by_hand_alone(
+    shell: Shell, engine: FakeEngine
+) -> None:
+    docks = shell.window.docks.docks
+
+    def seen() -> list[str]:
+        turn(shell)
+        return [n for n in ("pages", "timings") if docks[n].isVisible() and docks[n].geometry().right() >= 0]
+
+    def choose(mode: str) -> None:
+        engine.emit(StateChanged(replace(samples.status(1), cache=cache_preset(mode).spec)))
+        turn(shell)
+
+    engine.loaded()
+    choose("growing")
+    assert seen() == ["timings"]
+    choose("paged")
+    assert seen() == ["pages"]
+    choose("growing")
+    assert seen() == ["timings"]
+    shell.window.show_panel("pages")
+    assert seen() == ["pages"], "it is shown where somebody asks for it"
+    choose("paged")
+    choose("growing")
+    docks["timings"].setFloating(True)
+    docks["timings"].setFloating(False)
+    by_hand = seen()
+    choose("paged")
+    assert seen() == by_hand
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,8 @@ def test_a_window_begins_as_high_as_it_was_left(shell: Shell) -> None:
 
 
 def test_an_empty_window_invites(shell: Shell) -> None:
+    shell.window.docks.show_pages(True)
+    turn(shell)
     for panel in shell.window.panels.values():
         if panel not in (shell.window.prompt, shell.window.stops):
             assert panel._empty.text(), panel.accessibleName()

@@ -14,7 +14,6 @@ from engine.analysis.damage import measured_damage
 from engine.analysis.regret import regret
 from engine.analysis.what_if import what_if
 from engine.client.thread import ThreadClient
-from engine.errors import InputError
 from engine.look.divergence import divergence
 from engine.model.loader import LoadedModel, load
 from engine.session.rerun import Reruns
@@ -204,17 +203,16 @@ def test_dropped_rows_are_rebuilt_from_the_tokens(live: str, model: LoadedModel,
     thinned, exact = started(model, sized(live), token_ids, 3), started(model, CacheSpec(), token_ids, 3)
     held = thinned.cache_of(0).rows(2)
     trial, codec = sized("tova"), PRESETS["kivi-4"].spec.codec
-    with pytest.raises(InputError, match=r"dropped rows.*Rebuild the exact rows from the tokens"):
-        answers(what_if(thinned, WhatIf(0, trial)))
-    found = answers(what_if(thinned, WhatIf(0, trial, rebuild=True)))[-1]
+    found = answers(what_if(thinned, WhatIf(0, trial)))[-1]
     expected = answers(what_if(exact, WhatIf(0, trial)))[-1]
     assert found.kl == pytest.approx(expected.kl, rel=1e-3)
     assert [c.token_id for c in found.before] == [c.token_id for c in expected.before]
     assert found.exact_bytes == expected.exact_bytes
-    damage, truth = damage_map(thinned, MapDamage(0, codec, rebuild=True)), damage_map(exact, MapDamage(0, codec))
+    assert (found.is_rebuilt, expected.is_rebuilt) == (True, False)
+    damage, truth = damage_map(thinned, MapDamage(0, codec)), damage_map(exact, MapDamage(0, codec))
     assert damage.kl == pytest.approx(truth.kl, rel=1e-2)
     assert damage.num_rows == truth.num_rows
-    request = MeasureRegret(0, trial, 64, rebuild=True)
+    request = MeasureRegret(0, trial, 64)
     *_, mine = regret(thinned, request)
     *_, theirs = regret(exact, request)
     assert isinstance(mine, Regret)
@@ -231,7 +229,7 @@ def test_rebuilding_tells_how_far_it_is_and_goes_on_where_it_stood(
 ) -> None:
     session = started(model, sized("sliding"), token_ids, 2)
     session.reruns = Reruns(model, 64)
-    request = MapDamage(0, PRESETS["int8"].spec.codec, rebuild=True)
+    request = MapDamage(0, PRESETS["int8"].spec.codec)
     total = PROMPT + 1
     steps = [piece for piece in measured_damage(session, request) if isinstance(piece, tuple)]
     assert [piece for piece in steps if piece[1] == total] == [(n, total) for n in range(0, total, 64)]

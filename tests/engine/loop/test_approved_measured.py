@@ -37,13 +37,13 @@ def of_sequence(seq_id: int) -> Iterator[c.Command]:
         yield CheckParity(seq_id, against)
     yield WhatIf(seq_id, H2O)
     yield WhatIf(seq_id, CacheSpec(codec=CODEC))
-    yield WhatIf(seq_id, tuned(cache_named("sliding"), window=5), rebuild=True)
+    yield WhatIf(seq_id, tuned(cache_named("sliding"), window=5))
     yield WhatIf(seq_id, CacheSpec("paged"))
     yield MapDamage(seq_id, CODEC, 5)
-    yield MapDamage(seq_id, KIVI.codec, 512, budget_bytes=2_000, rebuild=True)
-    yield MapDamage(seq_id, CODEC, 3, budget_bytes=4_500, rebuild=True)
+    yield MapDamage(seq_id, KIVI.codec, 512, budget_bytes=2_000)
+    yield MapDamage(seq_id, CODEC, 3, budget_bytes=4_500)
     yield MeasureRegret(seq_id, H2O, 2)
-    yield MeasureRegret(seq_id, tuned(cache_named("knorm"), budget=9), rebuild=True)
+    yield MeasureRegret(seq_id, tuned(cache_named("knorm"), budget=9))
 
 
 def in_every_mode(folder: Path) -> Callable[[Story], Script]:

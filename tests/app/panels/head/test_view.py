@@ -10,6 +10,7 @@ import pyqtgraph as pg
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -62,16 +63,28 @@ def test_a_click_selects_the_token_under_it(head: HeadView, models: Models, qtbo
 def test_the_value_under_the_cursor_is_exact(head: HeadView, models: Models) -> None:
     piece = models.slices.head
     assert piece is not None
-    said: list[str] = []
-    head.hovered.connect(said.append)
     head._on_dragged(1e-3)  # whatever the colours do
     head._map._hover_at(QPointF(9.5, 4.5))
-    assert said[-1].startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
     fresh = head_slice()
     models.slices.put(replace(fresh, low=fresh.low + 1, high=fresh.low + 1))
-    assert said[-1].startswith("K[3, 1, 9, 4] = " + str(fresh.low[9, 4] + 1))  # the mouse has not moved
+    assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(fresh.low[9, 4] + 1))  # the mouse has not moved
     head._map._hover_at(None)
-    assert said[-1] == ""
+    assert head._readout.text() == "point at a cell for its exact value"
+
+
+def test_the_value_of_the_selected_cell_is_copied(head: HeadView, models: Models) -> None:
+    told: list[str] = []
+    head.told.connect(told.append)
+    head.copy_value()
+    assert told == ["Nothing is copied: Head shows no value of the selected cell"]
+    models.selection.update(layer=3, kv_head=1)
+    models.selection.update(position=9, channel=4)
+    head.copy_value()
+    piece = models.slices.head
+    assert piece is not None
+    assert QGuiApplication.clipboard().text() == str(piece.low[9, 4])
+    assert told[-1] == "Copied the value of K[3, 1, 9, 4]"
 
 
 def test_the_wheel_zooms_where_the_cursor_is_and_home_shows_all(head: HeadView, models: Models, qtbot: QtBot) -> None:

@@ -28,12 +28,10 @@ def models(qapp: QApplication) -> Models:
 def test_the_inspector_tells_what_is_known_of_a_token(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
     feed(models)
-    view.show_value("K[3, 1, 13, 5] = -1.8342   ·named")
     text = view._facts.text()
     token = models.timeline.tokens(0)[13]
     assert f"13 · {token.token_id}" in text
     assert f"{token.surprisal:.2f} nats" in text
-    assert "K[3, 1, 13, 5] = -1.8342" in text
     assert "K[3, 1, 13]" in text
     assert token.surprisal is not None
     facts = facts_of(view)

@@ -82,7 +82,7 @@ def test_a_mode_without_pages_says_how_to_get_them(desk: Desk, view: PagesView) 
     desk.models.status.set(samples.status(cache=CacheSpec()))
     assert view._empty.text() == "This cache mode has no pages: choose Paged to see them."
     desk.models.status.set(samples.status(cache=SPEC))
-    assert view._empty.text() == "The page pool appears here with the next step."
+    assert view._empty.text() == "The page pool appears here with the next step: press F10."
 
 
 def test_where_no_step_can_come_no_pages_are_promised_with_the_next(desk: Desk, view: PagesView) -> None:
@@ -90,14 +90,20 @@ def test_where_no_step_can_come_no_pages_are_promised_with_the_next(desk: Desk, 
     going = SequenceInfo(1, "decode", 12, 8, 11, None)
     for sequences, is_promised in (((full,), False), ((full, going), True)):
         desk.models.status.set(replace(samples.status(cache=SPEC), sequences=sequences))
-        assert view._empty.text().endswith("appears here with the next step.") == is_promised
+        assert view._empty.text().endswith("appears here with the next step: press F10.") == is_promised
         assert ("none can come: the model's context is full: go back" in view._empty.text()) != is_promised
 
 
 def test_the_title_counts_and_the_keys_name_what_is_there(desk: Desk, view: PagesView) -> None:
     desk.take(desk.story.admit(0, list(range(10))), desk.story.admit(1, [*range(8), 90]))
     assert view._detail.text() == "pool of 24 · slack 5 tokens · 4 tokens a page"
-    assert [key.text for key in view.state.keys] == ["2 used", "2 shared", "0 cached", "19 free"]
+    assert [key.text for key in view.state.keys] == [
+        "2 used",
+        "2 shared",
+        "0 cached",
+        "19 free",
+        "1 null (hatched)",
+    ]  # all 24
 
 
 def test_clicking_a_page_selects_its_first_token(desk: Desk, view: PagesView) -> None:

@@ -1,0 +1,56 @@
+"""Number fields: a number beyond the limits is refused with a sentence and never turned into another one."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QDoubleSpinBox, QSpinBox, QWidget
+
+from app.dialogs.cache import CacheDialog
+from app.kit.fields import decimal_field, whole_field
+from engine.spec.presets import cache_preset
+
+
+def typed(field: QSpinBox | QDoubleSpinBox, text: str) -> None:
+    field.selectAll()
+    QTest.keyClicks(field, text)
+    assert field.lineEdit().text() == text, "what is typed stays on the screen"
+    QTest.keyClick(field, Qt.Key.Key_Return)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        lambda: whole_field("Budget", 256, 1, 9_999_999, unit="tokens"),
+        lambda: decimal_field("Budget", 256.0, 1, 9_999_999, decimals=0),
+    ],
+)
+def test_a_number_beyond_the_limits_is_refused_with_the_limit(qapp: QApplication, field: object) -> None:
+    made = field()  # type: ignore[operator]
+    told: list[str] = []
+    made.refusing.refused.connect(told.append)
+    typed(made, "99999999999")
+    assert made.value() == 256
+    assert told == ["Budget is at most 9,999,999, so 99999999999 was not taken: it is 256 as before."] * len(told)
+    assert told
+    typed(made, "512")
+    assert (made.value(), made.refusing.problem) == (512, "")
+
+
+def test_a_dialog_stays_open_and_says_which_number_it_did_not_take(qapp: QApplication) -> None:
+    parent = QWidget()
+    dialog = CacheDialog(cache_preset("h2o").spec, parent)
+    chosen: list[object] = []
+    dialog.chosen.connect(chosen.append)
+    budget = dialog._fields["budget"]
+    assert isinstance(budget, QSpinBox)
+    was = budget.value()
+    typed(budget, "99999999999")
+    dialog.accept()
+    assert f"was not taken: it is {was:,} as before" in dialog._problem.text()
+    assert chosen == []
+    typed(budget, str(was + 1))
+    dialog.accept()
+    assert len(chosen) == 1
+    parent.deleteLater()
