@@ -127,15 +127,15 @@ def test_rows_of_other_weights_ids_or_positions_do_not_go_on(tmp_path: Path) -> 
     lacking = [pairs[0], tuple(part[:, :, :9] for part in pairs[1])]
     moved = [tuple(part.roll(1, 2) for part in pair) for pair in pairs]
     for given, tokens, why in (
-        (pairs, ids[1:] + [3], "not those that"),
+        (pairs, [*ids[1:], 3], "not those that"),
         (moved, ids, "not those that"),
         (lacking, ids, "layer 1 lacks rows"),
         (pairs[:1], ids, "other layers than its model"),
         (pairs, None, "without the ids of its tokens"),
     ):
-        with SnapshotFile(save_cache(given, path, tokens, model=loaded.model)) as file:
-            with pytest.raises(InputError, match=why):
-                resumed(loaded, file)
+        save_cache(given, path, tokens, model=loaded.model)
+        with SnapshotFile(path) as file, pytest.raises(InputError, match=why):
+            resumed(loaded, file)
     with SnapshotFile(save_cache(pairs, path, ids, model=loaded.model)) as file:
         with pytest.raises(InputError, match="not those that"):
             resumed(random_model(config_dict("llama"), 0.05), file)
