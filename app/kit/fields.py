@@ -61,7 +61,7 @@ class RefusingNumber(QObject):
         if number is None or field.minimum() <= number <= field.maximum():
             return former
         name, least, most = field.accessibleName(), field.minimum(), field.maximum()
-        what = f"at most {most:,.12g}" if number > most else f"at least {least:,.12g}"
+        what = f"at most {most:z,.12g}" if number > most else f"at least {least:z,.12g}"
         problem = (
             f"{name} is {what}, so {text.strip()} was not taken: it is {field.textFromValue(self._former)} as before."  # type: ignore[arg-type]
         )

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from msgspec import structs
 from msgspec.structs import replace
-from PySide6.QtGui import QKeySequence
+from PySide6.QtGui import QGuiApplication, QKeySequence
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QDialog, QWidget
 
 from app.actions import MENUS
 from app.control.actions import declared_in
+from app.models.kept_sessions import KeptSession
 from app.shell import Shell
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
@@ -38,6 +39,8 @@ class Desk:
         self.shell, self.engine, self.folder = shell, engine, folder
         self.engines: list[str] = []  # where an engine was wished for
         shell.engine_wanted.connect(self.engines.append)
+        self.wanted: list[object] = []  # the sessions that were wished for
+        shell.session_wanted.connect(self.wanted.append)
         self.reloads = 0  # how often the unloaded model was wished for
         shell.reload_wanted.connect(self._on_reload)
         self.models, self.window = shell.models, shell.window
@@ -69,6 +72,17 @@ class Desk:
             QTest.keySequence(place, QKeySequence(declared.key))
         else:
             action.trigger()
+        turn(self.shell, 2)
+
+    def replace(self, former: KeptSession) -> None:
+        """As if the present session had replaced this one."""
+        self.models.kept_sessions.replace(former)
+        turn(self.shell, 2)
+
+    def point_at_cell(self) -> None:
+        """A cell of a head is selected, and nothing was copied."""
+        QGuiApplication.clipboard().clear()
+        self.models.selection.update(position=4, channel=3)
         turn(self.shell, 2)
 
     def _on_reload(self) -> None:

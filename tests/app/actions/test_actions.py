@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from PySide6.QtGui import QGuiApplication
 
 from app.control.pace import PACES
 from app.kit.theme import current_theme
+from app.models.kept_sessions import KeptSession
 from engine.saved.document import is_session
 from engine.spec.capture import CAPTURES
 from engine.spec.edit import Drop, Edit, Mask, Pin, Zero
@@ -117,6 +119,7 @@ EDITS: dict[str, Edit] = {
     "edit.unpin": Pin(0, AREA, pinned=False),
     "edit.drop": Drop(0, AREA),
 }
+FORMER = KeptSession(Path("/nowhere/former.json"), 0.0, "former")
 EFFECTS: dict[str, Effect] = {
     "model.open": Effect(models_loaded, [], ["…"]),
     "model.hub": opens("HubDialog"),
@@ -127,10 +130,14 @@ EFFECTS: dict[str, Effect] = {
     "model.reload": Effect(lambda desk: desk.reloads, 0, 1, lambda desk: desk.unload()),
     "snapshot.open": Effect(lambda desk: [c.path.name for c in desk.engine.of(OpenSnapshot)], [], ["config.json"]),
     "session.save": Effect(lambda desk: is_session(desk.folder / "picture.png"), False, True),
+    "session.return": Effect(lambda desk: desk.wanted, [], [FORMER.path], lambda desk: desk.replace(FORMER)),
     "snapshot.continue": Effect(sent(Continue), [], [Continue(ModelSpec())], lambda desk: desk.open_file()),
     "snapshot.close": Effect(sent(CloseSnapshot), [], [CloseSnapshot(ModelSpec())], lambda desk: desk.open_file()),
     "export": opens("ExportDialog"),
     **{f"export.{kind}": opens("ExportDialog") for kind in ("npz", "table", "trace", "session", "picture")},
+    "value.copy": Effect(
+        lambda _: bool(QGuiApplication.clipboard().text()), False, True, lambda desk: desk.point_at_cell()
+    ),
     "picture.copy": Effect(
         lambda _: QGuiApplication.clipboard().image().isNull(),
         True,

@@ -135,7 +135,7 @@ PANELS: dict[str, tuple[Callable[[Models], Any], Told, Expected]] = {
         lambda models: (f"step {shown_step(models)}", models.selection.now.step is None),
     ),
     "status line": (
-        lambda models: StatusLine(models, QAction()),
+        lambda models: StatusLine(models, QAction(), QAction()),
         lambda line: line.state.num_bytes.startswith("KV "),
         lambda models: True,
     ),

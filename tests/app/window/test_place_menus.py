@@ -88,7 +88,8 @@ def test_the_menu_of_rows_says_how_much_is_selected(running: Shell) -> None:
     assert menu.words() == ("positions 4 … 7 · layer 3 · kv head 1 · K", "128 numbers, 512 B")
     assert groups_of(menu) == [["run.here_token", "run.at_token", "run.go_on", "run.to"], *without]
     assert [name for group in without for name in group] == [
-        "edit.both", "edit.keys", "edit.values", "edit.zero", "edit.scale", "edit.noise", "edit.overwrite", "edit.mask",
+        "value.copy", "picture.copy", "edit.both", "edit.keys", "edit.values", "edit.zero", "edit.scale", "edit.noise",
+        "edit.overwrite", "edit.mask",
         "edit.unmask", "edit.pin", "edit.unpin", "edit.drop", "edit.replace", "edit.bias", "edit.typed", "note.add",
         "edit.undo", "edit.redo",
     ]  # fmt: skip

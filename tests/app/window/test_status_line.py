@@ -94,13 +94,14 @@ def test_the_reason_why_an_action_is_disabled_goes_once_it_is_enabled(
     note, edit = shell.window.status._note, shell.window.prompt.edit
     engine.loaded()
     turn(shell)
-    qtbot.keyClick(edit, Qt.Key.Key_F10)
-    assert note.text() == "Step is not possible now. Send a prompt first."
+    qtbot.keyClick(edit, Qt.Key.Key_F5)
+    why = note.text()
+    assert why == "Run is not possible now. Send a prompt first."
     shell.actions["prompt.send"].trigger()
     turn(shell)
     assert (note.text(), note.toolTip()) == ("", "")
     shell.models.status.notify("At step 3")
-    shell.window.status.withdraw("Step is not possible now. Send a prompt first.")
+    shell.window.status.withdraw(why)
     assert note.text() == "At step 3", "other news stay"
 
 

@@ -14,6 +14,7 @@ from pytestqt.qtbot import QtBot
 
 from app.dialogs.run_to import RunToDialog
 from app.kit.theme import current_theme
+from app.panels.prompt.sampling import LONGEST_ANSWER
 from app.panels.stops.view import StopsView
 from app.shell import Shell
 from app.start.settings import Settings
@@ -270,7 +271,9 @@ def test_stop_strings_are_part_of_the_sampling(shell: Shell) -> None:
     popup = shell.window.prompt.findChildren(type(shell.window.prompt._sampling._popup))[0]
     popup.stop.setText(r'"\n\n" "The end"')
     popup.stop.editingFinished.emit()
-    assert popup.params(0) == SamplingParams(stop=("\n\n", "The end"), draws=NEWEST_DRAWS)
+    assert popup.params(0) == SamplingParams(
+        stop=("\n\n", "The end"), max_new_tokens=LONGEST_ANSWER, draws=NEWEST_DRAWS
+    )
     popup.stop.setText('The "end"')
     popup.stop.editingFinished.emit()
     assert popup.params(0).stop == ("\n\n", "The end")
