@@ -7,7 +7,7 @@ import torch
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
 from engine.look.ring import ObservationRing
-from engine.look.rows_at import RowsAt
+from engine.look.source import LiveSource
 from engine.model.loader import LoadedModel
 from engine.session.captured import Captured
 from engine.session.kept import KeptStates
@@ -124,6 +124,6 @@ class SessionReading:
         `engine.look.slices`."""
         return self.slices.take(request, node)
 
-    def rows_at(self, seq_id: int, num_tokens: int) -> RowsAt:
+    def rows_at(self, seq_id: int, num_tokens: int) -> LiveSource:
         """The rows of a live sequence as they were when it had `num_tokens` tokens."""
         return self.slices.rows_at(seq_id, num_tokens)

@@ -74,7 +74,7 @@ class Session(SessionReading):
         self.text_of = TokenTexts(model.tokenizer)
         self.live = LiveSequences(cache if isinstance(cache, CacheMode) else CacheMode(model, cache))
         self.live.mode.check()
-        self.magnitudes = self.live.magnitudes
+        self.seen = self.live.seen
         self.history = History()
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
@@ -93,7 +93,7 @@ class Session(SessionReading):
             model, self.live, self.history, self._scheduler, self.text_of, self.ledger.of_step, self.captured,
             self._observer, is_scratch,
         )  # fmt: skip
-        others = OtherBranches(self.history, self._restorer, self.kept, len(model.info.geometry.layers))
+        others = OtherBranches(self.history, self._restorer, self.kept)
         self.slices = SliceReader(model, self.live, self.history, self._stepper, others)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
