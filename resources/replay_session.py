@@ -15,7 +15,8 @@ from engine.errors import InputError
 from engine.model.loader import load
 from engine.saved.named import decoded
 from engine.saved.session import SavedSession
-from engine.session.rebuilding import Rebuilding, only_rows_of
+from engine.session.replay import Replay, only_rows_of
+from engine.session.session import Session
 from engine.snapshot.gather import snapshot_of
 from engine.snapshot.patching import rows_of_file
 from engine.snapshot.write import checksum_of
@@ -44,20 +45,20 @@ def repeat(arguments):
     if model.info.fingerprint != DATA["fingerprint"]:
         raise SystemExit(f"'{model.info.name}' is not the model of this session: name the folder of '{DATA['model']}'.")
     saved = decoded(json.dumps(DATA["session"]), SavedSession)
-    rebuilding = Rebuilding(model, saved, only_rows_of(arguments.allow_file, rows_of_file))
-    farthest = 0.0
-    for step, _ in rebuilding.steps():
-        for seq_id, expected in DATA["numbers"].get(str(step), {}).items():
-            farthest = max(farthest, difference(rebuilding.records[step].of(int(seq_id)), expected))
-    rebuilding.finish()
-    others = [each for each in rebuilding.differences if each.layer is None or not arguments.allow_rounding]
+    session = Session(model, saved.first_cache)
+    session.open_rows = only_rows_of(arguments.allow_file, rows_of_file)
+    replay, farthest, count = Replay(session, saved.nodes), 0.0, 0
+    for node, record, _ in replay.steps():
+        count += record is not None
+        for seq_id, expected in DATA["numbers"].get(str(node.step), {}).items():
+            farthest = max(farthest, difference(record.of(int(seq_id)), expected))
+    replay.finish(saved.live, saved.pending)
+    others = [each for each in replay.differences if each.layer is None or not arguments.allow_rounding]
     for each in others:
         print(each.describe())
     num_edits = sum(change["type"] == "EditMade" for node in DATA["session"]["nodes"] for change in node["changes"])
     edits = f" and {num_edits} edit{'s' if num_edits > 1 else ''}" if num_edits else ""
-    count = len(rebuilding.records)
     print(f"{count} steps{edits} repeated; the number that is farthest off is off by {farthest:g}")
-    session = rebuilding.session
     sequence = session.sequence(DATA["seq_id"])
     token_ids = sequence.token_ids[: sequence.num_tokens]
     print(json.dumps(token_ids))

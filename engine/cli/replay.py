@@ -20,7 +20,7 @@ from engine.spec.model import BUNDLED, ModelSpec
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.saved.difference import ReplayDifference
-    from engine.session.rebuilding import Rebuilding
+    from engine.session.replay import Replay
 
 MOST_PRINTED = 20  # differences, on a terminal
 
@@ -54,16 +54,19 @@ def replay_command(args: argparse.Namespace) -> int:
         raise InputError(f"'{args.session}' cannot be done once more: {why_not}.")
     model = model_of(saved, args)
     began = time.perf_counter()
-    from engine.session.rebuilding import Rebuilding, only_rows_of
+    from engine.session.replay import Replay, only_rows_of
+    from engine.session.session import Session
     from engine.snapshot.patching import rows_of_file
 
-    rebuilding = Rebuilding(model, saved, only_rows_of(args.allow_file, rows_of_file))
-    for step, differences in rebuilding.steps():
+    session = Session(model, saved.first_cache)
+    session.open_rows = only_rows_of(args.allow_file, rows_of_file)
+    replay = Replay(session, saved.nodes)
+    for node, _, differences in replay.steps():
         if args.json:
-            print_json({"event": "moment", "step": step, "differences": [as_json(each) for each in differences]})
-    rebuilding.finish()
-    print_summary(rebuilding, time.perf_counter() - began, found.problem, args)
-    return 1 if rebuilding.differences or found.problem else 0
+            print_json({"event": "moment", "step": node.step, "differences": [as_json(each) for each in differences]})
+    replay.finish(saved.live, saved.pending)
+    print_summary(replay, time.perf_counter() - began, found.problem, args)
+    return 1 if replay.differences or found.problem else 0
 
 
 def model_of(saved: SavedSession, args: argparse.Namespace) -> LoadedModel:
@@ -88,9 +91,9 @@ def model_of(saved: SavedSession, args: argparse.Namespace) -> LoadedModel:
     return model
 
 
-def print_summary(rebuilding: Rebuilding, seconds: float, problem: str, args: argparse.Namespace) -> None:
+def print_summary(replay: Replay, seconds: float, problem: str, args: argparse.Namespace) -> None:
     """Print the differences and how much was compared."""
-    differences, compared, num_moments = rebuilding.differences, rebuilding.compared, rebuilding.num_done
+    differences, compared, num_moments = replay.differences, replay.compared, replay.num_done
     if args.json:
         line = {"event": "done", "moments": num_moments, "differences": len(differences), "seconds": round(seconds, 3)}
         counts = {"tokens_compared": compared.num_tokens, "checksums_compared": compared.num_checksums}

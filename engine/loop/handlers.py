@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.loop import exporting, restoring
+from engine.loop import exporting, replaying
 from engine.loop.duelling import Duelling
 from engine.loop.inbox import Inbox
 from engine.loop.loading import forecast_of, found_devices, found_models
@@ -184,7 +184,7 @@ def _preview(loop: Parts, command: commands.PreviewPrompt) -> None:
 def _redo(loop: Parts, command: commands.Redo) -> None:
     loop.steps.end()
     loop.watching.forget()
-    restoring.redo(loop.session, command, loop.reporter, loop.inbox)
+    replaying.redo(loop.session, command, loop.reporter, loop.inbox)
 
 
 def _set_cache(loop: Parts, command: commands.SetCache) -> None:

@@ -233,7 +233,7 @@ class Workspace:
     def _rebuild(self, model: LoadedModel, file: OpenedSession, *, may_open_files: bool = False) -> None:
         """Replay a saved session with the model, make it the live one, and report its nodes again, with the same step
         numbers."""
-        from engine.loop.rebuilding import rebuilt
+        from engine.loop.replaying import rebuilt
 
         if why_not := file.why_not(model.info):
             raise InputError(f"'{file.path}' cannot be gone on from: {why_not}.")

@@ -51,6 +51,11 @@ class SavedSession(Struct, frozen=True, kw_only=True):
         return ModelSpec() if self.model is None else spec_of(self.model)
 
     @property
+    def first_cache(self) -> CacheSpec:
+        """The cache mode that the session began in."""
+        return self.nodes[0].cache if self.nodes else self.cache
+
+    @property
     def path(self) -> tuple[Node, ...]:
         """The nodes from the root to the live one."""
         by_step, found, at = {node.step: node for node in self.nodes}, [], self.live

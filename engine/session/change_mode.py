@@ -14,7 +14,7 @@ from engine.model.loader import LoadedModel
 from engine.session.atomic import atomic
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
-from engine.session.replay import convert, repeat
+from engine.session.refill import convert, repeat
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import ModeChanged
 

@@ -14,7 +14,7 @@ from engine.session.copying import copy_rows
 from engine.session.going_back import StateRestorer, sharing_in_words
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
-from engine.session.replay import Replay
+from engine.session.refill import Refill
 from engine.wire.changes import SequenceForked
 from engine.wire.events import ForkMade
 
@@ -35,9 +35,9 @@ class Forking:
     """Makes forks. Where the page pool has no room, kept states are evicted from it."""
 
     def __init__(
-        self, live: LiveSequences, history: History, replay: Replay, restorer: StateRestorer, kept: KeptStates
+        self, live: LiveSequences, history: History, refill: Refill, restorer: StateRestorer, kept: KeptStates
     ) -> None:
-        self._live, self._history, self._replay, self._restorer, self._kept = live, history, replay, restorer, kept
+        self._live, self._history, self._refill, self._restorer, self._kept = live, history, refill, restorer, kept
 
     def fork(self, seq_id: int, step: int | None, num_tokens: int | None = None) -> ForkMade:
         """Add a copy of a sequence as it was after `step` (None: as it is now); `num_tokens` limits a copy of now to
@@ -85,7 +85,7 @@ class Forking:
     # ---- the rows of the fork ------------------------------------------------------------------------------------
 
     def _fork_live(self, parent: LiveSequence, num_tokens: int | None) -> tuple[LiveSequence, str]:
-        self._replay.refresh(parent)
+        self._refill.refresh(parent)
         child = self._new_child(parent)
         with closed_on_failure(child.cache):
             count = parent.sequence.num_tokens if num_tokens is None else num_tokens
@@ -146,7 +146,7 @@ class Forking:
                     f"Rows of sequence {origin.owner} were edited by hand, and this mode computes them anew from the "
                     "tokens: go to that step first, then fork."
                 )
-            self._replay.refill(child.sequence, cache, origin.owner, origin.step, origin.journal)
+            self._refill.refill(child.sequence, cache, origin.owner, origin.step, origin.journal)
 
     def _new_child(self, parent: LiveSequence) -> LiveSequence:
         seq_id = self._live.next_id

@@ -16,7 +16,7 @@ from engine.session.copying import fork_of
 from engine.session.kept import KeptStates, SessionState
 from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
 from engine.session.mode import CacheMode
-from engine.session.redoing import Redoing
+from engine.session.replay import Replay
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
 from engine.wire.changes import SequenceRemoved, SequenceStopped, TokensForced
@@ -277,26 +277,26 @@ class StateRestorer:
     def _redone_from_root(self, nodes: list[Node], check: Check) -> tuple[SessionState, str]:
         scratch = self._new_session(nodes[0].cache)
         try:
-            state, redoing = self._run(scratch, nodes, check, must_match=False)
+            state, replay = self._run(scratch, nodes, check, must_match=False)
         except PoolExhausted as error:
             scratch.close()
             raise InputError(f"The page pool cannot hold what it held then ({error}): make it larger.") from None
         except BaseException:
             scratch.close()
             raise
-        rounding = "" if redoing.is_exact else f", exact but for rounding: {redoing.why_not_exact}"
+        rounding = "" if replay.is_exact else f", exact but for rounding: {replay.why_not_exact}"
         return state, f"repeated {steps_in_words(nodes)} from the start{rounding}"
 
     def _run(
         self, scratch: Session, nodes: list[Node], check: Check, must_match: bool = True
-    ) -> tuple[SessionState, Redoing]:
-        redoing = Redoing(scratch, tuple(nodes))
-        for _ in redoing.steps(check):
+    ) -> tuple[SessionState, Replay]:
+        replay = Replay(scratch, nodes)
+        for _ in replay.steps(check):
             pass
-        if must_match and not redoing.is_exact:
-            raise InputError(redoing.why_not_exact)
+        if must_match and not replay.is_exact:
+            raise InputError(replay.why_not_exact)
         scratch.kept.clear()
-        return SessionState.of(nodes[-1].step, scratch.live, scratch.history.journal), redoing
+        return SessionState.of(nodes[-1].step, scratch.live, scratch.history.journal), replay
 
 
 def overwritten_by(node: Node) -> frozenset[int]:

@@ -1,82 +1,214 @@
-"""Fills a cache again by repeating the forwards that filled it first, so that its rows are the same bit for bit."""
+"""Replays nodes of a history tree in a session, in the order of their numbers, and compares the results: for going
+back, for an engine that takes the place of one that died, for saved sessions, and for the command line."""
 
 from __future__ import annotations
 
-from engine.cache.sequence_cache import SequenceCache
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
 from engine.errors import InputError
-from engine.history.history import History
-from engine.history.journal import Journal
-from engine.model.loader import LoadedModel
-from engine.session.driver import Driver, lengths_to_feed
-from engine.session.live import LiveSequence
-from engine.session.mode import CacheMode
-from engine.session.sequence import Sequence
+from engine.saved.difference import Compared, ReplayDifference, differences
+from engine.session.continuing import append_prompt
+from engine.session.editing import repeat_edit
+from engine.session.edits.numbers import RowsFrom
+from engine.spec.sampling import Prompt
+from engine.wire.changes import (
+    Change,
+    EditMade,
+    ModeChanged,
+    PromptAppended,
+    SamplingChanged,
+    SequenceAdded,
+    SequenceForked,
+    SequenceRemoved,
+    SequenceStopped,
+    TokensForced,
+)
+from engine.wire.edits import EditMeasured
+from engine.wire.records import StepRecord
+from engine.wire.tree import Node
+
+if TYPE_CHECKING:
+    from engine.session.session import OpenRows, Session
+
+
+class Replayed(NamedTuple):
+    """A replayed node, the record of its step (None for a node without a forward), and how it differs from what was
+    recorded."""
+
+    node: Node
+    record: StepRecord | None
+    differences: tuple[ReplayDifference, ...]
 
 
 class Replay:
-    """Repeats the forwards of a sequence as the journal recorded them."""
+    """Replays `nodes` in `session`: goes to the parent of each, repeats its changes and then its step, with the same
+    tokens of the same sequences in the same mode. The recorded next token is chosen again, whatever this run samples.
 
-    def __init__(self, model: LoadedModel, history: History) -> None:
-        self._model, self._history = model, history
+    `num_done` nodes are replayed. `measured` has what each repeated edit did to the next token, by the number of its
+    node. `num_computed_anew` counts prompt tokens that were prefix hits originally and are not here: they are computed
+    in other chunks, which is exact but for rounding. `differences` are all that were found, `compared` says how much
+    was compared.
+    """
 
-    def refresh(self, live: LiveSequence) -> None:
-        """Fill the cache of a sequence again if a failed step emptied it. Raises `InputError` where its rows were
-        edited by hand, since the forwards would not give these edits."""
-        if live.is_stale:
-            if live.cache.by_hand:
-                raise InputError(
-                    f"The rows of sequence {live.seq_id}, some of them edited by hand, were lost with a step that "
-                    "failed, and they cannot be computed again here: go to an earlier moment."
-                )
-            self.refill(live.sequence, live.cache, live.seq_id)
-            live.is_stale = False
+    def __init__(self, session: Session, nodes: Iterable[Node]) -> None:
+        self.session, self.nodes = session, sorted(nodes, key=lambda node: node.step)
+        self.num_done = self.num_computed_anew = 0
+        self.measured: dict[int, EditMeasured] = {}
+        self.differences: list[ReplayDifference] = []
+        self.compared = Compared()
+        self._layers = [layer.index for layer in session.model.info.geometry.attention_layers]
 
-    def refill(
-        self,
-        sequence: Sequence,
-        cache: SequenceCache,
-        seq_id: int,
-        step: int | None = None,
-        path: Journal | None = None,
-    ) -> None:
-        """Fill `cache` with the tokens of `sequence`, by the same forwards that the sequence `seq_id` went through up
-        to `step` (None: now) of `path` (None: the live path). Where its cache mode was changed in between, the rows go
-        through the same modes."""
-        journal = path or self._history.journal
-        lengths, moves = journal.fed_lengths(seq_id, step), journal.moves(seq_id, step)
-        stages = moves[:-1] if moves and moves[-1].cache == cache.spec else []
-        before: SequenceCache | None = None
-        for number, move in enumerate(stages):
-            stage = CacheMode(self._model, move.cache).new_cache(-1, sequence.num_prompt_tokens)
-            start = continued(before, stage, sequence, move.num_tokens)
-            repeat(self._model, sequence, stage, lengths, start, moves[number + 1].num_tokens)
-            before = stage
-        cache.clear()
-        start = continued(before, cache, sequence, moves[-1].num_tokens if moves else 0)
-        repeat(self._model, sequence, cache, lengths, start, sequence.num_tokens)
+    @property
+    def is_exact(self) -> bool:
+        return not (self.num_computed_anew or self.differences)
 
+    @property
+    def why_not_exact(self) -> str:
+        """In words how this run differed; empty if it did not."""
+        if self.num_computed_anew:
+            return f"{self.num_computed_anew:,} tokens were in pages of an earlier run"
+        tokens = next((each.step for each in self.differences if each.layer is None), None)
+        if tokens is not None:
+            return f"from step {tokens} on other tokens would have been chosen"
+        return f"from step {self.differences[0].step} on K and V are others" if self.differences else ""
 
-def continued(before: SequenceCache | None, cache: SequenceCache, sequence: Sequence, num_tokens: int) -> int:
-    """Convert the rows of the previous stage into `cache`; the number of tokens it then holds: 0 where there is no
-    previous stage or its rows cannot be converted."""
-    return 0 if before is None or convert(before, cache, sequence, num_tokens) is None else num_tokens
+    def steps(self, check: Callable[[], None] | None = None) -> Iterator[Replayed]:
+        """Replay the nodes one by one. `check` is called before every node and between the layers of a prefill, and
+        raises to cancel. Raises `InputError` at a node that cannot be repeated: those before it are."""
+        session = self.session
+        if self.nodes and session.last_step is None and session.cache != self.nodes[0].cache:
+            session.set_cache(self.nodes[0].cache)
+            session.forget_history()
+        for node in self.nodes:
+            if check is not None:
+                check()
+            try:
+                record = self._repeat(node, check)
+            except InputError as error:
+                raise InputError(f"Step {node.step} could not be done once more: {error}") from error
+            yield self._compared(node, record)
 
-
-def convert(before: SequenceCache, cache: SequenceCache, sequence: Sequence, num_tokens: int) -> int | None:
-    """Convert the rows of a cache in another mode into `cache`, as a change of the mode does; the number of rows that
-    were dropped, or None where the rows must be computed anew instead."""
-    if not cache.convert_from(before):
+    def _repeat(self, node: Node, check: Callable[[], None] | None) -> StepRecord | None:
+        session = self.session
+        if session.last_step != node.parent or session.history.changes:
+            session.go_to(node.parent, check)
+        session.history.next_step = node.step
+        for change in node.changes:
+            if (measured := repeat_change(session, change)) is not None:
+                self.measured[node.step] = measured
+        if node.work is not None:
+            return session.redo_step(node.work, check)
+        session.add_changes(is_empty_allowed=True)
         return None
-    evicted = cache.compress(num_tokens, sequence.num_prompt_tokens, None) if num_tokens else ()
-    cache.commit(num_tokens)
-    return sum(each.num_rows for each in evicted)
+
+    def _compared(self, node: Node, record: StepRecord | None) -> Replayed:
+        self.num_done += 1
+        self.compared.add(node, record, self._layers)
+        if node.work is None or record is None:
+            return Replayed(node, record, ())
+        for then, now in zip(node.work.parts, record.sequences, strict=True):
+            self.num_computed_anew += max(0, then.first_position - now.first_position)
+        found = tuple(differences(node, record, self._layers))
+        self.differences += found
+        return Replayed(node, record, found)
+
+    def finish(self, at: int | None, pending: tuple[Change, ...]) -> None:
+        """Go to the node `at` and repeat the changes made after it. If that node was not replayed, go to its nearest
+        ancestor that was, and force the tokens that followed there. No node is left to be reported."""
+        session, by_step = self.session, {node.step: node for node in self.nodes}
+        missing: list[Node] = []
+        while at is not None and at not in session.history.tree:
+            missing.append(by_step[at])
+            at = by_step[at].parent
+        try:
+            if session.last_step != at or session.history.changes:
+                session.go_to(at)
+            if not missing:
+                for change in pending:
+                    repeat_change(session, change)
+            for seq_id, token_ids in tokens_fed(missing[::-1]).items():
+                if seq_id in session.live.ids:
+                    session.force(seq_id, token_ids)
+        finally:
+            session.history.take_added()
 
 
-def repeat(
-    model: LoadedModel, sequence: Sequence, cache: SequenceCache, fed_lengths: list[int], start: int, stop: int
-) -> None:
-    """Repeat the forwards of a sequence from `start` to `stop` tokens."""
-    prompt = sequence.num_prompt_tokens
-    driver = Driver(model, cache, prompt, sequence.token_ids[:start])
-    for _ in driver.run(sequence.token_ids, lengths_to_feed(cache.spec, prompt, fed_lengths, stop)):
-        pass
+def tokens_fed(nodes: list[Node]) -> dict[int, tuple[int, ...]]:
+    """By `seq_id` the tokens that decode steps fed, in order, followed by the token that was sampled last."""
+    found: dict[int, tuple[int, ...]] = {}
+    for node in nodes:
+        for part in node.work.parts if node.work is not None else ():
+            if part.token_id is not None:
+                before = found.get(part.seq_id, ())[:-1]
+                chosen = () if part.sampled is None else (part.sampled,)
+                found[part.seq_id] = (*before, part.token_id, *chosen)
+    return found
+
+
+def check_can_be_replayed(session: Session, nodes: tuple[Node, ...], at: int | None) -> None:
+    """Raise `InputError` if the session is not empty, if `at` is not among the nodes, or if the nodes do not begin at
+    the root of the tree."""
+    if session.sequences or session.last_step is not None:
+        raise InputError("Steps can be done once more in a session that has none: load the model anew.")
+    known = {node.step for node in nodes}
+    if at is not None and at not in known:
+        raise InputError(f"There is no step {at} among those that are to be done once more.")
+    lost = [node for node in nodes if node.parent is not None and node.parent not in known]
+    if lost:
+        raise InputError(f"Step {lost[0].step} follows on step {lost[0].parent}, which is not there: begin with it.")
+    if any(node.parent is None and not node.changes for node in nodes):
+        raise InputError("The run went on from a snapshot: open that again.")
+
+
+def repeat_change(session: Session, change: Change) -> EditMeasured | None:
+    """Repeat a recorded change, or raise `InputError`. Returns what it did to the next token if it is an edit."""
+    match change:
+        case SequenceAdded(seq_id, token_ids, sampling, chat):
+            set_next_id(session, seq_id)
+            session.submit(Prompt(token_ids=token_ids, sampling=sampling, has_start=True), chat)
+        case SequenceForked(seq_id, parent, step, num_tokens):
+            set_next_id(session, seq_id)
+            session.fork(parent, step, num_tokens)
+        case PromptAppended(seq_id, token_ids, sampling, chat):
+            append_prompt(session, seq_id, token_ids, sampling, chat)
+        case SequenceRemoved(seq_id):
+            session.remove(seq_id)
+        case SequenceStopped(seq_id):
+            session.halt(seq_id)
+        case TokensForced(seq_id, token_ids):
+            session.force(seq_id, token_ids)
+        case SamplingChanged(seq_id, sampling):
+            session.set_sampling(sampling, seq_id)
+        case ModeChanged(cache):
+            session.set_cache(cache)
+        case EditMade(edit):
+            return repeat_edit(session, edit)
+    return None
+
+
+def set_next_id(session: Session, seq_id: int) -> None:
+    """Have the next sequence get this `seq_id`; `InputError` where it is taken."""
+    if seq_id in session.live.ids:
+        raise InputError(f"There is a sequence {seq_id} already.")
+    session.live.next_id = seq_id
+
+
+def refuse_rows(path: str) -> AbstractContextManager[RowsFrom]:
+    """Raise `InputError`: no file is opened."""
+    raise InputError(
+        f"its edit takes rows from '{path}', and no file that a session names is opened unasked. Make that edit by "
+        "hand, or replay the session with --allow-file."
+    )
+
+
+def only_rows_of(files: Collection[Path], open_rows: OpenRows) -> OpenRows:
+    """An `open_rows` that opens these files and refuses all others."""
+    allowed = {file.resolve() for file in files}
+
+    def open_allowed(path: str) -> AbstractContextManager[RowsFrom]:
+        return (open_rows if Path(path).resolve() in allowed else refuse_rows)(path)
+
+    return open_allowed

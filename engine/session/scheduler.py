@@ -11,7 +11,7 @@ from engine.history.history import History
 from engine.session.chunks import WHOLE, PrefillPlan
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences
-from engine.session.replay import Replay
+from engine.session.refill import Refill
 from engine.wire.records import Phase
 from engine.wire.tree import PlannedPart, PlannedStep
 
@@ -42,9 +42,9 @@ class Scheduler:
     sequences that were preempted for the current step."""
 
     def __init__(
-        self, live: LiveSequences, history: History, replay: Replay, plan: PrefillPlan, kept: KeptStates
+        self, live: LiveSequences, history: History, refill: Refill, plan: PrefillPlan, kept: KeptStates
     ) -> None:
-        self._live, self._history, self._replay, self._kept = live, history, replay, kept
+        self._live, self._history, self._refill, self._kept = live, history, refill, kept
         self.plan = plan
         self.preempted: list[int] = []
 
@@ -113,7 +113,7 @@ class Scheduler:
         for live in self._live:
             while live.is_stale:
                 try:
-                    self._replay.refresh(live)
+                    self._refill.refresh(live)
                 except PoolExhausted:
                     if not self._kept.evict_from(self._live.mode.store):
                         self.preempt(live)
@@ -137,7 +137,7 @@ class Scheduler:
         try:
             for live in chosen:
                 sequence = live.sequence
-                self._replay.refresh(live)
+                self._refill.refresh(live)
                 part = None if planned is None else planned[live.seq_id]
                 if sequence.num_tokens == 0:
                     at_most = None if part is None else part.first_position

@@ -27,7 +27,7 @@ from engine.session.observer import Observer
 from engine.session.phases import Reached
 from engine.session.prompt import encode_forced
 from engine.session.reading import SessionReading
-from engine.session.replay import Replay
+from engine.session.refill import Refill
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
 from engine.session.slices import SliceReader
@@ -79,12 +79,12 @@ class Session(SessionReading):
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
         self.open_rows: OpenRows | None = None  # opens the rows of a snapshot file; None: files cannot be read here
-        self._replay = Replay(model, self.history)
+        self._refill = Refill(model, self.history)
         self.kept = KeptStates(self.live, kept_bytes, model.runners.forget)
         self._restorer = StateRestorer(model, self.live, self.history, self.kept, self._scratch_session)
-        self._forking = Forking(self.live, self.history, self._replay, self._restorer, self.kept)
+        self._forking = Forking(self.live, self.history, self._refill, self._restorer, self.kept)
         plan = PrefillPlan.of(model, prefill_chunk)
-        self._scheduler = Scheduler(self.live, self.history, self._replay, plan, self.kept)
+        self._scheduler = Scheduler(self.live, self.history, self._refill, plan, self.kept)
         self.ledger = Ledger(model, self.live, self.history, self.reruns, self.kept)
         self.captured = Captured(capture)
         self.ring = ObservationRing(model.device, late_steps)
@@ -234,7 +234,7 @@ class Session(SessionReading):
     def refresh(self, live: LiveSequence) -> None:
         """Compute the rows of a sequence again if a failed step emptied its cache."""
         self._restorer.fill_emptied()
-        self._replay.refresh(live)
+        self._refill.refresh(live)
 
     def set_cache(self, spec: CacheSpec) -> str:
         """Move the live sequences into another cache mode; returns in words how. All of it succeeds or nothing

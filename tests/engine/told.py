@@ -95,7 +95,7 @@ def _columns(path: str, values: list[Any]) -> Iterator[tuple[str, str]]:
         if path and not names:
             yield path, type(first).__name__
         for name in names:
-            yield from _columns(f"{path}.{name}".lstrip("."), [getattr(each, name) for each in values])
+            yield from _columns(f"{path}.{name}".lstrip("."), [_value(each, name) for each in values])
     elif len(values) == 1:
         yield path, told(first)
     elif len(values) > FEW and all(isinstance(each, float) for each in values):
@@ -109,12 +109,16 @@ def _columns(path: str, values: list[Any]) -> Iterator[tuple[str, str]]:
         yield path, " / ".join(words)
 
 
+def _value(message: Struct, name: str) -> Any:
+    """What a message says in a field; of a histogram's counts their sum, for a number may stand on an edge."""
+    value = getattr(message, name)
+    return int(np.sum(value)) if name == "counts" else value
+
+
 def _said(message: Struct) -> Iterator[tuple[str, Any]]:
     """The fields of a message that say something, and what it computes of them."""
     for field in fields_of(type(message)):
-        value = getattr(message, field.name)
-        if field.name == "counts":  # of a histogram: a number may stand on an edge
-            value = int(np.sum(value))
+        value = _value(message, field.name)
         if not _is_left_out(field, value):
             yield field.name, value
     for name in _computed(type(message)):
@@ -183,12 +187,12 @@ def _array(array: np.ndarray) -> str:
 def approve(path: Path, lines: Sequence[str]) -> None:
     """Compare with what was approved. Of a long line its first words stand in the file, and a digest of all of them."""
     now = [*map(shortened, lines)]
-    if os.environ.get("KVLOUPE_APPROVE"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join(now) + "\n", "utf-8")
     approved = path.read_text("utf-8").splitlines() if path.exists() else []
     if len(approved) == len(now):
         now = [one if are_alike(one, other) else other for one, other in zip(approved, now, strict=True)]
+    if os.environ.get("KVLOUPE_APPROVE"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(approved := now) + "\n", "utf-8")
     if changes := [*unified_diff(approved, now, "approved", "now", n=2)]:
         raise AssertionError(
             "if that is meant: KVLOUPE_APPROVE=1, and read the difference in git\n" + "\n".join(changes[:80])

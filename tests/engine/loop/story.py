@@ -36,6 +36,7 @@ class Story:
         self.recorder = SessionRecorder(self)
         self.entries: list[Entry] = []
         self._asked: dict[int, tuple[object, ...]] = {}  # what the answer to a command need not repeat
+        self._status: Entry | None = None  # the last one without work: a clock says how often it is told
         self._work, self._number = "", 0
         self._coming: list[tuple[int, c.Command]] = []
         self._loop = EngineLoop(self._take)
@@ -106,7 +107,9 @@ class Story:
                 parts["reply"] = f"to {self._number - event.reply_to} before" if event.reply_to else "to none"
             self.entries.append((kind, parts))
         elif event.status.work is None:  # while it works a clock says when that is told
-            self.entries.append((f"  {(parts := entry(event.status))[0]}", parts[1]))
+            if (status := entry(event.status)) != self._status:
+                self._status = status
+                self.entries.append((f"  {status[0]}", status[1]))
         elif event.status.work.label not in (self._work, "Trying another cache"):  # which is mostly not told
             self._work = event.status.work.label
             self.entries.append(("  work", entry(event.status.work)[1]))

@@ -14,7 +14,7 @@ from engine.look.rows_at import places_of
 from engine.session.branching import delete_branch, redo_edit, undo_edit
 from engine.session.continuing import continue_with
 from engine.session.editing import make_edit
-from engine.session.redoing import Redoing
+from engine.session.replay import Replay
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
@@ -286,10 +286,10 @@ class Program:
         tree = session.history.tree
         nodes = tuple(tree.at(each).node for each in tree.needed_for(step))
         fresh = Session(session.model, nodes[0].cache, **ASIDE)
-        redoing = Redoing(fresh, nodes)
-        for _ in redoing.steps():
+        replay = Replay(fresh, nodes)
+        for _ in replay.steps():
             pass
-        assert redoing.is_exact, f"{redoing.why_not_exact}: {self.story}"
+        assert replay.is_exact, f"{replay.why_not_exact}: {self.story}"
         session.go_to(None)
         session.go_to(step)
         assert difference(stands(session), stands(fresh)) == "", self.story

@@ -11,9 +11,8 @@ from engine.opened.session import history_events
 from engine.saved.named import decoded, encoded
 from engine.saved.session import SavedSession
 from engine.saved.tokens import walk
-from engine.session.changes import repeat_change
 from engine.session.continuing import answer_of, continue_with, preview
-from engine.session.redoing import Redoing
+from engine.session.replay import Replay, repeat_change
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat, Turn
@@ -184,10 +183,10 @@ def test_a_conversation_is_replayed_from_its_nodes(name: str) -> None:
     kinds = [type(change) for change in made]
     assert kinds[-3:] == [SequenceForked, PromptAppended, SequenceRemoved]
     again = Session(session.model, nodes[0].cache, prefill_chunk=512)
-    redoing = Redoing(again, nodes)
-    for _ in redoing.steps():
+    replay = Replay(again, nodes)
+    for _ in replay.steps():
         pass
-    assert redoing.is_exact, redoing.why_not_exact
+    assert replay.is_exact, replay.why_not_exact
     assert again.sequence(child).token_ids == session.sequence(child).token_ids
     assert [moment.node for moment in again.history.tree] == list(nodes)  # roles and texts among it
     assert again.sequence(child).chat == session.sequence(child).chat

@@ -10,7 +10,7 @@ import torch
 from engine.errors import InputError
 from engine.session.branching import redo_edit, undo_edit
 from engine.session.editing import make_edit
-from engine.session.redoing import Redoing
+from engine.session.replay import Replay
 from engine.session.session import Session
 from engine.spec.edit import (
     AddNoise,
@@ -90,10 +90,10 @@ def test_after_a_restart_undo_and_redo_find_the_edit_in_the_tree() -> None:
     session = begun("growing")
     make_edit(session, row_edit(session))
     again = Session(model_of("llama"), session.cache)
-    redoing = Redoing(again, tuple(moment.node for moment in session.history.tree))
-    for _ in redoing.steps():
+    replay = Replay(again, tuple(moment.node for moment in session.history.tree))
+    for _ in replay.steps():
         pass
-    redoing.finish(4, ())
+    replay.finish(4, ())
     undo_edit(again)
     assert again.last_step == 3
     again.history.undone.clear()

@@ -7,7 +7,7 @@ import torch
 
 from engine.errors import InputError
 from engine.session.branching import branch, delete_branch
-from engine.session.redoing import Redoing
+from engine.session.replay import Replay
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
@@ -256,9 +256,9 @@ def test_a_replay_of_the_path_alone_is_what_the_tree_has() -> None:
     nodes = tuple(tree.at(step).node for step in session.history.journal.steps)
     assert not any(isinstance(change, EditMade) for node in nodes for change in node.changes)
     fresh = Session(session.model, session.cache)
-    redoing = Redoing(fresh, nodes)
-    assert [node.step for node, _ in redoing.steps()] == session.history.journal.steps
-    assert redoing.is_exact
+    replay = Replay(fresh, nodes)
+    assert [node.step for node, *_ in replay.steps()] == session.history.journal.steps
+    assert replay.is_exact
     assert difference(stands(fresh), stands(session)) == ""
 
 

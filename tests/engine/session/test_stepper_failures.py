@@ -225,7 +225,7 @@ def test_a_way_back_whose_replay_fails_changes_nothing(cache: str) -> None:
         def fail(*args: object) -> None:
             raise MemoryError("no room")
 
-        patch.setattr("engine.session.redoing.Redoing.steps", fail)
+        patch.setattr("engine.session.replay.Replay.steps", fail)
         if cache == "paged":
             session.go_to(3)  # its pages are still there
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.session.editing import make_edit
-from engine.session.redoing import Redoing
+from engine.session.replay import Replay
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import ReplaceTokens, Rows, Zero
@@ -48,10 +48,10 @@ def crowded() -> Session:
 
 def assert_replays(session: Session) -> None:
     again = Session(session.model, POOL, prefill_chunk=64)
-    redoing = Redoing(again, tuple(moment.node for moment in session.history.tree))
-    for _ in redoing.steps():
+    replay = Replay(again, tuple(moment.node for moment in session.history.tree))
+    for _ in replay.steps():
         pass
-    assert redoing.is_exact, redoing.why_not_exact
+    assert replay.is_exact, replay.why_not_exact
     assert difference(stands(session), stands(again)) == ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.session.editing import make_edit
-from engine.session.redoing import Redoing
+from engine.session.replay import Replay
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Scale
@@ -32,6 +32,6 @@ def test_a_step_that_first_finds_no_room_leaves_shared_pages_shared(architecture
     assert session.cache_of(child).page_counts().shared == shared - 1, "all but the page that the step writes to"
     tree = session.history.tree
     fresh = Session(session.model, spec)
-    redoing = Redoing(fresh, tuple(moment.node for moment in tree))
-    assert [node.step for node, _ in redoing.steps()] == [moment.node.step for moment in tree]
+    replay = Replay(fresh, tuple(moment.node for moment in tree))
+    assert [node.step for node, *_ in replay.steps()] == [moment.node.step for moment in tree]
     assert difference(stands(fresh), stands(session)) == ""

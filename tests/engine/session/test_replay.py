@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
-from engine.session.redoing import Redoing, check_can_be_redone
+from engine.session.replay import Replay, check_can_be_replayed
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
@@ -46,13 +46,13 @@ def plan(session: Session) -> Redo:
 def redone(model: LoadedModel, command: Redo, num_computed_anew: int = 0) -> Session:
     """A new session that has replayed a plan as after a restart."""
     session = Session(model, MODES["growing"], prefill_chunk=64)
-    check_can_be_redone(session, command.nodes, command.at)
-    redoing = Redoing(session, command.nodes)
-    for _ in redoing.steps():
+    check_can_be_replayed(session, command.nodes, command.at)
+    replay = Replay(session, command.nodes)
+    for _ in replay.steps():
         pass
-    redoing.finish(command.at, command.changes)
-    assert redoing.num_computed_anew == num_computed_anew
-    assert redoing.is_exact or num_computed_anew, redoing.why_not_exact
+    replay.finish(command.at, command.changes)
+    assert replay.num_computed_anew == num_computed_anew
+    assert replay.is_exact or num_computed_anew, replay.why_not_exact
     return session
 
 
@@ -104,7 +104,7 @@ def test_the_records_are_the_same_forced_tokens_included(model: LoadedModel) -> 
     records = [old.step() for _ in range(3)]
     old.force(0, (5, 9))
     records += [old.step() for _ in range(4)]
-    again = [record for _, record in Redoing(Session(model, old.cache), plan(old).nodes).steps()]
+    again = [record for _, record, _ in Replay(Session(model, old.cache), plan(old).nodes).steps()]
     told = [
         [(p.token_ids, p.forced, p.sampled) for r in each if r is not None for p in r.sequences]
         for each in (records, again)
@@ -185,11 +185,11 @@ def test_tokens_of_steps_that_were_not_replayed_are_fed_next(model: LoadedModel)
         old.step()
     command = plan(old)
     new = Session(model, old.cache)
-    redoing = Redoing(new, command.nodes)
-    pieces = redoing.steps()
+    replay = Replay(new, command.nodes)
+    pieces = replay.steps()
     for _ in range(5):
         next(pieces)
-    redoing.finish(command.at, command.changes)
+    replay.finish(command.at, command.changes)
     assert new.last_step == 4
     while new.sequence(0).num_tokens < old.sequence(0).num_tokens:
         new.step()
@@ -241,7 +241,7 @@ def test_a_plan_that_does_not_fit_is_refused_where_it_stops(model: LoadedModel) 
     with pytest.raises(InputError, match="has 9 tokens before step"):
         redone(model, replace(command, nodes=(first, early, third)))
     with pytest.raises(InputError, match="session that has none"):
-        check_can_be_redone(old, command.nodes, command.at)
+        check_can_be_replayed(old, command.nodes, command.at)
     with pytest.raises(InputError, match="Step 1 follows on step 0, which is not there"):
         redone(model, replace(command, nodes=(second, third)))
     with pytest.raises(InputError, match="no step 7 among"):
@@ -258,8 +258,8 @@ def test_every_step_has_a_checksum_a_layer_and_other_rows_are_found_by_it(model:
     nodes = plan(old).nodes
     assert [node.checksums for node in nodes] == [record.checksums for record in records]
     changed = replace(nodes[4], checksums=(nodes[4].checksums[0] ^ 1, *nodes[4].checksums[1:]))
-    redoing = Redoing(Session(model, old.cache), (*nodes[:4], changed, *nodes[5:]))
-    for _ in redoing.steps():
+    replay = Replay(Session(model, old.cache), (*nodes[:4], changed, *nodes[5:]))
+    for _ in replay.steps():
         pass
-    assert (redoing.other_rows, redoing.other_tokens) == ([4], [])
-    assert redoing.why_not_exact == "from step 4 on K and V are others"
+    assert {(each.step, each.what) for each in replay.differences} == {(4, "rows")}
+    assert replay.why_not_exact == "from step 4 on K and V are others"
