@@ -249,7 +249,7 @@ def _wall(selected: Selected, wanted: WantedPictures, num_tokens: int, previous:
     columns, rows = size
     # Only the picture of what changed depends on the step before.
     previous = previous if selected.change else num_tokens
-    tensor, change = selected.tensor, selected.change
+    tensor, change = selected.lens, selected.change
     return Watched(WallRequest(selected.seq_id, num_tokens, previous, tensor, change, columns, rows))
 
 
@@ -257,7 +257,7 @@ def _head(selected: Selected, wanted: WantedPictures, num_tokens: int) -> Watche
     if wanted.head_columns is None:
         return None
     start, stop = rows_of(wanted.head_range, num_tokens)
-    layer, kv_head, tensor = wanted.head_place or (selected.layer, selected.kv_head, selected.tensor)
+    layer, kv_head, tensor = wanted.head_place or (selected.layer, selected.kv_head, selected.lens)
     request = HeadRequest(selected.seq_id, num_tokens, tensor, layer, kv_head, start, stop, wanted.head_columns)
     return _ranged(request, wanted.head_range, num_tokens)
 

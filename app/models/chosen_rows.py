@@ -29,7 +29,7 @@ def chosen_rows(models: Models) -> Rows | None:
     rows = Rows(now.position, now.position + 1)
     if now.channel is None:
         return rows
-    part: EditedPart = "keys" if now.tensor == "keys" else "values"
+    part: EditedPart = "keys" if now.lens == "keys" else "values"
     return replace(rows, layers=(now.layer,), kv_heads=(now.kv_head,), channels=(now.channel,), part=part)
 
 

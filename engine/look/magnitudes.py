@@ -174,7 +174,7 @@ class Blocks:
         self._of: dict[tuple[str, int], BlocksOfLayer] = {}
 
     @torch.inference_mode()
-    def of(self, lens: Lens, source: Source, layers: Iterable[int]) -> dict[int, LayerCount]:
+    def of(self, lens: Lens, source: Source, layers: Sequence[int]) -> dict[int, LayerCount]:
         """The histograms of these layers, of those that hold rows."""
         found: dict[int, LayerCount] = {}
         todo: list[ToCount] = []
@@ -194,7 +194,7 @@ class Blocks:
             if each.count is not None:
                 each.blocks.shown = stamp, each.count
                 found[each.layer] = each.count
-        return found
+        return {layer: found[layer] for layer in layers if layer in found}
 
     def magnitudes(self, lens: Lens, source: Source, layers: Sequence[int]) -> Magnitudes | None:
         """The colour ranges of these layers, all of which hold rows; None if there are none. Those that a file stores

@@ -432,7 +432,7 @@ class Nothing:
         return None
 
     def pages(self) -> tuple[int, list[list[int]]]:
-        return 0, []
+        return self.num_tokens, []
 
 
 @dataclass(frozen=True, eq=False)

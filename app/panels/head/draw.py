@@ -76,7 +76,7 @@ def area_between(piece: HeadSlice, start: tuple[float, float], stop: tuple[float
     return Rows(
         min(first.first_position, last.first_position), max(first.last_position, last.last_position) + 1,
         (request.layer,), (request.kv_head,), None if len(channels) == piece.low.shape[1] else channels,
-        "keys" if request.tensor == "keys" else "values",
+        "keys" if request.lens == "keys" else "values",
     )  # fmt: skip
 
 

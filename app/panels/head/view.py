@@ -146,10 +146,10 @@ class HeadView(MapView[Shown]):
 
     def pin(self, is_pinned: bool) -> None:
         now = self._models.selection.now
-        place = (now.layer, now.kv_head, now.tensor)
+        place = (now.layer, now.kv_head, now.lens)
         if self._piece is not None:
             request = self._piece.request
-            place = (request.layer, request.kv_head, request.tensor)
+            place = (request.layer, request.kv_head, request.lens)
         self._models.viewport.update(head_place=place if is_pinned else None)
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -178,9 +178,7 @@ class HeadView(MapView[Shown]):
             if piece.state_shape:
                 return Shown(piece, limit, self._scope, None, None, None, ())
             place = piece.request
-            edited = head_boxes(
-                self._models, place.seq_id, place.layer, place.kv_head, place.tensor, piece.low.shape[1]
-            )
+            edited = head_boxes(self._models, place.seq_id, place.layer, place.kv_head, place.lens, piece.low.shape[1])
             return Shown(piece, limit, self._scope, None if area else run, self._channel(piece), area, edited)
         if draw.is_part(piece) and not piece.note:
             return "These positions have left this head's window: press Home to see what it holds."
@@ -227,8 +225,8 @@ class HeadView(MapView[Shown]):
     def provenance(self, state: Shown) -> Provenance:
         piece, now = state.piece, self._models.selection.now
         request = piece.request
-        layer, kv_head, tensor = self._models.viewport.now.head_place or (now.layer, now.kv_head, now.tensor)
-        shown, wanted = tensor_name(request.tensor), tensor_name(tensor)
+        layer, kv_head, tensor = self._models.viewport.now.head_place or (now.layer, now.kv_head, now.lens)
+        shown, wanted = tensor_name(request.lens), tensor_name(tensor)
         if (request.layer, request.kv_head) != (layer, kv_head):
             shown, wanted = f"{shown}[{request.layer}, {request.kv_head}]", f"{wanted}[{layer}, {kv_head}]"
         return picture_source(
@@ -270,13 +268,13 @@ class HeadView(MapView[Shown]):
     def _channel(self, piece: HeadSlice) -> int | None:
         """The selected channel, if the picture shows its head."""
         now, request = self._models.selection.now, piece.request
-        is_here = (request.layer, request.kv_head, request.tensor) == (now.layer, now.kv_head, now.tensor)
+        is_here = (request.layer, request.kv_head, request.lens) == (now.layer, now.kv_head, now.lens)
         return now.channel if is_here and now.channel is not None and now.channel < piece.low.shape[1] else None
 
     def _area(self, piece: HeadSlice) -> Box | None:
         """The part of the selected area in this head, as a box of positions and channels; None if there is none."""
         now, request = self._models.selection.now.area, piece.request
-        if now is None or not is_of(now, request.layer, request.kv_head, request.tensor):
+        if now is None or not is_of(now, request.layer, request.kv_head, request.lens):
             return None
         num_channels = piece.low.shape[1]
         channels = now.channels or (0, num_channels - 1)
@@ -310,7 +308,7 @@ class HeadView(MapView[Shown]):
             if parts_words(self._models, piece):
                 text += f"   {run_words(piece.exact_from, cell.first_position, cell.last_position + 1)}"
             if edited := words_at(
-                self._models, cell.first_position, place.layer, place.kv_head, place.tensor, cell.channel, place.seq_id
+                self._models, cell.first_position, place.layer, place.kv_head, place.lens, cell.channel, place.seq_id
             ):
                 text += f"   {edited}"
         self._readout.setText(text or "point at a cell for its exact value")

@@ -24,7 +24,7 @@ def wall_rows(models: Models, piece: WallSlice | None) -> tuple[WallRow, ...]:
         if piece is None:
             return ()
         return tuple(WallRow(layer, heads) for layer, heads in zip(piece.layers, piece.heads, strict=True))
-    tensor = piece.request.tensor if piece is not None else models.selection.now.tensor
+    tensor = piece.request.lens if piece is not None else models.selection.now.lens
     held = dict(zip(piece.layers, piece.heads, strict=True)) if piece is not None else None
     counts = Counter(state.layer for state in piece.states) if piece is not None else Counter[int]()
     rows = [row for layer in geometry.layers for row in layer_rows(layer, held, tensor, counts[layer.index])]

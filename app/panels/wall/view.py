@@ -118,7 +118,7 @@ class WallView(View[Shown]):
 
     def choose(self, choice: str) -> None:
         tensor, change = _CHOICES[choice]
-        self._models.selection.update(tensor=tensor, change=change)
+        self._models.selection.update(lens=tensor, change=change)
 
     def _on_picked(self, tile: Thumbnail, position: int | None) -> None:
         place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head}
@@ -171,7 +171,7 @@ class WallView(View[Shown]):
         if tile is None or position is None:
             return ""
         shown = self._models.slices.wall
-        tensor = self._models.selection.now.tensor if shown is None else shown.request.tensor
+        tensor = self._models.selection.now.lens if shown is None else shown.request.lens
         return words_at(self._models, position, tile.layer, tile.kv_head, tensor, seq_id=self._shown_seq_id)
 
     @property
@@ -201,7 +201,7 @@ class WallView(View[Shown]):
     def refresh(self) -> None:
         super().refresh()
         now, piece = self._models.selection.now, self._models.slices.wall
-        shown = (now.tensor, now.change) if piece is None else (piece.request.tensor, piece.request.change)
+        shown = (now.lens, now.change) if piece is None else (piece.request.lens, piece.request.change)
         self.set_choice(next(k for k, place in _CHOICES.items() if place == shown))  # of the picture shown
 
     def read(self) -> Shown | str:
@@ -298,7 +298,7 @@ class WallView(View[Shown]):
         if (piece := state.piece) is None:
             return None
         request, now = piece.request, self._models.selection.now
-        shown, wanted = tensor_name(request.tensor, change=request.change), tensor_name(now.tensor, change=now.change)
+        shown, wanted = tensor_name(request.lens, change=request.change), tensor_name(now.lens, change=now.change)
         return picture_source(
             self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted,
             parts=parts_words(self._models, piece),

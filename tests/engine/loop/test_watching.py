@@ -11,7 +11,7 @@ from msgspec import structs
 
 from app.models.slices import Slices
 from engine.client.outbox import MAX_PICTURES
-from engine.look.watched import update_of
+from engine.look.watch import is_unchanged
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import GoTo, Pause, Run, SetPace, Step, SubmitPrompt, TakeSlice, Watch, Watched
@@ -110,12 +110,12 @@ def test_a_picture_that_fails_after_a_step_is_told_and_the_others_go_on(
     prompted.wait_for(WallSlice)
     prompted.rest()
 
-    def failing(session: Any, picture: Any, request: Any, changes: Any, **counted: bool) -> Any:
-        if isinstance(request, RowRequest):
+    def failing(picture: Any, source: Any, piece: Any) -> bool:
+        if isinstance(piece, RowSlice):
             raise ValueError("a broken row")
-        return update_of(session, picture, request, changes, **counted)
+        return is_unchanged(picture, source, piece)
 
-    monkeypatch.setattr("engine.look.watch.update_of", failing)
+    monkeypatch.setattr("engine.look.watch.is_unchanged", failing)
     prompted.send(Step(3))
     prompted.wait_for(StepRecord, 3)
     prompted.rest()
