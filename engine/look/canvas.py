@@ -17,7 +17,7 @@ from msgspec import structs
 
 from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.lenses import computed, read, rows_at_once, unread
+from engine.look.lenses import computed, held_of, read, rows_at_once
 from engine.look.reductions import (
     Flags,
     cells_of,
@@ -97,10 +97,9 @@ def layers_of(request: WallRequest | HeadRequest, source: Source, geometry: Cach
     is_wall = isinstance(request, WallRequest)
     indices = [layer.index for layer in geometry.attention_layers] if is_wall else [request.layer]  # type: ignore[union-attr]
     for index in indices:
-        held = source.held(index)
+        held = held_of(source, lens, index) if lens.is_of_every_head or not is_wall else None
         if held is not None:
-            num_heads = geometry.layers[index].num_heads if lens.heads == "query" else held.num_heads
-            num_values = held.dim(lens.part) if lens.part is not None and lens.values == "dims" else 1
+            num_heads, num_values = held.num_heads, 1 if lens.values == 1 else held.dim(lens.part or "keys")
             head = None if isinstance(request, WallRequest) else min(request.kv_head, num_heads - 1)
             found.append(Layer(index, held, num_heads if head is None else 1, num_values, head))
     return tuple(found)
@@ -134,12 +133,12 @@ def _grid_of_head(request: HeadRequest, layers: tuple[Layer, ...], is_scattered:
         return Grid((), 0, 0, per_cell(0, request.max_columns), 1, 0, 0, False)
     first = max(layers[0].held.first, request.start)
     stop = stop if is_scattered else min(stop, layers[0].held.stop)
-    count = max(0, stop - first)
-    per_column, num_rows = per_cell(count, request.max_columns), layers[0].num_values
-    return Grid(
-        layers, first, max(first, stop), per_column, 1, -(-count // per_column),
-        num_rows if count or is_scattered else 0, is_scattered,
-    )  # fmt: skip
+    count, values = max(0, stop - first), layers[0].num_values
+    per_column = per_cell(count, request.max_columns)
+    per_row = per_cell(values, request.max_columns) if LENSES[request.lens].values == "tokens" else 1
+    num_rows = -(-values // per_row) if count or is_scattered else 0
+    num_columns = -(-count // per_column)
+    return Grid(layers, first, max(first, stop), per_column, per_row, num_columns, num_rows, is_scattered)
 
 
 @dataclass(eq=False)
@@ -190,7 +189,7 @@ class Canvas:
     ) -> list[Wanted] | None:
         """The cells of each layer that may differ from those drawn; None if all may."""
         lens, was, before = LENSES[request.lens], self.source, self.request
-        if was is None or before is None or self.grid is None or source.owner != was.owner or lens.part is None:
+        if was is None or before is None or self.grid is None or source.owner != was.owner:
             return None
         shift = grid.first - self.grid.first
         if _asked(before) != _asked(request) or self.grid.form != grid.form or shift < 0 or shift % grid.per_column:
@@ -201,6 +200,9 @@ class Canvas:
         is_change = isinstance(before, WallRequest) and before.change
         since = before.previous_tokens if is_change else was.num_tokens  # type: ignore[union-attr]
         is_later = source.num_tokens >= was.num_tokens and source.half is None and was.half is None
+        if lens.part is None:  # what a query saw stays; what a token received grows
+            new = range(max(0, was.num_tokens - grid.first) // grid.per_column, grid.num_columns)
+            return [new] * len(grid.layers) if lens.columns == "queries" and lens.values == 1 and is_later else None
         self.deltas = source.changes(since) if is_later else None
         if self.deltas is not None:
             has_rewritten = not is_change or rewrites(source.spec)
@@ -294,17 +296,19 @@ class Canvas:
         if not columns.size:
             return
         span = grid.span(range(int(columns[0]), int(columns[-1]) + 1))
-        rows = unread(source, lens, layer.index, span, layer.head)
+        plain = lens if lens.part is None else LENSES[lens.part]  # computed below, of what the step changed
+        rows = read(source, plain, layer.index, span, layer.head)
         low[is_wanted] = high[is_wanted] = np.nan
         held[is_wanted] = 0
         if rows is None:
             return
         places = rows.places
         found = rows_in(places - grid.first, is_wanted, grid.per_column, grid.stop - grid.first)
-        values = rows.numbers[found.heads, found.slots].float()
+        values, positions = rows.numbers[found.heads, found.slots].float(), places[found.heads, found.slots]
         if change is not None:
-            values = change.of_rows(values, found.heads, places[found.heads, found.slots], layer, lens, span)
-        cells = cells_of(computed(lens, values[None])[0], found.cells, int(is_wanted.sum()), grid.per_row)
+            values = change.of_rows(values, found.heads, positions, layer, lens, span)
+        values = computed(lens, values[None], positions[None], source, layer.index)[0]
+        cells = cells_of(values, found.cells, int(is_wanted.sum()), grid.per_row)
         low[..., :num_rows][is_wanted], high[..., :num_rows][is_wanted] = cells.low, cells.high
         held[is_wanted] = cells.held
 
@@ -404,7 +408,7 @@ class Change:
     @classmethod
     def of(cls, request: WallRequest | HeadRequest, source: Source) -> Change | None:
         """The change that a picture shows; None if it shows the rows themselves."""
-        if not isinstance(request, WallRequest) or not request.change:
+        if not isinstance(request, WallRequest) or not request.change or LENSES[request.lens].part is None:
             return None
         previous = request.previous_tokens
         may_rewrite = rewrites(source.spec)

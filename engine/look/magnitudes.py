@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.look.lenses import read, rows_at_once
+from engine.look.lenses import held_of, read, rows_at_once
 from engine.look.magnitude_counts import EDGES, LayerCount, LayerRows, counted
 from engine.look.source import Held, Source
 from engine.spec.lenses import Lens
@@ -183,7 +183,7 @@ class Blocks:
             blocks = self._of.setdefault((lens.name, layer), BlocksOfLayer())
             if blocks.shown is not None and blocks.shown[0] == stamp:
                 found[layer] = blocks.shown[1]
-            elif (held := source.held(layer)) is not None:
+            elif (held := held_of(source, lens, layer)) is not None:
                 final = 0 if lens.part is None else source.num_final(layer, lens.part)
                 count = blocks.up_to(final)
                 start = held.first if count is None else count.num_rows
@@ -199,6 +199,8 @@ class Blocks:
     def magnitudes(self, lens: Lens, source: Source, layers: Sequence[int]) -> Magnitudes | None:
         """The colour ranges of these layers, all of which hold rows; None if there are none. Those that a file stores
         are those of all rows, even if an earlier step is shown."""
+        if not lens.is_of_every_head:
+            return None
         stored = source.stored if lens.name == lens.part else None
         ranges = {layer: stored.ranges(layer, lens.name) for layer in layers} if stored is not None else {}
         counts = self.of(lens, source, [layer for layer in layers if ranges.get(layer) is None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.look.canvas import Canvas
 from engine.look.magnitudes import Blocks
+from engine.look.source import Queries
 
 
 class Seen:
@@ -13,6 +14,7 @@ class Seen:
     def __init__(self, rows_of: object) -> None:
         self.rows_of = rows_of
         self.blocks, self.wall = Blocks(), Canvas()
+        self.queries: Queries | None = None
 
 
 class SeenSequences:

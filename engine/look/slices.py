@@ -18,7 +18,7 @@ from msgspec import structs
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.look.canvas import Canvas, Layer, has_no_size
-from engine.look.lenses import read
+from engine.look.lenses import read, why_not
 from engine.look.probe import entropy_of
 from engine.look.reductions import (
     missing_rows,
@@ -216,6 +216,9 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
     """A note on missing rows, or on changes that are unknown; empty where there is nothing to say."""
     if source.why_not:
         return source.why_not
+    lens = LENSES[request.lens]
+    if why := why_not(source, lens) if lens.is_of_every_head else f"{lens.words} is a picture of one head.":
+        return why
     if not geometry.attention_layers:
         return "This architecture keeps a recurrent state and no K and V."
     if source.half is not None and source.half.note:
@@ -228,6 +231,8 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
         if source.gave_rows_up:
             return "Nothing is held now: the sequence gave its rows up, and computes them anew when it goes on."
         return "Nothing is held: no step has been computed in this cache mode yet."
+    if lens.part is None and request.change:
+        return "A step adds attention and changes none: look at it without the change."
     if request.change and not knows_change(source, request):
         return "What this step rewrote in older rows is not known any more."
     is_scattered = any(layer.held.positions is not None for layer in layers)
@@ -270,13 +275,14 @@ def head_of(
     group = 1 if lens.heads == "query" else group
     readers = range(request.kv_head * group, (request.kv_head + 1) * group)
     parts = PARTS if lens.part is None else (lens.part,)
-    note = source.why_not or missing_note(source, request.layer)
+    note = source.why_not or why_not(source, lens) or missing_note(source, request.layer)
     return HeadSlice(
         request=request,
         provenance=provenance_of(source, (request.layer,), parts, request.start),
         dtype=grid.layers[0].held.dtype if grid.layers else "",
         positions=read_only_ints(grid.first + columns * grid.per_column),
         tokens_per_column=grid.per_column,
+        values_per_row=grid.per_row,
         query_heads=tuple(readers),
         tensor_label=tensor_label(layer.kind, request.lens),
         note=note or ("" if grid.layers else no_rows(layer.kind, source.is_now)),

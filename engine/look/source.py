@@ -6,7 +6,7 @@ in `engine.opened`), `Difference` (of two sources) and `Nothing` (the rows of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -143,6 +143,33 @@ class Stored(Protocol):
         ...
 
 
+class Rotation(Protocol):
+    """How a model turns its keys by their positions."""
+
+    def undone(self, keys: torch.Tensor, positions: torch.Tensor, layer: int) -> torch.Tensor:
+        """Keys `[H, T, D]` of a layer at positions `[H, T]` as they were before."""
+        ...
+
+
+class Queries(Protocol):
+    """The attention of all queries of a sequence: as their steps recorded it, or computed again, at most the latest
+    `most_computed` of them."""
+
+    most_computed: int
+
+    def newest(self, num_tokens: int) -> dict[int, torch.Tensor]: ...
+
+    def why_not(self, num_tokens: int) -> str: ...
+
+    def first(self, num_tokens: int) -> int: ...
+
+    def num_heads(self, layer: int) -> int: ...
+
+    def measured(self, name: str, layer: int, num_tokens: int) -> Rows | None: ...
+
+    def map_of(self, layer: int, head: int, num_tokens: int, span: range | None) -> Rows | None: ...
+
+
 class Source(Protocol):
     """One sequence at one step. Positions are those of tokens, from 0 on; a part is K or V.
 
@@ -159,6 +186,16 @@ class Source(Protocol):
 
     @property
     def stored(self) -> Stored | None: ...
+
+    @property
+    def queries(self) -> Queries | None:
+        """The attention of earlier queries; None where only that of the newest may be known."""
+        ...
+
+    @property
+    def rotation(self) -> Rotation | str:
+        """How keys were turned by their positions, or why that is not known."""
+        ...
 
     @property
     def owner(self) -> tuple[object, ...]: ...
@@ -265,6 +302,8 @@ class LiveSource:
     is_past: bool = False
     is_as_now: bool = False
     kept_by: object = None
+    queries: Queries | None = None
+    turned: Callable[[], Rotation | str] | None = None
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
 
     why_not = ""
@@ -273,6 +312,14 @@ class LiveSource:
     @property
     def spec(self) -> CacheSpec:
         return self.cache.spec
+
+    @property
+    def rotation(self) -> Rotation | str:
+        if self.spec.retention.rerotate:
+            return "These keys were turned again to the places that are left: their angles are not those of positions."
+        return (
+            "The keys of a kept state are not turned back: go to that step." if self.turned is None else self.turned()
+        )
 
     @property
     def owner(self) -> tuple[object, ...]:
@@ -373,7 +420,8 @@ class LiveSource:
         return self.cache.states(layer) if self.is_now else ()
 
     def weights(self, layer: int) -> Rows | None:
-        return None
+        row = None if self.queries is None else self.queries.newest(self.num_tokens).get(layer)
+        return None if row is None else rows_of_weights(row, self.num_tokens - row.shape[1])
 
     def pages(self) -> tuple[int, list[list[int]]]:
         return min(self.num_tokens, self.cache.num_tokens), self.cache.page_ids_at(self.num_tokens)
@@ -390,6 +438,8 @@ class Nothing:
     half: HalfWritten | None = None
     stored: Stored | None = None
     exact_provenance: Provenance = "kept"
+    queries: Queries | None = None
+    rotation: Rotation | str = ""
     is_known = is_now = True
     gave_rows_up = False
 
@@ -444,7 +494,12 @@ class Difference:
     _kept: dict[tuple[int, Part], Rows | None] = field(default_factory=dict, init=False)
 
     stored: Stored | None = None
+    queries: Queries | None = None
     exact_provenance: Provenance = "difference"
+
+    @property
+    def rotation(self) -> Rotation | str:
+        return self.a.rotation
 
     @property
     def num_tokens(self) -> int:
@@ -547,6 +602,17 @@ def subtracted(a: Rows | None, b: Rows | None) -> Rows | None:
     positions, order = here.masked_fill(~is_held, NO_POSITION).sort(1)
     difference = a.numbers.float() - gather_rows(b.numbers, slots).float()
     return Rows(gather_rows(difference, order), int(positions.min()), positions)
+
+
+def rows_of_weights(row: torch.Tensor, first: int) -> Rows:
+    """Attention weights `[H, S]` of one query as rows of one number; NaN marks tokens that had no row."""
+    weights = row.float()[..., None]
+    is_gone = row.isnan() & ~row.isnan()[:, -1:]  # the newest token always has one: else a computation has failed
+    if not bool(is_gone.any()):
+        return Rows(weights, first)
+    places = torch.arange(first, first + row.shape[1], device=row.device).expand(len(row), -1)
+    positions, order = places.masked_fill(is_gone, NO_POSITION).sort(1)
+    return Rows(gather_rows(weights, order), first, positions)
 
 
 def gather_rows(rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:

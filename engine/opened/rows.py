@@ -11,7 +11,19 @@ import torch
 from engine.cache.contract import StateMatrix
 from engine.cache.layers.state import matrices_of
 from engine.cache.row_delta import RowDelta
-from engine.look.source import NO_POSITION, Extremes, HalfWritten, Held, Rows, Source, Stored, rewrites
+from engine.look.source import (
+    NO_POSITION,
+    Extremes,
+    HalfWritten,
+    Held,
+    Queries,
+    Rotation,
+    Rows,
+    Source,
+    Stored,
+    rewrites,
+    rows_of_weights,
+)
 from engine.snapshot.format import PARTS, LayerEntry, StateEntry
 from engine.snapshot.manifest import table_name
 from engine.snapshot.read import SnapshotFile
@@ -126,6 +138,8 @@ class FileSource:
 
     half: HalfWritten | None = None
     why_not = ""
+    queries: Queries | None = None
+    rotation: Rotation | str = "How keys were turned by their positions is not known without the model: go on with it."
     gave_rows_up = False
 
     @property
@@ -225,7 +239,10 @@ class FileSource:
         return self.reader.states(layer) if self.is_now else ()
 
     def weights(self, layer: int) -> Rows | None:
-        return None
+        row = self.reader.file.attention(layer) if self.is_now and self.reader.entry(layer) is not None else None
+        if row is None or row.shape[1] > self.num_tokens:
+            return None
+        return rows_of_weights(torch.from_numpy(row.copy()), self.num_tokens - row.shape[1])
 
     def pages(self) -> tuple[int, list[list[int]]]:
         file, source = self.reader.file, self.reader.file.manifest.num_source

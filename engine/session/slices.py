@@ -14,6 +14,7 @@ from engine.look.slices import NewestQuery, attention_slice, checked, drawn, row
 from engine.look.source import PARTS, HalfWritten, LiveSource, Source
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
+from engine.session.queries import Queries
 from engine.session.stepper import Stepper
 from engine.session.visible import OtherBranches, VisibleSequence, exact_provenance
 from engine.spec.lenses import LENSES
@@ -37,7 +38,8 @@ class SliceReader:
     def __init__(
         self, model: LoadedModel, live: LiveSequences, history: History, stepper: Stepper, others: OtherBranches
     ) -> None:
-        self._geometry, self._live, self._history, self._stepper = model.info.geometry, live, history, stepper
+        self._model, self._geometry, self._live = model, model.info.geometry, live
+        self._history, self._stepper = history, stepper
         self._others = others
 
     def rows_at(self, seq_id: int, num_tokens: int) -> LiveSource:
@@ -61,7 +63,12 @@ class SliceReader:
         moves, held = journal.all_moves(seq_id), exact_provenance(self._live.mode, "live cache")
         mark = journal.mark(seq_id, node) if node is not None and journal.has_moved(seq_id, node) else None
         seen = self._live.seen.of(seq_id, live.cache)
-        source = LiveSource(live.cache, num_tokens, held, moves, half, is_past=mark is not None, kept_by=seen)
+        if seen.queries is None:
+            seen.queries = Queries(self._model, live.cache, self._history, live.sequence)
+        source = LiveSource(
+            live.cache, num_tokens, held, moves, half, is_past=mark is not None, kept_by=seen, queries=seen.queries,
+            turned=lambda: self._model.rotation,
+        )  # fmt: skip
         if node is not None and mark is not None and not source.at(mark.num_tokens).is_known:
             kept = self._others.sequence_at(seq_id, node)
             if kept is not None and not kept.source.why_not:

@@ -12,7 +12,7 @@ from msgspec import structs
 from app.models.slices import Slices
 from engine.client.outbox import MAX_PICTURES
 from engine.look.watch import is_unchanged
-from engine.session.session import Session
+from engine.session.slices import SliceReader
 from engine.spec.sampling import Prompt
 from engine.wire.commands import GoTo, Pause, Run, SetPace, Step, SubmitPrompt, TakeSlice, Watch, Watched
 from engine.wire.events import Failed, StateChanged
@@ -81,14 +81,14 @@ def test_a_stalled_window_gets_many_steps_as_one_picture(prompted: Driver) -> No
 def test_a_picture_that_fails_takes_no_other_with_it(prompted: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal answers the picture that failed; the wall goes on, and the row can be watched again."""
     row = Watched(RowRequest(0, 0, 3), id=52)
-    take, are_failing = Session.take_slice, [True]
+    picture, are_failing = SliceReader.picture, [True]
 
-    def failing(self: Session, request: Any) -> Any:
+    def failing(self: SliceReader, request: Any, visible: Any) -> Any:
         if isinstance(request, RowRequest) and are_failing:
             raise ValueError("a broken row")
-        return take(self, request)
+        return picture(self, request, visible)
 
-    monkeypatch.setattr(Session, "take_slice", failing)
+    monkeypatch.setattr(SliceReader, "picture", failing)
     prompted.send(SetPace(None, None), Watch((structs.replace(WALL, id=51), row)), Step(3))
     prompted.wait_for(StepRecord, 3)
     prompted.rest()
