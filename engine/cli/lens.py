@@ -33,6 +33,7 @@ def add_parsers(commands: Any) -> None:
     add_cache_arguments(lens)
     lens.add_argument("--layer", type=int, metavar="L", help="this layer alone")
     lens.add_argument("--head", type=int, metavar="H", help="this head alone: a query head where the lens shows these")
+    lens.add_argument("--latest", type=int, metavar="N", help="of the attention of the latest N queries alone")
     lens.add_argument("--json", action="store_true", help="JSON lines")
     lens.set_defaults(func=print_lens)
 
@@ -50,16 +51,17 @@ def print_lens(args: argparse.Namespace) -> int:
     lens = LENSES.get(args.lens)
     if lens is None:
         raise InputError(f"There is no lens '{args.lens}': choose one of {', '.join(LENSES)}.")
+    if args.latest is not None and args.latest < 1:
+        raise InputError(f"The latest {args.latest} queries are none: give 1 or more.")
     steps, spec = checked_steps(args), spec_of(args.cache, args)
     (prompt,) = prompts_of(args, SamplingParams())
     from engine.cli.run import new_session
 
     session = new_session(load_model(args), spec, [prompt], steps)
-    count = 0
-    while session.is_prefilling or (count < steps and session.sequences[0].stop is None):
-        count += not session.is_prefilling
-        session.step()
-    for line in lines(session, lens, args.layer, args.head):
+    num_chosen = 0
+    while session.has_work and num_chosen < steps:  # as `run`: the last token is chosen and not fed
+        num_chosen += any(part.sampled is not None for part in session.step().sequences)
+    for line in lines(session, lens, args.layer, args.head, args.latest):
         if args.json:
             print_json(line)
         else:
@@ -69,7 +71,9 @@ def print_lens(args: argparse.Namespace) -> int:
     return 0
 
 
-def lines(session: Session, lens: Lens, layer: int | None, head: int | None) -> Iterator[dict[str, Any]]:
+def lines(
+    session: Session, lens: Lens, layer: int | None, head: int | None, latest: int | None
+) -> Iterator[dict[str, Any]]:
     """What a lens shows of each layer and head of the first sequence; raises `InputError` where it cannot be."""
     from engine.look.lenses import held_of, why_not
 
@@ -78,7 +82,7 @@ def lines(session: Session, lens: Lens, layer: int | None, head: int | None) -> 
         raise InputError(f"There is no layer {layer}: this model has layers 0 … {len(geometry.layers) - 1}.")
     source = session.rows_at(seq_id, session.sequence(seq_id).num_tokens)
     if source.queries is not None:
-        source.queries.most_computed = source.num_tokens
+        source.queries.most = source.num_tokens if latest is None else latest
     if why := why_not(source, lens):
         raise InputError(why)
     layers = [each.index for each in geometry.attention_layers] if layer is None else [layer]

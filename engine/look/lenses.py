@@ -84,6 +84,16 @@ def why_not(source: Source, lens: Lens) -> str:
     return source.queries.why_not(source.num_tokens)
 
 
+def queries_words(source: Source, lens: Lens) -> str:
+    """Over how many queries a sum is; empty for other lenses."""
+    if lens.name != "attention-received" or isinstance(source, Difference) or source.queries is None:
+        return ""
+    count = source.num_tokens - source.queries.first(source.num_tokens)
+    if count == source.num_tokens:
+        return f"Summed over {count:,} queries."
+    return f"Summed over the latest {count:,} of {source.num_tokens:,} queries."
+
+
 def rows_at_once(source: Source, lens: Lens, layer: int) -> int:
     """How many rows of a layer are to be read at once, so that little memory is needed."""
     is_all = source.stored is None or lens.part is None

@@ -18,7 +18,7 @@ from msgspec import structs
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.look.canvas import Canvas, Layer, has_no_size
-from engine.look.lenses import read, why_not
+from engine.look.lenses import queries_words, read, why_not
 from engine.look.probe import entropy_of
 from engine.look.reductions import (
     missing_rows,
@@ -231,6 +231,8 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
         if source.gave_rows_up:
             return "Nothing is held now: the sequence gave its rows up, and computes them anew when it goes on."
         return "Nothing is held: no step has been computed in this cache mode yet."
+    if words := queries_words(source, lens):
+        return words
     if lens.part is None and request.change:
         return "A step adds attention and changes none: look at it without the change."
     if request.change and not knows_change(source, request):
@@ -276,6 +278,7 @@ def head_of(
     readers = range(request.kv_head * group, (request.kv_head + 1) * group)
     parts = PARTS if lens.part is None else (lens.part,)
     note = source.why_not or why_not(source, lens) or missing_note(source, request.layer)
+    note = note or queries_words(source, lens)
     return HeadSlice(
         request=request,
         provenance=provenance_of(source, (request.layer,), parts, request.start),

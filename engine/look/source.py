@@ -153,9 +153,9 @@ class Rotation(Protocol):
 
 class Queries(Protocol):
     """The attention of all queries of a sequence: as their steps recorded it, or computed again, at most the latest
-    `most_computed` of them."""
+    `most` of them."""
 
-    most_computed: int
+    most: int
 
     def newest(self, num_tokens: int) -> dict[int, torch.Tensor]: ...
 

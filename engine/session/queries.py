@@ -20,7 +20,7 @@ from engine.session.rerun import CHUNK, ENDLESS
 from engine.session.sequence import Sequence
 from engine.spec.cache import CacheSpec
 
-MOST_COMPUTED = 1024  # queries that are computed again for a picture
+MOST_QUERIES = 1024  # the latest, of which pictures are made
 TILE_NUMBERS = 1 << 22  # weights of one layer in a tile
 
 
@@ -52,7 +52,7 @@ class Queries:
 
     def __init__(self, model: LoadedModel, cache: SequenceCache, history: History, sequence: Sequence) -> None:
         self._model, self._cache, self._history, self._sequence = model, cache, history, sequence
-        self.most_computed = MOST_COMPUTED
+        self.most = MOST_QUERIES
         self._known: Measured | None = None
 
     def newest(self, num_tokens: int) -> dict[int, torch.Tensor]:
@@ -78,10 +78,11 @@ class Queries:
 
     def first(self, num_tokens: int) -> int:
         """The first of the queries up to `num_tokens` of which all are known or can be computed."""
+        least = max(0, num_tokens - self.most)
         if not self._why_not_again:
-            return max(0, num_tokens - self.most_computed)
+            return least
         logged = self._history.logged_queries(self._sequence.seq_id, num_tokens)
-        return next((query + 1 for query in range(num_tokens - 1, -1, -1) if query not in logged), 0)
+        return next((query + 1 for query in range(num_tokens - 1, least - 1, -1) if query not in logged), least)
 
     def num_heads(self, layer: int) -> int:
         """The number of query heads of a layer; 0 if it has no attention of its own."""
