@@ -13,12 +13,13 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
 from engine.look.probe import entropy_of
 from engine.look.source import Rows
+from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
-from engine.session.driver import feed
 from engine.session.mode import CacheMode
 from engine.session.rerun import CHUNK, ENDLESS
 from engine.session.sequence import Sequence
 from engine.spec.cache import CacheSpec
+from engine.to_device import to_device
 
 MOST_QUERIES = 1024  # the latest, of which pictures are made
 TILE_NUMBERS = 1 << 22  # weights of one layer in a tile
@@ -153,7 +154,9 @@ class Queries:
             is_wanted = start >= queries.start
             probe = Probe(stop - start, layers=frozenset(x.index for x in wanted)) if is_wanted else None
             cache.begin(stop - start)
-            feed(self._model, cache, self._sequence.token_ids[start:stop], stop - start, probe)
+            cache.plan_forward(stop - start)
+            ids = to_device(torch.tensor([self._sequence.token_ids[start:stop]]), self._model.device)
+            self._model.forward(Batch(ids, cache.live, probe))
             cache.commit(stop)
             cache.release_undo()
             if probe is not None:
