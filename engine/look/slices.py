@@ -217,7 +217,7 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
     if source.why_not:
         return source.why_not
     lens = LENSES[request.lens]
-    if why := why_not(source, lens) if lens.is_of_every_head else f"{lens.words} is a picture of one head.":
+    if why := why_not(source, lens) if lens.is_of_every_head else f"The {lens.label} is a picture of one head.":
         return why
     if not geometry.attention_layers:
         return "This architecture keeps a recurrent state and no K and V."
