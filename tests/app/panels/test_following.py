@@ -24,7 +24,7 @@ MOVES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "no token": ({"position": None}, ("tokens", *PICTURES, "inspector")),
     "another layer": ({"layer": 4}, (*PICTURES, "inspector")),
     "another head": ({"kv_head": 2}, (*PICTURES, "inspector")),
-    "the other tensor": ({"tensor": "values"}, ("wall", "head")),
+    "the other tensor": ({"lens": "values"}, ("wall", "head")),
     "only the change": ({"change": True}, ("wall",)),
     "a channel": ({"channel": 5}, ("head",)),
 }

@@ -60,12 +60,12 @@ def test_another_codec_takes_the_map_away_and_its_own_brings_it_back(
 
 
 PLACES = [
-    (EFFECT, "attention", 0, {"layer": 3, "kv_head": 0, "position": None, "tensor": "keys"}),
-    (EFFECT, "attention", 3, {"layer": 3, "kv_head": 3 // GROUP, "position": None, "tensor": "keys"}),
-    (EFFECT, "attention", 7, {"layer": 3, "kv_head": 7 // GROUP, "position": None, "tensor": "keys"}),
-    (CHANNELS, "K · error", 9, {"layer": 3, "kv_head": 2, "position": None, "tensor": "keys"}),
-    (CHANNELS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": None, "tensor": "values"}),
-    (TOKENS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": 9, "tensor": "values"}),
+    (EFFECT, "attention", 0, {"layer": 3, "kv_head": 0, "position": None, "lens": "keys"}),
+    (EFFECT, "attention", 3, {"layer": 3, "kv_head": 3 // GROUP, "position": None, "lens": "keys"}),
+    (EFFECT, "attention", 7, {"layer": 3, "kv_head": 7 // GROUP, "position": None, "lens": "keys"}),
+    (CHANNELS, "K · error", 9, {"layer": 3, "kv_head": 2, "position": None, "lens": "keys"}),
+    (CHANNELS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": None, "lens": "values"}),
+    (TOKENS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": 9, "lens": "values"}),
 ]
 
 
