@@ -100,10 +100,13 @@ def lines(
 
 def line_of(source: LiveSource, lens: Lens, layer: int, head: int) -> dict[str, Any]:
     """One layer and head: positions of tokens, or of queries, and a number or a list for each."""
+    import torch
+
     from engine.look.lenses import read
     from engine.look.source import NO_POSITION
 
-    rows = read(source, lens, layer, head=head)
+    with torch.inference_mode():
+        rows = read(source, lens, layer, head=head)
     assert rows is not None, "a layer that has something to show"
     pairs = zip(rows.places[0].tolist(), rows.numbers[0].float().tolist(), strict=True)
     held = [(position, numbers) for position, numbers in pairs if position < min(source.num_tokens, NO_POSITION)]

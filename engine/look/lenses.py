@@ -27,7 +27,6 @@ def before_rotation(numbers: torch.Tensor, positions: torch.Tensor, source: Sour
 COMPUTE: dict[str, Compute] = {"keys-norm": norm, "values-norm": norm, "keys-before-rotation": before_rotation}
 
 
-@torch.inference_mode()
 def read(source: Source, lens: Lens, layer: int, span: range | None = None, head: int | None = None) -> Rows | None:
     """What a lens shows of a layer, `[H, T, values]`, of one head or all; consecutive rows only at the positions of
     `span`. None where the layer has none."""

@@ -305,6 +305,7 @@ class LiveSource:
     queries: Queries | None = None
     turned: Callable[[], Rotation | str] | None = None
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
+    _held: dict[int, Held | None] = field(default_factory=dict, init=False)
 
     why_not = ""
     stored: Stored | None = None
@@ -389,6 +390,11 @@ class LiveSource:
     def held(self, layer: int, *, ever: bool = False) -> Held | None:
         if ever:
             return Held.of(self.cache.rows(layer))
+        if layer not in self._held:
+            self._held[layer] = self._held_now(layer)
+        return self._held[layer]
+
+    def _held_now(self, layer: int) -> Held | None:
         if layer not in self._kept and min(self.num_final(layer, part) for part in PARTS) > 0 < self.num_tokens - 1:
             last = self._from(layer, self.num_tokens - 1)
             if last is not None and last.positions is None and last.first == self.num_tokens - 1:

@@ -193,9 +193,11 @@ class Watcher:
             before = picture.piece if picture.source is not None else None
             assert before is None or isinstance(before, WallSlice | HeadSlice)
             found = session.slices.drawn(request, visible, picture.canvas, before, is_counted=is_counted)
+        elif is_row_unchanged(picture, visible.source):
+            found = Unchanged(request)
         else:
             found = session.slices.picture(request, visible)
-            if is_unchanged(picture, visible.source, found):
+            if isinstance(found, TableSlice) and is_same_table(found, picture.piece):
                 found = Unchanged(request)
         if not isinstance(found, Unchanged):
             picture.piece = found.piece if isinstance(found, CellUpdate) else found
@@ -216,18 +218,20 @@ class Watcher:
         return request_now(watched, count, session.last_step, self._previous.get(seq_id))
 
 
-def is_unchanged(picture: WatchedPicture, source: Source, piece: Slice) -> bool:
-    """Whether a page table or the row of a token is as it was sent, so that it is not sent with every token."""
+def is_row_unchanged(picture: WatchedPicture, source: Source) -> bool:
+    """Whether a watched row of a token is as it was sent."""
     was, before = picture.source, picture.piece
-    if was is None or was.owner != source.owner or source.num_tokens < was.num_tokens:
+    if not isinstance(before, RowSlice) or was is None or was.owner != source.owner:
         return False
-    if isinstance(piece, TableSlice) and isinstance(before, TableSlice):
-        pairs = zip(piece.tables, before.tables, strict=False)
-        return len(piece.tables) == len(before.tables) and all(np.array_equal(a, b) for a, b in pairs)
-    if isinstance(piece, RowSlice):
-        deltas = source.changes(was.num_tokens)
-        return deltas is not None and not any(delta.touches(piece.request.position) for delta in deltas)
-    return False
+    deltas = source.changes(was.num_tokens) if source.num_tokens >= was.num_tokens else None
+    return deltas is not None and not any(delta.touches(before.request.position) for delta in deltas)
+
+
+def is_same_table(table: TableSlice, before: Slice | None) -> bool:
+    """Whether no page has come or gone, so that the table need not be sent with every token that fills a page."""
+    if not isinstance(before, TableSlice) or len(table.tables) != len(before.tables):
+        return False
+    return all(np.array_equal(a, b) for a, b in zip(table.tables, before.tables, strict=True))
 
 
 def request_now(watched: Watched, count: int, last_step: int | None, previous: int | None) -> SliceRequest | None:

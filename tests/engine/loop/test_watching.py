@@ -11,7 +11,7 @@ from msgspec import structs
 
 from app.models.slices import Slices
 from engine.client.outbox import MAX_PICTURES
-from engine.look.watch import is_unchanged
+from engine.look.watch import is_row_unchanged
 from engine.session.slices import SliceReader
 from engine.spec.sampling import Prompt
 from engine.wire.commands import GoTo, Pause, Run, SetPace, Step, SubmitPrompt, TakeSlice, Watch, Watched
@@ -110,12 +110,12 @@ def test_a_picture_that_fails_after_a_step_is_told_and_the_others_go_on(
     prompted.wait_for(WallSlice)
     prompted.rest()
 
-    def failing(picture: Any, source: Any, piece: Any) -> bool:
-        if isinstance(piece, RowSlice):
+    def failing(picture: Any, source: Any) -> bool:
+        if isinstance(picture.piece, RowSlice):
             raise ValueError("a broken row")
-        return is_unchanged(picture, source, piece)
+        return is_row_unchanged(picture, source)
 
-    monkeypatch.setattr("engine.look.watch.is_unchanged", failing)
+    monkeypatch.setattr("engine.look.watch.is_row_unchanged", failing)
     prompted.send(Step(3))
     prompted.wait_for(StepRecord, 3)
     prompted.rest()
