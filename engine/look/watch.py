@@ -197,7 +197,8 @@ class Watcher:
             found = Unchanged(request)
         else:
             found = session.slices.picture(request, visible)
-            if isinstance(found, TableSlice) and is_same_table(found, picture.piece):
+            before = picture.piece if picture.source is not None else None  # None: it is to be sent whole
+            if isinstance(found, TableSlice) and is_same_table(found, before):
                 found = Unchanged(request)
         if not isinstance(found, Unchanged):
             picture.piece = found.piece if isinstance(found, CellUpdate) else found
