@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 import time
@@ -177,8 +178,9 @@ def resumed_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
         session = resumed(load(with_dtype_of(model_spec(args), file)), file)
     for info in session.sequences:
         if info.stop in ("stopped", "length"):  # the end of an earlier run
-            sequence = session.sequence(info.seq_id)
-            sequence.stop, sequence.sampling = None, structs.replace(sequence.sampling, max_new_tokens=None)
+            live = session.live.get(info.seq_id)
+            sampling = structs.replace(live.sequence.sampling, max_new_tokens=None)
+            live.sequence = dataclasses.replace(live.sequence, stop=None, sampling=sampling)
     if args.cache is not None or spec != CacheSpec():
         session.set_cache(spec)
     for info in session.sequences:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from engine.history.journal import Journal
 from engine.history.late_surprisal import LateSurprisal
 from engine.history.log import BoundedLog
-from engine.history.marks import Checkpoint, Mark
+from engine.history.marks import Checkpoint
+from engine.history.state import SequenceState, States
 from engine.history.tree import Moment, Tree
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import Change
@@ -77,7 +78,7 @@ class History:
         self,
         step: int,
         seq_id: int,
-        mark: Mark,
+        mark: SequenceState,
         cache: CacheSpec,
         logits: torch.Tensor | None,
         attention: dict[int, torch.Tensor],
@@ -132,7 +133,7 @@ class History:
         for log in (self.attention, self.logits, self.rows, self.surprisal):
             log.drop((self.next_step, seq_id))
 
-    def add(self, marks: dict[int, Mark], node: Node) -> None:
+    def add(self, marks: States, node: Node) -> None:
         """Add a finished step, or another node, to the tree and the path. `marks` are those of all sequences after it.
         Raises and changes nothing on failure; afterwards the step cannot fail any more."""
         checkpoint = Checkpoint(node.step, marks, node.cache, self.journal.notes)
@@ -145,7 +146,7 @@ class History:
         self.changes.clear()
         self.next_step = node.step + 1
 
-    def add_changes(self, marks: dict[int, Mark], cache: CacheSpec, *, is_empty_allowed: bool = False) -> Node | None:
+    def add_changes(self, marks: States, cache: CacheSpec, *, is_empty_allowed: bool = False) -> Node | None:
         """Make the changes since the newest node a node of their own; None where there are none, unless
         `is_empty_allowed`."""
         if not (self.changes or is_empty_allowed):
@@ -221,7 +222,7 @@ class History:
         path = self.journal if journal is None else journal
         return self.attention.get(path.fed_at(seq_id, step)) or {}
 
-    def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, Mark, tuple[int, int] | None]]:
+    def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, SequenceState, tuple[int, int] | None]]:
         """The steps of the live path from the newest back, while a sequence had at `least` so many tokens; yields step,
         mark, and the (step, seq_id) that fed it last. Steps after which it (or the sequence it was forked from) had
         tokens that were replaced since are left out."""

@@ -13,7 +13,6 @@ from engine.history.marks import (
     Birth,
     Checkpoint,
     ForkNoted,
-    Mark,
     Move,
     Moved,
     Note,
@@ -21,6 +20,7 @@ from engine.history.marks import (
     RowsMoved,
     are_kept,
 )
+from engine.history.state import SequenceState
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
 
@@ -52,7 +52,7 @@ class Journal:
         self._moves: dict[int, list[Move]] = {}
         self._fed: dict[int, list[int]] = {}  # the steps that fed a sequence, ascending
         self._notes: list[Note] = []  # since the newest step
-        self._forked: dict[int, Mark] = {}  # since the newest step: the first mark of each fork
+        self._forked: dict[int, SequenceState] = {}  # since the newest step: the first mark of each fork
 
     def __len__(self) -> int:
         return len(self._checkpoints)
@@ -197,7 +197,13 @@ class Journal:
         self._note(Rewritten({seq_id: move}))
 
     def fork(
-        self, parent: int, child: int, step: int | None, mark: Mark, cache: CacheSpec, origin: Journal | None = None
+        self,
+        parent: int,
+        child: int,
+        step: int | None,
+        mark: SequenceState,
+        cache: CacheSpec,
+        origin: Journal | None = None,
     ) -> None:
         """Note that `child` was forked from `parent` as it was after `step` (None: as it is now), where `mark` was its
         state. `origin` is the journal of the path of `step`; None: this path."""
@@ -213,9 +219,9 @@ class Journal:
         if origin is not None and step is not None:
             common = [one for one, other in zip(self._steps, origin._steps, strict=False) if one == other]
             last = common[-1] if common else -1
-            birth = Birth(parent, last, newest, mark.length, origin.fed_at(parent, step))
+            birth = Birth(parent, last, newest, len(mark.token_ids), origin.fed_at(parent, step))
         elif newest >= 0:
-            birth = Birth(parent, newest if step is None else step, newest, mark.length)
+            birth = Birth(parent, newest if step is None else step, newest, len(mark.token_ids))
         self._note(ForkNoted(child, mark, tuple(moves), birth))
 
     # ---- moves ---------------------------------------------------------------------------------------------------
@@ -272,14 +278,14 @@ class Journal:
         segment = next(self._lineage(seq_id, step))
         return segment.owner, segment.last
 
-    def mark(self, seq_id: int, step: int) -> Mark | None:
+    def mark(self, seq_id: int, step: int) -> SequenceState | None:
         """The mark of a sequence after a step, or of the one that it was forked from later; None where it did not exist
         or had tokens that the fork did not take."""
         segment = next(self._lineage(seq_id, step))
         mark = self.mark_of(segment.owner, segment.last)
         return mark if mark is not None and mark.num_tokens <= segment.length else None
 
-    def mark_of(self, owner: int, step: int) -> Mark | None:
+    def mark_of(self, owner: int, step: int) -> SequenceState | None:
         """The mark of exactly this sequence after a step, without following forks."""
         checkpoint = self.at(step)
         return checkpoint.marks.get(owner) if checkpoint else None
@@ -317,7 +323,9 @@ class Journal:
         return lengths
 
 
-def check_can_be_forked(seq_id: int, step: int, mark: Mark | None, then: CacheSpec, now: CacheSpec) -> Mark:
+def check_can_be_forked(
+    seq_id: int, step: int, mark: SequenceState | None, then: CacheSpec, now: CacheSpec
+) -> SequenceState:
     """The mark of a sequence after a step, or an `InputError` that says why it cannot be forked there in the present
     cache mode."""
     if mark is None:

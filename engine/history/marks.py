@@ -5,58 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.history.state import SequenceState, States
 from engine.spec.cache import CacheSpec
-from engine.spec.sampling import SamplingParams
-from engine.wire.records import StopReason
 
 ALL_TOKENS = 1 << 62
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pending:
-    """Forced tokens to be fed next: `token_ids` from `start` on. What is left after one was fed shares the tuple, so
-    that a mark of every step copies nothing."""
-
-    token_ids: tuple[int, ...] = ()
-    start: int = 0
-
-    def __len__(self) -> int:
-        return len(self.token_ids) - self.start
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Pending):
-            return NotImplemented
-        if self.token_ids is other.token_ids:
-            return self.start == other.start
-        return self.token_ids[self.start :] == other.token_ids[other.start :]
-
-    @property
-    def first(self) -> int:
-        return self.token_ids[self.start]
-
-    @property
-    def rest(self) -> Pending:
-        """All but the first."""
-        return Pending(self.token_ids, self.start + 1) if len(self) > 1 else Pending()
-
-    def with_first(self, token_id: int) -> Pending:
-        """The same tokens behind `token_id`."""
-        return Pending((token_id, *self.token_ids[self.start :]))
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The state of one sequence after a step: number of tokens (`length`) and of those with rows (`num_tokens`), the
-    token sampled next, the forced ones, stop reason and sampling."""
-
-    length: int
-    num_tokens: int
-    sampled: int | None
-    sampled_is_forced: bool
-    forced: Pending
-    stop: StopReason | None
-    sampling: SamplingParams
-    num_preemptions: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,7 +92,7 @@ class ForkNoted:
     """A sequence was forked, and has the moves of its parent. `birth` is None where no step had been done."""
 
     child: int
-    mark: Mark
+    mark: SequenceState
     moves: tuple[Move, ...]
     birth: Birth | None
 
@@ -159,6 +111,6 @@ class Checkpoint:
     previous step."""
 
     step: int
-    marks: dict[int, Mark]
+    marks: States
     cache: CacheSpec
     notes: tuple[Note, ...] = ()

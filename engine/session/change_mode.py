@@ -78,7 +78,7 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
     `InputError` where rows edited by hand would be lost."""
     sequence = live.sequence
     cache, count = mode.new_cache(live.seq_id, sequence.num_prompt_tokens), sequence.num_tokens
-    mode.check_holds(sequence, cache)
+    mode.check_holds(live.seq_id, sequence, cache)
     dropped = None if live.is_stale else convert(live.cache, cache, sequence, count)
     by_hand = live.cache.by_hand
     if dropped is None:

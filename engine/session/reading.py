@@ -6,6 +6,7 @@ import torch
 
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
+from engine.history.state import SequenceState
 from engine.look.ring import ObservationRing
 from engine.look.rows_at import RowsAt
 from engine.model.loader import LoadedModel
@@ -16,7 +17,6 @@ from engine.session.live import LiveSequences
 from engine.session.observer import Observer
 from engine.session.phases import PhasedStep
 from engine.session.scheduler import Scheduler
-from engine.session.sequence import Sequence
 from engine.session.slices import SliceReader
 from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
@@ -103,7 +103,7 @@ class SessionReading:
         """Raises with the reason when there is nothing to step."""
         self._scheduler.check_has_work()
 
-    def sequence(self, seq_id: int) -> Sequence:
+    def sequence(self, seq_id: int) -> SequenceState:
         return self.live.get(seq_id).sequence
 
     def cache_of(self, seq_id: int) -> SequenceCache:

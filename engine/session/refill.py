@@ -6,11 +6,11 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Journal
+from engine.history.state import SequenceState
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver, lengths_to_feed
 from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
-from engine.session.sequence import Sequence
 
 
 class Refill:
@@ -33,7 +33,7 @@ class Refill:
 
     def refill(
         self,
-        sequence: Sequence,
+        sequence: SequenceState,
         cache: SequenceCache,
         seq_id: int,
         step: int | None = None,
@@ -56,13 +56,13 @@ class Refill:
         repeat(self._model, sequence, cache, lengths, start, sequence.num_tokens)
 
 
-def continued(before: SequenceCache | None, cache: SequenceCache, sequence: Sequence, num_tokens: int) -> int:
+def continued(before: SequenceCache | None, cache: SequenceCache, sequence: SequenceState, num_tokens: int) -> int:
     """Convert the rows of the previous stage into `cache`; the number of tokens it then holds: 0 where there is no
     previous stage or its rows cannot be converted."""
     return 0 if before is None or convert(before, cache, sequence, num_tokens) is None else num_tokens
 
 
-def convert(before: SequenceCache, cache: SequenceCache, sequence: Sequence, num_tokens: int) -> int | None:
+def convert(before: SequenceCache, cache: SequenceCache, sequence: SequenceState, num_tokens: int) -> int | None:
     """Convert the rows of a cache in another mode into `cache`, as a change of the mode does; the number of rows that
     were dropped, or None where the rows must be computed anew instead."""
     if not cache.convert_from(before):
@@ -73,7 +73,7 @@ def convert(before: SequenceCache, cache: SequenceCache, sequence: Sequence, num
 
 
 def repeat(
-    model: LoadedModel, sequence: Sequence, cache: SequenceCache, fed_lengths: list[int], start: int, stop: int
+    model: LoadedModel, sequence: SequenceState, cache: SequenceCache, fed_lengths: list[int], start: int, stop: int
 ) -> None:
     """Repeat the forwards of a sequence from `start` to `stop` tokens."""
     prompt = sequence.num_prompt_tokens

@@ -205,7 +205,7 @@ class Session(SessionReading):
     def add_changes(self, *, is_empty_allowed: bool = False) -> Node | None:
         """Make the changes since the newest step a node of their own, the live one from then on; None where there are
         none, unless `is_empty_allowed`."""
-        marks = {live.seq_id: live.sequence.mark() for live in self.live}
+        marks = {live.seq_id: live.sequence for live in self.live}
         return self.history.add_changes(marks, self.cache, is_empty_allowed=is_empty_allowed)
 
     def state_of_newest_step(self) -> SessionState | None:
@@ -244,7 +244,7 @@ class Session(SessionReading):
     def forget_history(self) -> None:
         """Drop the history and all kept states: steps count from 0 again, and there is nothing to go back to."""
         self.history.restart(self.live.ids, self.cache)
-        self.history.changes.extend(sequence_commands.added(live.sequence) for live in self.live)
+        self.history.changes.extend(sequence_commands.added(live) for live in self.live)
         self.kept.clear()
         self.reruns.forget()
         if self.live.mode.store is not None:

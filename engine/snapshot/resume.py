@@ -12,13 +12,13 @@ from engine.cache.paged.pages import PoolExhausted
 from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.history.marks import Pending
+from engine.history.run import Run
+from engine.history.state import Pending, SequenceState
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.predict.capacity import is_pageable
 from engine.session.forward import vocabulary
 from engine.session.live import LiveSequence
-from engine.session.sequence import Sequence
 from engine.session.session import Session
 from engine.snapshot.checksum import checksum
 from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, part_shapes
@@ -55,18 +55,18 @@ def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
     session = Session(model, spec)
     session.open_rows = rows_of_file
     sequence = sequence_of(file)
-    session.live.mode.check_holds(
-        sequence, cache := session.live.mode.new_cache(sequence.seq_id, sequence.num_prompt_tokens)
-    )
+    seq_id, mode = file.manifest.sequence.seq_id, session.live.mode
+    cache = mode.new_cache(seq_id, sequence.num_prompt_tokens)
+    mode.check_holds(seq_id, sequence, cache)
     try:
         cache.restore(stored_cache(file, model.device))
     except PoolExhausted as error:
         raise InputError(f"'{file.path}' does not fit into its page pool ({error}): it was changed.") from None
     cache.register_prefix(sequence.token_ids)
     logits = tensor_of(file, "logits", model.device) if "logits" in file else None
-    session.live.add(LiveSequence(sequence, cache, logits))
+    session.live.add(LiveSequence(seq_id, sequence, cache, logits))
     attention = attention_of(file, model.device)
-    session.history.begin_at(file.manifest.step or 0, sequence.seq_id, sequence.mark(), spec, logits, attention)
+    session.history.begin_at(file.manifest.step or 0, seq_id, sequence, spec, logits, attention)
     session.pin_first_state()
     return session
 
@@ -264,12 +264,11 @@ def _stored_part(file: SnapshotFile, entry: LayerEntry, name: Part, device: torc
     return StoredPart(tensors, part.codec, part.num_coded, part.quantised_at)
 
 
-def sequence_of(file: SnapshotFile) -> Sequence:
+def sequence_of(file: SnapshotFile) -> SequenceState:
     """The sequence of a snapshot, with its waiting and forced tokens."""
     entry, manifest = file.manifest.sequence, file.manifest
-    return Sequence(
-        entry.seq_id,
-        [*file.token_ids, *file.waiting_ids],
+    return SequenceState(
+        Run([*file.token_ids, *file.waiting_ids]),
         entry.num_prompt_tokens,
         entry.sampling,
         manifest.num_tokens,

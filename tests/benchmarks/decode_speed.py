@@ -11,6 +11,7 @@ context is filled with random K and V: what is in them does not change the speed
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,13 +58,13 @@ def filled_session(model: LoadedModel, spec: CacheSpec, context: int, capture: C
     """A session that stands after `context` tokens."""
     session = Session(model, spec, capture=capture)
     seq_id = session.submit(Prompt(token_ids=(1,) * context))
-    sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
+    live, cache = session.live.get(seq_id), session.cache_of(seq_id)
     cache.begin(context)
     cache.plan_forward(context)
     for layer, (keys, values) in enumerate(random_rows(model, context)):
         cache.live.update(keys, values, layer)
     cache.commit(context)
-    sequence.num_tokens, sequence.sampled = context, 5
+    live.sequence = dataclasses.replace(live.sequence, num_tokens=context, sampled=5)
     return session
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from msgspec.structs import replace
 
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import RowMarks
@@ -28,7 +27,7 @@ from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
 from engine.session.sampler import choose, steered
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Scale, Zero
-from engine.spec.sampling import LogitBias
+from engine.wire.changes import EditMade
 from engine.wire.edits import KeptRows
 from engine.wire.records import Candidate
 
@@ -96,11 +95,11 @@ def apply_edit(
 
 def bias_logits(live: LiveSequence, edit: BiasLogits, outcome: EditOutcome, laps: Laps) -> None:
     """Set a logit bias for all later choices; the biased logits before and after are compared."""
-    sequence, old = live.sequence, live.sequence.sampling
-    sequence.sampling = replace(old, bias=LogitBias.of(edit))
+    old = live.sequence.sampling
+    live.sequence = live.sequence.apply(EditMade(edit))
     outcome.took_ms = laps.lap()
     if live.logits is not None:
-        outcome.compare(steered(live.logits, old.bias), steered(live.logits, sequence.sampling.bias))
+        outcome.compare(steered(live.logits, old.bias), steered(live.logits, live.sequence.sampling.bias))
 
 
 def measure_attention(model: LoadedModel, live: LiveSequence, outcome: EditOutcome) -> None:

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.opened.session import history_events
+from engine.opened.session import history_events, walk
 from engine.saved.named import decoded, encoded
 from engine.saved.session import SavedSession
-from engine.saved.tokens import walk
 from engine.session.continuing import answer_of, continue_with, preview
 from engine.session.replay import Replay, repeat_change
 from engine.session.session import Session
@@ -151,7 +150,7 @@ def test_a_full_page_that_is_kept_in_part_stays_to_be_found() -> None:
 
 def test_what_is_refused_changes_nothing() -> None:
     session, first = begun(CHATML, FIRST, PRESETS["static"].spec)
-    before = (session.live.ids, list(session.history.changes), session.sequence(first).mark())
+    before = (session.live.ids, list(session.history.changes), session.sequence(first))
     with pytest.raises(InputError, match="tokens and the static cache holds"):
         goes_on(session, first, FIRST, "long " * 200)
     with pytest.raises(InputError, match="no sequence 7"):
@@ -168,7 +167,7 @@ def test_what_is_refused_changes_nothing() -> None:
         with pytest.raises(InputError, match=words):
             repeat_change(session, change)
     session.live.next_id = first + 1
-    assert (session.live.ids, session.history.changes, session.sequence(first).mark()) == before
+    assert (session.live.ids, session.history.changes, session.sequence(first)) == before
 
 
 @pytest.mark.parametrize("name", ["growing", "paged"])
@@ -203,8 +202,8 @@ def test_a_file_holds_the_turns_and_the_tokens_without_the_model() -> None:
     again = decoded(content, SavedSession)
     assert (again.nodes, again.draft_chat) == (nodes, FIRST)
     *_, last = walk(again.nodes)
-    assert [*last.tokens.sequences] == [child]
-    tokens = last.tokens.sequences[child]
+    assert [*last.states] == [child]
+    tokens = last.states[child]
     assert tokens.token_ids == session.sequence(child).token_ids
     assert tokens.num_prompt_tokens == session.sequence(child).num_prompt_tokens
     events = [event for event in history_events(again, {}, {}) if isinstance(event, ForkMade)]
