@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import locale
 import logging
 import os
 import signal
@@ -203,8 +204,16 @@ def _import_pictures() -> Iterator[str]:
     gc.freeze()
 
 
+def _use_utf8() -> None:
+    """Choose C.UTF-8 where the locale has other characters: Qt would do that itself, but with four lines of warning at
+    each start."""
+    if sys.platform == "linux" and locale.nl_langinfo(locale.CODESET).upper() not in ("UTF-8", "UTF8"):
+        os.environ["LC_ALL"] = "C.UTF-8"
+
+
 def run(arguments: Arguments) -> int:
     """Open the window, run until it is closed, and return the exit status."""
+    _use_utf8()
     beginning = Beginning(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     app = QApplication(sys.argv[:1])

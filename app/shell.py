@@ -89,7 +89,7 @@ class Shell(QObject):
         self.window.prompt.take_draft(settings.prompt)
         self.window.top.model.set_recent(settings.recent_models)
         self.window.recent.set_paths(settings.recent_snapshots)
-        self.controller.requests.loading.chosen = settings.loading
+        self.intents.loading = settings.loading
         self.intents.on_stops_changed(settings.kept_stops())
         self.window.restore_state(settings.geometry, settings.docks, settings.layout)
         if settings.set_aside is not None:
@@ -99,7 +99,7 @@ class Shell(QObject):
         """Copy the window's state into the settings."""
         self.settings.prompt = self.window.prompt.draft
         self.settings.layout = self.window.docks.layout_name
-        self.settings.loading = self.controller.requests.loading.chosen
+        self.settings.loading = self.intents.loading
         self.settings.keep_stops(self.models.stops.stops)
         self.settings.geometry, self.settings.docks = self.window.save_state()
 
@@ -176,14 +176,10 @@ class Shell(QObject):
             (window.prompt.added, intents.on_prompt_added),
             (window.prompt.begun, intents.on_prompt_begun),
             (window.prompt.sampling_changed, intents.on_sampling_changed),
-            (window.prompt.text_edited, intents.on_text_edited),
             (window.prompt.continued, intents.on_chat_continued),
-            (window.prompt.chat_edited, intents.on_chat_edited),
-            (window.sequences.stopped, intents.on_sequence_stopped),
             (window.stops.stops_changed, intents.on_stops_changed),
             (window.sequences.removed, intents.on_sequence_removed),
             (window.sequences.forked, intents.on_forked),
-            (window.edits.went_to, intents.on_gone_to),
             (window.edits.repeated, intents.on_edits_repeated),
             (window.notes.wanted, intents.on_bookmark_wanted),
             (window.notes.edited, self._on_note_edited),
@@ -192,18 +188,16 @@ class Shell(QObject):
             (window.next_token.token_forced, intents.on_token_forced),
             (window.next_token.text_forced, intents.on_text_forced),
             (window.next_token.sampling_tried, intents.on_sampling_tried),
-            (window.branches.gone_to, intents.on_gone_to),
             (window.branches.joined, intents.on_joined),
             (window.timeline.ran_here, intents.on_run_here),
-            (window.branches.named, intents.on_branch_named),
-            (window.branches.deleted, intents.on_branch_deleted),
+            (window.branches.named, self.models.history.rename),
             (window.branches.compared, self._on_branch_compared),
             (window.branches.pair_compared, self._on_pair_compared),
             (window.next_token.biased, intents.on_edited),
             (window.next_token.bias_wanted, self._on_bias_wanted),
             (window.top.model.chosen, intents.on_model_chosen),
-            (window.top.model.opened, intents.on_models_wanted),
-            (window.top.cache.chosen, intents.on_cache_chosen),
+            (window.top.model.wants, intents.take),
+            (window.top.cache.wants, intents.take),
             (window.dropped, intents.on_model_chosen),
             (window.file_dropped, intents.on_snapshot_chosen),
             (window.recent.chosen, intents.on_snapshot_chosen),
@@ -216,10 +210,7 @@ class Shell(QObject):
             (intents.model_wanted, window.top.model.offer),
             (window.truth_added, self._on_truth_added),
             (window.compare_added, self._on_compare_added),
-            (self.controller.requests.texts.previewed, window.prompt.set_preview),
-            (self.controller.requests.texts.counted, window.prompt.set_tokens),
-            (self.controller.requests.texts.refused, window.prompt.refuse),
-            (self.controller.events.models_found, window.top.model.set_found),
+            (window.wants, intents.take),
             (self.models.status.changed, self._on_status),
             (self.models.timeline.texts_due, self._show_title),
             (self.models.selection.changed, self._show_title),
@@ -229,7 +220,6 @@ class Shell(QObject):
         for panel in panels.values():
             connect_all(
                 (panel.asked, self.intents.on_measurement_wanted),
-                (panel.applied, self.intents.on_cache_chosen),
                 (panel.cancelled, self.intents.on_cancel),
                 (panel.rebuild_wanted, self.intents.on_rebuild_wanted),
             )
@@ -252,7 +242,6 @@ class Shell(QObject):
         panel: CompareView = panels["compare"]
         connect_all(
             (panel.started, self.intents.on_compared),
-            (panel.ended, self.intents.on_comparison_ended),
             (panel.cancelled, self.intents.on_cancel),
         )
 

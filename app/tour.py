@@ -138,7 +138,7 @@ class Tour(QObject):
         smaller = mode if mode.is_exact else fitted(mode, shell.models.timeline.num_tokens(seq_id), SMALLER)
         if smaller == mode:
             return
-        shell.intents.on_cache_chosen(smaller)
+        shell.window.top.cache.choose(smaller)
         yield Until(lambda: shell.models.status.cache == smaller and self._is_idle(), "the smaller cache")
         yield from self._picture("smaller")
         for _ in range(SINGLE_STEPS):

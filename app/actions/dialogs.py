@@ -70,15 +70,10 @@ def ask_hub_name(shell: Shell) -> None:
 def ask_loading(shell: Shell) -> None:
     from app.dialogs.loading import LoadingDialog
 
-    loading, status = shell.controller.requests.loading, shell.models.status
-    present = ModelSpec(status.last_source or BUNDLED).loaded_as(loading.chosen)
+    status = shell.models.status
+    present = ModelSpec(status.last_source or BUNDLED).loaded_as(shell.intents.loading)
     dialog = LoadingDialog(present, status.cache, shell.window)
-    connect_all(
-        (dialog.forecast_wanted, shell.intents.on_forecast_wanted),
-        (loading.found, dialog.show_devices),
-        (loading.told, dialog.show_forecast),
-    )
-    shell.intents.on_devices_wanted()
+    dialog.wants.connect(shell.intents.take)
     dialog.ask(shell.intents.on_loading_chosen)
 
 
@@ -89,12 +84,7 @@ def ask_export(shell: Shell, kind: str = "snapshot") -> None:
     view = view_text(shell.models.selection.now, window.docks.layout_name)
     pictures = {panel.accessibleName(): panel.frame for panel in window.panels.values() if panel.isVisible()}
     dialog = ExportDialog(shell.models, shell.export_folder, pictures, view, exports.is_writing, window)
-    connect_all(
-        (dialog.accepted_in, shell.remember_export_folder),
-        (dialog.estimate_wanted, shell.intents.on_estimate_wanted),
-        (exports.estimated, dialog.show_estimate),
-        (exports.refused, dialog.show_refusal),
-    )
+    connect_all((dialog.accepted_in, shell.remember_export_folder), (dialog.wants, shell.intents.take))
     dialog.set_kind(kind)
     dialog.ask(shell.intents.on_export_chosen)
 
@@ -102,7 +92,7 @@ def ask_export(shell: Shell, kind: str = "snapshot") -> None:
 def ask_run_to(shell: Shell) -> None:
     from app.dialogs.run_to import RunToDialog
 
-    RunToDialog(shell.models, shell.window).ask(shell.intents.on_run_to_chosen)
+    RunToDialog(shell.models, shell.window).ask(shell.intents.on_run_to)
 
 
 def ask_kept_limit(shell: Shell) -> None:
@@ -118,7 +108,7 @@ def ask_parameters(shell: Shell) -> None:
     spec = shell.models.status.cache
     paged = spec.is_paged and spec.retention.keeps_all
     dialog = PoolDialog(spec, shell.models.status.model, shell.window) if paged else CacheDialog(spec, shell.window)
-    dialog.ask(shell.intents.on_cache_chosen)
+    dialog.ask(shell.window.top.cache.choose)
 
 
 def open_calculator(shell: Shell) -> None:

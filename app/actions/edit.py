@@ -19,6 +19,7 @@ from app.control.conditions import (
 from app.models import Models
 from app.models.chosen_rows import EditOfRows, choose_part
 from engine.spec.edit import Drop, Mask, Pin, Zero
+from engine.wire.commands import RedoEdit, UndoEdit
 
 WholeRowsNeed = Callable[[EditOfRows, Models], str]
 
@@ -40,9 +41,9 @@ _part = partial(Action, needs=needs_rows, is_check=True)
 EDIT = (
     (
         Action("edit.undo", "Ctrl+Z", "Undo edit", "Return to the moment before the newest edit",
-               lambda shell: shell.intents.on_edit_undone(), needs_edited),
+               lambda shell: shell.intents.send(UndoEdit()), needs_edited),
         Action("edit.redo", "Ctrl+Shift+Z", "Redo edit", "Return to the moment that the last undo left",
-               lambda shell: shell.intents.on_edit_redone(), needs_undone),
+               lambda shell: shell.intents.send(RedoEdit()), needs_undone),
     ),
     (
         Action("edit.zero", "Z", "Zero", "In a picture: write zeros into the selected rows",

@@ -62,10 +62,7 @@ def ask_typed(shell: Shell) -> None:
 
 
 def _ask_tokens(shell: Shell, form: EditForm) -> None:
-    texts = shell.controller.requests.edited_texts
-    form.tokens.text_edited.connect(shell.intents.on_edited_text)  # type: ignore[attr-defined]
-    texts.counted.connect(form.tokens.set_tokens)  # type: ignore[attr-defined]
-    texts.refused.connect(form.tokens.refuse)  # type: ignore[attr-defined]
+    form.tokens.wants.connect(shell.intents.take)  # type: ignore[attr-defined]
     _ask(shell, form)
 
 

@@ -33,6 +33,7 @@ from app.control.conditions import (
 from app.control.pace import PACES, Pace
 from engine.spec.capture import CAPTURES, CaptureRow
 from engine.spec.runners import PAGED_ATTENTION, RUNNERS, PagedAttentionRow, RunnerRow
+from engine.wire.commands import ChoosePagedAttention, ChooseRunner
 
 if TYPE_CHECKING:
     from app.shell import Shell
@@ -54,7 +55,7 @@ def _engine(choice: str, text: str, tip: str) -> Action:
 
 def _runner(row: RunnerRow) -> Action:
     def choose(shell: Shell) -> None:
-        shell.intents.on_runner_chosen(row.name)
+        shell.intents.send(ChooseRunner(row.name))
 
     tip = f"{row.summary}; it needs {row.needs}" if row.needs else row.summary
     needs = partial(needs_runner, row.name)
@@ -63,7 +64,7 @@ def _runner(row: RunnerRow) -> Action:
 
 def _paged_attention(row: PagedAttentionRow) -> Action:
     def choose(shell: Shell) -> None:
-        shell.intents.on_paged_attention_chosen(row.name)
+        shell.intents.send(ChoosePagedAttention(row.name))
 
     needs = partial(needs_paged_attention, row.name)
     return Action(f"pages.{row.name}", "", f"Attention: {row.label}", row.summary, choose, needs, is_check=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from app.control.sender import Sender
 from app.draw.token_range import rows_of
+from app.kit.question import Question
 from app.models import Models
 from app.models.comparison import SIDES, ComparedPair, Pictures
 from engine.wire.commands import EndDuel, StartDuel, TakeSlice
@@ -32,15 +33,14 @@ class Comparing:
         self._starts: dict[int, Opponent] = {}  # command id -> what to compare with, of starts not answered yet
         self._started_by: int | None = None  # id of the newest start, unless it was cancelled
         self._against: Opponent = OtherStep(0)  # of the comparison that is shown
-        self._sides_requested: dict[int, Side] = {}  # id of an unanswered request -> which side it is for
-        self._outdated: set[int] = set()  # ids of unanswered pictures of a comparison that has ended or was restarted
+        self._unanswered: set[Side] = set()  # the sides whose pictures were requested and have not arrived
         self._arrived: dict[Side, Slice] = {}
         self._request: SliceRequest | None = None  # of the pictures that are shown or not answered yet
 
     def start(self, seq_id: int, against: Opponent) -> None:
         """Compare a sequence with another run."""
         self._comparison.ask(against)
-        self._started_by = self._sender.post(StartDuel(seq_id, against))
+        self._started_by = self._sender.ask(Question(StartDuel(seq_id, against), on_refusal=self._refuse_start))
         self._starts[self._started_by] = against
 
     def end(self) -> None:
@@ -90,34 +90,23 @@ class Comparing:
         if self._started_by is not None:
             self._comparison.ask(self._starts[self._started_by])
 
-    def take(self, piece: Any) -> bool:
-        """Take a picture of a comparison; False for any other picture. They are shown when all three have arrived."""
-        if self._is_unwanted(piece.reply_to):
-            return True
-        side = self._sides_requested.pop(piece.reply_to, None)
-        if side is None:
-            return False
+    def _take_picture(self, side: Side, piece: Slice) -> None:
+        """Take a picture. They are shown when all three have arrived."""
+        self._unanswered.discard(side)
         self._arrived[side] = piece
         if len(self._arrived) == len(SIDES):
             self._comparison.put(Pictures(*(self._arrived[side] for side in SIDES)))
             self._arrived.clear()
-        return True
 
-    def refuse(self, failure: Failed) -> bool:
-        """Whether the failure concerns a comparison, whose panel then shows it."""
-        if failure.reply_to is None:
-            return False
+    def _refuse_picture(self, side: Side, failure: Failed) -> None:
+        self._unanswered.discard(side)
+        if failure.message:
+            self._comparison.refuse_pictures(failure.message)
+
+    def _refuse_start(self, failure: Failed) -> None:
         is_awaited = self._awaits(failure.reply_to)
-        if self._answered_start(failure.reply_to) is not None:
-            if is_awaited:
-                self._comparison.refuse(failure.message)
-            return True
-        if self._is_unwanted(failure.reply_to):
-            return True
-        if self._sides_requested.pop(failure.reply_to, None) is None:
-            return False
-        self._comparison.refuse_pictures(failure.message)
-        return True
+        if self._answered_start(failure.reply_to) is not None and is_awaited:
+            self._comparison.refuse(failure.message)
 
     def stop_waiting(self) -> None:
         """Note that the comparison being started was cancelled."""
@@ -128,7 +117,6 @@ class Comparing:
     def forget(self) -> None:
         """Note that the engine is gone, and the other run with it."""
         self._forget_pictures()
-        self._outdated.clear()
         self._starts.clear()
         self._started_by = None
         if self._comparison.now is not None or self._comparison.asked is not None:
@@ -139,28 +127,24 @@ class Comparing:
     @property
     def is_complete(self) -> bool:
         """Whether the pictures that are wanted were requested and have arrived."""
-        return not self._sides_requested and self._wanted() in (None, self._request)
+        return not self._unanswered and self._wanted() in (None, self._request)
 
     def ask(self) -> None:
         """Request the pictures that are wanted and not shown, unless some are still unanswered."""
         request = self._wanted()
-        if request is None or request == self._request or self._sides_requested:
+        if request is None or request == self._request or self._unanswered:
             return
         self._request = request
         self._arrived.clear()
         for side in SIDES:
-            self._sides_requested[self._sender.post(TakeSlice(request, side=side))] = side
-
-    def _is_unwanted(self, reply_to: int | None) -> bool:
-        """Whether an answer is a picture that is no longer wanted. Its id is then forgotten: each is answered once."""
-        if reply_to is None or reply_to not in self._outdated:
-            return False
-        self._outdated.remove(reply_to)
-        return True
+            self._unanswered.add(side)
+            take, refuse = partial(self._take_picture, side), partial(self._refuse_picture, side)
+            self._sender.ask(Question(TakeSlice(request, side=side), take, refuse, slot=side))
 
     def _forget_pictures(self) -> None:
-        self._outdated.update(self._sides_requested)
-        self._sides_requested.clear()
+        for side in SIDES:
+            self._sender.withdraw(side)
+        self._unanswered.clear()
         self._arrived.clear()
         self._request = None
 

@@ -39,7 +39,7 @@ class Controller(QObject):
         self.waiting = PersonWaiting(self)
         self.requests = Requests.through(sender, models)
         self.intents = Intents(models, sender, self.requests, self.waiting, self)
-        self.events = EventHandlers(models, self.requests, self.waiting, self)
+        self.events = EventHandlers(models, sender, self.requests, self.waiting, self)
         self.saving = Saving(models, self)
         self._has_new_status = False  # the status changed since the timeline was last announced to the panels
         models.viewport.changed.connect(self._on_view_moved)

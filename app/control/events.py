@@ -9,9 +9,12 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from app.control.requests import Requests
+from app.control.sender import Sender
 from app.control.status_writer import StatusWriter
 from app.control.waiting import PersonWaiting
 from app.draw.format import byte_size, counted, divergence_words, milliseconds
+from app.kit.labels import prose
+from app.kit.question import ignore
 from app.models import Models
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
@@ -26,25 +29,30 @@ from engine.wire.slices import SliceUpdate
 
 PICTURES = get_args(Picture | SliceUpdate)
 # Events of these types are collected and applied together; an event of any other type first applies those before it.
+# These are for whoever asked, and change no model by themselves.
+ANSWERS = (
+    *get_args(Measured),
+    *(events.Tokenized, events.Previewed, events.ModelsFound, events.Done, events.Cancelled, events.Stopped),
+    *(exporting.Exported, exporting.ExportCancelled, exporting.ExportEstimate),
+    *(devices.DevicesFound, devices.LoadForecast, stopping.AttentionMeasured),
+)
 OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, events.Done, events.Cancelled, *PICTURES)
 
 
 class EventHandlers(QObject):
     """The only writer of timeline, slices, pages and status.
 
-    Signals: `models_found(models)`; `session_opened(event)` with the names, bookmarks, stops and draft of that session;
-    `failed(failure)`.
+    Signal: `session_opened(event)` with the names, bookmarks, stops and draft of that session.
     """
 
-    models_found = Signal(object)
     session_opened = Signal(object)
-    failed = Signal(object)
 
     def __init__(
-        self, models: Models, requests: Requests, waiting: PersonWaiting, parent: QObject | None = None
+        self, models: Models, sender: Sender, requests: Requests, waiting: PersonWaiting, parent: QObject | None = None
     ) -> None:
         super().__init__(parent)
         self._models = models
+        self._sender = sender
         self._requests = requests
         self._waiting = waiting
         self._status = StatusWriter(models, requests.measurements, requests.restore)
@@ -55,7 +63,6 @@ class EventHandlers(QObject):
             StepRecord: self._records.append,
             events.StateChanged: self._status.keep_newest,
             **dict.fromkeys(PICTURES, self._pictures.append),
-            **dict.fromkeys(get_args(Measured), requests.measurements.take),
             EditMeasured: self._models.edits.take,
             events.Restarted: self._on_restarted,
             events.SessionOpened: self._on_session_opened,
@@ -69,17 +76,7 @@ class EventHandlers(QObject):
             events.StepRedone: self._on_step_redone,
             events.Redone: self._on_redone,
             events.CacheChanged: self._on_cache_changed,
-            events.Tokenized: requests.take_tokens,
-            events.Previewed: requests.take_tokens,
-            exporting.Exported: requests.exports.take_exported,
-            exporting.ExportCancelled: requests.exports.take_cancelled,
-            exporting.ExportEstimate: requests.exports.take_estimate,
-            events.ModelsFound: self._on_models_found,
-            devices.DevicesFound: requests.loading.found.emit,
-            devices.LoadForecast: requests.loading.take_forecast,
             devices.Unloaded: self._on_unloaded,
-            events.Done: self._ignore,
-            events.Cancelled: self._ignore,
             events.Failed: self._on_failed,
             events.EngineLost: self._on_engine_lost,
             events.EngineBusy: self._on_engine_busy,
@@ -89,8 +86,7 @@ class EventHandlers(QObject):
             duel.DuelScanned: requests.comparing.take_scanned,
             duel.DuelEnded: requests.comparing.take_ended,
             stopping.StopHit: self._on_stop_hit,
-            stopping.AttentionMeasured: requests.stopping.take,
-            events.Stopped: self._ignore,
+            **dict.fromkeys(ANSWERS, ignore),
         }
 
     @property
@@ -109,6 +105,8 @@ class EventHandlers(QObject):
                 self._write_records()
                 may_wait = False
             self.handlers[type(event)](event)
+            if not isinstance(event, (StepRecord, events.StateChanged, events.Failed, *PICTURES)):
+                self._sender.take(event)
         waits = may_wait and self._status.can_wait
         if not waits:
             self._status.write()
@@ -120,7 +118,9 @@ class EventHandlers(QObject):
         """Drop all that is pending because the engine that was there will not answer any more."""
         self._status.write()
         self._waiting.take_pictures()
-        self._requests.forget()
+        self._requests.pictures.reset()
+        self._requests.comparing.forget()
+        self._sender.lose_engine()
         if (status := self._models.status.now) is not None:
             self._models.status.set(replace(status, running=False, work=None))
 
@@ -144,7 +144,7 @@ class EventHandlers(QObject):
     def _write_pictures(self) -> None:
         if self._pictures:
             self._waiting.take_pictures()
-            mine = [piece for piece in self._pictures if not self._requests.comparing.take(piece)]
+            mine = [piece for piece in self._pictures if not self._sender.take(piece)]
             wanted = [piece for piece in mine if self._requests.pictures.answered(piece)]
             self._pictures.clear()
             self._models.slices.put(*wanted)
@@ -194,7 +194,6 @@ class EventHandlers(QObject):
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
         self._show_path_to(event.step)
-        self._requests.sequences.went_to(event)
         where = "the start" if event.step is None else f"step {event.step}"
         self._notify(f"At {where}: {event.how} · {milliseconds(event.took_ms)}")
 
@@ -255,20 +254,18 @@ class EventHandlers(QObject):
         self._models.stops.take_hit(hit)
         self._notify(f"Halted at step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}")
 
-    def _on_models_found(self, event: events.ModelsFound) -> None:
-        self.models_found.emit(event.models)
-
     def _on_unloaded(self, event: devices.Unloaded) -> None:
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
         self._models.slices.clear()
-        self._requests.loading.take_unloaded(event)
+        held = f"{byte_size(event.weight_bytes)} of weights and {byte_size(event.cache_bytes)} of caches"
+        freed = f"{byte_size(event.freed_bytes)} became free"
+        self._notify(f"{prose(event.name)} is unloaded from {event.device}: it held {held}, {freed}")
 
     def _on_failed(self, failure: events.Failed) -> None:
-        """If the part that asked shows the failure itself, leave it to that; otherwise show it in the status line."""
-        if not self._requests.refuse(failure):
+        """If whoever asked shows the failure itself, leave it to that; otherwise show it in the status line."""
+        if not self._sender.take(failure) and not self._requests.pictures.refused(failure):
             self._models.status.fail(failure.message)
-        self.failed.emit(failure)
 
     def _on_engine_lost(self, event: events.EngineLost) -> None:
         """Say that the engine is gone or silent. Panels keep what they show; a dead engine's answers are dropped."""
@@ -287,9 +284,6 @@ class EventHandlers(QObject):
     def _on_engine_back(self, _event: events.EngineBack) -> None:
         self._models.status.lose_engine("")
         self._models.status.fail("")
-
-    def _ignore(self, _event: events.Event) -> None:
-        """Do nothing: no model needs this event."""
 
     def _notify(self, text: str) -> None:
         self._models.status.notify(self._status.with_given_up(text))

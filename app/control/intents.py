@@ -1,26 +1,346 @@
-"""All intents of the user and the commands that carry them out: one class per subject, and `Intents`, their union."""
+"""What the user wants and only the window can decide: which step, sequence or model a command is about, and whether a
+step is done or looked at. Everything else that the user wants is a command, which views emit as `wants`."""
 
 from __future__ import annotations
 
-from app.control.file_intents import FileIntents
-from app.control.intent_sender import IntentSender
-from app.control.model_intents import ModelIntents
-from app.control.prompt_intents import PromptIntents
-from app.control.step_intents import StepIntents
-from app.control.tree_intents import EditIntents, TreeIntents
+from pathlib import Path
+
+from msgspec.structs import replace
+from PySide6.QtCore import QObject, Signal
+
+from app.control.pace import Pace
+from app.control.requests import Requests
+from app.control.sender import Sender
+from app.control.waiting import PersonWaiting
+from app.kit.labels import prose
+from app.kit.question import Question
+from app.models import Models
+from app.models.bookmarks import place_of
+from app.models.branches import steps_ahead
 from app.models.measurement import Request
-from engine.wire import opponents
+from app.models.sequence_status import FULL, selected_info, why_ended
+from engine.errors import InputError
+from engine.saved.folder import check_nobody_writes
+from engine.saved.session import spec_of
+from engine.spec.bookmark import Bookmark, BookmarkTarget
+from engine.spec.capture import CaptureLevel
+from engine.spec.chat import Chat
+from engine.spec.edit import Edit
+from engine.spec.model import BUNDLED, ModelSpec
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.stops import Stop
+from engine.wire import commands, exporting, opponents
+from engine.wire.devices import UnloadModel
+from engine.wire.message import Command
+from engine.wire.status import CaptureState
+
+PromptContent = str | tuple[int, ...] | Chat  # of a prompt: a text, token ids or a conversation
 
 
-class AnalysisIntents(IntentSender):
-    """Comparisons with another run, and measurements of what the cache mode changes."""
+class Intents(QObject):
+    """Actions and signals of views call these. Signal: `model_wanted()`, the user has to choose a model.
+
+    `loading` is how models are loaded: device, dtype, threads and weights (its `source` is not used).
+    """
+
+    model_wanted = Signal()
+
+    def __init__(
+        self,
+        models: Models,
+        sender: Sender,
+        requests: Requests,
+        waiting: PersonWaiting,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._models = models
+        self._sender = sender
+        self._requests = requests
+        self._waiting = waiting
+        self.loading = ModelSpec()
+        self.sessions_folder: Path | None = None  # where only windows of this program write their session journals
+
+    # ---- whatever is wanted --------------------------------------------------------------------------------------
+
+    def take(self, wanted: Command | Question) -> None:
+        """Send what a view wants: a command of the user, or a question of its own."""
+        if isinstance(wanted, Command):
+            self.send(wanted)
+        elif not self._models.status.is_engine_lost:
+            self._sender.ask(wanted)
+            self._waiting.wake()
+
+    def send(self, command: Command) -> None:
+        """Send a command for the user; an earlier failure leaves the status line, unless the engine is gone."""
+        self._forgive()
+        self._sender.post(command)
+        self._waiting.wake()
+
+    def _send_steps(self, command: commands.Step | commands.Run | commands.NextPhase) -> None:
+        self._waiting.expect_pictures()
+        self.send(command)
+
+    def _forgive(self) -> None:
+        if not self._models.status.is_engine_lost:
+            self._models.status.fail("")
+
+    # ---- steps and runs ------------------------------------------------------------------------------------------
+
+    def on_step(self) -> None:
+        """Do one step; while an earlier step is shown, show the next recorded one instead. A step that is suspended
+        between two of its phases is finished, whichever step is shown."""
+        status = self._models.status.now
+        if status is not None and status.suspended is not None:
+            self._models.selection.update(step=None)
+        if self._models.selection.now.step is None:
+            self._send_steps(commands.Step())
+        else:
+            self._look_from_here(+1)
+
+    def on_next_phase(self) -> None:
+        """Begin a step in phases, or advance the suspended one to its next phase; the live step is shown."""
+        self._models.selection.update(step=None)
+        self._send_steps(commands.NextPhase())
+
+    def on_step_back(self) -> None:
+        """Show the step before the one that is shown."""
+        self._look_from_here(-1)
+
+    def on_run_or_pause(self) -> None:
+        if self._models.status.is_running:
+            self.send(commands.Pause())
+        else:
+            self.on_run_to(None)
+
+    def on_run_to(self, limit: int | str | None) -> None:
+        """Run from the live step: so many steps, or until a condition holds; None: until paused, finished or the
+        context is full."""
+        self._models.selection.update(step=None)
+        self._send_steps(commands.Run(until=limit) if isinstance(limit, str) else commands.Run(limit))
+
+    def on_run_here(self) -> None:
+        """Run to the chosen place on the timeline: the number of steps that were chosen ahead, or the number by which
+        the step shown is ahead of the live one on a branch that was left. A step that is not ahead is made live."""
+        now, timeline = self._models.selection.now, self._models.timeline
+        if num_steps := now.ahead or timeline.num_steps_ahead:
+            self._models.selection.update(step=None, ahead=0)
+            self.on_run_to(num_steps)
+        elif now.step is not None:
+            self.send(commands.GoTo(now.step))
+
+    def on_run_to_token(self) -> None:
+        """Run until the sequence reaches the selected token's position if the live step is before it; otherwise make
+        the step that fed the token the live one."""
+        now, timeline = self._models.selection.now, self._models.timeline
+        token = timeline.token(now.seq_id, now.position) if now.position is not None else None
+        if token is None:
+            return
+        if timeline.num_steps_ahead and timeline.live_path.num_tokens(now.seq_id) <= token.position:
+            self.on_run_to(f"tokens >= {token.position + 1} and sequence = {now.seq_id}")
+        elif token.step != timeline.live:
+            self.send(commands.GoTo(token.step))
+
+    def on_step_of_token(self) -> None:
+        """Show the step that fed the selected token."""
+        now = self._models.selection.now
+        token = self._models.timeline.token(now.seq_id, now.position) if now.position is not None else None
+        if token is not None:
+            self._models.selection.update(step=token.step)
+
+    def on_match_wanted(self, direction: int) -> None:
+        """Show the next (+1) or previous (-1) step at which the condition searched for held."""
+        step = self._models.stops.next_match(self._models.selection.now.step, direction)
+        if step is not None:
+            self._models.selection.update(step=step)
+
+    def on_all_stops_switched(self) -> None:
+        """Enable all stops if at least one is disabled, else disable all."""
+        stops = self._models.stops.stops
+        is_enabled = not all(stop.is_enabled for stop in stops)
+        self.on_stops_changed(tuple(replace(stop, is_enabled=is_enabled) for stop in stops))
+
+    def on_stops_changed(self, stops: tuple[Stop, ...]) -> None:
+        """Replace the conditions that halt a run."""
+        self._requests.stopping.set(stops)
+        self._waiting.wake()
+
+    def on_cancel(self) -> None:
+        self._requests.comparing.stop_waiting()
+        self.send(commands.Cancel())
+
+    def set_pace(self, pace: Pace) -> None:
+        """Set how fast a run goes, and how often pictures of it are sent."""
+        self._requests.pace.choose(pace.command, has_engine=self._models.status.now is not None)
+
+    def _look_from_here(self, direction: int) -> None:
+        timeline, step = self._models.timeline, self._models.selection.now.step
+        if direction > 0 and timeline.is_elsewhere and step == timeline.tip:
+            self._models.status.notify(f"Step {step} is the newest of its branch: go there to step on from it")
+        else:
+            self._models.selection.update(step=timeline.neighbour(step, direction))
+
+    # ---- prompts and sequences -----------------------------------------------------------------------------------
+
+    def on_prompt_submitted(self, content: PromptContent, sampling: SamplingParams) -> None:
+        """Start a new run, in place of all sequences. A text or token ids are only read; a conversation is also
+        answered, up to its end."""
+        self._submit(content, sampling, alone=True, num_steps=None if isinstance(content, Chat) else 1)
+
+    def on_chat_continued(self, chat: Chat, seq_id: int, sampling: SamplingParams) -> None:
+        """Continue a conversation and answer it: the new sequence replaces `seq_id`."""
+        self._submit(chat, sampling, alone=False, num_steps=None, after=seq_id)
+
+    def on_prompt_added(self, content: PromptContent, sampling: SamplingParams) -> None:
+        """Add another sequence to the present run. Its prompt is read, and no other sequence is stepped."""
+        self._submit(content, sampling, alone=False)
+
+    def on_prompt_begun(self, content: PromptContent, sampling: SamplingParams) -> None:
+        """Start a new run whose first step is taken in phases."""
+        self._submit(content, sampling, alone=True, num_steps=0, in_phases=True)
+
+    def _submit(
+        self,
+        content: PromptContent,
+        sampling: SamplingParams,
+        *,
+        alone: bool,
+        num_steps: int | None = 1,
+        in_phases: bool = False,
+        after: int | None = None,
+    ) -> None:
+        try:
+            if isinstance(content, str):
+                prompt = Prompt(text=content, sampling=sampling)
+            elif isinstance(content, Chat):
+                prompt = Prompt(chat=content, sampling=sampling)
+            else:
+                prompt = Prompt(token_ids=content, sampling=sampling)
+        except InputError as error:
+            self._models.status.fail(str(error))
+        else:
+            self._ask_for_sequence(commands.SubmitPrompt(prompt, alone, num_steps, in_phases, after))
+
+    def on_sampling_changed(self, sampling: SamplingParams) -> None:
+        """Set the sampling of the selected sequence or, if none is selected, of the next prompt."""
+        info = selected_info(self._models)
+        self.send(commands.SetSampling(sampling, info.seq_id if info is not None else None))
+        if (step := self._models.selection.now.step) is not None and info is not None:
+            self._models.status.notify(
+                f"Changed for the live moment, not for step {step}: go there first to change what came of it"
+            )
+
+    def on_forked(self, seq_id: int) -> None:
+        """Fork a sequence at the step that is shown."""
+        self._ask_for_sequence(commands.Fork(seq_id, self._models.selection.now.step))
+
+    def _ask_for_sequence(self, command: commands.SubmitPrompt | commands.Fork | commands.BeginBranch) -> None:
+        self._forgive()
+        self._requests.sequences.ask(command)
+        self._waiting.wake()
+
+    def on_joined(self, steps: tuple[int, ...]) -> None:
+        """Add the sequences of other steps to those of the live one, as one batch."""
+        self._models.selection.update(step=None)
+        self._forgive()
+        self._requests.sequences.join(commands.JoinBranches(steps))
+        self._waiting.wake()
+
+    def on_sequence_removed(self, seq_id: int) -> None:
+        """Remove a sequence. Another one is selected first, because the engine can no longer answer requests about this
+        one."""
+        status = self._models.status.now
+        others = [info.seq_id for info in status.sequences if info.seq_id != seq_id] if status is not None else []
+        if others and self._models.selection.now.seq_id == seq_id:
+            self._models.selection.update(seq_id=others[-1], position=None)
+        self.send(commands.RemoveSequence(seq_id))
+
+    # ---- the history tree ----------------------------------------------------------------------------------------
+
+    def on_go_on_from_here(self) -> None:
+        """Make the step that is shown the live one."""
+        if (step := self._models.selection.now.step) is not None:
+            self.send(commands.GoTo(step))
+
+    def on_returned(self) -> None:
+        """Make the newest of the steps after the live one, which were left by going back, the live one again."""
+        if behind := steps_ahead(self._models.history, self._models.history.live):
+            self.send(commands.GoTo(behind[-1]))
+
+    def on_token_forced(self, token_id: int) -> None:
+        """Feed a token of the user's choice in place of the chosen one, and do the step; from the step that is
+        shown."""
+        seq_id = self._models.selection.now.seq_id
+        self._begin_branch(commands.BeginBranch(seq_id, None, (token_id,)), commands.Force(seq_id, (token_id,)))
+
+    def on_text_forced(self, text: str) -> None:
+        """Feed the tokens of a text next, and do the step; from the step that is shown."""
+        seq_id = self._models.selection.now.seq_id
+        self._begin_branch(commands.BeginBranch(seq_id, None, text=text), commands.ForceText(seq_id, text))
+
+    def on_sampling_tried(self, sampling: SamplingParams) -> None:
+        """Choose the next token with other sampling, and do the step; from the step that is shown."""
+        seq_id = self._models.selection.now.seq_id
+        self._begin_branch(
+            commands.BeginBranch(seq_id, None, sampling=sampling), commands.SetSampling(sampling, seq_id)
+        )
+
+    def _begin_branch(self, branch: commands.BeginBranch, from_live: Command) -> None:
+        step, info = self._models.selection.now.step, selected_info(self._models)
+        if step is not None:
+            self._waiting.expect_pictures()
+            self._ask_for_sequence(replace(branch, step=step))
+        elif info is not None and info.stop in FULL:
+            self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")
+        else:
+            self.send(from_live)
+            self._send_steps(commands.Step())
+
+    def on_kept_limit_chosen(self, num_bytes: int | None) -> None:
+        """Limit the memory for the kept state of steps that were left, in bytes; None keeps the engine's default."""
+        command = commands.SetKeptLimit(num_bytes) if num_bytes is not None else None
+        self._requests.kept_limit.choose(command, has_engine=self._models.status.now is not None)
+
+    def on_bookmark_put(self, bookmark: Bookmark) -> None:
+        """Set a bookmark, or change its note."""
+        try:
+            self._models.bookmarks.put(bookmark)
+        except InputError as error:
+            self._models.status.fail(str(error))
+
+    def on_bookmark_wanted(self, target: BookmarkTarget) -> None:
+        """Show the place of a bookmark, whichever branch its step is on."""
+        models = self._models
+        if target.step not in models.history:
+            models.status.notify(f"Step {target.step} is not there any more: its branch was deleted")
+            return
+        models.selection.update(step=target.step, **place_of(target))
+
+    # ---- edits and measurements ----------------------------------------------------------------------------------
+
+    def on_edited(self, *edits: Edit) -> None:
+        """Make edits on the live step, in their order. If one of them is not possible there, none is sent."""
+        if self._models.selection.now.step is not None:
+            self._models.status.notify("Edits are made on the live step: go to this one first, then edit")
+            return
+        model = self._models.status.model
+        try:
+            for edit in edits:
+                if model is not None:
+                    edit.check(model.geometry, self._models.timeline.num_tokens(edit.seq_id))
+        except InputError as error:
+            self._models.status.fail(str(error))
+            return
+        for edit in edits:
+            self.send(commands.MakeEdit(edit))
+
+    def on_edits_repeated(self, edits: tuple[Edit, ...]) -> None:
+        """Repeat edits that were made before or read from a file."""
+        self.on_edited(*edits)
 
     def on_compared(self, against: opponents.Opponent) -> None:
         """Compare the selected sequence with another run."""
         self._requests.comparing.start(self._models.selection.now.seq_id, against)
-
-    def on_comparison_ended(self) -> None:
-        self._requests.comparing.end()
 
     def on_measurement_wanted(self, question: Request) -> None:
         """Send a measurement to the engine; of several of one kind only the newest one's answer is shown."""
@@ -30,6 +350,79 @@ class AnalysisIntents(IntentSender):
     def on_rebuild_wanted(self) -> None:
         self._requests.measurements.rebuild()
 
+    # ---- models and files ----------------------------------------------------------------------------------------
 
-class Intents(PromptIntents, StepIntents, TreeIntents, EditIntents, ModelIntents, FileIntents, AnalysisIntents):
-    """One slot per intent: views connect their signals to these, and actions call them."""
+    def on_model_chosen(self, model: ModelSpec) -> None:
+        """Load a model with the chosen device, dtype, threads and weights."""
+        self.send(commands.LoadModel(model.loaded_as(self.loading), self._models.status.cache))
+
+    def on_loading_chosen(self, model: ModelSpec) -> None:
+        """Load this model with this device, dtype, threads and weights, and later models with the same."""
+        self.loading = model
+        self.on_model_chosen(model)
+
+    def on_unloaded(self) -> None:
+        """Unload the model; the recorded steps stay on the screen."""
+        self._models.selection.update(step=None)
+        self.send(UnloadModel())
+
+    def on_capture_chosen(self, level: CaptureLevel) -> None:
+        self.send(commands.SetCapture(level, self._capture_now().by_layer))
+
+    def on_time_by_layer_switched(self) -> None:
+        now = self._capture_now()
+        self.send(commands.SetCapture(now.level, not now.by_layer))
+
+    def _capture_now(self) -> CaptureState:
+        status = self._models.status.now
+        return CaptureState() if status is None else status.capture
+
+    def on_snapshot_chosen(self, path: Path) -> None:
+        """Open a file in place of the present session, unless a window is still writing it."""
+        try:
+            check_nobody_writes(path)
+        except InputError as error:
+            self._models.status.fail(str(error))
+        else:
+            self.send(commands.OpenSnapshot(path))
+
+    def on_file_continued(self, model: ModelSpec, *, may_open_files: bool = False) -> None:
+        """Continue from the opened file with that model. `may_open_files`: edits recorded in the session may open files
+        on this machine; True only for a session that this program wrote."""
+        self.send(commands.Continue(model, may_open_files))
+
+    def on_continued(self) -> None:
+        """Continue from the opened file with its model: one that was loaded here before and has the same fingerprint,
+        or the bundled one. If it is another, the user is asked to choose it: a path that is named in a file is not
+        opened."""
+        if source := self._models.status.source_of_file:
+            self.on_file_continued(self._as_in_file(source), may_open_files=self._is_own_file)
+        else:
+            model = self._models.status.model
+            where = f" It was at {prose(model.source)}." if model is not None and model.source else ""
+            self._models.status.notify(f"Choose the model of this file: decoding goes on where it fits.{where}")
+            self.model_wanted.emit()
+
+    @property
+    def _is_own_file(self) -> bool:
+        """Whether the opened file is a session journal written by a window of this program."""
+        opened, folder = self._models.status.opened, self.sessions_folder
+        return opened is not None and folder is not None and opened.path.resolve().parent == folder.resolve()
+
+    def _as_in_file(self, source: str) -> ModelSpec:
+        """How to load the file's model from `source`. A session is replayed with the file's dtype and threads; rows of
+        a snapshot continue on the device that models are loaded to, in the dtype that suits it."""
+        opened, model = self._models.status.opened, self._models.status.model
+        if opened is None or model is None or opened.has_rows:
+            return ModelSpec(source).loaded_as(replace(self.loading, dtype="auto"))
+        return replace(spec_of(model), source=source)
+
+    def on_file_closed(self) -> None:
+        """Start again with the model that was loaded before the file was opened, else with the bundled one."""
+        model = ModelSpec(self._models.status.last_source or BUNDLED).loaded_as(self.loading)
+        self.send(commands.CloseSnapshot(model))
+
+    def on_export_chosen(self, command: exporting.Export) -> None:
+        self._forgive()
+        self._requests.exports.write(command)
+        self._waiting.wake()

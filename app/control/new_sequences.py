@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from app.control.sender import Sender
+from app.kit.question import Question
 from app.models import Models
-from engine.wire.commands import BeginBranch, Fork, Step, SubmitPrompt
-from engine.wire.events import Failed, ForkMade, Submitted, WentTo
+from engine.wire.commands import BeginBranch, Fork, JoinBranches, Step, SubmitPrompt
+from engine.wire.events import Event, Failed, ForkMade, Submitted, WentTo
 
 
 class NewSequences:
-    """The commands that ask for a sequence or branch, by id, until they are answered."""
+    """Asks for sequences and branches, and keeps the commands by id until what they ask for exists."""
 
     def __init__(self, models: Models, sender: Sender) -> None:
         self._models, self._sender = models, sender
@@ -25,33 +26,28 @@ class NewSequences:
         """Whether a prompt was sent that will replace all present sequences."""
         return any(isinstance(command, SubmitPrompt) and command.alone for command in self._awaited.values())
 
-    def expect(self, number: int, command: Fork | SubmitPrompt) -> None:
-        self._awaited[number] = command
+    def ask(self, command: Fork | SubmitPrompt | BeginBranch) -> None:
+        """Ask for a sequence, or for a branch and its first step. The engine first goes to the step where the branch
+        begins; its own step is sent only when it has got there, so that a refusal does not cause a step from somewhere
+        else."""
+        self._awaited[self._sender.ask(Question(command, self._take, self._refuse))] = command
 
-    def expect_beside(self, number: int) -> None:
-        """Note the id of a command that joins sequences of other branches; they arrive without being selected."""
-        self._joined_by = number
-
-    def begin_branch(self, command: BeginBranch) -> None:
-        """Ask for a new branch, then for its first step. The engine first goes to the step where the branch begins; its
-        own step is sent only when it has got there, so that a refusal does not cause a step from somewhere else."""
-        self._awaited[self._sender.post(command)] = command
+    def join(self, command: JoinBranches) -> None:
+        """Ask for sequences of other branches beside the live ones; they arrive without being selected."""
+        self._joined_by = self._sender.post(command)
 
     def show(self, seq_id: int, answer: Submitted | ForkMade) -> None:
         """Select the sequence that was made, unless it was joined to the live batch."""
-        if answer.reply_to == self._joined_by:
-            return
-        self._awaited.pop(answer.reply_to or 0, None)
-        self._models.selection.update(seq_id=seq_id, position=None, step=None)
+        if answer.reply_to != self._joined_by:
+            self._models.selection.update(seq_id=seq_id, position=None, step=None)
 
-    def went_to(self, event: WentTo) -> None:
-        """If the engine went to where a new branch begins, send the branch's first step."""
-        if self._awaited.pop(event.reply_to or 0, None) is not None:
-            self._sender.post(Step())
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Submitted | ForkMade | WentTo):
+            command = self._awaited.pop(event.reply_to or 0, None)
+            if isinstance(event, WentTo) and isinstance(command, BeginBranch):
+                self._sender.post(Step())
 
-    def refuse(self, failure: Failed) -> None:
+    def _refuse(self, failure: Failed) -> None:
         self._awaited.pop(failure.reply_to or 0, None)
-
-    def forget(self) -> None:
-        """Drop all that is unanswered: the engine is gone."""
-        self._awaited.clear()
+        if failure.message:
+            self._models.status.fail(failure.message)

@@ -10,12 +10,14 @@ from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
 from app.control.controller import Controller
+from app.kit.question import Question
 from app.models import Models, UnclosedSession
 from engine.errors import InputError
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.spec.model import ModelSpec
 from engine.spec.stops import written_stops
+from engine.wire.commands import OpenSnapshot
 from engine.wire.events import Failed, SessionOpened
 from engine.wire.status import EngineStatus
 
@@ -27,7 +29,6 @@ class ClaimedJournal(Struct, frozen=True):
     left: UnclosedSession
     stream: IO[bytes]
     model: ModelSpec
-    asked_by: int
 
     @property
     def path(self) -> Path:
@@ -62,7 +63,6 @@ class Recovering(QObject):
         self._unreadable.connect(models.status.notify)
         models.status.changed.connect(self._on_status)
         controller.events.session_opened.connect(self._on_session_opened)
-        controller.events.failed.connect(self._on_failed)
 
     def look(self) -> None:
         """Look for journals of killed windows, in a thread."""
@@ -117,7 +117,8 @@ class Recovering(QObject):
             self.chat_found.emit(left.session.draft_chat)
         if left.session.nodes or left.session.pending:
             self._saving.pause()
-            self._claimed = ClaimedJournal(left, stream, left.session.spec, self._intents.open_file(left.path))
+            self._claimed = ClaimedJournal(left, stream, left.session.spec)
+            self._intents.take(Question(OpenSnapshot(left.path), on_refusal=self._on_refused))
         else:
             self._controller.requests.stopping.bring_back(left.session.stops)
             stream.close()
@@ -143,9 +144,11 @@ class Recovering(QObject):
         elif was == claimed.path and now != claimed.path and not new.sequences:
             self._release(claimed)
 
-    def _on_failed(self, failure: Failed) -> None:
+    def _on_refused(self, failure: Failed) -> None:
         """When the journal could not be opened, release it and offer it again; this window's session goes on."""
-        if self._claimed is not None and failure.reply_to == self._claimed.asked_by:
+        if failure.message:
+            self._models.status.fail(failure.message)
+        if self._claimed is not None:
             left = self._claimed.left
             self._release(self._claimed)
             self._models.recovery.offer(left)

@@ -1,20 +1,27 @@
-"""Gives every command an id, which its answers repeat, and sends it to the engine."""
+"""Sends commands to the engine, and gives their answers to whoever asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
 
 from msgspec.structs import replace
+from PySide6.QtCore import QObject
+from shiboken6 import isValid
 
+from app.kit.question import Question
+from engine.wire.events import Cancelled, Done, Event, Failed
 from engine.wire.message import Command
 
 
 class Sender:
-    """Numbers commands and sends them."""
+    """Gives every command an id, which its answers repeat, and keeps each question until the last word about it."""
 
     def __init__(self, send: Callable[[Command], None]) -> None:
         self._send = send
         self._last_id = 0
+        self._asked: dict[int, Question] = {}
+        self._newest: dict[Hashable, int] = {}  # by slot
 
     def next_id(self) -> int:
         """A new id for a command or a picture."""
@@ -26,3 +33,49 @@ class Sender:
         number = command.id or self.next_id()
         self._send(replace(command, id=number))
         return number
+
+    def ask(self, question: Question) -> int:
+        """Send a command whose answers are waited for; returns its id."""
+        number = question.command.id or self.next_id()
+        self._asked[number] = question
+        if question.slot is not None:
+            self._newest[question.slot] = number
+        return self.post(replace(question.command, id=number))
+
+    def withdraw(self, slot: Hashable) -> None:
+        """Let what was asked last in this slot go unanswered."""
+        self._newest.pop(slot, None)
+
+    def unanswered(self, kind: type[Command]) -> Iterator[Any]:
+        """The commands of a type that wait for their last word, oldest first."""
+        return (question.command for question in self._asked.values() if isinstance(question.command, kind))
+
+    def take(self, event: Event) -> bool:
+        """Give an event to whoever asked for it; False for a failure that somebody has to show, and where nobody
+        asked."""
+        number = event.reply_to or 0
+        question = self._asked.get(number)
+        if question is None:
+            return False
+        if question.command.facts.answers == "one" or isinstance(event, Done | Cancelled | Failed):
+            del self._asked[number]
+        if not self._is_waiting(question, number) or isinstance(event, Done):
+            return True
+        if not isinstance(event, Failed | Cancelled):
+            question.on_answer(event)
+        elif question.on_refusal is not None:
+            question.on_refusal(event if isinstance(event, Failed) else Failed("", reply_to=number))
+        return question.on_refusal is not None or not isinstance(event, Failed)
+
+    def lose_engine(self) -> None:
+        """End all questions: the engine that was asked is gone."""
+        asked, self._asked = self._asked, {}
+        for number, question in asked.items():
+            if question.on_refusal is not None and self._is_waiting(question, number):
+                question.on_refusal(Failed("", reply_to=number))
+
+    def _is_waiting(self, question: Question, number: int) -> bool:
+        """Whether it is the newest of its slot, and the dialog that asked still exists."""
+        asker = getattr(question.on_answer, "__self__", None)
+        is_there = not isinstance(asker, QObject) or isValid(asker)
+        return is_there and (question.slot is None or self._newest.get(question.slot) == number)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from app.control.sender import Sender
+from app.kit.question import Question
 from app.models import Models
 from app.models.search import Place
 from app.models.stops import spans_in
 from engine.spec.stops import Stop, read_stops
 from engine.wire.events import Failed
-from engine.wire.stopping import AttentionMeasured, AttentionPlace, MeasureAttention, SetStops
+from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 
 LONGEST = 80  # characters of a condition in a sentence
 
@@ -18,7 +19,6 @@ class Stopping:
 
     def __init__(self, models: Models, sender: Sender) -> None:
         self._models, self._sender = models, sender
-        self._asked: int | None = None
         models.stops.attention_wanted.connect(self.ask)
 
     def set(self, stops: tuple[Stop, ...]) -> None:
@@ -49,22 +49,8 @@ class Stopping:
             if (part := self._models.timeline.part(seq_id, step)) is not None
         }
         wanted = tuple(AttentionPlace(step, seq_id, count) for (step, seq_id), count in counts.items())
-        self._asked = self._sender.post(MeasureAttention(wanted, spans_in(places)))
+        question = MeasureAttention(wanted, spans_in(places))
+        self._sender.ask(Question(question, self._models.stops.take_masses, self._stay_unknown, slot=MeasureAttention))
 
-    def take(self, answer: AttentionMeasured) -> None:
-        if answer.reply_to == self._asked:
-            self._asked = None
-            self._models.stops.take_masses(answer)
-
-    def refuse(self, failure: Failed) -> bool:
-        """Whether the failure concerns a search's question: its answer is then unknown, and nothing is shown."""
-        if self._asked is None or failure.reply_to != self._asked:
-            return False
-        self.forget()
-        return True
-
-    def forget(self) -> None:
-        """Give up the unanswered question: the engine is gone or has refused it."""
-        if self._asked is not None:
-            self._asked = None
-            self._models.stops.take_masses(None)
+    def _stay_unknown(self, _failure: Failed) -> None:
+        self._models.stops.take_masses(None)

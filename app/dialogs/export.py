@@ -20,12 +20,14 @@ from app.kit.dialog import QuestionDialog
 from app.kit.fields import choice_field, line_field
 from app.kit.files import save_look, save_text
 from app.kit.labels import plain_label, prose, set_text_role
+from app.kit.question import Question
 from app.models import Models
 from app.models.export_plan import export_of, records_bytes
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.spec.numbers import parse_numbers
-from engine.wire.exporting import Export, ExportEstimate
+from engine.wire.events import Failed
+from engine.wire.exporting import EstimateExport, Export, ExportEstimate
 from engine.wire.step_table import step_csv
 
 WHOLE_WINDOW = "The whole window"
@@ -35,13 +37,13 @@ FORMS = (("stored", "as they are stored"), ("rows", "as the numbers that attenti
 
 class ExportDialog(QuestionDialog):
     """Choose what to export and where to. CSV and pictures are written by the dialog itself. Signals: `chosen(Export)`,
-    `estimate_wanted(Export)`, and `accepted_in(folder)` when the dialog is accepted.
+    `wants(Question)`, and `accepted_in(folder)` when the dialog is accepted.
 
     `pictures` are the widgets that can be drawn, by name. `view` says where the window looks. `is_writing` tells
     whether an export to a file is still running.
     """
 
-    estimate_wanted = Signal(object)
+    wants = Signal(object)
     accepted_in = Signal(object)
 
     def __init__(
@@ -174,10 +176,11 @@ class ExportDialog(QuestionDialog):
         try:
             command = self._command(Path(self._path.text()))
         except InputError as error:
-            self.show_refusal(str(error))
+            self._say_size(str(error), is_bad=True)
             return
         self._record_bytes = records_bytes(command.records) if self.kind.name == "snapshot" else 0
-        self.estimate_wanted.emit(command)
+        estimate = EstimateExport(replace(command, records=()))  # the size does not need the records
+        self.wants.emit(Question(estimate, self.show_estimate, self.show_refusal, slot=self))
 
     def show_estimate(self, found: ExportEstimate) -> None:
         """Show the size that the engine estimates."""
@@ -194,9 +197,10 @@ class ExportDialog(QuestionDialog):
             lines.append(f"Only {byte_size(free)} are free there")
         self._say_size("\n".join(lines), is_bad=free is not None and free < num_bytes)
 
-    def show_refusal(self, why: str) -> None:
+    def show_refusal(self, failure: Failed) -> None:
         """Show why the present choice cannot be written."""
-        self._say_size(why, is_bad=True)
+        if failure.message:
+            self._say_size(failure.message, is_bad=True)
 
     def _say_size(self, text: str, *, is_bad: bool) -> None:
         set_text_role(self._size, "warning" if is_bad else "muted")

@@ -3,7 +3,7 @@ takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast, get_args
 
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from app.kit.dialog import QuestionDialog
 from app.kit.facts import Fact, Facts
 from app.kit.fields import choice_field, line_field, whole_field
 from app.kit.labels import plain_label, plain_tip, prose
+from app.kit.question import Question
 from app.kit.theme import TextRole
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
@@ -34,7 +35,7 @@ from engine.spec.model import (
     with_adapters,
 )
 from engine.spec.presets import cache_label
-from engine.wire.devices import Device, DevicesFound, LoadForecast
+from engine.wire.devices import Device, DevicesFound, FindDevices, ForecastLoad, LoadForecast
 
 AUTO_TEXT = "auto: as suits the machine"
 WIDTH = 560
@@ -42,10 +43,10 @@ MOST_CHARS = 44  # of a model's name, beside a button
 
 
 class LoadingDialog(QuestionDialog):
-    """Choose how to load a model. Signals: `chosen(ModelSpec)`; `forecast_wanted(ModelSpec, context)` at every change
-    of the choice."""
+    """Choose how to load a model. Signals: `chosen(ModelSpec)`; `wants(Question)`, a forecast at every change of the
+    choice."""
 
-    forecast_wanted = Signal(object, int)
+    wants = Signal(object)
 
     def __init__(self, model: ModelSpec, cache: CacheSpec, parent: QWidget) -> None:
         super().__init__("Device, dtype and threads", parent)
@@ -135,7 +136,12 @@ class LoadingDialog(QuestionDialog):
             self.refuse(str(error))
             self.ok.setEnabled(False)
             return
-        self.forecast_wanted.emit(wanted, self.context.value())
+        question = ForecastLoad(wanted, self._cache, self.context.value() or None)
+        self.wants.emit(Question(question, self.show_forecast, slot=self))
+
+    def ask(self, slot: Callable[..., object]) -> None:
+        self.wants.emit(Question(FindDevices(), self.show_devices))
+        super().ask(slot)
 
     # ---- answers of the engine -----------------------------------------------------------------------------------
 

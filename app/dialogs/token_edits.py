@@ -12,6 +12,7 @@ from app.kit.boxes import column, row
 from app.kit.changes import on_change
 from app.kit.fields import decimal_field, line_field
 from app.kit.labels import plain_label
+from app.kit.question import Question
 from app.kit.segments import Segments
 from app.kit.theme import font_fixed
 from app.models import Models
@@ -20,6 +21,8 @@ from app.models.chosen_rows import NOTHING, chosen_rows
 from engine.errors import InputError
 from engine.geometry.dimensions import dtype_bytes
 from engine.spec.edit import MAX_BIAS, Edit, Replacement, ReplaceTokens, Rows
+from engine.wire.commands import Tokenize
+from engine.wire.events import Failed, Tokenized
 
 TEXT, IDS = "text", "ids"
 WAYS = (
@@ -35,11 +38,10 @@ _MANY = 12  # so many ids are listed
 
 
 class TokensField(QWidget):
-    """Tokens given as text, which the engine's tokenizer reads, or as ids. Signals: `changed()`,
-    `text_edited(text)`."""
+    """Tokens given as text, which the engine's tokenizer reads, or as ids. Signals: `changed()`, `wants(Question)`."""
 
     changed = Signal()
-    text_edited = Signal(str)
+    wants = Signal(object)
 
     def __init__(self, has_tokenizer: bool) -> None:
         super().__init__()
@@ -66,15 +68,15 @@ class TokensField(QWidget):
             raise InputError("No tokens are named: type a text, or ids like 17, 18.")
         return self._ids
 
-    def set_tokens(self, ids: tuple[int, ...]) -> None:
+    def take(self, answer: Tokenized) -> None:
         """Take the tokens that the engine found in the text."""
         if self.kind.choice == TEXT and self._is_waiting:
-            self._set_ids(ids)
+            self._set_ids(answer.token_ids)
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, failure: Failed) -> None:
         """Show why the text could not be turned into tokens."""
-        if self.kind.choice == TEXT and self._is_waiting:
-            self._set_ids((), why)
+        if self.kind.choice == TEXT and self._is_waiting and failure.message:
+            self._set_ids((), failure.message)
 
     def _set_ids(self, ids: tuple[int, ...], problem: str = "") -> None:
         self._ids, self._problem, self._is_waiting = ids, problem, False
@@ -89,7 +91,7 @@ class TokensField(QWidget):
             self._set_ids(())
         elif self.kind.choice == TEXT:
             self._is_waiting = True
-            self.text_edited.emit(text)
+            self.wants.emit(Question(Tokenize(text), self.take, self.refuse, slot=self))
             self.changed.emit()
         else:
             self._read_ids(text)

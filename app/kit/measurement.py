@@ -27,7 +27,6 @@ class MeasuringView(View[State]):
     follows = (SELECTION, STATUS, STEPS)
 
     asked = Signal(object)
-    applied = Signal(object)
     cancelled = Signal()
     rebuild_wanted = Signal()
 

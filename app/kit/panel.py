@@ -74,13 +74,14 @@ class Panel(Themed, QWidget):
     """A surface with a title. Subclasses set its body with `set_body`, and title, detail and provenance with other
     setters.
 
-    Signal: `told(text)`, a message for the status line.
+    Signals: `told(text)`, a message for the status line; `wants(Command or Question)`, something of the engine.
     """
 
     # Which of view.reset, view.zoom and view.colors this panel supports; the others are disabled while it is focused.
     abilities: frozenset[str] = frozenset()
 
     told = Signal(str)
+    wants = Signal(object)
 
     def __init__(self, title: str, *, can_pin: bool = False, can_copy: bool = True) -> None:
         super().__init__()

@@ -46,7 +46,6 @@ class Measurement(QObject, Generic[A]):
         self.refusal = ""
         self.can_rebuild = False  # refused, but exact rows recomputed from the tokens could answer it
         self.done = self.total = 0
-        self._has_begun = self._is_cancelled = False
 
     # ---- what panels read ----------------------------------------------------------------------------------------
 
@@ -79,28 +78,17 @@ class Measurement(QObject, Generic[A]):
         """Note that a question was sent to the engine."""
         self.question, self.step = question, step
         self.done = self.total = 0
-        self._has_begun = self._is_cancelled = False
         self._enter(MeasurementState.WAITING)
 
-    def cancel(self) -> None:
-        """Note that the engine was told to stop; the measurement ends when the engine rests."""
-        self._is_cancelled = True
-
     def follow(self, work: Work | None) -> None:
-        """Update the progress. If the engine rests after it had begun, or after it was told to stop, no answer
-        comes."""
-        if not self.is_waiting:
-            return
-        if work is not None and self.question is not None and work.reply_to == self.question.id:
-            self._has_begun = True
+        """Update the progress."""
+        if self.is_waiting and work is not None and self.question is not None and work.reply_to == self.question.id:
             self.done, self.total = work.done, work.total or 0
             self.changed.emit()
-        elif work is None and (self._has_begun or self._is_cancelled):
-            self._enter(MeasurementState.ANSWERED if self.answers else MeasurementState.NOT_ASKED)
 
     def take(self, answer: A) -> None:
-        """Store an answer; an answer to an older question is dropped."""
-        if self.question is None or answer.reply_to != self.question.id:
+        """Store an answer; nothing is stored where the rows have changed since the question."""
+        if self.question is None:
             return
         if not isinstance(answer, Swept | Benched):
             self.answers = (answer,)
@@ -113,9 +101,12 @@ class Measurement(QObject, Generic[A]):
         self._enter(MeasurementState.ANSWERED if answer.is_last else self.state)
 
     def refuse(self, failure: Failed) -> None:
-        """Note that the newest question was refused, and why."""
+        """Note that the newest question was refused, and why; without a reason, that it was cancelled."""
+        if self.question is None:
+            return
         self.refusal, self.can_rebuild = failure.message, failure.can_rebuild
-        self._enter(MeasurementState.REFUSED)
+        unanswered = MeasurementState.ANSWERED if self.answers else MeasurementState.NOT_ASKED
+        self._enter(MeasurementState.REFUSED if failure.message else unanswered)
 
     def outdate(self) -> None:
         """Drop the answers because the measured rows have changed: another cache mode or another live step."""

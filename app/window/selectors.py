@@ -15,6 +15,7 @@ from app.control.actions import Actions
 from app.control.conditions import needs_no_file
 from app.draw.format import byte_size, short_dtype, shortened, thousands, whole_words
 from app.kit.labels import plain_tip, prose
+from app.kit.question import Question
 from app.models import Models
 from app.window.selector_button import SelectorButton
 from engine.spec.cache import CacheSpec
@@ -31,7 +32,8 @@ from engine.spec.presets import (
     mode_detail,
     preset_of,
 )
-from engine.wire.events import LocalModel
+from engine.wire.commands import FindModels, SetCache
+from engine.wire.events import LocalModel, ModelsFound
 from engine.wire.status import ModelInfo
 
 BESIDE_WORDS = 64  # pixels of an entry of a menu: its check mark, its margins and the gap between label and words
@@ -40,11 +42,11 @@ BESIDE_WORDS = 64  # pixels of an entry of a menu: its check mark, its margins a
 class ModelSelector(SelectorButton[ModelInfo]):
     """A menu of the bundled, the recent and the local models, and of the ways to load another.
 
-    Signals: `chosen(ModelSpec)`; `opened()`, the list of local models is wanted.
+    Signals: `chosen(ModelSpec)`; `wants(Question)`, which models this computer has.
     """
 
     chosen = Signal(object)
-    opened = Signal()
+    wants = Signal(object)
 
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
@@ -57,17 +59,20 @@ class ModelSelector(SelectorButton[ModelInfo]):
         self._recent = tuple(sources)
 
     def set_found(self, found: Sequence[LocalModel]) -> None:
-        """Set the models found on this computer, which the engine looks for after `opened`."""
+        """Set the models found on this computer, which the engine looks for when the menu opens."""
         self._found = tuple(found)
         if self._menu.isVisible():
             self._fill()
+
+    def _take_found(self, answer: ModelsFound) -> None:
+        self.set_found(answer.models)
 
     def offer(self) -> None:
         """Open the menu, so that the user chooses a model."""
         self._on_clicked()
 
     def _on_clicked(self) -> None:
-        self.opened.emit()
+        self.wants.emit(Question(FindModels(), self._take_found))
         self._fill()
         super()._on_clicked()
 
@@ -121,9 +126,9 @@ class ModelSelector(SelectorButton[ModelInfo]):
 
 
 class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
-    """A menu of the cache presets. Signal: `chosen(CacheSpec)`."""
+    """A menu of the cache presets. Signal: `wants(SetCache)`."""
 
-    chosen = Signal(object)
+    wants = Signal(object)
 
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
@@ -195,8 +200,8 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         return self.screen().availableGeometry().bottom() - self.mapToGlobal(QPoint(0, self.height())).y()
 
     def choose(self, spec: CacheSpec) -> None:
-        """Emit `chosen`, for the menu and the actions; the check marks change only when the engine reports the mode."""
-        self.chosen.emit(spec)
+        """Change the cache mode, for the menu and the actions; the check marks change when the engine reports it."""
+        self.wants.emit(SetCache(spec))
         self.show_again()
 
     def _on_triggered(self, action: QAction) -> None:

@@ -63,12 +63,13 @@ LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps
 
 
 class MainWindow(QMainWindow):
-    """Signals of the user: `dropped(ModelSpec)`, `file_dropped(Path)`, `closing()`. Others: `first_painted()`, the
-    window is on the screen; `truth_added(dict)` and `compare_added(dict)`, the measuring or comparing panels were
-    built."""
+    """Signals of the user: `wants(Command or Question)`, of the engine; `dropped(ModelSpec)`, `file_dropped(Path)`,
+    `closing()`. Others: `first_painted()`, the window is on the screen; `truth_added(dict)` and `compare_added(dict)`,
+    the measuring or comparing panels were built."""
 
     prompt: PromptPanel
     tokens: TokensPanel
+    wants = Signal(object)
     dropped = Signal(object)
     file_dropped = Signal(object)
     closing = Signal()
@@ -163,9 +164,11 @@ class MainWindow(QMainWindow):
             self.need(layout)
 
     def _listen_to(self, panels: Mapping[str, Panel]) -> None:
-        """Show the messages of panels in the status line, and let a click on a picture give it the focus."""
+        """Show the messages of panels in the status line, pass on what they want of the engine, and let a click on a
+        picture give it the focus."""
         for panel in panels.values():
             panel.told.connect(self.status.notify)
+            panel.wants.connect(self.wants)
             if panel not in (self.prompt, self.tokens):
                 panel.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
 

@@ -21,13 +21,14 @@ from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QMenu, QWidget
 
 from app.control.actions import declared_in
+from app.kit.question import Question
 from app.main import Program
 from app.panels.prompt.words import TEXT
 from app.start.arguments import parse
 from app.start.beginning import Beginning
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import LogitBias, SamplingParams
-from engine.wire.commands import Cancel, SetCache
+from engine.wire.commands import Cancel, EndDuel, SetCache, Tokenize
 
 PATIENCE_S = 180.0
 EXPECTED_WARNINGS = ("does not support", "propagateSizeHints")  # of the offscreen platform itself
@@ -161,13 +162,10 @@ class LiveProgram:
 
     def wait_until_idle(self, after: str) -> None:
         """Wait until all that was sent is answered, nothing goes on, and every picture has arrived."""
-        texts, answered = self.controller.requests.edited_texts, list[object]()
-        for answer in (texts.counted, texts.refused):
-            answer.connect(answered.append)
-        texts.ask("")  # answered in its turn
+        answered = list[object]()
+        question = Question(Tokenize(""), answered.append, answered.append)  # answered in its turn
+        self.shell.intents.take(question)
         self.until(lambda: answered and self.is_idle, f"rest after {after}")
-        for answer in (texts.counted, texts.refused):
-            answer.disconnect(answered.append)
 
     @property
     def is_idle(self) -> bool:
@@ -179,7 +177,7 @@ class LiveProgram:
         self.rest()
         if self.models.status.has_file or self.models.status.model is None:
             raise AssertionError("there is no live model")
-        self.shell.intents.on_comparison_ended()
+        self.shell.intents.send(EndDuel())
         self.shell.intents.on_stops_changed(())
         self.post(SetCache(cache))
         window = self.window
@@ -189,7 +187,11 @@ class LiveProgram:
         self.wait_until_idle("another cache mode")
         self.shell.intents.on_prompt_submitted(PROMPT, ENDLESS)
         self.wait_until_idle("a prompt")
-        assert (self.models.status.cache, len(self.models.timeline)) == (cache, 1), self.models.status.failure
+        assert (self.models.status.cache, len(self.models.timeline)) == (cache, 1), (
+            self.models.status.failure,
+            self.models.status.cache,
+            len(self.models.timeline),
+        )
         self.models.status.fail("")
 
     def post(self, command: Any) -> None:

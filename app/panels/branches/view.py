@@ -20,6 +20,7 @@ from app.models import Models
 from app.models.branches import count_from, first_of_segment, origin_of
 from app.panels.branches.canvas import TreeCanvas
 from app.panels.branches.tree_rows import Drawn
+from engine.wire.commands import DeleteBranch, GoTo
 from engine.wire.status import EngineStatus
 
 HISTORY = SignalSource("history")
@@ -38,18 +39,16 @@ class Shown(Struct, frozen=True):
 
 
 class BranchesView(View[Shown]):
-    """Signals: `gone_to(step)`, `joined(steps)`, `named(first, name)`, `compared(step)` with the live node,
+    """Signals: `joined(steps)`, `named(first, name)`, `compared(step)` with the live node,
     `pair_compared(one, other)`, `deleted(step)`."""
 
     title = "Branches"
     follows = (HISTORY, SELECTION, STATUS, SignalSource("bookmarks"))
 
-    gone_to = Signal(int)
     joined = Signal(object)
     named = Signal(int, str)
     compared = Signal(int)
     pair_compared = Signal(int, int)
-    deleted = Signal(int)
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
@@ -214,11 +213,11 @@ class BranchesView(View[Shown]):
 
     def _on_opened(self, step: int) -> None:
         if self.actions_["go"].isEnabled() and step != self._models.history.live:
-            self.gone_to.emit(step)
+            self.wants.emit(GoTo(step))
 
     def _on_go(self) -> None:
         if (step := self.tree.step) is not None:
-            self.gone_to.emit(step)
+            self.wants.emit(GoTo(step))
 
     def _why_not_compared(self, is_live: bool) -> str:
         """Why the marked nodes cannot be compared; empty if they can."""
@@ -236,7 +235,7 @@ class BranchesView(View[Shown]):
         step = self.tree.step
         if self._to_delete is not None:
             doomed, self._to_delete = self._to_delete, None
-            self.deleted.emit(doomed)
+            self.wants.emit(DeleteBranch(doomed))
         elif step is not None:
             self._to_delete = first_of_segment(self._models.history, step)
         self._show_line()

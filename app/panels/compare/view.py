@@ -30,6 +30,7 @@ from app.panels.compare import words
 from app.panels.compare.draw import Matrix, matrix_of
 from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.opponents import OpponentBox
+from engine.wire.commands import EndDuel
 from engine.wire.duel import FirstDifference
 from engine.wire.opponents import Opponent
 from engine.wire.slices import AttentionSlice
@@ -77,7 +78,6 @@ class CompareView(View[CompareShown]):
     )
 
     started = Signal(object)
-    ended = Signal()
     cancelled = Signal()
 
     def __init__(self, models: Models) -> None:
@@ -85,7 +85,7 @@ class CompareView(View[CompareShown]):
         self.opponents = OpponentBox(models)
         self.displays = SmallBox("How both sides are shown", options=DISPLAYS)
         self.button = ProgressButton(BUTTON)
-        self.end_button = push_button("End", self.ended, "Let the other run go")
+        self.end_button = push_button("End", self._on_end, "Let the other run go")
         self.verdict = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
         self.sides, self.place = ElidedLabel(font_text(12), "muted"), LinkButton()
         self.maps = CompareMaps(self._token_name)
@@ -147,6 +147,9 @@ class CompareView(View[CompareShown]):
         if self.displays.currentData() not in (SWAP, BLINK):
             self.displays.choose(SWAP)
         self.maps.flip()
+
+    def _on_end(self) -> None:
+        self.wants.emit(EndDuel())
 
     def _on_button(self) -> None:
         if self._models.comparison.asked is not None:

@@ -26,6 +26,7 @@ from app.panels.damage.plan import PlanSheet
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
+from engine.wire.commands import SetCache
 from engine.wire.measurements import DamageMap
 from engine.wire.measuring import MapDamage
 
@@ -128,7 +129,7 @@ class DamageView(AskingView[Shown]):
     def _on_apply(self) -> None:
         found = self.measurement.answer
         if found is not None and found.plan_codec is not None:
-            self.applied.emit(CacheSpec(codec=found.plan_codec))
+            self.wants.emit(SetCache(CacheSpec(codec=found.plan_codec)))
 
     def _on_layer(self, layer: int) -> None:
         self._models.selection.update(layer=layer)

@@ -27,6 +27,7 @@ from app.panels.edits import effect, words
 from app.panels.edits.words import EditRow
 from engine.errors import InputError
 from engine.spec.edit import Edit
+from engine.wire.commands import GoTo
 from engine.wire.edits import EditMeasured
 
 LIST, EFFECT = "list", "effect"
@@ -49,7 +50,7 @@ class Shown(Struct, frozen=True):
 
 
 class EditsView(View[Shown]):
-    """A click marks an edit. Signals: `went_to(step)`, `repeated(edits)`."""
+    """A click marks an edit. Signal: `repeated(edits)`."""
 
     title = "Edits"
     follows = (EDITS, SELECTION, STATUS)
@@ -60,7 +61,6 @@ class EditsView(View[Shown]):
         (EFFECT, "effect", "What the marked edit did to the next token and to the rows behind it"),
     )
 
-    went_to = Signal(int)
     repeated = Signal(object)
 
     def __init__(self, models: Models) -> None:
@@ -176,7 +176,7 @@ class EditsView(View[Shown]):
 
     def _on_go_to(self) -> None:
         if self.state is not None and self.state.marked is not None:
-            self.went_to.emit(self.state.marked)
+            self.wants.emit(GoTo(self.state.marked))
 
     def _on_repeat(self) -> None:
         """Repeat the marked edit on the selected sequence."""

@@ -11,6 +11,7 @@ from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.changes import connect_all
 from app.kit.labels import set_text_role
+from app.kit.question import Question
 from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import font_fixed
 from app.kit.view import View
@@ -25,8 +26,9 @@ from app.panels.prompt.tokens import WrittenTokens
 from app.panels.prompt.words import CHAT, IDS, TEXT, PromptText, Shown
 from engine.predict.capacity import most_tokens
 from engine.spec.chat import Chat
-from engine.spec.sampling import SamplingParams
-from engine.wire.events import Previewed
+from engine.spec.sampling import Prompt, SamplingParams
+from engine.wire.commands import PreviewPrompt, Tokenize
+from engine.wire.events import Failed, Previewed, Tokenized
 from engine.wire.status import ModelInfo
 
 READY_IDS = 4096
@@ -41,7 +43,7 @@ class PromptPanel(View[Shown]):
     """Signals, where content is a text, a tuple of token ids or a conversation: `submitted(content, sampling)`;
     `added(content, sampling)`, as another sequence; `begun(content, sampling)`, in phases. `continued(chat, seq_id,
     sampling)`, a conversation that continues a sequence; `sampling_changed(sampling)`; `room_wanted(pixels)`, the
-    height needed (0: the usual); after a pause `text_edited(text)` and `chat_edited(chat, sequence or None)`.
+    height needed (0: the usual).
 
     Writes `models.draft`: why the prompt cannot be sent.
     """
@@ -61,8 +63,6 @@ class PromptPanel(View[Shown]):
     continued = Signal(object, int, object)
     room_wanted = Signal(int)
     sampling_changed = Signal(object)
-    chat_edited = Signal(object, object)
-    text_edited = Signal(str)
 
     def __init__(self, models: Models) -> None:
         super().__init__(models, can_copy=False)
@@ -88,7 +88,7 @@ class PromptPanel(View[Shown]):
             (self._sampling_of.wished, self._on_sampling),
             (self.chat.typed, self._on_typing),
             (self.chat.send_wanted, self._send.click),
-            (self.chat.preview_wanted, self.chat_edited),
+            (self.chat.preview_wanted, self._on_preview),
         )
         self.follow(models)
 
@@ -100,15 +100,12 @@ class PromptPanel(View[Shown]):
         self._send.set_action(send)
         self._add.set_action(add)
 
-    def set_tokens(self, ids: tuple[int, ...]) -> None:
-        """Set the tokens of the text, as counted by the engine."""
-        self.tokens.ids = ids
+    def take_tokens(self, answer: Tokenized | Previewed) -> None:
+        """Set the tokens of the text, as counted by the engine, and show the rendering of a conversation."""
+        if isinstance(answer, Previewed) and self._mode == CHAT:
+            self.chat.show_preview(answer)
+        self.tokens.ids = answer.token_ids
         self.refresh()
-
-    def set_preview(self, told: Previewed) -> None:
-        """Show the rendering of a conversation."""
-        if self._mode == CHAT:
-            self.chat.show_preview(told)
 
     @property
     def draft(self) -> str:
@@ -135,9 +132,9 @@ class PromptPanel(View[Shown]):
         if self._mode != CHAT:
             self._drafts.show(self._mode, self.tokens.ids)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, failure: Failed) -> None:
         """Note why the text has no tokens."""
-        self.tokens.refusal = reason
+        self.tokens.refusal = failure.message
         self.refresh()
 
     def begin(self) -> None:
@@ -240,7 +237,13 @@ class PromptPanel(View[Shown]):
         if self._mode == CHAT:
             self.chat.ask()
         elif (text := self.tokens.to_be_counted(self.edit.text())) and not self._by_ids:
-            self.text_edited.emit(text)
+            self._ask(Tokenize(text))
+
+    def _on_preview(self, chat: Chat, after: int | None) -> None:
+        self._ask(PreviewPrompt(Prompt(chat=chat), after))
+
+    def _ask(self, command: Tokenize | PreviewPrompt) -> None:
+        self.wants.emit(Question(command, self.take_tokens, self.refuse, slot=self))
 
     # ---- state ---------------------------------------------------------------------------------------------------
 

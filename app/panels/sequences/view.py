@@ -37,6 +37,7 @@ from app.panels.sequences.table import (
     SequenceModel,
     SequenceRow,
 )
+from engine.wire.commands import StopSequence
 
 ROW_HEIGHT = 23
 _WIDE = 860
@@ -59,12 +60,11 @@ class Shown(Struct, frozen=True):
 
 
 class SequencesView(View[Shown]):
-    """A click selects a sequence. Signals: `stopped(seq_id)`, `removed(seq_id)`, `forked(seq_id)`."""
+    """A click selects a sequence. Signals: `removed(seq_id)`, `forked(seq_id)`."""
 
     title = "Sequences"
     follows = (STATUS, SELECTION, STEPS, SignalSource("history"))
 
-    stopped = Signal(int)
     removed = Signal(int)
     forked = Signal(int)
 
@@ -121,10 +121,13 @@ class SequencesView(View[Shown]):
             self._models.selection.update(seq_id=row.info.seq_id, position=None)
 
     def _on_pressed(self, seq_id: int, what: str) -> None:
-        {STOP: self.stopped, FORK: self.forked, REMOVE: self.removed}[what].emit(seq_id)
+        if what == STOP:
+            self.wants.emit(StopSequence(seq_id))
+        else:
+            {FORK: self.forked, REMOVE: self.removed}[what].emit(seq_id)
 
     def _on_stop(self) -> None:
-        self.stopped.emit(self._models.selection.now.seq_id)
+        self.wants.emit(StopSequence(self._models.selection.now.seq_id))
 
     def _on_fork(self) -> None:
         self.forked.emit(self._models.selection.now.seq_id)

@@ -28,6 +28,7 @@ from app.panels.what_if.knobs import WhatIfKnobs
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import mode_words
+from engine.wire.commands import SetCache
 from engine.wire.measurements import WhatIfAnswer
 from engine.wire.measuring import WhatIf
 
@@ -109,7 +110,7 @@ class WhatIfView(MeasuringView[Tried]):
 
     def _on_use(self) -> None:
         try:
-            self.applied.emit(self.knobs.spec())
+            self.wants.emit(SetCache(self.knobs.spec()))
         except InputError:
             self.refresh()
 

@@ -16,7 +16,9 @@ from app.shell import Shell
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
 from engine.wire.commands import (
+    GoTo,
     StartDuel,
+    UndoEdit,
 )
 from engine.wire.events import StateChanged
 from engine.wire.opponents import OtherStep
@@ -111,7 +113,7 @@ class Desk:
 
     def go_back(self) -> None:
         """Go on from step 7: the steps after it are left behind."""
-        self.shell.intents.on_gone_to(7)
+        self.shell.intents.send(GoTo(7))
         turn(self.shell)
 
     def look_back(self) -> None:
@@ -137,7 +139,7 @@ class Desk:
 
     def undo(self) -> None:
         self.edit()
-        self.shell.intents.on_edit_undone()
+        self.shell.intents.send(UndoEdit())
         turn(self.shell)
         self.engine.sent.clear()
 

@@ -62,7 +62,7 @@ def test_the_place_that_is_chosen_on_the_timeline_is_run_to(running: Shell, engi
 
 def test_a_token_of_a_branch_that_was_left_is_run_to(running: Shell, engine: FakeEngine) -> None:
     models = running.models
-    running.intents.on_gone_to(9)
+    running.intents.send(GoTo(9))
     turn(running)
     models.selection.update(step=18)
     position = models.timeline.num_tokens(0, 14) - 1

@@ -56,7 +56,7 @@ def of_branches(story: Story) -> None:
             events.NodeAdded(Node(8, None, (SamplingChanged(0, WARM), SequenceForked(2, 0, None)), CacheSpec()), False)
         ),
     )
-    story.go("names", lambda: wish.on_branch_named(5, "other"), lambda: wish.on_branch_named(1, "none"))
+    story.go("names", lambda: models.history.rename(5, "other"), lambda: models.history.rename(1, "none"))
     story.go(
         "bookmarks",
         *(
@@ -74,7 +74,7 @@ def of_branches(story: Story) -> None:
     story.go(
         "a branch goes",
         lambda: models.selection.update(step=5),
-        lambda: wish.on_branch_deleted(5),
+        lambda: wish.send(commands.DeleteBranch(5)),
         tell(events.BranchDeleted((5,))),
     )
     story.go("joined", lambda: wish.on_joined((3, 4)))
@@ -87,15 +87,15 @@ def of_files(story: Story) -> None:
     path, other = Path("/nowhere/a.safetensors"), Path("/nowhere/b.npz")
     story.go(
         "an estimate, and another",
-        lambda: wish.on_estimate_wanted(export_of(models, path, 9, 9)),
-        lambda: wish.on_estimate_wanted(export_of(models, other, None, None)),
+        story.ask(exporting.EstimateExport(export_of(models, path, 9, 9)), "estimate"),
+        story.ask(exporting.EstimateExport(export_of(models, other, None, None)), "estimate"),
     )
     first = story.engine.ids_of(exporting.EstimateExport)[0]
     story.go("the first is told to nobody", tell(exporting.ExportEstimate(1, 2, 3, "", reply_to=first)))
     story.go("the second", story.answer(exporting.EstimateExport, exporting.ExportEstimate(4, 5, 6, "")))
     story.go(
         "one is refused",
-        lambda: wish.on_estimate_wanted(export_of(models, path, None, None)),
+        story.ask(exporting.EstimateExport(export_of(models, path, None, None)), "estimate"),
         lambda: story.answer(exporting.EstimateExport, events.Failed("There is no room."))(),
     )
     story.go("written", lambda: wish.on_export_chosen(export_of(models, path, None, 0, notes="mine")))
@@ -156,9 +156,7 @@ def lose(story: Story) -> None:
     story.go("silent", tell(events.EngineLost("the engine does not answer", has_ended=False)))
     story.go(
         "what is typed is counted by nobody",
-        lambda: wish.on_text_edited("x"),
-        lambda: wish.on_edited_text("x"),
-        lambda: wish.on_chat_edited(CHAT, None),
+        story.ask(commands.Tokenize("x")),
     )
     story.go("back", tell(events.EngineBack()))
     story.go("gone", tell(events.EngineLost("the engine was killed")))

@@ -10,9 +10,11 @@ from msgspec import NODEFAULT, Struct, structs
 from msgspec.structs import replace
 
 from app.control.controller import Controller
+from app.kit.question import Question
 from app.models import Models
 from engine.spec.stops import Stop
 from engine.wire import events
+from engine.wire.message import Command
 from engine.wire.records import StepRecord
 from engine.wire.status import SequenceInfo
 from engine.wire.tree import Node
@@ -57,18 +59,8 @@ class Story:
         self.heard: list[str] = []
         news: tuple[tuple[str, Any], ...] = (
             ("a model is wanted", self.wish.model_wanted),
-            ("models are found", self.controller.events.models_found),
             ("a session is opened", self.controller.events.session_opened),
-            ("it failed", self.controller.events.failed),
-            ("an estimate", self.requests.exports.estimated),
-            ("no estimate", self.requests.exports.refused),
             ("written", self.requests.exports.written),
-            ("devices", self.requests.loading.found),
-            ("a forecast", self.requests.loading.told),
-            ("counted", self.requests.texts.counted),
-            ("counted for an edit", self.requests.edited_texts.counted),
-            ("previewed", self.requests.texts.previewed),
-            ("not counted", self.requests.texts.refused),
         )
         for name, signal in news:
             signal.connect(lambda *said, name=name: self.heard.append(f"{name}: {', '.join(map(told, said))}"))
@@ -91,6 +83,17 @@ class Story:
     def answer(self, kind: type, said: Any) -> Callable[[], None]:
         """What it says to the newest command of a kind, and then to none that was sent."""
         return lambda: self.engine.outbox.extend((replace(said, reply_to=self.engine.id_of(kind)),))
+
+    def ask(self, command: Command, slot: str = "") -> Callable[[], None]:
+        """What a view asks, which notes the answer or the refusal."""
+
+        def answer(event: object) -> None:
+            self.heard.append(f"an answer: {told(event)}")
+
+        def refuse(failure: events.Failed) -> None:
+            self.heard.append(f"a refusal: {failure.message or 'no more to come'}")
+
+        return lambda: self.wish.take(Question(command, answer, refuse, slot or None))
 
     def status(self, **changed: Any) -> Callable[[], None]:
         """Another state of the engine, from now on."""

@@ -17,10 +17,11 @@ from engine.spec.codec import uniform
 from engine.spec.edit import Mask, ReplaceTokens, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
-from engine.spec.sampling import SamplingParams
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import Stop
 from engine.wire import commands, devices, duel, events, stopping
 from engine.wire.changes import EditMade
+from engine.wire.commands import SetCache
 from engine.wire.edits import EditMeasured
 from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, WhatIf
 from engine.wire.opponents import OtherStep
@@ -86,15 +87,15 @@ def _without_model(story: Story) -> None:
     )
     story.go(
         "models, devices, what it would take",
-        wish.on_models_wanted,
-        wish.on_devices_wanted,
-        lambda: wish.on_forecast_wanted(ModelSpec("org/a", "float16"), 0),
-        lambda: wish.on_forecast_wanted(ModelSpec("org/a", "float16"), 700),
+        story.ask(commands.FindModels()),
+        story.ask(devices.FindDevices()),
+        story.ask(devices.ForecastLoad(ModelSpec("org/a", "float16"), CacheSpec(), None), "forecast"),
+        story.ask(devices.ForecastLoad(ModelSpec("org/a", "float16"), CacheSpec(), 700), "forecast"),
     )
     story.go(
         "they are told",
-        tell(events.ModelsFound((events.LocalModel("One", "org/one", "Llama", 5, 6),))),
-        tell(devices.DevicesFound((devices.Device("cpu", "A CPU", 9, 8),), (), "why not")),
+        story.answer(commands.FindModels, events.ModelsFound((events.LocalModel("One", "org/one", "Llama", 5, 6),))),
+        story.answer(devices.FindDevices, devices.DevicesFound((devices.Device("cpu", "A CPU", 9, 8),), (), "why not")),
         tell(
             devices.LoadForecast(
                 ModelSpec("org/a"), problem="older", reply_to=story.engine.ids_of(devices.ForecastLoad)[0]
@@ -113,12 +114,14 @@ def _without_model(story: Story) -> None:
 
 def _begin(story: Story) -> None:
     wish, tell = story.wish, story.tell
-    story.go("what is typed is counted", lambda: wish.on_text_edited("Once"), lambda: wish.on_edited_text("twice"))
+    story.go("what is typed is counted", story.ask(commands.Tokenize("Once"), "text"))
     story.go("counted", story.answer(commands.Tokenize, events.Tokenized((5, 6), ("a", "b"))))
-    story.go("a conversation is counted", lambda: wish.on_chat_edited(CHAT, 0))
+    story.go("a conversation is counted", story.ask(commands.PreviewPrompt(Prompt(chat=CHAT), 0), "text"))
     story.go("previewed", story.answer(commands.PreviewPrompt, events.Previewed((7,), ("c",), "text")))
     story.go(
-        "not counted", lambda: wish.on_text_edited("x"), lambda: story.answer(commands.Tokenize, events.Failed("no"))()
+        "not counted",
+        story.ask(commands.Tokenize("x"), "text"),
+        lambda: story.answer(commands.Tokenize, events.Failed("no"))(),
     )
     story.go("a prompt", lambda: wish.on_prompt_submitted("Once upon", WARM))
     texts = samples.prompt_tokens()
@@ -132,7 +135,7 @@ def _begin(story: Story) -> None:
     story.go("panels appear", lambda: story.models.viewport.update(wall_size=(20, 8), head_columns=30, wants_row=True))
     story.go("a step", wish.on_step)
     story.go("it is done", tell(step(1, 1, 0)), story.status(sequences=(info(0, 5),), step=1))
-    story.go("another cache", lambda: wish.on_cache_chosen(cache_preset("h2o").spec))
+    story.go("another cache", lambda: wish.send(SetCache(cache_preset("h2o").spec)))
     story.go(
         "it is there",
         tell(events.CacheChanged(cache_preset("h2o").spec, "dropped", 3.0, samples.cache_bytes(5))),
@@ -146,8 +149,8 @@ def _begin(story: Story) -> None:
         tell(step(3, 3, 2), stopping.StopHit(1, "step = 3", 3, 0, "3")),
         story.status(running=False, sequences=(info(0, 7),), step=3),
     )
-    story.go("a run to a condition", lambda: wish.on_run_to_chosen("entropy > 2"))
-    story.go("a number of steps", lambda: wish.on_run_to_chosen(12))
+    story.go("a run to a condition", lambda: wish.on_run_to("entropy > 2"))
+    story.go("a number of steps", lambda: wish.on_run_to(12))
     story.go(
         "a pace, a limit, stops",
         lambda: wish.set_pace(PACES["all"]),
@@ -159,8 +162,8 @@ def _begin(story: Story) -> None:
     story.go("all stops again", wish.on_all_stops_switched)
     story.go(
         "runner, pages, capture",
-        lambda: wish.on_runner_chosen("eager"),
-        lambda: wish.on_paged_attention_chosen("gather"),
+        lambda: wish.send(commands.ChooseRunner("eager")),
+        lambda: wish.send(commands.ChoosePagedAttention("gather")),
         lambda: wish.on_capture_chosen("off"),
         wish.on_time_by_layer_switched,
     )
@@ -206,7 +209,7 @@ def _look_back(story: Story) -> None:
     story.go("and one that is not", lambda: wish.on_sequence_removed(0))
     story.go("two are left", story.status(sequences=(info(0, 8), info(1, 6))))
     models.selection.update(seq_id=1)
-    story.go("one is stopped", lambda: wish.on_sequence_stopped(1))
+    story.go("one is stopped", lambda: wish.send(commands.StopSequence(1)))
     story.go("it has stopped", story.status(sequences=(info(0, 8), info(1, 6, state="finished", stop="stopped"))))
     story.go("it is removed", lambda: wish.on_sequence_removed(1))
     story.go("gone", story.status(sequences=(info(0, 8),)))
@@ -264,7 +267,7 @@ def _compare(story: Story) -> None:
     )
     story.go("another one is given up", lambda: wish.on_compared(OtherStep(1)), wish.on_cancel)
     story.go("too late", story.answer(commands.StartDuel, samples.duel_started(2)))
-    story.go("it ends", wish.on_comparison_ended, tell(duel.DuelEnded("it was removed")))
+    story.go("it ends", lambda: wish.send(commands.EndDuel()), tell(duel.DuelEnded("it was removed")))
 
 
 def _edit(story: Story) -> None:
@@ -285,6 +288,6 @@ def _edit(story: Story) -> None:
         tell(events.NodeAdded(other, True, "computed anew", None, ("<7>", "<8>"))),
         story.status(step=7, sequences=(info(0, 8),)),
     )
-    story.go("undo", wish.on_edit_undone)
+    story.go("undo", lambda: wish.send(commands.UndoEdit()))
     story.go("undone", tell(events.WentTo(6, "a swap", 0.25)), story.status(step=6, sequences=(info(0, 7),)))
-    story.go("redo", wish.on_edit_redone)
+    story.go("redo", lambda: wish.send(commands.RedoEdit()))

@@ -13,6 +13,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from app.control import conditions
+from app.kit.question import Question
 from app.models.export_plan import export_of
 from engine.spec.bookmark import Bookmark, OnHead, OnStep
 from engine.spec.cache import CacheSpec
@@ -20,10 +21,11 @@ from engine.spec.chat import Chat, Turn
 from engine.spec.edit import Mask, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
-from engine.spec.sampling import SamplingParams
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import Stop
 from engine.wire import commands, devices, duel, events, exporting, stopping
 from engine.wire.changes import EditMade
+from engine.wire.commands import GoTo
 from engine.wire.measuring import CheckParity
 from engine.wire.opponents import OtherStep
 from engine.wire.phases import SuspendedStep
@@ -124,60 +126,48 @@ STATES: dict[str, tuple[Callable[[Story], None], dict[str, object]]] = {
 }  # fmt: skip
 
 WISHES: dict[str, tuple[object, ...] | list[tuple[object, ...]]] = {
+    "send": (commands.SetCache(cache_preset("int8").spec),),
+    "take": (Question(commands.Tokenize("Once")),),
     "on_snapshot_chosen": (Path("/a/c.npz"),),
     "on_file_continued": (ModelSpec("org/a"),),
     "on_continued": (),
     "on_file_closed": (),
     "on_compared": (OtherStep(1),),
-    "on_comparison_ended": (),
     "on_measurement_wanted": (CheckParity(0),),
     "on_rebuild_wanted": (),
     "on_model_chosen": (ModelSpec("org/a", "float16"),),
-    "on_forecast_wanted": (ModelSpec("org/a"), 0),
     "on_unloaded": (),
-    "on_cache_chosen": (cache_preset("int8").spec,),
-    "on_runner_chosen": ("fused",),
     "on_capture_chosen": ("off",),
     "on_time_by_layer_switched": (),
     "on_prompt_submitted": ("Once", WARM),
     "on_chat_continued": (CHAT, 1, WARM),
     "on_prompt_added": ("Twice", WARM),
     "on_prompt_begun": ("Thrice", WARM),
-    "on_text_edited": ("Once",),
-    "on_chat_edited": (CHAT, 0),
     "on_sampling_changed": (WARM,),
     "on_forked": (1,),
     "on_joined": ((2, 3),),
-    "on_sequence_stopped": (1,),
     "on_sequence_removed": [(1,), (0,)],
     "on_step": (),
     "on_next_phase": (),
     "on_step_back": (),
     "on_run_or_pause": (),
-    "on_run_to": (3,),
+    "on_run_to": [(3,), ("entropy > 2",)],
     "on_run_here": (),
     "on_run_to_token": (),
-    "on_run_to_chosen": [(7,), ("entropy > 2",)],
     "on_step_of_token": (),
     "on_match_wanted": (1,),
     "on_all_stops_switched": (),
     "on_cancel": (),
     "on_go_on_from_here": (),
-    "on_gone_to": (2,),
     "on_returned": (),
     "on_token_forced": (7,),
     "on_text_forced": ("and",),
     "on_sampling_tried": (WARM,),
     "on_kept_limit_chosen": [(5 << 20,), (None,)],
-    "on_branch_deleted": (2,),
-    "on_branch_named": [(2, "left"), (3, "no first")],
     "on_bookmark_put": (Bookmark(OnHead(1, 0, 3, 1), "a head"),),
     "on_bookmark_wanted": [(OnStep(2),), (OnStep(77),)],
     "on_edited": [(Zero(0, FEW),), (Zero(0, MANY),)],
     "on_edits_repeated": [((Mask(0, FEW), Zero(0, FEW)),), ((Mask(0, FEW), Zero(0, MANY)),)],
-    "on_edited_text": ("x",),
-    "on_edit_undone": (),
-    "on_edit_redone": (),
 }  # fmt: skip
 
 
@@ -285,9 +275,9 @@ def wait_for_much(story: Story) -> None:
     wish.on_prompt_added("Twice", WARM)
     wish.on_forked(1)
     wish.on_token_forced(7)
-    wish.on_gone_to(2)
-    wish.on_text_edited("Once")
-    wish.on_chat_edited(CHAT, 0)
+    wish.send(GoTo(2))
+    story.ask(commands.Tokenize("Once"))()
+    story.ask(commands.PreviewPrompt(Prompt(chat=CHAT), 0))()
     wish.on_measurement_wanted(CheckParity(0))
     wish.on_compared(OtherStep(1))
     wish.on_export_chosen(export_of(story.models, Path("/x.npz"), None, None))

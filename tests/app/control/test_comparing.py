@@ -56,7 +56,7 @@ def test_a_comparison_is_asked_for_and_told(stepped: Controller, models: Models,
     assert models.comparison.num_steps == 5
     assert models.comparison.first is not None
     assert models.comparison.first.channel == 5
-    stepped.intents.on_comparison_ended()
+    stepped.intents.send(EndDuel())
     assert engine.of(EndDuel)
 
 

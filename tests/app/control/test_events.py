@@ -9,6 +9,7 @@ from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
+from engine.wire.commands import GoTo
 from engine.wire.events import BranchDeleted, CacheChanged, Event, Failed, Restarted, StateChanged, WentTo
 from engine.wire.requests import WallRequest
 from tests.app import samples
@@ -89,7 +90,7 @@ def test_nothing_that_the_engine_says_is_left_without_a_handler(controller: Cont
 def test_the_end_of_the_branch_that_is_looked_at_is_deleted(
     stepped: Controller, models: Models, engine: FakeEngine
 ) -> None:
-    stepped.intents.on_gone_to(4)
+    stepped.intents.send(GoTo(4))
     stepped.tick()
     stepped.intents.on_run_to(2)
     stepped.tick()

@@ -143,7 +143,7 @@ def test_export_takes_what_is_looked_at(stepped: Controller, models: Models, eng
 
 def test_simple_intents_are_one_command(stepped: Controller, engine: FakeEngine) -> None:
     stepped.intents.on_cancel()
-    stepped.intents.on_cache_chosen(cache_preset("static").spec)
+    stepped.intents.send(SetCache(cache_preset("static").spec))
     stepped.intents.on_model_chosen(ModelSpec("/models/x"))
     assert engine.of(Cancel) == [Cancel()]
     assert engine.of(SetCache) == [SetCache(CacheSpec("static"))]

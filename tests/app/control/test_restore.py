@@ -7,12 +7,13 @@ from msgspec.structs import replace
 
 from app.control.conditions import needs_model, needs_step
 from app.draw.token_range import TokenRange
+from app.kit.question import Question
 from app.models.sequence_status import sequence_status
 from app.shell import Shell
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceStopped
-from engine.wire.commands import Redo, TakeSlice, Tokenize, Watch
+from engine.wire.commands import Redo, StopSequence, TakeSlice, Tokenize, Watch
 from engine.wire.events import EngineLost, Redone, Restarted, StateChanged, StepRedone, WentTo
 from engine.wire.page_events import PageAllocated
 from engine.wire.page_map import PoolStep
@@ -216,10 +217,10 @@ def test_while_it_is_gone_nothing_looks_live(running: Shell, engine: FakeEngine)
 
 def test_the_banner_stays_whatever_is_pressed_and_nobody_is_asked(running: Shell, engine: FakeEngine) -> None:
     lose(running, engine)
-    running.intents.on_sequence_stopped(0)
+    running.intents.send(StopSequence(0))
     assert running.models.status.failure.startswith("The engine was killed")
     assert needs_model(running.models) == needs_step(running.models) == "the engine is gone: restart it"
-    running.intents.on_text_edited("typed while nobody counts")
+    running.intents.take(Question(Tokenize("typed while nobody counts")))
     assert not engine.of(Tokenize)
 
 

@@ -32,7 +32,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.stops import Stop
 from engine.spec.tuning import tuned
-from engine.wire.commands import BeginBranch, SetSampling
+from engine.wire.commands import BeginBranch, SetCache, SetSampling
 from engine.wire.status import EngineStatus
 from tests.app.conftest import sweep
 from tests.app.driver import source_of
@@ -121,7 +121,7 @@ def test_an_engine_that_begins_again_has_the_rows_that_a_rule_left_on_a_branch(d
     models.selection.update(step=4)
     intents.on_go_on_from_here()
     desk.until(lambda: len(models.timeline) == 5 and desk.shell.controller.is_idle)
-    intents.on_cache_chosen(H2O)
+    intents.send(SetCache(H2O))
     desk.until(lambda: models.status.cache == H2O)
     desk.steps(5)
     assert any(record.evictions for record in models.timeline)
@@ -145,7 +145,7 @@ def act(desk: Desk) -> None:
     intents.on_edited(Scale(0, Rows(1, 5), 0.5))
     desk.until(lambda: models.edits.made and desk.shell.controller.is_idle)
     desk.steps(2)
-    intents.on_branch_named(models.history.branches()[-1].first, "another branch")
+    models.history.rename(models.history.branches()[-1].first, "another branch")
     for note in NOTES:
         intents.on_bookmark_put(note)
     intents.on_stops_changed(STOPS)

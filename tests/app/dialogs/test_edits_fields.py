@@ -13,12 +13,14 @@ from PySide6.QtWidgets import QWidget
 from app.dialogs.edit_form import EditForm
 from app.dialogs.edits import NoiseForm, OverwriteForm, ScaleForm, TypedForm
 from app.dialogs.token_edits import BiasForm, ReplaceForm, TokensField
+from app.kit.question import Question
 from app.kit.segments import Segments
 from app.models import Models
 from engine.errors import InputError
 from engine.spec.edit import AddNoise, BiasLogits, Overwrite, ReplaceTokens, Rows, Scale, Zero
 from engine.wire.changes import EditMade
-from engine.wire.events import NodeAdded
+from engine.wire.commands import Tokenize
+from engine.wire.events import Failed, NodeAdded, Tokenized
 from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.rich import SPEC, rich_models
@@ -161,20 +163,21 @@ def test_ids_as_they_are_typed(qapp: object, typed: str, ids: tuple[int, ...] | 
 
 def test_a_text_is_counted_before_it_is_tokens_and_a_late_count_is_none_of_ids(qapp: object) -> None:
     field = TokensField(has_tokenizer=True)
-    asked: list[str] = []
-    field.text_edited.connect(asked.append)
-    field.set_tokens((1,))
+    asked: list[Question] = []
+    field.wants.connect(asked.append)
+    field.take(Tokenized((1,), ("x",)))
     assert ids_of(field) == "No tokens are named: type a text, or ids like 17, 18.", "nobody asked"
     field.line.setText(" ")
-    assert (asked, ids_of(field)) == ([" "], "The tokens of this text are being counted.")
-    field.set_tokens((5, 6))
+    assert [question.command for question in asked] == [Tokenize(" ")]
+    assert ids_of(field) == "The tokens of this text are being counted."
+    asked[-1].on_answer(Tokenized((5, 6), ("x", "y")))
     assert (field.ids, field.words.text()) == ((5, 6), "2 tokens: 5, 6")
     field.line.setText("x")
-    field.refuse("It cannot be.")
+    field.refuse(Failed("It cannot be."))
     assert ids_of(field) == "It cannot be."
     field.line.setText("xy")
     choose(field.kind, "ids")
-    field.set_tokens((7,))
+    field.take(Tokenized((7,), ("x",)))
     assert ids_of(field).startswith("Token ids are whole numbers")  # type: ignore[union-attr]
     field.line.setText("")
     assert ids_of(field) == "No tokens are named: type a text, or ids like 17, 18."

@@ -184,7 +184,7 @@ def test_looking_back_the_step_that_is_looked_at_is_offered(running: Shell, engi
 
 
 def test_the_size_is_that_of_the_engine_and_of_the_steps(
-    running: Shell, dialog: ExportDialog, engine: FakeEngine, tmp_path: Path
+    running: Shell, dialog: ExportDialog, engine: FakeEngine, qtbot: QtBot
 ) -> None:
     assert asked(engine).export.records == ()
     steps = sum(len(packed(record)) for record in records_between(running.models.timeline.records, None, None))
@@ -192,6 +192,8 @@ def test_the_size_is_that_of_the_engine_and_of_the_steps(
     turn(running)
     size = byte_size((5 << 20) + steps)
     assert dialog._size.text() == f"About {size}: 6 layers, 24 tokens, 21 steps\nDecoding can go on from it"
+    dialog._steps._box.setCurrentIndex(1)
+    qtbot.waitUntil(lambda: len(engine.of(EstimateExport)) > 1)
     engine.emit(ExportEstimate(1 << 20, 1, 1, "<b>layers</b> are missing", reply_to=engine.id_of(EstimateExport)))
     turn(running)
     assert dialog._size.text().endswith("To be looked at only: <b>layers</b> are missing")

@@ -54,7 +54,8 @@ def test_a_choice_is_forecast_loaded_and_kept_and_a_model_is_unloaded_and_offere
 ) -> None:
     dialog = opened_dialog(shell, engine)
     assert engine.of(FindDevices)
-    engine.emit(DevicesFound((*GPUS, CPU), FORMATS, "accelerate is not installed"))
+    found = DevicesFound((*GPUS, CPU), FORMATS, "accelerate is not installed")
+    engine.emit(replace(found, reply_to=engine.id_of(FindDevices)))
     turn(shell)
     assert texts(dialog.device) == [
         "auto: as suits the machine",

@@ -54,15 +54,12 @@ def test_one_that_goes_on_keeps_its_rows_and_another_does_not() -> None:
     first = Sweep(TEXTS, 2, MODES, id=4)
     measurement.ask(first, None)
     measurement.take(arrived(first, "none"))
-    measurement.cancel()
-    measurement.follow(None)
+    measurement.refuse(Failed(""))
     assert measurement.state is MeasurementState.ANSWERED
     more = Sweep(TEXTS, 2, MODES, (("none", "prompt"),), id=5)
     measurement.ask(more, None)
     measurement.follow(Work("Sweeping", 1, 3, reply_to=5))
     assert (measurement.done, measurement.total) == (1, 3)
-    measurement.take(arrived(first, "dynamic"))
-    assert names(measurement) == ["none"], "an answer to the one that was given up is nobody's"
     measurement.take(arrived(more, "dynamic"))
     measurement.take(arrived(more, "growing", is_last=True))
     assert names(measurement) == ["none", "dynamic", "growing"]
@@ -95,7 +92,7 @@ def test_a_refusal_hides_the_answer_before_and_is_over_with_the_next_question(
     assert (asked.refusal, asked.can_rebuild, asked.state) == ("", False, MeasurementState.WAITING)
 
 
-def test_an_engine_that_rests_ends_only_what_had_begun_or_was_given_up(asked: Measurement[WhatIfAnswer]) -> None:
+def test_what_is_cancelled_keeps_the_answer_before(asked: Measurement[WhatIfAnswer]) -> None:
     asked.follow(None)  # said before the question arrived
     assert asked.is_waiting
     asked.follow(Work("Something else", 1, 2, reply_to=1))
@@ -103,13 +100,9 @@ def test_an_engine_that_rests_ends_only_what_had_begun_or_was_given_up(asked: Me
     asked.follow(Work("Trying another cache", 1, 4, reply_to=2))
     assert asked.share == 0.25
     asked.follow(None)
-    assert (asked.state, asked.share) == (MeasurementState.ANSWERED, None)
-    asked.ask(WhatIf(0, CacheSpec(), id=3), 4)
-    asked.follow(None)
     assert asked.is_waiting
-    asked.cancel()
-    asked.follow(None)
-    assert asked.state is MeasurementState.ANSWERED
+    asked.refuse(Failed(""))
+    assert (asked.state, asked.share, asked.refusal) == (MeasurementState.ANSWERED, None, "")
 
 
 def test_what_was_never_asked_is_not_out_of_date(qapp: QApplication) -> None:

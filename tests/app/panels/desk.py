@@ -13,6 +13,7 @@ from app.panels.sweep.view import SweepView
 from app.panels.what_if.view import WhatIfView
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
+from engine.wire.commands import SetCache
 from engine.wire.measurements import WhatIfAnswer
 from tests.app.driver import Driver
 
@@ -30,7 +31,7 @@ class Desk(Driver):
     def run(self, cache: CacheSpec, steps: int = 6) -> None:
         """A new run of the same text in a cache."""
         self.models.selection.update(step=None, position=None, layer=0, kv_head=0)
-        self.intents.on_cache_chosen(cache)
+        self.intents.send(SetCache(cache))
         self.until(lambda: self.models.status.now is not None and self.models.status.now.cache == cache)
         self.intents.on_prompt_submitted(TEXT, SamplingParams())
         self.until(lambda: self.controller.is_idle and self.has_chosen())

@@ -18,7 +18,7 @@ from app.panels.prompt.view import PromptPanel
 from engine.spec.bookmark import Bookmark, OnToken
 from engine.spec.chat import Turn
 from engine.wire.duel import TokenDivergence
-from engine.wire.events import Failed, Previewed
+from engine.wire.events import Failed, Previewed, Tokenized
 from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.status import Work
 from tests.app import samples
@@ -181,9 +181,9 @@ def test_a_prompt_that_is_written_is_shown_as_approved(qtbot: QtBot) -> None:
     for text, ids in (("one two", (5, 6)), ("one two\nthree", tuple(range(3000))), ("x" * 120_000, (7,))):
         panel.edit.set_text(text)
         witness.look(f"{text[:8]!r}, not counted")
-        panel.set_tokens(ids)
+        panel.take_tokens(Tokenized(ids, ("",) * len(ids)))
         witness.look(f"{len(ids)} tokens")
-    panel.refuse("It has no tokens.")
+    panel.refuse(Failed("It has no tokens."))
     witness.look("refused")
     panel.choose("ids")
     for text in ("5 6 7", "5 six 7", "[5, 99999999]", "random tokens: 12"):
@@ -206,8 +206,7 @@ def test_a_prompt_that_is_written_is_shown_as_approved(qtbot: QtBot) -> None:
         Previewed((1, 2, 3, 4, 9, 6), texts), Previewed((1, 2, 3, 4, 9, 6), texts, note="A note.", reuse=reuse),
         Previewed((1, 2, 3, 4, 9, 6), texts, reuse=reuse),
     ):  # fmt: skip
-        panel.set_preview(told)
-        panel.set_tokens(told.token_ids)
+        panel.take_tokens(told)
         witness.look("rendered")
         witness.lines += _formats(panel.chat.rendered)
     approve(APPROVED / "prompt_written.txt", witness.lines[1:])

@@ -6,13 +6,14 @@ from app.kit.measurement import RebuildOffer
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.tuning import tuned
+from engine.wire.commands import SetCache
 from tests.app.panels.desk import PromptedDesk
 
 
 def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(prompted: PromptedDesk) -> None:
     models, damage, evicted = prompted.models, prompted.damage, prompted.shell.window.panels["evicted"]
     before = {name: dock.geometry() for name, dock in prompted.shell.window.docks.docks.items()}
-    prompted.shell.intents.on_cache_chosen(tuned(cache_preset("h2o").spec, budget=8))
+    prompted.shell.intents.send(SetCache(tuned(cache_preset("h2o").spec, budget=8)))
     prompted.until(lambda: models.status.now.cache.budget == 8)  # type: ignore[union-attr]
     prompted.until(lambda: models.measurements.what_if.refusal and models.measurements.damage.refusal)
     assert "the change of mode after step 0 may have" in evicted._empty.text()
@@ -38,6 +39,6 @@ def test_a_cache_that_dropped_rows_says_so_once_and_offers_to_rebuild_them(promp
     assert damage._provenance.accessibleName().startswith("on rebuilt rows")
     assert "rebuilt from the tokens" in prompted.what_if.foot.text()
     assert not [offer for offer in prompted.shell.window.findChildren(RebuildOffer) if offer.isVisible()]
-    prompted.shell.intents.on_cache_chosen(CacheSpec())
+    prompted.shell.intents.send(SetCache(CacheSpec()))
     prompted.until(lambda: models.status.now.cache == CacheSpec())  # type: ignore[union-attr]
     assert not models.measurements.is_rebuilding

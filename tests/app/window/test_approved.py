@@ -265,7 +265,7 @@ def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
         """What the engine says to a dialog that asks it."""
         turn(running, 1)
         if engine.of(FindDevices):
-            engine.emit(DEVICES)
+            engine.emit(replace(DEVICES, reply_to=engine.id_of(FindDevices)))
         for asked in [one for one in engine._numbered if isinstance(one, ForecastLoad)][len(told_of) :]:
             engine.emit(replace(forecast(asked.model, len(told_of)), reply_to=asked.id))
             told_of.append(asked.id)

@@ -15,7 +15,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
-from engine.wire.events import EngineLost, SessionOpened, StateChanged
+from engine.wire.events import EngineLost, Failed, SessionOpened, StateChanged
 from engine.wire.records import Timings
 from engine.wire.status import OpenedFile
 from tests.app.conftest import turn
@@ -61,7 +61,7 @@ def test_what_needs_a_forward_is_greyed_with_the_reason(running: Shell, engine: 
     actions = running.window.actions_
     assert actions["run.step"].isEnabled()
     assert not actions["snapshot.continue"].isEnabled()
-    running.window.prompt.refuse("This model has no tokenizer.")
+    running.window.prompt.refuse(Failed("This model has no tokenizer."))
     assert running.window.prompt.detail_text == "This model has no tokenizer."
     opened(running, engine, tmp_path / "a.safetensors")
     assert {name: actions.reason(name) for name in NEEDS_MODEL} == dict.fromkeys(NEEDS_MODEL, REASON)
@@ -71,7 +71,7 @@ def test_what_needs_a_forward_is_greyed_with_the_reason(running: Shell, engine: 
     assert actions["snapshot.continue"].isEnabled()
     assert not running.window.top.cache.isEnabled()
     assert REASON in running.window.top.cache.toolTip()
-    running.window.prompt.refuse("This file has no tokenizer.")
+    running.window.prompt.refuse(Failed("This file has no tokenizer."))
     assert "no tokenizer" not in running.window.prompt.detail_text, "nobody counted the draft"
     engine.status = replace(engine.status, opened=None)
     engine.emit(StateChanged(engine.status))

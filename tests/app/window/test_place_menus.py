@@ -39,7 +39,7 @@ def test_the_menu_of_the_timeline_says_which_moment_it_is_of(running: Shell, eng
         "Step 7", *(running.actions[name].text() for name in names),
     ]  # fmt: skip
     assert [entry for entry in entries[:5] if entry.startswith("× ")] == ["× Step 7", "× Return to the branch you left"]
-    running.intents.on_gone_to(7)
+    running.intents.send(GoTo(7))
     turn(running)
     assert engine.of(GoTo) == [GoTo(7)]
     models.selection.update(step=12)

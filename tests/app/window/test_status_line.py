@@ -36,7 +36,7 @@ def test_a_run_that_waits_says_its_pace_beside_the_speed_of_the_engine(running: 
     assert speed.text() == f"engine {own}"
     engine.emit(StateChanged(replace(engine.status, running=True)))
     turn(running)
-    assert speed.text() == f"pace 1/s · engine {own}"
+    assert speed.text() == f"pace 1 token/s · engine {own}"
     running.actions[f"pace.{USUAL_PACE}"].trigger()
     assert speed.text() == own
 

@@ -13,6 +13,7 @@ from app.window.transport import StepCounter
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
 from engine.wire.changes import EditMade
+from engine.wire.commands import UndoEdit
 from engine.wire.events import NodeAdded, StateChanged
 from engine.wire.tree import Node
 from tests.app import samples
@@ -114,7 +115,7 @@ def test_an_edit_is_counted_as_the_moment_that_it_is(running: Shell, engine: Fak
     assert made.step > latest.step
     assert (counter.state.shown, counter.state.total) == (str(made.step), str(made.step))
     assert counter.state.words == "live · edited"
-    running.intents.on_edit_undone()
+    running.intents.send(UndoEdit())
     turn(running)
     assert (counter.state.shown, counter.state.total, counter.state.words) == (str(latest.step),) * 2 + ("live",)
     running.intents.on_edited(Zero(0, Rows(0, 2)))

@@ -18,7 +18,7 @@ from app.panels.compare.chart import compare_chart, points
 from app.panels.compare.words import departure_words, verdict
 from engine.spec.presets import PRESETS
 from engine.wire.changes import TokensForced
-from engine.wire.commands import SetKeptLimit
+from engine.wire.commands import DeleteBranch, EndDuel, GoTo, SetKeptLimit
 from engine.wire.opponents import OtherStep
 from tests.app.driver import Driver
 
@@ -68,7 +68,7 @@ def test_another_branch_is_begun_in_one_click_and_left_again_exactly(driver: Dri
     assert models.timeline.tokens(0)[-3].token_id == other
     branch_text, branch_rows = text(driver), rows(driver)
 
-    driver.window.branches.gone_to.emit(STEPS)
+    driver.window.branches.wants.emit(GoTo(STEPS))
     driver.wait_until_idle(lambda: models.history.live == STEPS)
     assert (text(driver), rows(driver)) == (first_text, first_rows)
     kept = models.status.now.kept  # type: ignore[union-attr]
@@ -79,7 +79,7 @@ def test_another_branch_is_begun_in_one_click_and_left_again_exactly(driver: Dri
     told = f" · kept {byte_size(status.kept_bytes)} of 1.0 GiB"
     driver.wait_until_idle(lambda: driver.window.branches._detail.text().endswith(told))
 
-    driver.window.branches.gone_to.emit(9)
+    driver.window.branches.wants.emit(GoTo(9))
     driver.wait_until_idle(lambda: models.history.live == 9)
     assert (text(driver), rows(driver)) == (branch_text, branch_rows)
 
@@ -102,10 +102,10 @@ def test_a_moment_of_another_branch_is_drawn_and_named_without_going_there(drive
     driver.look_at(None)
     driver.wait_until_idle(lambda: models.slices.wall is not None)
     assert rows(driver) == live_rows
-    window.branches.gone_to.emit(STEPS)
+    window.branches.wants.emit(GoTo(STEPS))
     driver.wait_until_idle(lambda: models.history.live == STEPS)
     assert rows(driver) == there
-    window.branches.gone_to.emit(9)
+    window.branches.wants.emit(GoTo(9))
     driver.wait_until_idle(lambda: models.history.live == 9)
 
 
@@ -123,7 +123,7 @@ def test_a_moment_whose_rows_are_not_kept_offers_to_go_there(driver: Driver) -> 
     driver.wait_until_idle(lambda: models.history.live == STEPS and models.slices.wall is not None)
     assert models.slices.wall.low.size  # type: ignore[union-attr]
     driver.loop.send(SetKeptLimit(1 << 30))
-    window.branches.gone_to.emit(9)
+    window.branches.wants.emit(GoTo(9))
     driver.wait_until_idle(lambda: models.history.live == 9)
 
 
@@ -155,7 +155,7 @@ def test_a_typed_text_and_a_token_by_its_id_begin_branches(driver: Driver) -> No
 
 def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver) -> None:
     models = driver.models
-    driver.window.branches.gone_to.emit(9)
+    driver.window.branches.wants.emit(GoTo(9))
     driver.wait_until_idle(lambda: models.history.live == 9)
     driver.window.branches.compared.emit(STEPS)
     driver.until(lambda: models.comparison.now is not None)
@@ -177,11 +177,11 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     kinds = points(steps, compared, "kl")[0].kinds
     assert [*kinds][-4:] == [WITHIN, UNJUDGED, UNJUDGED, UNJUDGED]
     assert SelectedLine(5, "muted") in compare_chart(steps, compared, "kl", None).chart.marks, "between steps 3 and 7"
-    driver.window.branches.gone_to.emit(STEPS)
+    driver.window.branches.wants.emit(GoTo(STEPS))
     driver.wait_until_idle(lambda: models.comparison.now is None)
     ended = f"The comparison ended: the branch with step {STEPS} is the live one now."
     assert models.comparison.refusal == ended, "a moment compared with itself"
-    driver.window.branches.gone_to.emit(9)
+    driver.window.branches.wants.emit(GoTo(9))
     driver.wait_until_idle(lambda: models.history.live == 9)
 
 
@@ -189,7 +189,7 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     """6 and 9 part after 3; the branch of the typed text stays live, and the panel names both compared moments."""
     models, window = driver.models, driver.window
     live = max(models.history.tips)
-    window.branches.gone_to.emit(live)
+    window.branches.wants.emit(GoTo(live))
     driver.wait_until_idle(lambda: models.history.live == live)
     window.show_panel("branches")
     driver.until(lambda: window.branches.state is not None)
@@ -207,9 +207,9 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     counts = [(one.num_tokens, one.parting is not None) for one in models.comparison.steps]
     assert counts[-4:] == [(shared, False), (shared + 1, True), (shared + 2, True), (shared + 3, True)]
     assert verdict(models, compared) == ("The same until step 3; behind it other tokens were fed", "text")
-    driver.intents.on_comparison_ended()
+    driver.intents.send(EndDuel())
     driver.wait_until_idle(lambda: models.comparison.now is None)
-    window.branches.gone_to.emit(9)
+    window.branches.wants.emit(GoTo(9))
     driver.wait_until_idle(lambda: models.history.live == 9)
 
 
@@ -237,16 +237,16 @@ def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None
     assert window.tokens._detail.text().endswith(f" · forked from branch {name} · step 6")
     models.selection.update(seq_id=0)
     driver.wait_until_idle()
-    window.branches.gone_to.emit(9)
+    window.branches.wants.emit(GoTo(9))
     driver.wait_until_idle(lambda: models.history.live == 9)
     assert (text(driver), rows(driver)) == before
     assert models.timeline.sequence_ids() == (0,)
-    window.branches.gone_to.emit(live)
+    window.branches.wants.emit(GoTo(live))
     driver.wait_until_idle(lambda: models.history.live == live)
     assert origin_of(models.timeline, 1) == origin, "also after going back to it"
-    window.branches.gone_to.emit(9)
+    window.branches.wants.emit(GoTo(9))
     driver.wait_until_idle(lambda: models.history.live == 9)
-    window.branches.deleted.emit(models.history.children_of(9)[0])
+    window.branches.wants.emit(DeleteBranch(models.history.children_of(9)[0]))
     driver.wait_until_idle(lambda: live not in models.history)
 
 
@@ -254,15 +254,15 @@ def test_a_branch_is_deleted_while_it_is_looked_at_and_the_live_one_is_not(drive
     models = driver.models
     models.selection.update(step=5)
     driver.wait_until_idle()
-    driver.window.branches.deleted.emit(6)
+    driver.window.branches.wants.emit(DeleteBranch(6))
     driver.wait_until_idle(lambda: 6 not in models.history)
     assert (models.selection.now.step, models.timeline.tip) == (5, 5)
-    driver.window.branches.deleted.emit(4)
+    driver.window.branches.wants.emit(DeleteBranch(4))
     driver.wait_until_idle(lambda: 4 not in models.history)
     assert (models.selection.now.step, models.timeline.tip) == (None, 9)
     assert [node for node in (4, 5, 6) if node in models.history] == []
     assert models.history.live == 9
-    driver.window.branches.deleted.emit(7)
+    driver.window.branches.wants.emit(DeleteBranch(7))
     driver.until(lambda: models.status.failure, may_fail=True)
     assert 7 in models.history
     models.status.fail("")

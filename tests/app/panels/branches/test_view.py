@@ -19,7 +19,9 @@ from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
 from engine.wire.changes import EditMade, TokensForced
+from engine.wire.commands import DeleteBranch, GoTo
 from engine.wire.events import NodeAdded
+from engine.wire.message import Command
 from engine.wire.records import StepRecord
 from engine.wire.status import OpenedFile
 from engine.wire.tree import Node
@@ -96,8 +98,8 @@ def test_a_click_on_another_branch_looks_at_it_everywhere(view: BranchesView, gr
 
 
 def test_going_there_asks_for_the_chosen_moment(view: BranchesView) -> None:
-    asked: list[int] = []
-    view.gone_to.connect(asked.append)
+    asked: list[Command] = []
+    view.wants.connect(asked.append)
     assert not view.actions_["go"].isEnabled(), "the live moment is here already"
     click(view, 3)
     view.actions_["go"].trigger()
@@ -105,7 +107,7 @@ def test_going_there_asks_for_the_chosen_moment(view: BranchesView) -> None:
     QTest.mouseDClick(view.tree.viewport(), Qt.MouseButton.LeftButton, pos=place)
     click(view, 2)
     QTest.keyClick(view.tree, Qt.Key.Key_Return)
-    assert asked == [3, 4, 2]
+    assert asked == [GoTo(3), GoTo(4), GoTo(2)]
 
 
 KEYS = [
@@ -128,8 +130,8 @@ def test_left_at_the_first_of_a_branch_leads_to_where_it_parts(view: BranchesVie
 
 
 def test_deleting_is_asked_about_in_words_and_done_the_second_time(view: BranchesView) -> None:
-    gone: list[int] = []
-    view.deleted.connect(gone.append)
+    gone: list[Command] = []
+    view.wants.connect(gone.append)
     assert not view.actions_["delete"].isEnabled()
     assert "go elsewhere first" in view.actions_["delete"].toolTip()
     click(view, 3)
@@ -143,7 +145,7 @@ def test_deleting_is_asked_about_in_words_and_done_the_second_time(view: Branche
     view.actions_["delete"].trigger()
     assert gone == [], "Esc took the first one back"
     view.actions_["delete"].trigger()
-    assert gone == [2], "from where the branch parts"
+    assert gone == [DeleteBranch(2)], "from where the branch parts"
 
 
 def test_a_name_is_typed_where_it_stands(view: BranchesView) -> None:

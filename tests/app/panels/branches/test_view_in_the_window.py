@@ -17,7 +17,7 @@ from tests.app.fake_engine import FakeEngine
 def test_the_window_goes_where_the_panel_says_and_comes_back(running: Shell, engine: FakeEngine) -> None:
     models = running.models
     newest = models.history.live
-    running.window.branches.gone_to.emit(9)
+    running.window.branches.wants.emit(GoTo(9))
     turn(running)
     assert engine.of(GoTo) == [GoTo(9)]
     assert [record.step for record in models.timeline][-1] == 9
@@ -52,7 +52,7 @@ def test_where_branches_part_and_what_was_edited_is_marked_on_the_timeline(runni
 def test_names_and_deletions_reach_the_history_and_the_engine(running: Shell, engine: FakeEngine) -> None:
     running.window.branches.named.emit(0, "the first try")
     assert running.models.history.names == {0: "the first try"}
-    running.window.branches.deleted.emit(17)
+    running.window.branches.wants.emit(DeleteBranch(17))
     assert engine.of(DeleteBranch) == [DeleteBranch(17)]
 
 

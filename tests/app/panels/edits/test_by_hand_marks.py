@@ -16,7 +16,7 @@ from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Mask, ReplaceTokens, Rows, Scale, Zero
 from engine.wire.changes import EditMade
-from engine.wire.commands import GoTo
+from engine.wire.commands import GoTo, UndoEdit
 from engine.wire.edits import EditMeasured, KeptRows
 from engine.wire.events import NodeAdded
 from engine.wire.tree import Node
@@ -215,7 +215,7 @@ def test_tokens_that_were_put_in_stand_in_the_text_and_undo_brings_the_old_ones_
     turn(desk)
     assert strip_texts(desk) == before
     desk.models.selection.update(step=None)
-    desk.intents.on_edit_undone()
+    desk.intents.send(UndoEdit())
     turn(desk)
     assert strip_texts(desk) == before
 

@@ -15,6 +15,7 @@ from app.window.transport import StepCounter
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Drop, Mask, ReplaceTokens, Rows, Zero
 from engine.spec.presets import cache_preset
+from engine.wire.commands import UndoEdit
 from tests.app.driver import Driver
 from tests.app.mouse import move_mouse
 
@@ -111,7 +112,7 @@ def test_what_is_impossible_is_said_and_nothing_is_changed(growing: Driver) -> N
     growing.intents.on_edited(Zero(0, Rows(4, 400)))
     assert "There are no positions 4 … 399 to edit" in growing.models.status.failure
     growing.models.status.fail("")
-    growing.intents.on_edit_undone()
+    growing.intents.send(UndoEdit())
     growing.until(lambda: growing.models.status.failure, may_fail=True)
     assert growing.models.status.failure
     growing.models.status.fail("")

@@ -7,6 +7,7 @@ from PySide6.QtTest import QTest
 from app.panels.evicted.view import WHY
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
+from engine.wire.commands import SetCache
 from tests.app.panels.desk import Desk, click
 
 
@@ -53,7 +54,7 @@ def test_what_the_records_do_not_tell_is_not_claimed(desk: Desk) -> None:
     desk.evicted.choose(WHY)
     assert "Growing keeps every row" in desk.evicted._empty.text()
     spec = CacheSpec(retention=RetentionSpec("knorm", budget=12))
-    desk.intents.on_cache_chosen(spec)
+    desk.intents.send(SetCache(spec))
     desk.until(lambda: desk.models.status.now is not None and desk.models.status.now.cache == spec)
     desk.intents.on_step()
     desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline) == 8)

@@ -16,6 +16,7 @@ from app.kit.theme import current_theme
 from engine.saved.document import read_session
 from engine.spec.bookmark import MAX_CHARACTERS, Bookmark, OnHead, OnPage, OnStep, OnToken
 from engine.spec.presets import cache_named
+from engine.wire.commands import GoTo
 from tests.app.driver import Driver
 
 
@@ -127,7 +128,7 @@ def test_a_token_of_another_branch_has_no_mark_and_is_looked_at(desk: Driver) ->
     put(desk, Bookmark(OnToken(token.step, 0, token.position), "the road that was taken"))
     assert desk.window.tokens.strip.chips.noted
     assert (token.step, token.position) in desk.window.tokens.strip._noted
-    desk.intents.on_gone_to(5)
+    desk.intents.send(GoTo(5))
     desk.wait_until_idle(lambda: models.history.live == 5)
     desk.steps(4)
     other = models.timeline.token(0, token.position)

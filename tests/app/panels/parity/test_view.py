@@ -15,7 +15,7 @@ from engine.history.log import BoundedLog
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.tuning import tuned
-from engine.wire.commands import StartDuel
+from engine.wire.commands import SetCache, StartDuel
 from engine.wire.events import StateChanged
 from engine.wire.measurements import Verdict
 from engine.wire.measuring import CheckParity
@@ -142,7 +142,7 @@ def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
 
 def test_a_lossless_mode_is_not_called_lossy_for_the_steps_of_the_mode_before_it(desk: Desk) -> None:
     desk.run(PRESETS["int8"].spec)
-    desk.intents.on_cache_chosen(CacheSpec())
+    desk.intents.send(SetCache(CacheSpec()))
     desk.until(lambda: desk.controller.is_idle and desk.models.timeline.is_before_change)
     desk.intents.on_step()
     desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline) == 8)

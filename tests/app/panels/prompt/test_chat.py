@@ -20,6 +20,7 @@ from engine.spec.chat import PLAIN_NAME, Chat, Turn
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
 from engine.wire import commands
+from engine.wire.commands import GoTo, StopSequence
 from engine.wire.prefix_match import ContinuedFrom
 from tests.app.driver import Driver
 from tests.engine.chat.templates import THINKING
@@ -47,8 +48,8 @@ def write(driver: Driver, text: str, turn: int = -1) -> None:
 def says(driver: Driver, text: str) -> None:
     """Make the selected sequence generate this text; its last token is chosen and not yet fed."""
     seq_id, ids = driver.models.selection.now.seq_id, ids_of(text)
-    driver.intents._send(commands.Force(seq_id, ids))
-    driver.intents._send(commands.Step(len(ids) - 1))
+    driver.intents.send(commands.Force(seq_id, ids))
+    driver.intents.send(commands.Step(len(ids) - 1))
     count = len(driver.models.timeline) + len(ids) - 1
     driver.wait_until_idle(lambda: len(driver.models.timeline) == count)
 
@@ -65,7 +66,7 @@ def asks(driver: Driver, send: Callable[[], object]) -> None:
 
 def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None:
     prompt, models = driver.window.prompt, driver.models
-    driver.intents._send(commands.SetPace(1e-3, None))  # the run waits with its second step
+    driver.intents.send(commands.SetPace(1e-3, None))  # the run waits with its second step
     driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
     driver.wait_until_idle(lambda: models.status.model is not None and bool(models.status.model.templates))
     prompt.choose("chat")
@@ -137,7 +138,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     assert ids_of(BEGIN)[0] in driver.window.tokens.strip.chips.special
 
     # going back shows the turns of then; a new conversation begins with an empty turn
-    driver.intents.on_gone_to(0)
+    driver.intents.send(GoTo(0))
     driver.wait_until_idle(lambda: models.selection.now.seq_id == seq_id or models.history.live == 0)
     models.selection.update(seq_id=seq_id)
     driver.until(lambda: prompt.chat.turns.turns == (Turn("user", "hi"),))
@@ -152,7 +153,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     driver.until(lambda: prompt.tokens.ids is not None)
     asks(driver, driver.window.actions_["prompt.send"].trigger)
     says(driver, f"no{END}")
-    driver.window.sequences.stopped.emit(models.selection.now.seq_id)
+    driver.window.sequences.wants.emit(StopSequence(models.selection.now.seq_id))
     driver.until(lambda: prompt.chat.turns.turns[1:] == (Turn("assistant", "no"), Turn("user", "")))
 
     # nothing is said about the rows of a removed sequence
@@ -161,7 +162,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     driver.intents.on_model_chosen(ModelSpec(talking(THINKING).info.source))
     driver.wait_until_idle(lambda: models.status.model is not None and not len(models.timeline))
     assert not prompt.chat.words.isVisible()
-    driver.intents._send(commands.SetPace(None, None))
+    driver.intents.send(commands.SetPace(None, None))
 
 
 def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:

@@ -25,6 +25,8 @@ from app.panels.sequences.table import (
 )
 from app.panels.sequences.view import SequencesView
 from engine.spec.cache import CacheSpec
+from engine.wire.commands import StopSequence
+from engine.wire.message import Command
 from engine.wire.prefix_match import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows
 from tests.app.painted import painted
 from tests.app.panels.pages.test_view import Desk
@@ -100,10 +102,10 @@ def test_a_click_selects_the_sequence(desk: Desk, view: SequencesView) -> None:
 
 
 def test_each_row_has_its_buttons(desk: Desk, view: SequencesView, qtbot: QtBot) -> None:
-    for name, signal in ((STOP, view.stopped), (FORK, view.forked), (REMOVE, view.removed)):
+    for name, signal in ((STOP, view.wants), (FORK, view.forked), (REMOVE, view.removed)):
         with qtbot.waitSignal(signal, timeout=1000) as caught:
             QTest.mouseClick(view._table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 1, name))
-        assert caught.args == [1]
+        assert caught.args == [StopSequence(1) if name == STOP else 1]
 
 
 def test_the_button_under_the_mouse_is_marked_and_says_what_it_does(
@@ -132,8 +134,8 @@ def test_a_finished_sequence_cannot_be_stopped(desk: Desk, view: SequencesView) 
     desk.models.status.set(
         replace(desk.models.status.now, sequences=(replace(first, state="finished", stop="stopped"), second))
     )
-    told: list[int] = []
-    view.stopped.connect(told.append)
+    told: list[Command] = []
+    view.wants.connect(told.append)
     QTest.mouseClick(view._table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 0, STOP))
     assert told == []
 

@@ -188,7 +188,7 @@ def test_an_older_answer_does_not_take_back_what_is_being_set(busy: Shell, engin
 
 
 def test_stop_and_remove_reach_the_engine(busy: Shell, engine: FakeEngine) -> None:
-    busy.window.sequences.stopped.emit(0)
+    busy.window.sequences.wants.emit(StopSequence(0))
     busy.window.sequences.forked.emit(0)
     turn(busy)
     busy.window.sequences.removed.emit(1)

@@ -150,9 +150,6 @@ def test_what_cannot_be_is_said_in_the_panel_and_nowhere_else(shell: Shell, engi
     last = engine.of(WhatIf)[-1]
     assert isinstance(last, WhatIf)
     assert last.cache.retention.budget == 3
-    engine.emit(Failed("too old", reply_to=before))
-    turn(shell)
-    assert view.refusal.text() == "", "a refusal of an older question is none of this one"
     engine.emit(Failed("This rule reads attention.", reply_to=engine.id_of(WhatIf)))
     turn(shell)
     assert view.refusal.text() == "This rule reads attention."
