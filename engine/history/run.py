@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import is_
 from typing import TypeVar, overload
 
 T = TypeVar("T")
@@ -67,9 +68,28 @@ class Run(Sequence[T]):
         """A copy with the items `start … stop` replaced by others."""
         return Run([*self[:start], *items, *self[stop:]])
 
-    def num_shared(self, other: Sequence[T]) -> int:
-        """How many of the first items are the same objects in both; O(1) for runs that share their list."""
-        least = min(len(self), len(other))
-        if isinstance(other, Run) and other._items is self._items:
-            return least
-        return next((n for n in range(least) if self[n] is not other[n]), least)
+    def shares_with(self, other: Run[T]) -> bool:
+        """Whether both are of one list."""
+        return self._items is other._items
+
+
+def changed(runs: Iterable[Run[T]], change: Callable[[T], T]) -> list[Run[T]]:
+    """The runs with other items; those that shared a list still do, and a run of which no item changes stays itself."""
+    made: dict[int, list[T]] = {}
+    found = []
+    for run in runs:
+        items = made.get(id(run._items))
+        if items is None:
+            items = [*map(change, run._items)]
+            items = run._items if all(map(is_, items, run._items)) else items
+            made[id(run._items)] = items
+        found.append(run if items is run._items else Run(items, len(run)))
+    return found
+
+
+def num_shared(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many of the first items are the same objects; O(1) for runs of one list."""
+    least = min(len(one), len(other))
+    if isinstance(one, Run) and isinstance(other, Run) and one.shares_with(other):
+        return least
+    return next((n for n in range(least) if one[n] is not other[n]), least)

@@ -60,10 +60,8 @@ def compared(program: Program) -> int:
     for fed in walk(saved.nodes):
         node, then = fed.node, tree.at(fed.node.step).checkpoint.marks
         states[node.step] = fed.states
-        if (
-            node.parent in is_chosen_anew
-            and node.work is None
-            or any(isinstance(each, EditMade | ModeChanged | SamplingChanged) for each in node.changes)
+        if (node.parent in is_chosen_anew and node.work is None) or any(
+            isinstance(each, EditMade | ModeChanged | SamplingChanged) for each in node.changes
         ):
             is_chosen_anew.add(node.step)
         assert fed.states.keys() == then.keys(), program.story

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.history.run import Run
+from engine.history.run import Run, num_shared
 from engine.history.state import SequenceState
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import TokensForced
@@ -109,4 +109,4 @@ def test_runs_share_their_list_until_they_part() -> None:
     assert (begun, longer, same, other) == ([1, 2], [1, 2, 3], [1, 2, 3], [1, 2, 4])
     ones = [Run([object(), object()])]
     ones += [ones[0].extended([object()]), ones[0].extended([object()])]
-    assert [ones[1].num_shared(each) for each in ones] == [2, 3, 2]
+    assert [num_shared(ones[1], each) for each in ones] == [2, 3, 2]
