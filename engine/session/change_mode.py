@@ -9,12 +9,12 @@ from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.marks import Moved
+from engine.history.journal import Moved
 from engine.model.loader import LoadedModel
 from engine.session.atomic import atomic
+from engine.session.driver import convert, repeat
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
-from engine.session.refill import convert, repeat
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import ModeChanged
 

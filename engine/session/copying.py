@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
-from engine.history.marks import Checkpoint, Move
+from engine.history.journal import Checkpoint, Move
 from engine.history.state import SequenceState
 from engine.model.loader import LoadedModel
 from engine.session.kept import SessionState

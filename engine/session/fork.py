@@ -11,10 +11,10 @@ from engine.history.history import History
 from engine.history.journal import Journal, check_can_be_forked
 from engine.history.state import SequenceState
 from engine.session.copying import copy_rows
+from engine.session.driver import Refill
 from engine.session.going_back import StateRestorer, sharing_in_words
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
-from engine.session.refill import Refill
 from engine.wire.changes import SequenceForked
 from engine.wire.events import ForkMade
 

@@ -9,9 +9,9 @@ from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.session.chunks import WHOLE, PrefillPlan
+from engine.session.driver import Refill
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences
-from engine.session.refill import Refill
 from engine.wire.records import Phase
 from engine.wire.tree import PlannedPart, PlannedStep
 

@@ -16,6 +16,7 @@ from engine.session.atomic import atomic
 from engine.session.captured import Captured
 from engine.session.change_mode import set_mode
 from engine.session.chunks import PrefillPlan
+from engine.session.driver import Refill
 from engine.session.edits.numbers import RowsFrom
 from engine.session.fork import Forking
 from engine.session.going_back import StateRestorer
@@ -27,7 +28,6 @@ from engine.session.observer import Observer
 from engine.session.phases import Reached
 from engine.session.prompt import encode_forced
 from engine.session.reading import SessionReading
-from engine.session.refill import Refill
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
 from engine.session.slices import SliceReader

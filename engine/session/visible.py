@@ -9,8 +9,7 @@ from engine.cache.contract import HeldRows, StateMatrix
 from engine.cache.row_delta import RowDelta
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
-from engine.history.journal import Journal
-from engine.history.marks import Move
+from engine.history.journal import Journal, Move
 from engine.history.tree import Tree
 from engine.look.magnitudes import SessionMagnitudes
 from engine.look.rows_at import HalfWritten, RowsAt

@@ -117,14 +117,13 @@ def change_rows(
 ) -> None:
     """Edit the cache, and feed the newest token before and after the edit: the two forwards differ in the cache
     only."""
-    sequence, cache = live.sequence, live.cache
-    is_measured = live.logits is not None and not sequence.is_prefilling
-    before = newest_logits(model, cache, sequence.token_ids) if is_measured else None
+    cache, is_measured = live.cache, live.logits is not None and not live.sequence.is_prefilling
+    before = newest_logits(model, cache, live.sequence.token_ids) if is_measured else None
     outcome.measured_ms = laps.lap()
     outcome.kept = edit_cache(model, live, edit, source)
     outcome.took_ms = laps.lap()
     probe = Probe()
-    after = newest_logits(model, cache, sequence.token_ids, probe) if before is not None else None
+    after = newest_logits(model, cache, live.sequence.token_ids, probe) if before is not None else None
     if before is None or after is None:
         return
     outcome.compare(before, after)

@@ -8,8 +8,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.history import journal
-from engine.history.journal import Journal
-from engine.history.marks import Checkpoint
+from engine.history.journal import Checkpoint, Journal
 from engine.history.run import Run
 from engine.history.state import Pending, SequenceState
 from engine.history.tree import rewrites

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from engine.cache.contract import HeldBytes
 from engine.cache.row_delta import RowDelta
-from engine.history.marks import Move
+from engine.history.journal import Move
 from engine.history.state import SequenceState
 from engine.session.live import LiveSequence
 from engine.session.session import Session

@@ -42,7 +42,6 @@ def test_the_last_place_is_used_and_no_forced_token_goes_past_it() -> None:
 def test_an_end_of_text_where_all_is_full_lets_no_forced_token_through(monkeypatch: pytest.MonkeyPatch) -> None:
     session = filled(CacheSpec("static", max_length=16), 15)
     (end,) = session.model.end_ids
-    token = session.sequence(0)
     real = Stepper._sample
 
     def sample_the_end(self: Stepper, forward: object) -> object:
@@ -52,6 +51,7 @@ def test_an_end_of_text_where_all_is_full_lets_no_forced_token_through(monkeypat
 
     monkeypatch.setattr(Stepper, "_sample", sample_the_end)
     session.step()
+    token = session.sequence(0)
     assert (token.num_tokens, token.stop) == (16, "cache full")
     assert not session.has_work
 
