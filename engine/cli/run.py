@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 import time
@@ -180,7 +179,7 @@ def resumed_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
         if info.stop in ("stopped", "length"):  # the end of an earlier run
             live = session.live.get(info.seq_id)
             sampling = structs.replace(live.sequence.sampling, max_new_tokens=None)
-            live.sequence = dataclasses.replace(live.sequence, stop=None, sampling=sampling)
+            live.sequence = structs.replace(live.sequence, stop=None, sampling=sampling)
     if args.cache is not None or spec != CacheSpec():
         session.set_cache(spec)
     for info in session.sequences:

@@ -4,9 +4,9 @@ saved sessions, and by whoever shows one; rows, logits and texts are elsewhere. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 
-from msgspec import structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.history.run import Run
 from engine.spec.chat import Chat
@@ -30,8 +30,7 @@ from engine.wire.tree import PlannedPart, PlannedStep
 UNKNOWN = -1  # stands for a token that a file does not contain
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pending:
+class Pending(Struct, frozen=True, eq=False, gc=False):
     """Forced tokens to be fed next: `token_ids` from `start` on. What is left after one was fed shares the tuple, so
     that the state after every step copies nothing."""
 
@@ -68,8 +67,7 @@ class Pending:
 NOTHING = Pending()
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceState:
+class SequenceState(Struct, frozen=True, gc=False):
     """One sequence after a step. The first `num_tokens` of its `token_ids` have rows in the cache. `sampled`, chosen
     with `sampling`, is fed next, then the tokens in `forced`. `chat` is the conversation that its prompt was rendered
     from. Immutable: a change or a step gives another state, which shares the tokens.
@@ -168,7 +166,7 @@ class SequenceState:
             case EditMade(ReplaceTokens() as edit):
                 return self._replace(edit)
             case EditMade(BiasLogits() as edit):
-                return replace(self, sampling=structs.replace(self.sampling, bias=LogitBias.of(edit)))
+                return replace(self, sampling=replace(self.sampling, bias=LogitBias.of(edit)))
             case _:
                 return self
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
+from msgspec import structs
 
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
@@ -132,7 +133,7 @@ class LiveSequences:
             live = self._by_id[seq_id]
             live.cache, live.is_stale = cache, False
             if stops is not None:
-                live.sequence = replace(live.sequence, stop=stops[seq_id])
+                live.sequence = structs.replace(live.sequence, stop=stops[seq_id])
 
     def replace(self, mode: CacheMode, sequences: dict[int, LiveSequence]) -> None:
         """Make other sequences the live ones. Assignments only: this cannot fail."""

@@ -3,7 +3,9 @@ sequences. Preempts a sequence where the page pool is full."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
@@ -141,7 +143,7 @@ class Scheduler:
                 if live.sequence.num_tokens == 0:
                     at_most = None if part is None else part.first_position
                     num_hit = live.cache.admit(live.sequence.token_ids, running, at_most)
-                    live.sequence = replace(live.sequence, num_tokens=num_hit)
+                    live.sequence = structs.replace(live.sequence, num_tokens=num_hit)
                 sequence = live.sequence
                 if part is not None:
                     chunk = max(1, part.num_tokens - sequence.num_tokens)

@@ -11,7 +11,6 @@ context is filled with random K and V: what is in them does not change the speed
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
+from msgspec import structs
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
 from engine.cache.layers.build import cache_argument
@@ -64,7 +64,7 @@ def filled_session(model: LoadedModel, spec: CacheSpec, context: int, capture: C
     for layer, (keys, values) in enumerate(random_rows(model, context)):
         cache.live.update(keys, values, layer)
     cache.commit(context)
-    live.sequence = dataclasses.replace(live.sequence, num_tokens=context, sampled=5)
+    live.sequence = structs.replace(live.sequence, num_tokens=context, sampled=5)
     return session
 
 

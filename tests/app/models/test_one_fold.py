@@ -3,9 +3,8 @@ histories: with edits, forks, branches, other modes, prefix hits, preemption and
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from app.models import Models
 from engine.history.state import SequenceState

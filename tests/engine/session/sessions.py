@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ def started(
 def set_state(session: Session, seq_id: int, **values: Any) -> None:
     """Give a live sequence other values of its state, as no command does."""
     live = session.live.get(seq_id)
-    live.sequence = dataclasses.replace(live.sequence, **values)
+    live.sequence = replace(live.sequence, **values)
 
 
 def facts(session: Session) -> dict[str, object]:

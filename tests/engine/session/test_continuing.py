@@ -32,7 +32,7 @@ COUNTING = "{{ messages | length }}\n{% for m in messages %}\n{{ m.content }}{{ 
 def reuse_of(session: Session, seq_id: int) -> ContinuedFrom:
     (told,) = (info.why_not_reused for info in session.sequences if info.seq_id == seq_id)
     assert isinstance(told, ContinuedFrom)
-    assert told == session.sequence(seq_id).continued
+    assert told == session.live.get(seq_id).continued
     return told
 
 
@@ -207,7 +207,7 @@ def test_a_file_holds_the_turns_and_the_tokens_without_the_model() -> None:
     assert tokens.token_ids == session.sequence(child).token_ids
     assert tokens.num_prompt_tokens == session.sequence(child).num_prompt_tokens
     events = [event for event in history_events(again, {}, {}) if isinstance(event, ForkMade)]
-    count = session.sequence(child).continued.num_reused  # type: ignore[union-attr]
+    count = session.live.get(child).continued.num_reused  # type: ignore[union-attr]
     assert [(event.parent, event.child, event.num_tokens) for event in events] == [(first, child, count)]
     # an older file: it has no conversation
     old = decoded(b'{"model":null,"nodes":[{"step":0,"parent":null,"changes":['
