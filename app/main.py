@@ -85,14 +85,10 @@ class Program(QObject):
             (window.recovery.dismissed, recovering.on_dismissed),
             (recovering.draft_found, self.shell.take_draft),
             (recovering.chat_found, self.shell.take_chat),
-            (window.sessions.aboutToShow, self._show_sessions),
+            (self.shell.session_wanted, recovering.return_to),
         )
-        self._show_sessions()
         self.shell.intents.sessions_folder = self._journals.folder
         self.shell.controller.saving.begin_in(self._journals, self._settings.prompt)
-
-    def _show_sessions(self) -> None:
-        self.shell.window.sessions.set_paths([str(path) for path in self._journals.ended()])
 
     def open(self) -> None:
         """Show the window; the engine starts when it has been painted, at the latest after `LATEST_START_MS`."""

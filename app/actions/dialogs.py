@@ -143,11 +143,17 @@ def open_outliers(shell: Shell) -> None:
 
 def open_palette(shell: Shell) -> None:
     from app.actions.typed_edit import TypedEdit
+    from app.kit.labels import prose
+    from app.window.menus import moment_words
     from app.window.palette import Palette
 
     window = shell.window
-    panels = {dock.windowTitle(): partial(window.show_panel, name) for name, dock in window.docks.docks.items()}
-    Palette(shell.actions, window, TypedEdit(shell), panels).open_over(window)
+    docks = window.docks.docks
+    places = {f"Panel: {dock.windowTitle()}": partial(window.show_panel, name) for name, dock in docks.items()}
+    for session in shell.models.kept_sessions.all:
+        name = f"Recent session: {prose(session.title)} · {moment_words(session.written)}"
+        places[name] = partial(shell.session_wanted.emit, session.path)
+    Palette(shell.actions, window, TypedEdit(shell), places).open_over(window)
 
 
 def open_keys(shell: Shell) -> None:

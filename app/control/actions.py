@@ -66,7 +66,9 @@ class Actions(QObject):
         self._actions = {name: self._make(action) for name, action in self._declared.items()}
         # One connection for all actions: a lambda per action would keep the window alive.
         self._group.triggered.connect(self._on_triggered)
-        states = models.status, models.selection, models.draft, models.comparison, models.edits
+        states = (
+            models.status, models.selection, models.draft, models.comparison, models.edits, models.kept_sessions,
+        )  # fmt: skip
         told = models.timeline.reset, models.stops.changed, models.stops.found, models.status.engine_changed
         for moved in (*told, *(state.changed for state in states)):
             moved.connect(self.refresh)

@@ -25,6 +25,12 @@ def needs_model(models: Models) -> str:
     return needs_engine(models) or while_loading(models) or ("" if status.model is not None else why_none)
 
 
+def needs_former(models: Models) -> str:
+    """A session that another one has replaced in this window."""
+    why_none = "" if models.kept_sessions.former is not None else "no other session has ended in this window"
+    return needs_engine(models) or while_loading(models) or why_none
+
+
 def needs_unloaded(models: Models) -> str:
     """A model that was loaded here and then unloaded."""
     status = models.status

@@ -77,19 +77,20 @@ class Typed(Protocol):
 
 class Palette(QDialog):
     """Lists the matching actions by rank: prefix, then word start, then letters in order. A `typed` command comes
-    first; `panels`, given by name with the function that shows each, come after the actions of equal rank."""
+    first; `places` (panels, sessions), given by name with the function that goes to each, come after the actions of
+    equal rank."""
 
     def __init__(
         self,
         actions: Actions,
         parent: QWidget,
         typed: Typed | None = None,
-        panels: Mapping[str, Callable[[], object]] | None = None,
+        places: Mapping[str, Callable[[], object]] | None = None,
     ) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
         self._actions = actions
         self._typed = typed
-        self._panels = panels or {}
+        self._places = places or {}
         self.setObjectName("popup")
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self._line = QLineEdit()
@@ -125,7 +126,7 @@ class Palette(QDialog):
 
     def _refresh(self) -> None:
         query = self._line.text().strip().lower()
-        scored = [(rank(query, self._name(key).lower()), key) for key in (*self._actions.names(), *self._panels)]
+        scored = [(rank(query, self._name(key).lower()), key) for key in (*self._actions.names(), *self._places)]
         found = [pair for pair in scored if pair[0] is not None]
         found.sort(key=_score)
         self._rows.clear()
@@ -138,13 +139,13 @@ class Palette(QDialog):
         self._list.setCurrentIndex(self._rows.index(0, 0))
 
     def _name(self, key: str) -> str:
-        if key in self._panels:
-            return f"Panel: {key}"
+        if key in self._places:
+            return key
         text = self._actions[key].text()
         return text if ": " in text else f"{self._actions.menu_of(key)}: {text}"  # the menu's title can be searched too
 
     def _item(self, key: str) -> QStandardItem:
-        if key in self._panels:
+        if key in self._places:
             return _row(self._name(key), "", key, is_enabled=True)
         is_enabled, reason = self._actions[key].isEnabled(), self._actions.reason(key)
         right = native(self._actions.declared(key).key) if is_enabled else reason
@@ -160,9 +161,9 @@ class Palette(QDialog):
                 self.close()
                 self._typed.make(self._line.text())
             return
-        if key in self._panels:
+        if key in self._places:
             self.close()
-            self._panels[key]()
+            self._places[key]()
         elif key is not None and self._actions[key].isEnabled():
             # Close first: otherwise a dialog that the action opens would be closed with the palette.
             self.close()

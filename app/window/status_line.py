@@ -3,6 +3,7 @@ progress, and the device."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -24,6 +25,9 @@ from engine.wire.records import CacheBytes, NonFinite, StepRecord
 from engine.wire.status import ModelInfo, Work
 
 NEWS_MS, READ_MS = 8000, 50  # how long a message stays, and how much longer for each of its characters
+KEPT, OFFER_MS = "The former session is kept", 30_000  # and how long the button beside it stays
+UNLIMITED = 16_777_215  # pixels: as wide as Qt allows
+ONE_EVENT_S = 2.0  # messages within this time of another session belong together
 MAX_LISTED = 6
 SHORTEST_LEFT_S = 2.0  # a shorter remaining time is not shown
 LARGEST_COUNT = 10_000
@@ -101,7 +105,7 @@ class StatusLine(Reader[Shown], QWidget):
 
     follows = (STEPS, SELECTION, STATUS)
 
-    def __init__(self, models: Models, cancel: QAction) -> None:
+    def __init__(self, models: Models, cancel: QAction, return_to_former: QAction) -> None:
         super().__init__()
         self._non_finite = NonFiniteLog()
         self._pace = ""
@@ -109,11 +113,18 @@ class StatusLine(Reader[Shown], QWidget):
         self._speed, self._warnings = plain_label(), plain_label()
         self._first, self._bytes, self._looking, self._place = (plain_label(role="muted") for _ in range(4))
         self._note = ElidedLabel(role="muted")
+        self._return = push_button("Return to it", return_to_former.trigger)
+        self._return.setObjectName("return")
+        self._return.hide()
+        self._offered_at = 0.0
         self._work = WorkLine(cancel)
         self._build()
         self._news = QTimer(self, singleShot=True)
         self._news.timeout.connect(self._drop_news)
+        self._offer = QTimer(self, singleShot=True)
+        self._offer.timeout.connect(self._drop_offer)
         models.status.noticed.connect(self.notify)
+        models.kept_sessions.replaced.connect(self._on_replaced)
         self.follow(models)
 
     def show_pace(self, pace: Pace) -> None:
@@ -122,15 +133,43 @@ class StatusLine(Reader[Shown], QWidget):
         self.refresh()
 
     def notify(self, text: str) -> None:
-        """Show a message for a while."""
+        """Show a message for a while. What has just replaced the session may have one too: it follows the offer."""
+        if time.monotonic() - self._offered_at < ONE_EVENT_S and text != KEPT:
+            text = f"{KEPT} · {text}"
         self._note.setText(prose(text[:400]))
         self._note.setToolTip(plain_tip(prose(text[:2000])))
+        self._fit_note()
         self._news.start(NEWS_MS + READ_MS * len(self._note.text()))
 
     def withdraw(self, text: str) -> None:
         """Remove a message that no longer holds, unless another one has replaced it."""
         if self._note.text() == prose(text[:400]):
             self._clear_news()
+
+    def _on_replaced(self) -> None:
+        """Say that the session before is kept, and offer to return to it."""
+        former = self._models.kept_sessions.former
+        assert former is not None
+        self.notify(KEPT)
+        self._offered_at = time.monotonic()
+        self._return.setToolTip(plain_tip(f"{prose(former.title)}\nAs it was; the present session is kept as well"))
+        self._return.setAccessibleName(f"Return to {prose(former.title)}")
+        self._return.show()
+        self._fit_note()
+        self._offer.start(OFFER_MS)
+
+    def _drop_offer(self) -> None:
+        """Remove the button; under the mouse it stays."""
+        if self._return.underMouse():
+            self._offer.start(NEWS_MS)
+        else:
+            self._return.hide()
+            self._fit_note()
+
+    def _fit_note(self) -> None:
+        """Let the button stand beside the message; without it the message has all the space."""
+        words = self._note.fontMetrics().horizontalAdvance(self._note.text()) + 2
+        self._note.setMaximumWidth(UNLIMITED if self._return.isHidden() else words)
 
     def _drop_news(self) -> None:
         """Remove the message once there was time to read it; under the mouse it stays."""
@@ -151,6 +190,8 @@ class StatusLine(Reader[Shown], QWidget):
         for label in (self._speed, self._first, self._bytes, self._looking):
             layout.addWidget(label)
         layout.addWidget(self._note, 1)
+        layout.addWidget(self._return)
+        layout.addStretch()
         layout.addWidget(self._work, 1000)  # the message gets the space that is left
         for widget in (self._place, self._warnings):
             layout.addWidget(widget)

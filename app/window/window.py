@@ -116,7 +116,7 @@ class MainWindow(QMainWindow):
         self.phases = PhaseBar(models, self.actions_)
         self.banner = Banner(models, self.docks)
         self.timeline = TimelineBar(models)
-        self.status = StatusLine(models, self.actions_["run.cancel"])
+        self.status = StatusLine(models, self.actions_["run.cancel"], self.actions_["session.return"])
         self._footer = Footer(self.timeline, self.status, self.phases)
         self._last_picture: Panel = self.wall
         self._build()
@@ -234,11 +234,15 @@ class MainWindow(QMainWindow):
             (QApplication.instance().focusChanged, self._on_focus),  # type: ignore[union-attr]
             (self.wall.outliers_wanted, self.actions_["view.outliers"].trigger),
             (self.models.selection.changed, self._on_selected),
+            (self.models.kept_sessions.changed, self._show_sessions),
         )
         key = native("Ctrl+Return").replace("Return", "↵")
         self.prompt.set_actions(self.actions_["prompt.send"], key, self.actions_["prompt.add"])
         self._bar_views()
         self._refresh()
+
+    def _show_sessions(self) -> None:
+        self.sessions.set_sessions(self.models.kept_sessions.all)
 
     def _offer_remedies(self) -> None:
         """Give panels the button to show when they have nothing to show."""
