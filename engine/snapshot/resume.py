@@ -15,7 +15,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.run import Run
 from engine.history.state import Pending, SequenceState
-from engine.look.rows_at import chosen
+from engine.look.source import chosen
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.predict.capacity import is_pageable
