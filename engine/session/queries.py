@@ -50,7 +50,7 @@ class Queries:
     """The attention of the queries of one sequence. A query whose step is in the log is as that step computed it. The
     others are computed again from the tokens: only in an exact cache without edits are these the weights of then."""
 
-    def __init__(self, model: LoadedModel, cache: SequenceCache, history: History, sequence: Sequence) -> None:
+    def __init__(self, model: LoadedModel, cache: SequenceCache, history: History, sequence: SequenceState) -> None:
         self._model, self._cache, self._history, self._sequence = model, cache, history, sequence
         self.most = MOST_QUERIES
         self._known: Measured | None = None
