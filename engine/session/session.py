@@ -12,7 +12,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
 from engine.look.ring import ObservationRing
-from engine.look.rows_at import RowsAt
+from engine.look.source import LiveSource
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session import sequence_commands
@@ -81,7 +81,7 @@ class Session:
         self.text_of = TokenTexts(model.tokenizer)
         self.live = LiveSequences(cache if isinstance(cache, CacheMode) else CacheMode(model, cache))
         self.live.mode.check()
-        self.magnitudes = self.live.magnitudes
+        self.seen = self.live.seen
         self.history = History()
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
@@ -100,7 +100,7 @@ class Session:
             model, self.live, self.history, self._scheduler, self.text_of, self.ledger.of_step, self.captured,
             self._observer, is_scratch,
         )  # fmt: skip
-        others = OtherBranches(self.history, self._restorer, self.kept, len(model.info.geometry.layers))
+        others = OtherBranches(self.history, self._restorer, self.kept)
         self.slices = SliceReader(model, self.live, self.history, self._stepper, others)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class Session:
         `engine.look.slices`."""
         return self.slices.take(request, node)
 
-    def rows_at(self, seq_id: int, num_tokens: int) -> RowsAt:
+    def rows_at(self, seq_id: int, num_tokens: int) -> LiveSource:
         """The rows of a live sequence as they were when it had `num_tokens` tokens."""
         return self.slices.rows_at(seq_id, num_tokens)
 
