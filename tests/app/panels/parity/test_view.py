@@ -49,6 +49,7 @@ def test_a_verdict_has_its_colour(two: Shell, view: ParityView, engine: FakeEngi
         engine.answer(replace(parity(engine.of(CheckParity)[-1], 0.5), verdict=verdict))  # type: ignore[arg-type]
         turn(two)
         assert view.verdict.text().startswith(words)
+        assert view.verdict.text().endswith("without the edits") == ("Edited" in words)
         shown = view.verdict.palette().color(view.verdict.foregroundRole()).name()
         assert shown == getattr(current_theme(), role), verdict
 
