@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,13 +100,15 @@ def ask_kept_limit(shell: Shell) -> None:
     KeptMomentsDialog(shell.models.status.now, shell.window).ask(shell.set_kept_limit)
 
 
-def ask_parameters(shell: Shell) -> None:
+def ask_parameters(shell: Shell, label: str = "") -> None:
+    """Ask for the parameters of the cache in use; the cursor is in the field of that label."""
     from app.dialogs.cache import CacheDialog
     from app.dialogs.pool import PoolDialog
 
     spec = shell.models.status.cache
     paged = spec.is_paged and spec.retention.keeps_all
     dialog = PoolDialog(spec, shell.models.status.model, shell.window) if paged else CacheDialog(spec, shell.window)
+    dialog.begin_at(label)
     dialog.ask(shell.window.top.cache.choose)
 
 
@@ -142,12 +143,45 @@ def open_outliers(shell: Shell) -> None:
 
 
 def open_palette(shell: Shell) -> None:
+    from app.actions.entries import entries
+    from app.actions.parameters import TypedValue
     from app.actions.typed_edit import TypedEdit
+    from app.actions.typed_place import TypedPlace
     from app.window.palette import Palette
 
-    window = shell.window
-    panels = {dock.windowTitle(): partial(window.show_panel, name) for name, dock in window.docks.docks.items()}
-    Palette(shell.actions, window, TypedEdit(shell), panels).open_over(window)
+    typed = TypedEdit(shell), TypedPlace(shell), TypedValue(shell)
+    Palette(entries(shell), shell.window, typed).open_over(shell.window)
+
+
+def open_places(shell: Shell) -> None:
+    """Open the palette for a place to go to alone."""
+    from app.actions.typed_place import TypedPlace
+    from app.window.palette import Palette
+
+    places = "K[2,1,7,13] · token 7 · layer 12 · head 3 · step 40"
+    Palette((), shell.window, (TypedPlace(shell),), places, none="Type a place, such as one of these.").open_over(
+        shell.window
+    )
+
+
+def open_manual(shell: Shell, page: str) -> None:
+    """Open a page of the manual, which does not block the window; `page#section` scrolls to that section."""
+    from app.dialogs.manual import Manual
+
+    there = (dialog for dialog in shell.window.findChildren(Manual) if dialog.isVisible())  # at most one is open
+    (next(there, None) or Manual(shell.window)).open_page(page)
+
+
+def open_help_on_panel(shell: Shell) -> None:
+    """Open the page of the panel that has the focus."""
+    open_manual(shell, shell.window.focused_panel)
+
+
+def open_warnings(shell: Shell) -> None:
+    """Show all warnings in words."""
+    from app.dialogs.help import WarningsDialog
+
+    WarningsDialog(shell.window.status.warnings, shell.window).open()
 
 
 def open_keys(shell: Shell) -> None:

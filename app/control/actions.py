@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -21,8 +21,8 @@ Where = Literal["window", "picture", "rows", "timeline"]
 
 
 class Action(Struct, frozen=True):
-    """The declaration of one action: its name and key, its text and tip, what it does, when it is possible, and where
-    its key works."""
+    """The declaration of one action: its name and key, its text and tip, what it does, when it is possible, where its
+    key works, and under which other words, separated by commas, people look for it."""
 
     name: str
     key: str
@@ -32,15 +32,36 @@ class Action(Struct, frozen=True):
     needs: Callable[[Models], str] | None = None  # returns why the action is not possible now, or ""
     where: Where = "window"
     is_check: bool = False
+    also: str = ""
 
 
-# The title of a menu and its groups of actions; a line is drawn between two groups.
-Menus = Mapping[str, Sequence[Sequence[Action]]]
+class Submenu(Struct, frozen=True):
+    """A menu inside another: its title and its groups. `subject` stands before its actions' texts in the palette; the
+    title if not given."""
+
+    title: str
+    groups: tuple[tuple[Action, ...], ...]
+    subject: str = ""
+
+
+Group = Sequence[Action | Submenu]
+
+# The title of a menu and its groups of entries; a line is drawn between two groups.
+Menus = Mapping[str, Sequence[Group]]
 
 
 def declared_in(menus: Menus) -> list[Action]:
     """Every action, in the order of the menus."""
-    return [action for groups in menus.values() for group in groups for action in group]
+    return [action for groups in menus.values() for _, action in _actions_in(groups)]
+
+
+def _actions_in(groups: Sequence[Group], subject: str = "") -> Iterator[tuple[str, Action]]:
+    """The actions of a menu and of those inside it, with the subject of the submenu that each is in."""
+    for entry in (entry for group in groups for entry in group):
+        if isinstance(entry, Submenu):
+            yield from _actions_in(entry.groups, entry.subject or entry.title)
+        else:
+            yield subject, entry
 
 
 class Actions(QObject):
@@ -56,6 +77,11 @@ class Actions(QObject):
         super().__init__(parent)
         self._models = models
         self.menus = menus
+        self._subjects = {
+            action.name: subject or title.replace("&", "")
+            for title, groups in menus.items()
+            for subject, action in _actions_in(groups)
+        }
         self._declared = {action.name: action for action in declared_in(menus)}
         self._barred: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
@@ -82,11 +108,10 @@ class Actions(QObject):
     def declared(self, name: str) -> Action:
         return self._declared[name]
 
-    def menu_of(self, name: str) -> str:
-        """The title of the menu that contains an action, without the mnemonic's &."""
-        action = self._declared[name]
-        titles = (title for title, groups in self.menus.items() if any(action in group for group in groups))
-        return next(titles).replace("&", "")
+    def full_name(self, name: str) -> str:
+        """An action's text after the name of its menu: `Run: Step`."""
+        text = self._actions[name].text()
+        return text if ": " in text else f"{self._subjects[name]}: {text}"
 
     def attach(self, where: Where, widget: QWidget) -> None:
         """Make the shortcuts declared for `where` work while that widget, or one inside it, has the focus."""

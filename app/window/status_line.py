@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QWidget
 
@@ -15,7 +15,7 @@ from app.draw.format import byte_size, counted, decimal, milliseconds, percent, 
 from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, prose, set_text_role, steady
-from app.kit.reader import SELECTION, STATUS, STEPS, Reader
+from app.kit.reader import DRAFT, SELECTION, STATUS, STEPS, Reader
 from app.kit.theme import font_text
 from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
@@ -25,6 +25,7 @@ from engine.wire.status import ModelInfo, Work
 
 NEWS_MS, READ_MS = 8000, 50  # how long a message stays, and how much longer for each of its characters
 MAX_LISTED = 6
+WARNINGS_TIP = "A click lists them."
 SHORTEST_LEFT_S = 2.0  # a shorter remaining time is not shown
 LARGEST_COUNT = 10_000
 
@@ -97,9 +98,12 @@ class NonFiniteLog:
 
 
 class StatusLine(Reader[Shown], QWidget):
-    """Shows the state of the timeline, the slices and the status."""
+    """Shows the state of the timeline, the slices and the status. Signal: `warnings_wanted()`, their number was
+    clicked."""
 
-    follows = (STEPS, SELECTION, STATUS)
+    warnings_wanted = Signal()
+
+    follows = (STEPS, SELECTION, STATUS, DRAFT)
 
     def __init__(self, models: Models, cancel: QAction) -> None:
         super().__init__()
@@ -127,6 +131,16 @@ class StatusLine(Reader[Shown], QWidget):
         self._note.setToolTip(plain_tip(prose(text[:2000])))
         self._news.start(NEWS_MS + READ_MS * len(self._note.text()))
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """All warnings, as sentences."""
+        return () if self.state is None else self.state.listed
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if watched is self._warnings and event.type() == QEvent.Type.MouseButtonRelease and self.warnings:
+            self.warnings_wanted.emit()
+        return super().eventFilter(watched, event)
+
     def withdraw(self, text: str) -> None:
         """Remove a message that no longer holds, unless another one has replaced it."""
         if self._note.text() == prose(text[:400]):
@@ -152,6 +166,7 @@ class StatusLine(Reader[Shown], QWidget):
             layout.addWidget(label)
         layout.addWidget(self._note, 1)
         layout.addWidget(self._work, 1000)  # the message gets the space that is left
+        self._warnings.installEventFilter(self)
         for widget in (self._place, self._warnings):
             layout.addWidget(widget)
         self._speed.setToolTip(
@@ -171,7 +186,8 @@ class StatusLine(Reader[Shown], QWidget):
         found, held = rates(models.timeline, models.slices, now.seq_id), models.timeline.num_bytes(now.step)
         status, is_running = models.status.now, models.status.is_running
         model = status.model if status is not None else None
-        lasting = [why for why in (models.status.unwritten,) if why] + (_of_model(model) if model is not None else [])
+        lasting = [why for why in (models.status.unwritten, models.draft.warning) if why]
+        lasting += _of_model(model) if model is not None else []
         places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
         more = [f"and {len(places) - MAX_LISTED} more places"] if len(places) > MAX_LISTED else []
         work = status.work if status is not None else None
@@ -203,7 +219,8 @@ class StatusLine(Reader[Shown], QWidget):
         _show(self._looking, state.looking)
         _show(self._place, state.device)
         _show(self._warnings, state.warnings)
-        self._warnings.setToolTip(plain_tip("\n".join(state.listed)))
+        self._warnings.setToolTip(plain_tip("\n".join((*state.listed, WARNINGS_TIP) if state.listed else ())))
+        self._warnings.setCursor(Qt.CursorShape.PointingHandCursor if state.listed else Qt.CursorShape.ArrowCursor)
         self._warnings.setAccessibleDescription("; ".join(state.listed))
 
 

@@ -60,7 +60,7 @@ class Shown(Struct, frozen=True):
 class AttentionView(MapView[Shown]):
     """Hovering shows a weight, a click selects the token that it belongs to."""
 
-    title = "Newest row"
+    title = "Attention"
     kind = ATTENTION
     name_length, readout_size = 8, 11.5
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, slices(ATTENTION))

@@ -46,12 +46,13 @@ class PromptText(Struct, frozen=True):
 
 class Shown(Struct, frozen=True):
     """The texts around the editor and which offers to show. `problem` says why the prompt cannot be sent; `is_wrong`:
-    it is shown in the title."""
+    it is shown in the title, and `warning` says it in a sentence."""
 
     detail: str
     brief: str
     is_wrong: bool
     problem: str
+    warning: str
     invitation: str
     has_seed: bool
     can_clear: bool
@@ -68,6 +69,7 @@ def shown(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bo
         brief=brief_refusal(mode) if is_refused else "" if now else brief_count(text),
         is_wrong=text.is_wrong and not now,
         problem=problem(text),
+        warning=sentence(problem(text)) if text.is_wrong and not now else "",
         invitation=invitation(text.by_ids, send_key),
         has_seed=not is_greedy or text.is_random,  # otherwise the seed has no effect
         can_clear=text.is_shortened,
@@ -93,6 +95,11 @@ def problem(text: PromptText) -> str:
         words = "{0} tokens are more than the {1} that there is room for: shorten it, or send the first {1}"
         return words.format(count(text), thousands(text.limit or 0))
     return ""
+
+
+def sentence(words: str) -> str:
+    """A few words as a sentence, with a capital letter and a full stop."""
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}." if words else ""
 
 
 def detail(text: PromptText) -> str:

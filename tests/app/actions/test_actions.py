@@ -253,6 +253,12 @@ EFFECTS: dict[str, Effect] = {
         for name in PACES
     },
     "help.palette": opens("Palette"),
+    "view.go_to": opens("Palette"),
+    "view.warnings": opens("WarningsDialog"),
+    "help.begin": opens("Manual"),
+    "help.glossary": opens("Manual"),
+    "help.manual": opens("Manual"),
+    "help.panel": opens("Manual"),
     "help.keys": opens("KeysDialog"),
     "help.about": opens("AboutDialog"),
 }

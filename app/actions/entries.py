@@ -1,0 +1,65 @@
+"""What the palette finds: every action, panel, setting, recent file, and word of the glossary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import Qt
+
+from app.actions import dialogs
+from app.actions.parameters import parameter_entries
+from app.control.actions import Actions, native
+from app.dialogs.manual_pages import GLOSSARY, terms
+from app.window.menus import RecentFiles
+from app.window.palette import Entry
+from app.window.panel_rows import PANELS, TIMELINE
+
+if TYPE_CHECKING:
+    from app.shell import Shell
+
+
+def entries(shell: Shell) -> list[Entry]:
+    """All of them, in the order in which those that match equally well are listed."""
+    window = shell.window
+    found = [*action_entries(shell.actions)]
+    found += [
+        Entry(f"panel.{name}", f"Panel: {row.title}", partial(window.show_panel, name), row.also, row.says)
+        for name, row in PANELS.items()
+    ]
+    show_timeline = partial(window.timeline.setFocus, Qt.FocusReason.ShortcutFocusReason)
+    found.append(Entry("panel.timeline", f"Panel: {TIMELINE.title}", show_timeline, TIMELINE.also, TIMELINE.says))
+    found += parameter_entries(shell)
+    for menu in (window.recent, window.sessions):
+        found += _recent(menu)
+    found += [
+        Entry(f"glossary.{title}", f"Glossary: {title}", partial(dialogs.open_manual, shell, f"{GLOSSARY}#{title}"))
+        for title in terms()
+    ]
+    return found
+
+
+def action_entries(actions: Actions) -> Iterator[Entry]:
+    """An entry for each action, in the order of the menus."""
+    for name in actions.names():
+        declared = actions.declared(name)
+        yield Entry(
+            name,
+            actions.full_name(name),
+            actions[name].trigger,
+            declared.also,
+            declared.tip,
+            native(declared.key),
+            actions.reason(name),
+        )
+
+
+def _recent(menu: RecentFiles) -> Iterator[Entry]:
+    """An entry for each file of a menu of recent ones; a disabled one if it has none."""
+    title = menu.title()
+    if not menu.actions():
+        yield Entry(title, title, menu.clear, "recent", why_not="none yet")
+    for action in menu.actions():
+        key = f"{title}: {action.data()}"
+        yield Entry(key, f"{title}: {action.text().replace('&&', '&')}", action.trigger, "recent", str(action.data()))
