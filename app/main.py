@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import locale
 import logging
 import os
 import signal
@@ -84,14 +85,10 @@ class Program(QObject):
             (window.recovery.dismissed, recovering.on_dismissed),
             (recovering.draft_found, self.shell.take_draft),
             (recovering.chat_found, self.shell.take_chat),
-            (window.sessions.aboutToShow, self._show_sessions),
+            (self.shell.session_wanted, recovering.return_to),
         )
-        self._show_sessions()
         self.shell.intents.sessions_folder = self._journals.folder
         self.shell.controller.saving.begin_in(self._journals, self._settings.prompt)
-
-    def _show_sessions(self) -> None:
-        self.shell.window.sessions.set_paths([str(path) for path in self._journals.ended()])
 
     def open(self) -> None:
         """Show the window; the engine starts when it has been painted, at the latest after `LATEST_START_MS`."""
@@ -203,8 +200,16 @@ def _import_pictures() -> Iterator[str]:
     gc.freeze()
 
 
+def _use_utf8() -> None:
+    """Choose C.UTF-8 where the locale has other characters: Qt would do that itself, but with four lines of warning at
+    each start."""
+    if sys.platform == "linux" and locale.nl_langinfo(locale.CODESET).upper() not in ("UTF-8", "UTF8"):
+        os.environ["LC_ALL"] = "C.UTF-8"
+
+
 def run(arguments: Arguments) -> int:
     """Open the window, run until it is closed, and return the exit status."""
+    _use_utf8()
     beginning = Beginning(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     app = QApplication(sys.argv[:1])

@@ -25,7 +25,7 @@ from app.kit.measurement import MeasuringView
 from app.kit.theme import ThemeChoice, apply_colors, apply_shapes, apply_theme, resolve_theme
 from app.models import Models
 from app.models.export_plan import view_of
-from app.panels.prompt.words import CHAT
+from app.panels.prompt.words import CHAT, TEXT
 from app.start.settings import Settings
 from app.window.layouts import GRIDS
 from app.window.window import MainWindow
@@ -47,11 +47,13 @@ class Shell(QObject):
     """Builds the window and the controller on the models, and connects each signal of the views to the intent that
     handles it; every action's `do` is called with the shell.
 
-    Signals: `engine_wanted(choice)`, restart the engine there, empty for where it was chosen to run; `reload_wanted()`,
-    load the unloaded model again and replay its steps; `cpu_wanted()`, restart the engine on the CPU.
+    Signals: `engine_wanted(choice)`, restart the engine there, empty for where it was chosen to run;
+    `session_wanted(path)`, open the session again that ended in this file; `reload_wanted()`, load the unloaded model
+    again and replay its steps; `cpu_wanted()`, restart the engine on the CPU.
     """
 
     engine_wanted = Signal(str)
+    session_wanted = Signal(object)
     reload_wanted = Signal()
     cpu_wanted = Signal()
 
@@ -116,10 +118,21 @@ class Shell(QObject):
         """Put a recovered prompt into the editor."""
         self.window.prompt.take_draft(text)
 
-    def take_chat(self, chat: Chat) -> None:
-        """Put a recovered conversation into the chat editor, and show it."""
-        self.window.prompt.chat.take_draft(chat)
-        self.window.prompt.choose(CHAT)
+    def take_chat(self, chat: Chat | None) -> None:
+        """Put a recovered conversation into the chat editor, and show it; None shows the text instead."""
+        prompt = self.window.prompt
+        if chat is not None:
+            prompt.chat.take_draft(chat)
+            prompt.choose(CHAT)
+        else:
+            prompt.chat.clear()
+            if prompt.choice == CHAT:
+                prompt.choose(TEXT)
+
+    def return_to_former(self) -> None:
+        """Return to the session that the present one has replaced."""
+        if (former := self.models.kept_sessions.former) is not None:
+            self.session_wanted.emit(former.path)
 
     def send_prompt(self) -> None:
         """Send the prompt, or have it sent when the model that is being loaded is there."""
@@ -201,7 +214,7 @@ class Shell(QObject):
             (window.dropped, intents.on_model_chosen),
             (window.file_dropped, intents.on_snapshot_chosen),
             (window.recent.chosen, intents.on_snapshot_chosen),
-            (window.sessions.chosen, intents.on_snapshot_chosen),
+            (window.sessions.chosen, self.session_wanted),
             (window.prompt.edit.edited, self._on_draft),
             (window.prompt.chat.edited, self._on_draft),
             (self.controller.events.session_opened, self._on_session_opened),
@@ -301,6 +314,8 @@ class Shell(QObject):
     def _on_opened(self, old: EngineStatus | None, opened: OpenedFile) -> None:
         """Remember a file that was just opened and show its name."""
         if old is not None and old.opened is not None and old.opened.path == opened.path:
+            return
+        if self.intents.is_own_file:
             return
         self._remember_file(opened.path)
         self.models.status.notify(f"{prose(opened.path.name)} is open, read-only")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Other words under which the modes of a family are looked for.
 FAMILY_WORDS: Mapping[Family, str] = {
     "lossless": "cache mode, lossless, exact",
-    "quantised": "quantize, quantise, quantization, quantised, quantising codec, fewer bits, compress, cache mode, lossy",
+    "quantised": "quantize, quantise, quantization, quantised, quantising codec, fewer bits, compress, lossy",
     "evicting": "evict, eviction, drop rows, sparse, heavy hitters, compress, cache mode, lossy, retention",
 }
 

@@ -40,9 +40,9 @@ _part = partial(Action, needs=needs_rows, is_check=True)
 # fmt: off
 EDIT = (
     (
-        Action("edit.undo", "Ctrl+Z", "Undo edit", "Return to the moment before the newest edit",
+        Action("edit.undo", "Ctrl+Z", "Undo edit", "Return to the step before the newest edit",
                lambda shell: shell.intents.send(UndoEdit()), needs_edited),
-        Action("edit.redo", "Ctrl+Shift+Z", "Redo edit", "Return to the moment that the last undo left",
+        Action("edit.redo", "Ctrl+Shift+Z", "Redo edit", "Return to the step that the last undo left",
                lambda shell: shell.intents.send(RedoEdit()), needs_undone),
     ),
     (

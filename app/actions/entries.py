@@ -12,7 +12,8 @@ from app.actions import dialogs
 from app.actions.parameters import parameter_entries
 from app.control.actions import Actions, native
 from app.dialogs.manual_pages import GLOSSARY, terms
-from app.window.menus import RecentFiles
+from app.kit.labels import prose
+from app.window.menus import RecentFiles, moment_words
 from app.window.palette import Entry
 from app.window.panel_rows import PANELS, TIMELINE
 
@@ -31,8 +32,7 @@ def entries(shell: Shell) -> list[Entry]:
     show_timeline = partial(window.timeline.setFocus, Qt.FocusReason.ShortcutFocusReason)
     found.append(Entry("panel.timeline", f"Panel: {TIMELINE.title}", show_timeline, TIMELINE.also, TIMELINE.says))
     found += parameter_entries(shell)
-    for menu in (window.recent, window.sessions):
-        found += _recent(menu)
+    found += [*_recent_files(window.recent), *_recent_sessions(shell)]
     found += [
         Entry(f"glossary.{title}", f"Glossary: {title}", partial(dialogs.open_manual, shell, f"{GLOSSARY}#{title}"))
         for title in terms()
@@ -55,11 +55,21 @@ def action_entries(actions: Actions) -> Iterator[Entry]:
         )
 
 
-def _recent(menu: RecentFiles) -> Iterator[Entry]:
-    """An entry for each file of a menu of recent ones; a disabled one if it has none."""
-    title = menu.title()
+def _recent_files(menu: RecentFiles) -> Iterator[Entry]:
+    """An entry for each file of the menu of recent ones; a disabled one if it has none."""
     if not menu.actions():
-        yield Entry(title, title, menu.clear, "recent", why_not="none yet")
+        yield Entry("recent.files", "Recent files", menu.clear, "recent", why_not="no file was opened yet")
     for action in menu.actions():
-        key = f"{title}: {action.data()}"
-        yield Entry(key, f"{title}: {action.text().replace('&&', '&')}", action.trigger, "recent", str(action.data()))
+        name = f"Recent file: {action.text().replace('&&', '&')}"
+        yield Entry(f"recent.{action.data()}", name, action.trigger, "recent", prose(str(action.data())))
+
+
+def _recent_sessions(shell: Shell) -> Iterator[Entry]:
+    """An entry for each session that is kept; a disabled one if there is none."""
+    kept = shell.models.kept_sessions.all
+    if not kept:
+        yield Entry("recent.sessions", "Recent sessions", shell.window.sessions.clear, "recent", why_not="none yet")
+    for session in kept:
+        name = f"Recent session: {prose(session.title)} · {moment_words(session.written)}"
+        do = partial(shell.session_wanted.emit, session.path)
+        yield Entry(f"recent.{session.path}", name, do, "recent, former session", prose(str(session.path)))

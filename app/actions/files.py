@@ -7,6 +7,7 @@ from app.control.actions import Action
 from app.control.conditions import (
     needs_comparison,
     needs_file,
+    needs_former,
     needs_kept_rows,
     needs_model,
     needs_resumable,
@@ -46,6 +47,9 @@ FILES = (
         Action("session.save", "Ctrl+S", "Save session…",
                "Its steps, branches, edits and notes, for people to read and for the engine to repeat; never K and V",
                dialogs.save_session, needs_saveable, also="keep, write session"),
+        Action("session.return", "", "Return to the former session",
+               "The one that this prompt, model or file has replaced, as it was; the present one is kept as well",
+               lambda shell: shell.return_to_former(), needs_former),
         Action("snapshot.continue", "", "Go on with the model", "Decode on from the opened file with its model",
                lambda shell: shell.intents.on_continued(), needs_resumable),
         Action("snapshot.close", "", "Close file", "Leave the opened file and begin anew with a model",

@@ -48,6 +48,8 @@ FIELDS: Mapping[str, SamplingField] = {
                            "min p, sampling"),
     "stop": SamplingField("Stop strings", 0, "Texts that end a sequence once it has generated one",
                           "stop at, stop sequences, end of text, eos"),
+    "longest_answer": SamplingField("Longest answer", 1_000_000, "In Chat an answer ends after so many tokens at most",
+                                    "max new tokens, max tokens, length limit"),
     "seed": SamplingField("Seed", 2**31 - 1, "The same seed draws the same tokens again", "random seed, reproducible"),
 }  # fmt: skip
 # Other words for parameters of a cache than their names and labels.

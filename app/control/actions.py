@@ -92,7 +92,9 @@ class Actions(QObject):
         self._actions = {name: self._make(action) for name, action in self._declared.items()}
         # One connection for all actions: a lambda per action would keep the window alive.
         self._group.triggered.connect(self._on_triggered)
-        states = models.status, models.selection, models.draft, models.comparison, models.edits
+        states = (
+            models.status, models.selection, models.draft, models.comparison, models.edits, models.kept_sessions,
+        )  # fmt: skip
         told = models.timeline.reset, models.stops.changed, models.stops.found, models.status.engine_changed
         for moved in (*told, *(state.changed for state in states)):
             moved.connect(self.refresh)
@@ -122,13 +124,16 @@ class Actions(QObject):
         """Why an action is disabled, or the empty text."""
         return self._reasons.get(name, "")
 
-    def why_not(self, key: QKeySequence) -> str:
-        """Why the action of a key is not possible now; empty if it is possible or none has the key at the focus."""
-        for name, reason in self._reasons.items():
-            action = self._actions[name]
-            if reason and key in action.shortcuts() and self._acts_here(self._declared[name].where):
-                return f"{action.text().rstrip('…')} is not possible now. {reason[:1].upper()}{reason[1:]}."
-        return ""
+    def disabled_by(self, key: QKeySequence) -> str:
+        """The name of the disabled action that has a key at the focus; empty if there is none."""
+        barred = (name for name, reason in self._reasons.items() if reason and key in self._actions[name].shortcuts())
+        return next((name for name in barred if self._acts_here(self._declared[name].where)), "")
+
+    def why_not(self, name: str) -> str:
+        """Why an action is not possible now, as a sentence; empty if it is possible."""
+        reason = self.reason(name)
+        text = self._actions[name].text().rstrip("…") if reason else ""
+        return f"{text} is not possible now. {reason[:1].upper()}{reason[1:]}." if reason else ""
 
     def _acts_here(self, where: Where) -> bool:
         """Whether the shortcuts of a place act where the focus is."""

@@ -396,7 +396,7 @@ class Intents(QObject):
         or the bundled one. If it is another, the user is asked to choose it: a path that is named in a file is not
         opened."""
         if source := self._models.status.source_of_file:
-            self.on_file_continued(self._as_in_file(source), may_open_files=self._is_own_file)
+            self.on_file_continued(self._as_in_file(source), may_open_files=self.is_own_file)
         else:
             model = self._models.status.model
             where = f" It was at {prose(model.source)}." if model is not None and model.source else ""
@@ -404,7 +404,7 @@ class Intents(QObject):
             self.model_wanted.emit()
 
     @property
-    def _is_own_file(self) -> bool:
+    def is_own_file(self) -> bool:
         """Whether the opened file is a session journal written by a window of this program."""
         opened, folder = self._models.status.opened, self.sessions_folder
         return opened is not None and folder is not None and opened.path.resolve().parent == folder.resolve()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject
 
-from app.models import Models
+from app.models import KeptSession, Models
+from app.models.kept_sessions import session_title
 from engine.errors import InputError
 from engine.saved.document import write_session
 from engine.saved.folder import JournalFolder
@@ -93,6 +94,12 @@ class Saving(QObject):
         self._models.status.notify(f"The session is saved as {path}")
         return True
 
+    def has_all_of(self, other: SavedSession) -> bool:
+        """Whether this session repeats the other one exactly, and its journal on the disk does."""
+        mine, is_written = self.session, self._file is not None and self._failed_at is None
+        parts = ("nodes", "live", "pending", "names", "bookmarks", "stops")
+        return is_written and all(getattr(mine, name) == getattr(other, name) for name in parts)
+
     def end(self) -> None:
         """Move the journal to those that ended: the window closes normally."""
         self._finish()
@@ -111,7 +118,10 @@ class Saving(QObject):
 
     def begin(self) -> None:
         """Close the journal of the present session: another session is about to begin."""
-        self._finish()
+        if (path := self._finish()) is not None:
+            session = self._recorder.session()
+            if session.nodes or session.pending:
+                self._models.kept_sessions.replace(KeptSession(path, time.time(), session_title(session)))
         self._set_failed("")
 
     def append(self, *entries: JournalEntry) -> None:
@@ -176,16 +186,17 @@ class Saving(QObject):
             old.close()
             self._folder.delete(old.path)
 
-    def _finish(self) -> None:
+    def _finish(self) -> Path | None:
+        """End the journal; returns its path if it has content that is kept."""
         self._rewritten_at = REWRITTEN_BYTES
         file, self._file = self._file, None
         if file is None or self._folder is None:
-            return
+            return None
         file.close()
         if self._recorder.has_content:
-            self._folder.finish(file.path)
-        else:
-            self._folder.delete(file.path)
+            return self._folder.finish(file.path)
+        self._folder.delete(file.path)
+        return None
 
 
 def _is_worth_a_file(entry: JournalEntry) -> bool:

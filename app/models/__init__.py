@@ -10,6 +10,7 @@ from app.models.draft import Draft
 from app.models.edits import Edits, MadeEdit
 from app.models.eviction_log import EvictionLog, RowDrop
 from app.models.history import Branch, HistoryTree
+from app.models.kept_sessions import KeptSession, KeptSessions
 from app.models.measurement import Measurements
 from app.models.page_log import PageFacts, PageLog
 from app.models.phases import Phases
@@ -24,9 +25,9 @@ from app.models.timeline import Timeline
 from app.models.viewport import Viewport, WantedPictures
 
 __all__ = [
-    "Bookmarks", "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "HistoryTree", "MadeEdit", "Measurements",
-    "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowDrop", "Selected", "Selection", "Slices", "Status",
-    "Stops", "Timeline", "Token", "UnclosedSession", "Viewport", "WantedPictures",
+    "Bookmarks", "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "HistoryTree", "KeptSession", "KeptSessions",
+    "MadeEdit", "Measurements", "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowDrop", "Selected",
+    "Selection", "Slices", "Status", "Stops", "Timeline", "Token", "UnclosedSession", "Viewport", "WantedPictures",
 ]  # fmt: skip
 
 
@@ -47,6 +48,7 @@ class Models:
     draft: Draft = field(default_factory=Draft)
     bookmarks: Bookmarks = field(default_factory=Bookmarks)
     recovery: Recovery = field(default_factory=Recovery)
+    kept_sessions: KeptSessions = field(default_factory=KeptSessions)
     edits: Edits = field(default_factory=Edits)
     refreshes: RefreshQueue = field(default_factory=RefreshQueue)
     stops: Stops = field(init=False)

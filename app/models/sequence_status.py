@@ -9,6 +9,7 @@ from app.draw.format import shortened, thousands
 from app.models import Models
 from app.models.rates import seconds_left
 from engine.predict.capacity import cache_capacity, context_length
+from engine.spec.chat import TURN_ENDS
 from engine.wire.changes import TokensForced
 from engine.wire.status import EngineStatus, SequenceInfo
 
@@ -135,7 +136,7 @@ def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Sequen
         return SequenceStatus(words, "warning", why_ended(info), is_full=True)
     if info.stop is not None:
         role = "warning" if info.stop == "non-finite logits" else "muted"
-        return SequenceStatus(info.stop, role, why_ended(info))
+        return SequenceStatus("end of the turn" if _has_ended_turn(info) else info.stop, role, why_ended(info))
     if info.state == "prefill":
         far = f"{thousands(info.num_tokens)} of {thousands(_num_to_read(models, info))}"
         return SequenceStatus(f"read {far}", "muted", "the prompt is not read to its end: step to go on")
@@ -169,6 +170,8 @@ def why_ended(info: SequenceInfo) -> str:
             return "the cache is full: take one that grows, go back, or send a new prompt"
         case "end of text":
             return "the text has ended: choose another next token, go back, or send a new prompt"
+        case "stop string" if _has_ended_turn(info):
+            return "the answer has ended: write the next turn, choose another next token, or go back"
         case "stop string":
             return "a stop string ended the text: choose another next token, go back, or send a new prompt"
         case "length":
@@ -182,6 +185,11 @@ def why_ended(info: SequenceInfo) -> str:
             return "the sequence was stopped: choose its next token, go back, or send a new prompt"
         case None:
             return ""
+
+
+def _has_ended_turn(info: SequenceInfo) -> bool:
+    """Whether a sequence ended with a text that ends a turn, which its conversation has added to its stop strings."""
+    return info.stop == "stop string" and info.sampling is not None and bool(set(TURN_ENDS) & set(info.sampling.stop))
 
 
 def _limit(info: SequenceInfo, status: EngineStatus) -> int:

@@ -24,6 +24,7 @@ from app.window.layouts import (
     tabs_of,
 )
 
+PROMPT_COLUMN = ("prompt", "tokens")
 LEAST_TOKENS = 110  # pixels that the Tokens panel keeps beside a tall prompt
 GAP = 6
 STATE_VERSION = 1
@@ -57,6 +58,8 @@ class DockHost(QMainWindow):
         self._room: Room = "usual"
         self._is_untouched = True
         self._is_arranging = False
+        self._tall = 0  # the height that the prompt wants; 0: the usual one
+        self._usual_prompt = 0  # its height before it was made taller; 0: it was not
         for dock in self.docks.values():
             self._watch(dock)
 
@@ -78,16 +81,36 @@ class DockHost(QMainWindow):
             self._watch(dock)
 
     def make_prompt_taller(self, pixels: int) -> None:
-        """Give the prompt up to `pixels` of the height that it shares with the tokens, if it has less; 0 restores the
-        named layout's proportions, unless the user has moved something."""
-        if not pixels:
-            self._proportion_again()
+        """Give the prompt up to `pixels` of the height that it shares with the tokens, if it has less; 0 gives the
+        tokens theirs back."""
+        self._tall = pixels
+        if pixels:
+            self._fit_prompt()
+        else:  # not yet: until the next layout the prompt's least height is still that of what it has shown
+            QTimer.singleShot(0, self, self._fit_prompt)
+
+    def _fit_prompt(self) -> None:
+        """Share the height of prompt and tokens between them."""
+        pair = [self.docks[name] for name in PROMPT_COLUMN]
+        if not all(dock.isVisible() for dock in pair):
             return
-        prompt, tokens = self.docks["prompt"], self.docks["tokens"]
-        both = prompt.height() + tokens.height()
-        wanted = min(pixels, both - LEAST_TOKENS)
-        if prompt.isVisible() and tokens.isVisible() and prompt.height() < wanted:
-            self.resizeDocks([prompt, tokens], [wanted, both - wanted], Qt.Orientation.Vertical)
+        both = sum(dock.height() for dock in pair)
+        if self._tall:
+            wanted = min(self._tall, both - LEAST_TOKENS)
+            if pair[0].height() >= wanted:
+                return
+            self._usual_prompt = self._usual_prompt or pair[0].height()
+        else:
+            usual, self._usual_prompt = self._usual_prompt, 0
+            wanted = self._prompt_heights(both)[0] if self._is_untouched else usual
+        if wanted:
+            self.resizeDocks(pair, [wanted, both - wanted], Qt.Orientation.Vertical)
+
+    def _prompt_heights(self, height: int) -> list[int]:
+        """The heights of prompt and tokens: a prompt needs a few lines, not a share of a tall screen."""
+        prompt = min(max(_shares(height, PROMPT_COLUMN)[0], 150), 260)
+        prompt = max(prompt, min(self._tall, height - LEAST_TOKENS))
+        return [prompt, max(1, height - prompt)]
 
     def leave_room(self, pixels: int) -> None:
         """Keep `pixels` free above the panels."""
@@ -152,7 +175,11 @@ class DockHost(QMainWindow):
 
     def save(self) -> bytes:
         """The arrangement as bytes; empty if it is the unchanged named layout."""
-        return b"" if self._is_untouched else bytes(self.saveState(STATE_VERSION).data())
+        if self._is_untouched:
+            return b""
+        self._tall = 0  # a window begins with a text
+        self._fit_prompt()
+        return bytes(self.saveState(STATE_VERSION).data())
 
     def restore(self, state: bytes) -> None:
         """Restore a saved arrangement; if it cannot be read, nothing changes."""
@@ -220,13 +247,14 @@ class DockHost(QMainWindow):
             self.resizeDocks(lowest, [bottom] * len(lowest), Qt.Orientation.Vertical)
 
     def _proportion_column(self, column: Sequence[str], height: int) -> None:
-        total = sum(WEIGHTS[name] for name in column)
         free = height - GAP * (len(column) - 1)
-        heights = [round(free * WEIGHTS[name] / total) for name in column]
-        if column[0] == "prompt" and len(column) > 1:
-            # A prompt needs a few lines, not a share of a tall screen.
-            heights = [min(max(heights[0], 150), 260), max(1, free - min(max(heights[0], 150), 260))]
+        heights = self._prompt_heights(free) if tuple(column) == PROMPT_COLUMN else _shares(free, column)
         self.resizeDocks([self.docks[name] for name in column], heights, Qt.Orientation.Vertical)
+
+
+def _shares(height: int, names: Sequence[str]) -> list[int]:
+    total = sum(WEIGHTS[name] for name in names)
+    return [round(height * WEIGHTS[name] / total) for name in names]
 
 
 def _clamped(value: float, limits: tuple[int, int, int]) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
@@ -11,7 +12,9 @@ from PySide6.QtWidgets import QMenu, QMenuBar, QPushButton, QWidget
 
 from app.control.actions import Action, Actions, Group, Submenu, native
 from app.kit.labels import plain_tip, prose
-from engine.saved.folder import ENDED
+from app.models import KeptSession
+
+MOST_LISTED = 12  # of the recent sessions; Find any action has all
 
 
 def fill_menu_bar(bar: QMenuBar, actions: Actions, recent: Sequence[QMenu]) -> QMenu:
@@ -48,6 +51,11 @@ def _name(entry: Action | Submenu) -> str:
     return entry.title if isinstance(entry, Submenu) else entry.name
 
 
+def moment_words(seconds: float) -> str:
+    """A time since 1970 as the day and the minute: `23 Nov, 21:30`."""
+    return f"{datetime.fromtimestamp(seconds):%d %b, %H:%M}"
+
+
 class RecentFiles(QMenu):
     """A menu of files. Signal: `chosen(Path)`."""
 
@@ -60,13 +68,20 @@ class RecentFiles(QMenu):
         self.set_paths(())
 
     def set_paths(self, paths: Sequence[str]) -> None:
-        """List these files, newest first."""
+        """List these files by name, newest first."""
+        self._list((path, Path(path).name, "") for path in paths)
+
+    def set_sessions(self, sessions: Sequence[KeptSession]) -> None:
+        """List these sessions by title, with the time of their end."""
+        self._list((str(each.path), each.title, moment_words(each.written)) for each in sessions[:MOST_LISTED])
+
+    def _list(self, files: Iterable[tuple[str, str, str]]) -> None:
         self.clear()
-        for path in paths:
-            action = self.addAction(prose(Path(path).name.removesuffix(ENDED)).replace("&", "&&"))
+        for path, name, when in files:
+            action = self.addAction(prose(name).replace("&", "&&") + ("\t" + when if when else ""))
             action.setData(path)
             action.setToolTip(plain_tip(prose(path)))
-        self.setEnabled(bool(paths))
+        self.setEnabled(not self.isEmpty())
 
     def _on_triggered(self, action: QAction) -> None:
         self.chosen.emit(Path(action.data()))

@@ -11,9 +11,9 @@ from app.kit.buttons import push_button
 from app.kit.labels import plain_tip, prose
 from app.kit.reader import SignalSource
 from app.models import Models, UnclosedSession
+from app.models.kept_sessions import first_words, session_counts
 from app.window.notice_bar import LONGEST, NoticeBar
 from engine.saved.session import SavedSession
-from engine.wire.changes import EditMade
 
 
 class RecoveryBar(NoticeBar[UnclosedSession]):
@@ -54,7 +54,7 @@ def offer_words(left: UnclosedSession) -> str:
         what = "a prompt was taken and not read" if session.pending else "a prompt was being written"
         what = counted(len(session.stops), "stop") + " for runs" if has_stops_alone(session) else what
         return f"The window of {when} ended without being closed: {what}"
-    parts = [f"The session of {when} ended without being closed"]
+    parts = [f"The session {prose(first_words(session))} of {when} ended without being closed"]
     parts += [prose(session.model.name)] if session.model is not None else []
     parts.append(", ".join(session_counts(session)))
     return " · ".join(parts)
@@ -64,23 +64,12 @@ def what_is_done(session: SavedSession) -> str:
     """What accepting the offer does, in one line."""
     if session.nodes:
         return "Do its steps once more, and compare them with what they were"
-    return "Set its stops again" if has_stops_alone(session) else "Put the prompt into the editor"
+    return "Set its breakpoints again" if has_stops_alone(session) else "Put the prompt into the editor"
 
 
 def has_stops_alone(session: SavedSession) -> bool:
     """Whether the session contains nothing but stops."""
     return bool(session.stops) and not (session.pending or session.draft or session.draft_chat)
-
-
-def session_counts(session: SavedSession) -> list[str]:
-    """How many steps, branches, edits and bookmarks a session has, in words."""
-    num_tips = len(session.nodes) - len({node.parent for node in session.nodes} - {None})
-    words = [counted(sum(node.work is not None for node in session.nodes), "step")]
-    words += [counted(num_tips, "branch", "branches")] if num_tips > 1 else []
-    num_edits = sum(isinstance(change, EditMade) for node in session.nodes for change in node.changes)
-    words += [counted(num_edits, "edit")] if num_edits else []
-    words += [counted(len(session.bookmarks), "bookmark")] if session.bookmarks else []
-    return words
 
 
 def _tip(left: UnclosedSession) -> str:

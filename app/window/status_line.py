@@ -3,6 +3,7 @@ progress, and the device."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -24,6 +25,9 @@ from engine.wire.records import CacheBytes, NonFinite, StepRecord
 from engine.wire.status import ModelInfo, Work
 
 NEWS_MS, READ_MS = 8000, 50  # how long a message stays, and how much longer for each of its characters
+KEPT, OFFER_MS = "The former session is kept", 30_000  # and how long the button beside it stays
+UNLIMITED = 16_777_215  # pixels: as wide as Qt allows
+ONE_EVENT_S = 2.0  # messages within this time of another session belong together
 MAX_LISTED = 6
 WARNINGS_TIP = "A click lists them."
 SHORTEST_LEFT_S = 2.0  # a shorter remaining time is not shown
@@ -105,7 +109,7 @@ class StatusLine(Reader[Shown], QWidget):
 
     follows = (STEPS, SELECTION, STATUS, DRAFT)
 
-    def __init__(self, models: Models, cancel: QAction) -> None:
+    def __init__(self, models: Models, cancel: QAction, return_to_former: QAction) -> None:
         super().__init__()
         self._non_finite = NonFiniteLog()
         self._pace = ""
@@ -113,11 +117,18 @@ class StatusLine(Reader[Shown], QWidget):
         self._speed, self._warnings = plain_label(), plain_label()
         self._first, self._bytes, self._looking, self._place = (plain_label(role="muted") for _ in range(4))
         self._note = ElidedLabel(role="muted")
+        self._return = push_button("Return to it", return_to_former.trigger)
+        self._return.setObjectName("return")
+        self._return.hide()
+        self._offered_at = 0.0
         self._work = WorkLine(cancel)
         self._build()
         self._news = QTimer(self, singleShot=True)
         self._news.timeout.connect(self._drop_news)
+        self._offer = QTimer(self, singleShot=True)
+        self._offer.timeout.connect(self._drop_offer)
         models.status.noticed.connect(self.notify)
+        models.kept_sessions.replaced.connect(self._on_replaced)
         self.follow(models)
 
     def show_pace(self, pace: Pace) -> None:
@@ -126,9 +137,12 @@ class StatusLine(Reader[Shown], QWidget):
         self.refresh()
 
     def notify(self, text: str) -> None:
-        """Show a message for a while."""
+        """Show a message for a while. What has just replaced the session may have one too: it follows the offer."""
+        if time.monotonic() - self._offered_at < ONE_EVENT_S and text != KEPT:
+            text = f"{KEPT} · {text}"
         self._note.setText(prose(text[:400]))
         self._note.setToolTip(plain_tip(prose(text[:2000])))
+        self._fit_note()
         self._news.start(NEWS_MS + READ_MS * len(self._note.text()))
 
     @property
@@ -145,6 +159,31 @@ class StatusLine(Reader[Shown], QWidget):
         """Remove a message that no longer holds, unless another one has replaced it."""
         if self._note.text() == prose(text[:400]):
             self._clear_news()
+
+    def _on_replaced(self) -> None:
+        """Say that the session before is kept, and offer to return to it."""
+        former = self._models.kept_sessions.former
+        assert former is not None
+        self.notify(KEPT)
+        self._offered_at = time.monotonic()
+        self._return.setToolTip(plain_tip(f"{prose(former.title)}\nAs it was; the present session is kept as well"))
+        self._return.setAccessibleName(f"Return to {prose(former.title)}")
+        self._return.show()
+        self._fit_note()
+        self._offer.start(OFFER_MS)
+
+    def _drop_offer(self) -> None:
+        """Remove the button; under the mouse it stays."""
+        if self._return.underMouse():
+            self._offer.start(NEWS_MS)
+        else:
+            self._return.hide()
+            self._fit_note()
+
+    def _fit_note(self) -> None:
+        """Let the button stand beside the message; without it the message has all the space."""
+        words = self._note.fontMetrics().horizontalAdvance(self._note.text()) + 2
+        self._note.setMaximumWidth(UNLIMITED if self._return.isHidden() else words)
 
     def _drop_news(self) -> None:
         """Remove the message once there was time to read it; under the mouse it stays."""
@@ -165,6 +204,8 @@ class StatusLine(Reader[Shown], QWidget):
         for label in (self._speed, self._first, self._bytes, self._looking):
             layout.addWidget(label)
         layout.addWidget(self._note, 1)
+        layout.addWidget(self._return)
+        layout.addStretch()
         layout.addWidget(self._work, 1000)  # the message gets the space that is left
         self._warnings.installEventFilter(self)
         for widget in (self._place, self._warnings):
@@ -176,9 +217,9 @@ class StatusLine(Reader[Shown], QWidget):
         self._first.setToolTip("Time to first token: the prefill of the selected sequence")
         self._bytes.setToolTip("Stored K and V of what the cache has reserved")
         self._looking.setToolTip(
-            f"Share of the engine's time in the last {RECENT_STEPS} steps, and between them, that went into statistics,"
-            " which Step time shows as looking, and into pictures, which no step has in it; by the clock: other"
-            " programs at work make it less exact"
+            f"Overhead of KV Loupe: the share of the engine's time in the last {RECENT_STEPS} steps, and between them,"
+            " that went into statistics, which Step time shows as overhead, and into pictures, which no step has in it;"
+            " by the clock: other programs at work make it less exact"
         )
 
     def read(self) -> Shown:
@@ -198,9 +239,7 @@ class StatusLine(Reader[Shown], QWidget):
             is_running=is_running,
             first_token="" if found.first_token_ms is None or is_long else f"TTFT {milliseconds(found.first_token_ms)}",
             num_bytes="" if held is None or models.status.why_no_rows else _kv_bytes(held),
-            looking=""
-            if found.looking_ratio is None or is_long
-            else f"looking + pictures {percent(found.looking_ratio)}",
+            looking="" if found.looking_ratio is None or is_long else f"overhead {percent(found.looking_ratio)}",
             device=_device_words(model, models.status),
             warnings=_warning_words(len(lasting) + len(places), model),
             listed=(*lasting, *places[:MAX_LISTED], *more),
@@ -242,7 +281,7 @@ def _device_words(model: ModelInfo | None, status: Status) -> str:
     if model is None:
         return ""
     if status.loss:
-        return f"engine {status.loss}: restart it in the Run menu"
+        return f"engine {status.loss}: restart it under Run · Engine"
     engine, words = status.engine, model.device
     if model.device == "cpu" and model.num_threads:
         words += f" · {model.num_threads} thread" + ("s" if model.num_threads > 1 else "")

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QApplication, QMainWindow, QWidget
 from app.control.actions import Actions, native
 from app.kit.bookmark_places import HEAD, PAGE, STEP, TOKEN
 from app.kit.boxes import column, holder
+from app.kit.buttons import ActionButton
 from app.kit.changes import connect_all
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
@@ -46,6 +47,7 @@ from app.window.phase_bar import PhaseBar
 from app.window.place_menus import EditMenu, NoteMenu, TimelineMenu
 from app.window.recovery_bar import RecoveryBar
 from app.window.status_line import StatusLine
+from app.window.transport import TransportButton
 from engine.saved.document import is_session
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
 
@@ -116,7 +118,7 @@ class MainWindow(QMainWindow):
         self.phases = PhaseBar(models, self.actions_)
         self.banner = Banner(models, self.docks)
         self.timeline = TimelineBar(models)
-        self.status = StatusLine(models, self.actions_["run.cancel"])
+        self.status = StatusLine(models, self.actions_["run.cancel"], self.actions_["session.return"])
         self._footer = Footer(self.timeline, self.status, self.phases)
         self._last_picture: Panel = self.wall
         self._build()
@@ -132,6 +134,10 @@ class MainWindow(QMainWindow):
         barred = BarredKeys(actions, self)
         barred.told.connect(self.status.notify)
         barred.lifted.connect(self.status.withdraw)
+        for button in self.findChildren(ActionButton):
+            barred.watch(button, button.action)
+        for transport in self.findChildren(TransportButton):
+            barred.watch(transport, transport.defaultAction())
         self.prompt.edit.setFocus()
 
     def _build(self) -> None:
@@ -257,11 +263,15 @@ class MainWindow(QMainWindow):
             (self.wall.outliers_wanted, self.actions_["view.outliers"].trigger),
             (self.models.selection.changed, self._on_selected),
             (self.status.warnings_wanted, self.actions_["view.warnings"].trigger),
+            (self.models.kept_sessions.changed, self._show_sessions),
         )
         key = native("Ctrl+Return").replace("Return", "↵")
         self.prompt.set_actions(self.actions_["prompt.send"], key, self.actions_["prompt.add"])
         self._bar_views()
         self._refresh()
+
+    def _show_sessions(self) -> None:
+        self.sessions.set_sessions(self.models.kept_sessions.all)
 
     def _offer_remedies(self) -> None:
         """Give panels the button to show when they have nothing to show."""

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import cycle, islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from msgspec.structs import replace
 
 from engine.errors import InputError
+from engine.model.batch import Batch, Result
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import is_endless
 from engine.session.driver import never_cancel
@@ -44,13 +45,13 @@ class TimedModel(LoadedModel):
 
     forward_s = 0.0
 
-    def forward(self, *arguments: Any, **options: Any) -> torch.Tensor:
+    def forward(self, batch: Batch) -> Result:
         began = time.perf_counter()
-        logits = super().forward(*arguments, **options)
+        result = super().forward(batch)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.forward_s += time.perf_counter() - began
-        return logits
+        return result
 
 
 def as_kind(kind: type[M], model: LoadedModel) -> M:

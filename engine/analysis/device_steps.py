@@ -57,8 +57,9 @@ class RecordedCheck:
             with runners.chosen_as(name):
                 session = Session(self.model, spec)
                 found.append(session_logits(session, prompt, forced))
-                if name == self.runner and runners.used != self.runner:
-                    return "FAILED", runners.note or f"{RUNNERS[self.runner].label} were not used: {runners.used}"
+                used = runner_of_newest(session)
+                if name == self.runner and used != self.runner:
+                    return "FAILED", runners.note or f"{RUNNERS[self.runner].label} were not used: {used}"
                 session.close()
         result = measure(self.cache, True, found[1], found[0], self.model.info.dtype)
         longest = len(prompt) + len(forced)
@@ -173,6 +174,12 @@ class StripCheck:
                         return "FAILED", f"{level}, with {record.sequences[0].num_tokens} tokens: {wrong}"
             session.close()
         return "ok", f"{', '.join(levels)}: {num_steps} steps each"
+
+
+def runner_of_newest(session: Session) -> str:
+    """The name of what computed the newest step."""
+    work = None if session.last_step is None else session.history.tree.at(session.last_step).node.work
+    return "" if work is None else work.runner
 
 
 def fault_of_strip(session: Session, record: StepRecord) -> str:

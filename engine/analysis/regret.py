@@ -16,6 +16,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stacking import on_one_device
 from engine.errors import InputError
 from engine.look.divergence import divergence
+from engine.model.batch import Batch
 from engine.session.driver import Driver
 from engine.session.rerun import Progress
 from engine.session.session import Session
@@ -111,7 +112,7 @@ def removal_kls(trial: Trial, starts: list[int], size: int, baseline: torch.Tens
         mask[row, start : min(start + size, count - 1)] = 0
     ids = torch.full((batch, 1), trial.token_id, device=device)
     where = torch.full((batch, 1), count - 1, device=device)
-    logits = trial.model.forward(ids, cache.live, None, None, mask, where)[:, -1].float()
+    logits = trial.model.forward(Batch(ids, cache.live, padding=mask, positions=where)).logits[:, -1].float()
     return [divergence(baseline, row) for row in logits]
 
 

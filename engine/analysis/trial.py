@@ -12,8 +12,8 @@ from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError, RowsMissing
 from engine.geometry.dimensions import CacheGeometry
+from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
-from engine.session.driver import feed
 from engine.session.mode import CacheMode
 from engine.session.rerun import Progress, RowsOfLayers, fill
 from engine.session.session import Session
@@ -153,7 +153,8 @@ def probe_of_attention(trial: Trial, cache: SequenceCache, count: int) -> Probe 
 @torch.inference_mode()
 def newest_logits(trial: Trial, cache: SequenceCache, probe: Probe | None = None) -> torch.Tensor:
     """Next-token logits `[V]` after feeding the newest token to a scratch cache."""
-    return feed(trial.model, cache, [trial.token_id], 1, probe).float()
+    ids = torch.tensor([[trial.token_id]], device=trial.model.device)
+    return trial.model.forward(Batch(ids, cache.live, probe)).logits[0, -1].float()
 
 
 def only_layer(codec: CodecSpec, layer: int) -> CodecSpec:

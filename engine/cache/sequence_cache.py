@@ -2,27 +2,105 @@
 
 from __future__ import annotations
 
+import copy
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.cache.by_hand import UNTOUCHED, ByHand, RowMarks
-from engine.cache.contract import PageCounts
-from engine.cache.stepped import SteppedRows
+from engine.cache.attention_probe import Probe
+from engine.cache.by_hand import UNTOUCHED, ByHand, RowMarks, RowWrite
+from engine.cache.contract import Evicted, HeldBytes, HeldRows, PageCounts, Pair, StateMatrix
+from engine.cache.layers.build import decoder_config, handles_of, idle_cache, new_cache
+from engine.cache.layers.cross import CrossLayer, SourceCache
+from engine.cache.layers.growing import rows_at_once
+from engine.cache.layers.handles import handle_of
+from engine.cache.layers.layer_handle import LayerHandle
+from engine.cache.row_delta import NO_ROWS, RowDelta, combined_by_layer
 from engine.cache.stored import StoredCache
+from engine.errors import InputError
+from engine.predict.capacity import static_capacity
+from engine.spec.cache import CacheSpec
+from engine.spec.codec import Part
 
 if TYPE_CHECKING:
     from engine.cache.paged.table import PageTable
 
+# steps; a reader that looks only now and then asks `changes_since` what happened since its last look
+DELTAS_KEPT = 64
 
-class SequenceCache(SteppedRows):
-    """The cache of one sequence in a contiguous layout, and the base of the paged one. Beside taking part in steps it
-    can be filled from another cache, stored and restored. Methods that only pages can do something in do nothing
-    here."""
+
+class SequenceCache:
+    """The cache of one sequence in a contiguous layout, and the base of the others. It takes part in steps, can be
+    read now and as it was at earlier steps, goes back, is edited by hand, filled from another cache, stored and
+    restored. Methods that only pages can do something in do nothing here.
+
+    `live` is the cache object that the model is called with; `layers` has a handle for each of its layers. In layout
+    `none` nothing is kept between steps: every step gets a fresh scratch cache, which stays readable until the next one
+    so that it can be shown. `by_hand` holds the edits made so far, `num_restored` is the number of evicted rows that
+    the latest `crop` restored, and `num_source` the number of leading tokens that an encoder reads (0 without one).
+    """
 
     max_forward_tokens: int | None = None  # most tokens that one forward may feed; None: no limit
+    num_restored = 0
     tables: list[PageTable]  # in a paged layout only
+
+    def __init__(self, spec: CacheSpec, config: Any, max_length: int, num_source: int = 0) -> None:
+        self.spec, self.num_source = spec, num_source
+        self._config, self._has_encoder = decoder_config(config), bool(getattr(config, "is_encoder_decoder", False))
+        self.capacity = static_capacity(spec, max_length) if spec.form == "static" else None
+        # for each step: number of tokens before it, number of tokens after it, one delta per layer
+        self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
+        self._set_live(self._build())
+        self._scratch_before: Any = None
+        # number of tokens and a copy of the layers, kept while a step may fail: see `_needs_backup`
+        self._backup: tuple[int, Any] | None = None
+        self.num_tokens = 0
+        self.by_hand = UNTOUCHED
+        self._idle = idle_cache(self._config, max_length) if spec.layout == "allocated" else None
+
+    @property
+    def prompt_ended_at(self) -> int | None:
+        """Number of tokens at which the prompt ended, once codecs or rules that wait for its end have run; None before,
+        and where none waits. Here the encoder's tokens and the decoder's start token."""
+        return self.num_source + 1 if self.num_source else None
+
+    def num_decoded(self, num_tokens: int) -> int:
+        """How many of the sequence's first `num_tokens` tokens the decoder reads itself: all of them, or in an
+        encoder-decoder those after the source. Rows, pages and rules of the decoder's own layers count these."""
+        return max(0, num_tokens - self.num_source)
+
+    def num_own(self, layer_index: int, num_tokens: int) -> int:
+        """How many of the first `num_tokens` tokens have rows in this layer: all of them, or in an encoder-decoder the
+        source's (cross layer) or the decoder's (own layer)."""
+        if not isinstance(self.live, SourceCache):
+            return num_tokens
+        is_cross = layer_index >= len(self.layers) // 2
+        return min(num_tokens, self.num_source) if is_cross else self.num_decoded(num_tokens)
+
+    def new_row_offsets(self, first_position: int) -> dict[int, int]:
+        """For each cross layer, the index 0 among the rows from `first_position` on at which its rows begin. Empty
+        where there is no encoder, or where `first_position` is after the source: then cross layers got no new rows."""
+        if not isinstance(self.live, SourceCache) or first_position >= self.num_source:
+            return {}
+        return dict.fromkeys(range(len(self.layers) // 2, len(self.layers)), 0)
+
+    def _build(self) -> Any:
+        """An empty cache for the model: the layers of this cache mode, and in an encoder-decoder a cross layer for
+        each."""
+        made = self._build_own()
+        return SourceCache(made, self.num_source) if self._has_encoder else made
+
+    def _build_own(self) -> Any:
+        return new_cache(self.spec, self._config, self.capacity)
+
+    def _set_live(self, live: Any) -> None:
+        self.live = live
+        self.layers: list[LayerHandle] = handles_of(live)
+        if not self.spec.recomputes:
+            self._deltas.clear()  # they describe layers that are no longer in use
 
     def clear(self) -> None:
         """Drop all rows and edits: the cache is as new."""
@@ -37,6 +115,327 @@ class SequenceCache(SteppedRows):
 
     def forget_journal(self) -> None:
         """Drop the journal: from now on nothing before the present can be restored from it."""
+
+    # ---- one step ----------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def begin(self, num_new: int) -> None:
+        """Make room for `num_new` rows, or raise and leave everything as it was."""
+        if self.spec.recomputes:
+            self._scratch_before = self.live
+            self._set_live(self._build())
+            if isinstance(self.live, SourceCache):
+                # every step recomputes K and V, but the encoder runs only once
+                self.live.encoded = self._scratch_before.encoded
+        elif self._needs_backup:
+            self._backup = self.num_tokens, self._copied_layers(self.live)
+        for layer in self.layers:
+            layer.reserve(num_new)
+
+    def cancel_begin(self) -> None:
+        """Undo `begin` when no forward follows: free the pages that it took. Contiguous layouts keep their buffers, so
+        there is nothing to do."""
+
+    def can_write_ahead(self, num_tokens: int, num_sequences: int = 1) -> bool:
+        """Whether the row at position `num_tokens` can be written before its token is part of the sequence, in
+        `num_sequences` sequences at once. This needs append-only rows, not edited by hand, and room that no other
+        sequence reads."""
+        is_plain = self.spec.is_append_only and not self.by_hand
+        return is_plain and all(layer.can_write_ahead for layer in self.layers)
+
+    def uncount_row(self, num_tokens: int) -> None:
+        """Stop counting the newest row, which is at position `num_tokens`; its numbers stay written."""
+        for layer in self.layers:
+            layer.uncount_row()
+
+    def count_row(self) -> None:
+        """Count an uncounted row again; `begin` has made room for it."""
+        for layer in self.layers:
+            layer.count_row()
+
+    @torch.inference_mode()
+    def clear_row_ahead(self, num_tokens: int) -> None:
+        """Zero the row at position `num_tokens`, as if it had never been written, whether it is uncounted or some
+        layers count it."""
+        for layer in self.layers:
+            layer.crop(num_tokens)
+            layer.count_row()
+            layer.crop(num_tokens)
+
+    @property
+    def _needs_backup(self) -> bool:
+        """Whether `begin` copies the layers so that a failed step can be undone. Needed for caches edited by hand that
+        cannot crop: edited rows cannot be recomputed, and transformers' windows, states and quantisers cannot go
+        back."""
+        return bool(self.by_hand) and not (self.spec.recomputes or self.spec.is_compressed or self.keeps_all_rows)
+
+    def plan_forward(self, num_new: int) -> None:
+        """Announce that the next forward feeds `num_new` tokens of this sequence alone; paged layouts map pages for
+        it."""
+
+    def probe(self, observe: bool) -> Probe | None:
+        """What a forward must record of attention: the newest query's weights if `observe`, and more where an eviction
+        rule needs it."""
+        return Probe() if observe else None
+
+    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
+        """After a forward, quantise and evict what the spec asks for, in all layers or (on failure) in none. Returns
+        what was evicted; which rows these are may still be on the device only."""
+        return ()
+
+    def commit(self, num_tokens: int) -> list[RowDelta]:
+        """Conclude the step: the sequence now has `num_tokens` tokens. Returns what the step did to the rows of each
+        layer."""
+        before, written = self.num_tokens, RowDelta(range(self.num_tokens, num_tokens))
+        if self.spec.recomputes:
+            written = RowDelta(written.written, range(before), range(before))
+        deltas = [layer.commit(written) for layer in self.layers]
+        if isinstance(self.live, SourceCache) and not self.spec.recomputes:
+            self.live.encoded = None  # the cross layers have computed their K and V from it
+        self.num_tokens = num_tokens
+        self._deltas.append((before, num_tokens, deltas))
+        return deltas
+
+    def take_encoder_s(self) -> float:
+        """Seconds that the encoder took in the latest forward, 0 where none ran; a second call returns 0."""
+        if not isinstance(self.live, SourceCache):
+            return 0.0
+        took, self.live.encoder_s = self.live.encoder_s, 0.0
+        return took
+
+    def release_undo(self) -> None:
+        """Drop the copies kept for undoing the step: it cannot fail any more."""
+        self._scratch_before = self._backup = None
+
+    # ---- going back --------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def crop(self, num_tokens: int) -> bool:
+        """Go back to the first `num_tokens` tokens, bit for bit. Returns False, and does nothing, if this cache does
+        not keep what that needs."""
+        if self.spec.recomputes:
+            return self._crop_scratch(num_tokens)
+        if self._backup is not None and self._backup[0] == num_tokens:
+            self._set_live(self._backup[1])
+            self.num_tokens, self._backup = num_tokens, None
+            return True
+        if self._needs_backup and self._backup is None and num_tokens == self.num_tokens:
+            return True  # no forward has begun
+        if not self.by_hand.knows(num_tokens) or not all(layer.can_crop(num_tokens) for layer in self.layers):
+            return False
+        self.by_hand = self.by_hand.back_to(num_tokens)
+        self.num_restored = sum(layer.crop(num_tokens) for layer in self.layers)
+        self.num_tokens = num_tokens
+        self._deltas.clear()
+        return True
+
+    def _crop_scratch(self, num_tokens: int) -> bool:
+        """Replace the scratch cache of a failed step by that of the step before it."""
+        scratch = self._scratch_before or self.live
+        if not all(layer.knows(num_tokens) for layer in handles_of(scratch)):
+            return False  # its sliding windows have moved past `num_tokens`
+        self._set_live(scratch)
+        self.num_tokens, self._scratch_before = num_tokens, None
+        self._deltas.clear()
+        return True
+
+    @property
+    def keeps_all_rows(self) -> bool:
+        """Whether every layer holds every row, so that a cache in another layout can be filled from this one."""
+        return all(layer.keeps_all_rows for layer in self.layers)
+
+    @torch.inference_mode()
+    def _copied_layers(self, live: Any) -> Any:
+        made, memo = self._build(), dict[int, Any]()
+        made.layers = [copy.deepcopy(layer, memo) for layer in live.layers]
+        return made
+
+    # ---- what is read ------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def rows(self, layer_index: int) -> HeldRows | None:
+        """The rows that a layer holds, as views where they are stored exactly; None where it keeps no K and V (linear,
+        shared or empty layers)."""
+        return self.layers[layer_index].rows() if layer_index < len(self.layers) else None
+
+    def knows(self, num_tokens: int) -> bool:
+        """Whether `rows_at(layer, num_tokens)` are, bit for bit, the rows that the cache held when it had `num_tokens`
+        tokens."""
+        if num_tokens >= self.num_tokens and not self.spec.recomputes:  # a scratch may have more rows than tokens
+            return True
+        return self.by_hand.knows(num_tokens) and all(layer.knows(num_tokens) for layer in self.layers)
+
+    def exact_from(self, layer_index: int, num_tokens: int, part: Part) -> int:
+        """The position from which on K or V of a layer is exact, when there are `num_tokens` tokens: attention reads
+        the rows before it from quantised codes."""
+        if layer_index >= len(self.layers):
+            return 0
+        return self.layers[layer_index].exact_from(num_tokens, part)
+
+    @torch.inference_mode()
+    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
+        """The rows of a layer when the sequence had `num_tokens` tokens; rows of later tokens may follow them."""
+        return self.layers[layer_index].rows_at(num_tokens) if layer_index < len(self.layers) else None
+
+    @torch.inference_mode()
+    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
+        """The rows from a position on, none of which has been evicted yet; None where the layer has none of them."""
+        return self.layers[layer_index].newest_rows(first_position) if layer_index < len(self.layers) else None
+
+    @torch.inference_mode()
+    def newest_rows_at(self, layer_index: int, num_tokens: int, first_position: int) -> HeldRows | None:
+        """`newest_rows` as they were when the sequence had `num_tokens` tokens, of a layer with `num_final` rows then;
+        rows of later tokens may follow them."""
+        return self.layers[layer_index].newest_rows_at(num_tokens, first_position)
+
+    def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
+        """`newest_rows` of every layer that has any: keys `[H_kv, T, D_k]`, values `[H_kv, T, D_v]`, as views."""
+        pairs = rows_at_once(self.layers, first_position)
+        if pairs is not None:
+            return dict(enumerate(pairs))
+        found = ((index, self.newest_rows(index, first_position)) for index in range(len(self.layers)))
+        return {index: (rows.keys[0], rows.values[0]) for index, rows in found if rows is not None}
+
+    @torch.inference_mode()
+    def states(self, layer_index: int) -> tuple[StateMatrix, ...]:
+        """The recurrent state that a layer keeps now, beside rows or instead of them; empty where it has none."""
+        return self.layers[layer_index].states() if layer_index < len(self.layers) else ()
+
+    def positions(self, layer_index: int) -> torch.Tensor | None:
+        """Positions `[H_kv, S]` of the rows that a layer holds; None where they are consecutive."""
+        return self.layers[layer_index].row_positions() if layer_index < len(self.layers) else None
+
+    @property
+    def journal_bytes(self) -> int:
+        """Bytes kept only in order to go back."""
+        return sum(layer.held_bytes().journal for layer in self.layers) if self.spec.is_compressed else 0
+
+    @property
+    def kept_ratio(self) -> float:
+        """Rows held divided by rows seen, over the layers that evict or quantise rows."""
+        return 1.0
+
+    def all_bytes(self) -> list[HeldBytes]:
+        """For every layer, the bytes of rows that hold tokens (or of state), and of all its storage."""
+        return [layer.held_bytes() for layer in self.layers]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that hold tokens or recurrent state, over all layers."""
+        return sum(layer.held_bytes().stored for layer in self.layers)
+
+    def idle_bytes(self, layer_index: int) -> int:
+        """Bytes of one layer that are reserved and never read; only the layout `allocated` has any."""
+        return 0 if self._idle is None else handle_of(self._idle.layers[layer_index]).held_bytes().reserved
+
+    @property
+    def num_idle_rows_written(self) -> int:
+        """Rows of that reserved storage that hold anything but zeros, over all layers. Nothing writes there, so it is
+        0."""
+        layers = [] if self._idle is None else self._idle.layers
+        rows = [t.abs().amax(dim=(0, 1, 3)) for layer in layers for t in (layer.keys, layer.values) if t is not None]
+        return sum(int(row.count_nonzero()) for row in rows)
+
+    def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None:
+        """What happened to the rows of each layer between `num_tokens` tokens and `until` tokens (default: now). None
+        where the deltas of these steps are no longer kept, or something other than a step changed the rows."""
+        until = self.num_tokens if until is None else until
+        if num_tokens == until:
+            return [RowDelta(NO_ROWS)] * len(self.layers)
+        found: list[RowDelta] | None = None
+        for before, after, deltas in reversed(self._deltas):
+            if after > until:
+                continue
+            if found is None and after < until:
+                return None
+            found = deltas if found is None else combined_by_layer(deltas, found)
+            if before <= num_tokens:
+                return found if before == num_tokens else None
+        return None
+
+    def num_final(self, layer_index: int, part: Part, num_tokens: int) -> int:
+        """How many of the rows that a layer held at `num_tokens` tokens, for which `knows` must hold, no later step has
+        overwritten or will, from position 0 on; 0 where any of them was dropped since."""
+        is_kept = layer_index < len(self.layers) and not self.spec.recomputes
+        return self.layers[layer_index].num_final(part, num_tokens) if is_kept else 0
+
+    # ---- edits by hand -----------------------------------------------------------------------------------------------
+
+    def why_no_edit(self) -> str:
+        """The reason why no row can be edited in this cache; empty where rows can be edited."""
+        return "keeps nothing between steps, so there are no rows to edit" if self.spec.recomputes else ""
+
+    @torch.inference_mode()
+    def write_rows(self, writes: Sequence[RowWrite]) -> None:
+        """Overwrite held rows with other numbers, encoded as each layer encodes its own rows. All that can fail runs
+        before anything is written."""
+        self.prepare_write(writes)
+        for write in writes:
+            self.layers[write.layer].write_rows(write.part, write.heads, write.slots, write.numbers)
+        self.note_edit(min(write.span.start for write in writes))
+
+    def prepare_write(self, writes: Sequence[RowWrite]) -> None:
+        """Do what can fail before rows are overwritten; here there is nothing."""
+
+    def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
+        """Drop the rows at `positions` `[H_kv, E]` of each layer; raises `InputError` where this cache cannot drop
+        rows."""
+        raise InputError(
+            "This cache keeps every row of every layer, so none can be dropped: mask the rows, or take a cache with a "
+            "rule for dropping rows, or one in pages."
+        )
+
+    def check_are_decoded(self, layers: Iterable[int]) -> None:
+        """Raise `InputError` if any of these layers is a cross layer, whose rows cannot be dropped."""
+        if any(isinstance(self.live.layers[index], CrossLayer) for index in layers):
+            raise InputError(
+                "Rows of what the encoder read are written once and in one run, so none can be dropped: mask the rows."
+            )
+
+    def check_pinned(self, pinned: RowMarks) -> None:
+        """Raise `InputError` if these rows cannot be pinned, that is, kept from eviction."""
+        raise InputError("This cache keeps every row, so none needs a pin: take one with a rule for dropping rows.")
+
+    def note_edit(self, first_position: int) -> None:
+        """Note an edit that changed rows from `first_position` on: states with more tokens than that and fewer than now
+        can no longer be restored."""
+        self.by_hand = self.by_hand.edited(self.num_tokens, first_position)
+        self._deltas.clear()
+
+    def mark_rows(self, first_position: int, *, hidden: RowMarks | None = None, pinned: RowMarks | None = None) -> None:
+        """Set which rows are hidden from attention and which are pinned from now on; None leaves the marks as they
+        are."""
+        before = self.by_hand
+        self.by_hand = replace(
+            before,
+            hidden=before.hidden if hidden is None else hidden,
+            pinned=before.pinned if pinned is None else pinned,
+        )
+        self.note_edit(first_position)
+
+    @property
+    def needs_own_forward(self) -> bool:
+        """Whether this sequence needs a forward of its own, because rows are hidden from its attention."""
+        return bool(self.by_hand.hidden)
+
+    def held_positions(self, layer_index: int) -> torch.Tensor:
+        """Positions `[H_kv, S]` of the rows that a layer held before the current forward, if one is running; `[1, S]`
+        if all heads hold the same."""
+        layer, scattered = self.layers[layer_index], self.positions(layer_index)
+        if scattered is not None:
+            return scattered[:, : int((scattered[0] < self.num_tokens).sum())]
+        return torch.arange(layer.first_position(), self.num_tokens)[None]
+
+    def hidden_rows(self) -> dict[int, torch.Tensor]:
+        """For each layer, which of its held rows `[H_kv, S]` are hidden from attention; empty where no row is."""
+        hidden = self.by_hand.hidden
+        found: dict[int, torch.Tensor] = {}
+        for layer, mask in hidden.layers.items():
+            places = self.held_positions(layer)
+            marked = hidden.at(layer, places.expand(mask.shape[0], -1))
+            if marked is not None:
+                found[layer] = marked
+        return found
 
     # ---- what pages can do -------------------------------------------------------------------------------------------
 

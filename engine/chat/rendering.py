@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from engine.chat.template import ChatTemplate, Rendered, TemplateFailed, TemplateLine
-from engine.spec.chat import Chat
+from engine.spec.chat import JOINED_END, PLAIN_END, PLAIN_TEMPLATE, Chat
 
 Tokenize = Callable[..., Any]
-NO_TEMPLATE = "This model has no chat template: turns are joined as plain text, unless you choose a template file."
+NO_TEMPLATE = (
+    "This model has no chat template: turns are joined by empty lines, and an answer ends at the next one, unless you "
+    "choose a template."
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
     """The token ids of a prompt, its text, and where in the text each token begins (empty if the tokenizer does not
-    tell). `note` says in a sentence what may be unexpected."""
+    tell). `note` says in a sentence what may be unexpected. `turn_end` is the text that ends an answer, where only the
+    text can: empty if the template has a token for that."""
 
     token_ids: list[int]
     rendered: Rendered
     starts: tuple[int, ...] = ()
     note: str = ""
+    turn_end: str = ""
 
     def line_of(self, index: int) -> TemplateLine | None:
         """The line of the template that wrote a token; None if unknown."""
@@ -71,8 +76,10 @@ def encode_chat(tokenizer: Any, chat: Chat, tokenize: Tokenize | None = None) ->
     if rendered is not None and not rendered.text:
         rendered, note = None, "The chat template writes nothing: the turns were joined as plain text."
     if rendered is None:
-        return _tokens(tokenizer, tokenize, Rendered(chat.plain_text), note, has_special_tokens=False)
-    return _tokens(tokenizer, tokenize, rendered, "", has_special_tokens=True)
+        encoded = _tokens(tokenizer, tokenize, Rendered(chat.plain_text), note, has_special_tokens=False)
+        return replace(encoded, turn_end=JOINED_END)
+    encoded = _tokens(tokenizer, tokenize, rendered, "", has_special_tokens=True)
+    return replace(encoded, turn_end=PLAIN_END) if chat.template_text == PLAIN_TEMPLATE else encoded
 
 
 def _tokens(tokenizer: Any, tokenize: Tokenize, rendered: Rendered, note: str, *, has_special_tokens: bool) -> Encoded:

@@ -6,7 +6,7 @@ host, so that a recording is valid for every step of its shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -80,19 +80,6 @@ class MeasuredSequence:
         """One of the tensors of the strip, as a view."""
         place = next(place for place in self.layout.packing.places if place.name == name)
         return self.layout.packing.view(place, self.packed)
-
-
-@dataclass(eq=False)
-class Strip:
-    """What one forward is asked to measure. Only a recorded step sets `measured`; after any other the caller measures
-    itself."""
-
-    wanted: Wanted
-    measured: Measured | None = None
-
-    def of_each(self, count: int) -> Sequence[MeasuredSequence | None]:
-        """The measurements of each of `count` sequences; None where none were made."""
-        return [None] * count if self.measured is None else self.measured.of_each()
 
 
 def measured_step(

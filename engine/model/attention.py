@@ -7,8 +7,8 @@ building the full matrix. For a single query the weights are a by-product of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -17,6 +17,7 @@ from transformers.masking_utils import sdpa_mask
 
 from engine.cache.attention_probe import NewestQuery, Probe, upcast, upcast_on_cpu
 from engine.cache.part_timer import timed
+from engine.model.batch import AttentionArguments, Batch
 
 NAME = "kvloupe"
 LONG_CONTEXT = 512  # rows; beyond these a single query is computed by explicit weights
@@ -26,33 +27,13 @@ Rows = torch.Tensor | Sequence[torch.Tensor]  # `[B, H_kv, S, D]`, or several su
 WEIGHT_BYTES = 64 << 20  # of explicit weights computed at once; up to three copies of them exist meanwhile
 
 
-class AttentionArguments(NamedTuple):
-    """How a layer attends: scale of the scores, soft cap, sink logits, and rows hidden from it `[H_kv, R]`."""
-
-    scale: float
-    softcap: float | None = None
-    s_aux: torch.Tensor | None = None
-    hidden: torch.Tensor | None = None
-
-
-class PagedRowReader(Protocol):
-    """Computes attention over the pages of a forward in place."""
-
-    def read(
-        self, layer: int, query: torch.Tensor, new_keys: torch.Tensor, asked: AttentionArguments, probe: Probe | None
-    ) -> torch.Tensor:
-        """Attention output `[B, T, H, D_v]` of queries `[B, H, T, D]` of a layer, whose new rows are written
-        already."""
-        ...
-
-
 def register() -> None:
     """Register the function with transformers under `NAME`; harmless when repeated.
 
     The mask function must be registered under the same name, else transformers passes no mask at all and padding and
     sliding windows are silently ignored.
     """
-    AttentionInterface.register(NAME, timed_attention)
+    AttentionInterface.register(NAME, attention_of_module)
     AttentionMaskInterface.register(NAME, mask_of_padding)
 
 
@@ -65,12 +46,34 @@ def mask_of_padding(
     return sdpa_mask(*sizes, attention_mask=attention_mask, allow_is_causal_skip=can_skip, **kwargs)  # type: ignore[no-any-return]
 
 
-def timed_attention(
-    module: torch.nn.Module, *tensors: torch.Tensor | None, probe: Probe | None = None, **kwargs: Any
+def attention_of_module(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    batch: Batch | None = None,
+    **named: Any,
 ) -> tuple[torch.Tensor, None]:
-    """`attention`, timed if the probe has a timer."""
+    """What transformers calls in every layer: `attention`, with the `batch` that is forwarded. `named` are the other
+    arguments of an attention function, as transformers names them."""
+    if batch is None:
+        batch = Batch(query, None)  # a forward that asks for nothing
+    elif batch.check is not None:
+        batch.check()
+    layer, scale = layer_of(module), named.pop("scaling", None)
+    named.pop("dropout", None)
+    asked = AttentionArguments(
+        query.shape[-1] ** -0.5 if scale is None else scale,
+        named.pop("softcap", None),
+        named.pop("s_aux", None),
+        batch.hidden.get(layer),
+    )
+    probe = batch.probe
     with timed(probe.timer if probe is not None else None, "attention", getattr(module, "layer_idx", None)):
-        return attention(module, *tensors, probe=probe, **kwargs)  # type: ignore[arg-type, misc]
+        if batch.pages is not None:
+            return batch.pages.read(layer, query, key, asked, probe), None
+        return attention(module, query, key, value, mask, asked, None if layer == NO_LAYER else probe, **named), None
 
 
 def attention(
@@ -78,63 +81,46 @@ def attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
-    probe: Probe | None = None,
-    check: Callable[[], None] | None = None,
-    hidden_rows: Mapping[int, torch.Tensor] | None = None,
-    position_bias: torch.Tensor | None = None,
-    pages: PagedRowReader | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`; `position_bias` `[1, H, T, S]`
-    is added to the scores.
+    mask: torch.Tensor | None,
+    asked: AttentionArguments,
+    probe: Probe | None,
+    **named: Any,
+) -> torch.Tensor:
+    """query `[B, H, T, D]`, key and value `[B, H_kv, S, D]` -> output `[B, T, H, D_v]`. A `position_bias`
+    `[1, H, T, S]` among the `named` arguments of transformers is added to the scores.
 
     transformers' own function computes the output, so that the numbers are transformers' to the last bit. Exceptions,
     computed here by explicit weights, which the probe then gets for free: models with a soft cap or sink logits, which
-    that function cannot do, and single queries over long contexts, where it is slow on a CPU. `check` is called in
-    every layer and raises to end a forward that is cancelled. `hidden_rows` `[H_kv, S]` by layer are rows held before
-    this forward that no query may read. With `pages`, rows are read in place, and key and value are only the new rows.
+    that function cannot do, and single queries over long contexts, where it is slow on a CPU.
     """
-    if check is not None:
-        check()
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    num_queries = query.shape[2]
-    layer, is_causal = layer_of(module), getattr(module, "is_causal", True)
-    probe = None if layer == NO_LAYER else probe
-    if pages is not None:
-        asked = AttentionArguments(scale, softcap, s_aux, hidden_rows.get(layer) if hidden_rows else None)
-        return pages.read(layer, query, key, asked, probe), None
-    if attention_mask is None and num_queries > 1 and is_causal:
+    scale, softcap, s_aux, hidden = asked
+    layer, num_queries = layer_of(module), query.shape[2]
+    is_causal = getattr(module, "is_causal", True)
+    if mask is None and num_queries > 1 and is_causal:
         # a static cache at its first prefill: the rest of its rows is still empty
         key, value = key[:, :, :num_queries], value[:, :, :num_queries]
-    if position_bias is not None:
+    if (position_bias := named.pop("position_bias", None)) is not None:
         bias = position_bias[..., : key.shape[2]]
-        attention_mask = create_position_bias_mask(bias, attention_mask, num_queries > 1 and is_causal, query, key)
-    hidden = hidden_rows.get(layer) if hidden_rows else None
+        mask = create_position_bias_mask(bias, mask, num_queries > 1 and is_causal, query, key)
     is_open = softcap is not None or s_aux is not None
-    if attention_mask is None and num_queries > 1 and not is_causal and (is_open or hidden is not None or probe):
-        attention_mask = torch.ones(1, 1, num_queries, key.shape[2], dtype=torch.bool, device=key.device)
+    if mask is None and num_queries > 1 and not is_causal and (is_open or hidden is not None or probe):
+        mask = torch.ones(1, 1, num_queries, key.shape[2], dtype=torch.bool, device=key.device)
     if hidden is not None:
-        num_new = num_queries if is_causal else 0
-        attention_mask = without_hidden(attention_mask, hidden, query, key.shape[2], num_new)
+        mask = without_hidden(mask, hidden, query, key.shape[2], num_queries if is_causal else 0)
     if is_open or (num_queries == 1 and key.shape[2] > LONG_CONTEXT):
-        pieces = weights_in_pieces(query, key, attention_mask, scale, softcap, s_aux)
+        pieces = weights_in_pieces(query, key, mask, scale, softcap, s_aux)
         read = [weighted_values(weights, value) for weights in record_pieces(pieces, probe, layer)]
-        return read[0] if len(read) == 1 else torch.cat(read, 1), None
-    output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, **kwargs)
+        return read[0] if len(read) == 1 else torch.cat(read, 1)
+    output: torch.Tensor = sdpa_attention_forward(module, query, key, value, mask, scaling=scale, **named)[0]
     if probe is not None and probe.wants_more:
         count = probe.num_watched(num_queries)
-        last = None if attention_mask is None else attention_mask[:, :, -count:]
+        last = None if mask is None else mask[:, :, -count:]
         for _ in record_pieces(weights_in_pieces(query[:, :, -count:], key, last, scale, None, None), probe, layer):
             pass
     elif probe is not None:
-        mask = None if attention_mask is None else attention_mask[:, :, -1]
-        probe.seen[layer] = NewestQuery(query.select(2, -1), key, mask, scale)
-    return output, None
+        newest = None if mask is None else mask[:, :, -1]
+        probe.seen[layer] = NewestQuery(query.select(2, -1), key, newest, scale)
+    return output
 
 
 def without_hidden(

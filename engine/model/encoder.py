@@ -10,10 +10,10 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from engine.cache.layers.build import cache_argument
-from engine.cache.layers.cross import SourceCache
 from engine.errors import InputError
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import NO_LAYER
+from engine.model.batch import Batch
 
 CROSS_NAMES = ("EncDecAttention", "encoder_attn", "cross_attn", "crossattention")  # module names, by model family
 
@@ -48,16 +48,15 @@ def start_id(model: Any) -> int:
     return chosen
 
 
-def arguments_of(
-    model: Any, ids: torch.Tensor, cache: SourceCache, check: Callable[[], None] | None = None
-) -> dict[str, Any]:
-    """The arguments for a forward of `ids` `[1, T]`. If the cache has no rows of the source yet, the source's tokens go
-    through the encoder first; the other ids are the decoder's."""
+def arguments_of(model: Any, batch: Batch) -> dict[str, Any]:
+    """The arguments for a forward of the ids `[1, T]` of a batch. If its cache has no rows of the source yet, the
+    source's tokens go through the encoder first; the other ids are the decoder's."""
+    ids, cache = batch.ids, batch.cache
     if not cache.has_source:
         source, ids = ids[:, : cache.num_source], ids[:, cache.num_source :]
         if cache.encoded is None:
             began = time.perf_counter()
-            cache.encoded = run_encoder(model, source, check)
+            cache.encoded = run_encoder(model, source, batch.check)
             cache.encoder_s = time.perf_counter() - began
     hidden = cache.encoded
     if hidden is None:  # cross layers read their cached rows; of this only the shape is used
@@ -73,8 +72,8 @@ def arguments_of(
 def run_encoder(model: Any, source: torch.Tensor, check: Callable[[], None] | None) -> torch.Tensor:
     """The encoder's output `[1, S, D]` for a source `[1, S]`."""
     run = model.get_encoder()
-    arguments = {} if check is None or not reads_arguments(model) else {"check": check}
-    return run(input_ids=source, **arguments).last_hidden_state  # type: ignore[no-any-return]
+    asked = {} if check is None or not reads_arguments(model) else {"batch": Batch(source, None, check=check)}
+    return run(input_ids=source, **asked).last_hidden_state  # type: ignore[no-any-return]
 
 
 def reads_arguments(model: Any) -> bool:

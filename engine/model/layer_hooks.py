@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from engine.model.batch import LayerCallback
 from engine.model.encoder import has_encoder
-from engine.model.runners.decoder import LayerCallback
+from engine.model.surprisal import last_hidden
 
 
 @contextmanager
@@ -20,6 +21,20 @@ def heartbeat_at_layers(model: Any, heartbeat: Callable[[], None] | None) -> Ite
             for layer in (module for module in model.modules() if hasattr(module, "layer_idx")):
                 hooks.callback(layer.register_forward_pre_hook(lambda *_: heartbeat()).remove)
         yield
+
+
+@contextmanager
+def watched(
+    model: Any, heartbeat: Callable[[], None] | None, on_layer: LayerCallback | None, reads_hidden: bool
+) -> Iterator[list[Any]]:
+    """While this context is open, call `heartbeat` before and `on_layer` after every layer, and collect what the
+    model's body returns, if wanted."""
+    with (
+        heartbeat_at_layers(model, heartbeat),
+        call_after_layers(model, on_layer),
+        last_hidden(model, reads_hidden) as seen,
+    ):
+        yield seen
 
 
 @contextmanager

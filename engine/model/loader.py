@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import torch
-from msgspec.structs import replace
+from msgspec import structs
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 from transformers.utils import logging as transformers_logging
 
-from engine.cache.attention_probe import Probe
 from engine.cache.compressed.rotary import rotates_at_any_position
 from engine.cache.layers.build import cache_argument
 from engine.cache.layers.cross import SourceCache
 from engine.chat.rendering import template_names
 from engine.errors import InputError, first_line
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.strip import Strip
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
+from engine.model.batch import Batch, HiddenRows, Result
 from engine.model.device import Placement
 from engine.model.encoder import arguments_of, attentions_of, has_encoder, number_attention, start_id
 from engine.model.forecast import check_fits, placement_of
 from engine.model.generation_rules import apply_generation_rules
-from engine.model.layer_hooks import call_after_layers, heartbeat_at_layers, layers_by_index
+from engine.model.layer_hooks import heartbeat_at_layers, layers_by_index, watched
 from engine.model.progress import LoadProgress, num_tensors
-from engine.model.runners.attending import HiddenRows, right_aligned
-from engine.model.runners.decoder import LayerCallback
+from engine.model.runners.attending import right_aligned
 from engine.model.runners.pages import PagedAttention, why_not_in_place
 from engine.model.runners.runners import Runners
 from engine.model.source import ModelSource, find_source, fingerprint, text_fingerprint
 from engine.model.split import layer_devices
-from engine.model.surprisal import Surprisal, head_of, last_hidden
+from engine.model.surprisal import head_of
 from engine.model.tokenizer import find_tokenizer, folder_beside_config, special_ids
 from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
 from engine.model.weights import held_bytes
@@ -109,103 +108,57 @@ class LoadedModel:
         return frozenset(i for i in (ends if isinstance(ends, list | tuple) else [ends]) if isinstance(i, int))
 
     @torch.inference_mode()
-    def forward(
-        self,
-        ids: torch.Tensor,
-        cache: Cache | None,
-        probe: Probe | None = None,
-        surprisal: Surprisal | None = None,
-        padding: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        check: Callable[[], None] | None = None,
-        on_layer: LayerCallback | None = None,
-        hidden_rows: HiddenRows | None = None,
-        lengths: Sequence[int] | None = None,
-        strip: Strip | None = None,
-    ) -> torch.Tensor:
-        """Feed `ids` `[B, T]`; returns the newest logits `[B, 1, V]`.
+    def forward(self, batch: Batch) -> Result:
+        """Feed the ids of a batch. Rows are hidden only from models whose attention is ours; without a `check` of its
+        own the batch gets the `heartbeat`."""
+        if batch.check is None and self.heartbeat is not None:
+            batch = replace(batch, check=self.heartbeat)
+        if batch.hidden:
+            batch = replace(batch, hidden=self._with_sharing_layers(batch.hidden))
+        return self.runners.run(batch, self._through_transformers)
 
-        `probe` records attention weights; `surprisal` reads the last layer's output of a chunk of one sequence; a
-        recorded step measures what the `strip` asks for.
-
-        For several sequences in pages, `lengths` are their numbers of tokens so far, and T is 1. In any other batch
-        `padding` `[B, S + T]` is 0 at rows that are not read, and `position_ids` `[B, T]` are the positions of its
-        tokens. `check` is called in every layer whose attention is ours and raises to end the forward; what that has
-        written to the cache stays there. `on_layer` is called after every layer. `hidden_rows` `[H_kv, S]` by layer are
-        rows of the cache that no query reads; only for models whose attention is ours.
-        """
-        check = check or self.heartbeat
-        hidden_rows = self._with_sharing_layers(hidden_rows)
-        pages = None
-        if padding is None:
-            pages = self.runners.pages.reader(cache)
-            asked = (ids, cache, probe, surprisal, check, on_layer, hidden_rows, lengths, pages, strip)
-            found = self.runners.forward(*asked, self._plain_forward)
-            if found is not None:
-                return found
-        arguments: dict[str, Any] = {"use_cache": cache is not None}
+    def _through_transformers(self, batch: Batch) -> torch.Tensor:
+        """The newest logits `[B, 1, V]` from transformers' own forward; of an encoder-decoder, the decoder's."""
+        cache, surprisal = batch.cache, batch.surprisal
         if isinstance(cache, SourceCache):
-            arguments, surprisal = arguments_of(self.model, ids, cache, check), None
-        elif cache is not None:
-            arguments[self.cache_argument] = cache
-        if lengths is not None and min(lengths) < max(lengths):
-            padding, position_ids = right_aligned(lengths, ids.device)
+            named, surprisal = arguments_of(self.model, batch), None
+        else:
+            named = {"input_ids": batch.ids, "use_cache": cache is not None}
+            if cache is not None:
+                named[self.cache_argument] = cache
+        padding, positions = batch.padding, batch.positions
+        if batch.lengths is not None and min(batch.lengths) < max(batch.lengths):
+            padding, positions = right_aligned(batch.lengths, batch.ids.device)
         if padding is not None:
-            arguments["attention_mask"] = padding
+            named["attention_mask"] = padding
             if self.takes_positions:
-                arguments["position_ids"] = position_ids
+                named["position_ids"] = positions
         reads_hidden = surprisal is not None and self.has_head_apart
         if self.keeps_logits and (surprisal is None or reads_hidden):
-            arguments["logits_to_keep"] = 1
+            named["logits_to_keep"] = 1
         if self.info.captures_attention:
-            arguments.update(probe=probe, check=check, hidden_rows=hidden_rows, pages=pages)
-        elif probe is not None and self.info.geometry.attention_layers:
-            arguments["output_attentions"] = True
-        heartbeat = None if self.info.captures_attention else self.heartbeat
-        with (
-            heartbeat_at_layers(self.model, heartbeat),
-            call_after_layers(self.model, on_layer),
-            last_hidden(self.model, reads_hidden) as seen,
-        ):
-            output = self.model(None if isinstance(cache, SourceCache) else ids, **arguments)
+            named["batch"] = batch
+        elif batch.probe is not None and self.info.geometry.attention_layers:
+            named["output_attentions"] = True
+        heartbeat = None if self.info.captures_attention or batch.check is None else self.heartbeat
+        is_watched = heartbeat is not None or batch.on_layer is not None or reads_hidden
+        hooks = watched(self.model, heartbeat, batch.on_layer, reads_hidden) if is_watched else None
+        with hooks or nullcontext([]) as seen:  # torch.compile takes no hooks
+            output = self.model(**named)
         if surprisal is not None and not reads_hidden:
             surprisal.read_logits(output.logits)
         elif surprisal is not None:
-            surprisal.read(seen[0].last_hidden_state, head_of(self.model, seen[0]), check)
-        if "output_attentions" in arguments:
-            self._record_returned_weights(output, probe)
-        logits: torch.Tensor = output.logits
-        return logits[:, -1:]
-
-    def _plain_forward(self, ids: torch.Tensor, cache: Cache, probe: Probe | None) -> torch.Tensor:
-        """A forward through transformers with a cache and nothing else; of an encoder-decoder only the decoder."""
-        arguments: dict[str, Any] = {"use_cache": True, self.cache_argument: cache}
-        tokens: torch.Tensor | None = ids
-        if isinstance(cache, SourceCache):
-            arguments, tokens = arguments_of(self.model, ids, cache), None
-        if self.keeps_logits:
-            arguments["logits_to_keep"] = 1
-        if self.info.captures_attention:
-            arguments["probe"] = probe
-        elif probe is not None and self.info.geometry.attention_layers:
-            arguments["output_attentions"] = True
-        output = self.model(tokens, **arguments)
-        if "output_attentions" in arguments:
-            self._record_returned_weights(output, probe)
+            surprisal.read(seen[0].last_hidden_state, head_of(self.model, seen[0]), batch.check)
+        if "output_attentions" in named and batch.probe is not None:
+            for layer, row in zip(self.info.geometry.attention_layers, attentions_of(output), strict=False):
+                batch.probe.weights[layer.index] = row[:, :, -1].float()
         return output.logits[:, -1:]  # type: ignore[no-any-return]
 
-    def _record_returned_weights(self, output: Any, probe: Probe | None) -> None:
-        """Record in the probe the newest query's weights that the model itself returns."""
-        for layer, row in zip(self.info.geometry.attention_layers, attentions_of(output), strict=False):
-            probe.weights[layer.index] = row[:, :, -1].float()  # type: ignore[union-attr]
-
-    def _with_sharing_layers(self, hidden_rows: HiddenRows | None) -> HiddenRows | None:
+    def _with_sharing_layers(self, hidden: HiddenRows) -> HiddenRows:
         """The hidden rows, also for layers that read the rows of another layer."""
-        if not hidden_rows:
-            return None
         layers = self.info.geometry.layers
-        sharing = {layer.index: layer.shares_with for layer in layers if layer.shares_with in hidden_rows}
-        return {**hidden_rows, **{index: hidden_rows[of] for index, of in sharing.items() if of is not None}}
+        sharing = {layer.index: layer.shares_with for layer in layers if layer.shares_with in hidden}
+        return {**hidden, **{index: hidden[of] for index, of in sharing.items() if of is not None}}
 
     @torch.inference_mode()
     def reference_logits(
@@ -227,7 +180,7 @@ class LoadedModel:
         try:
             with heartbeat_at_layers(self.model, self.heartbeat):
                 if isinstance(record, SourceCache):
-                    arguments |= arguments_of(self.model, ids, record)
+                    arguments |= arguments_of(self.model, Batch(ids, record))
                 tokens = None if isinstance(record, SourceCache) else ids
                 return self.model(tokens, **arguments).logits[0][rows]  # type: ignore[no-any-return]
         finally:
@@ -265,7 +218,7 @@ def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> Loa
     decoder = decoder_of(model, geometry) if captures and not info.layer_devices else None
     why_not = why_not_in_place(geometry, captures, info.layer_devices)
     runners = Runners(decoder, spec.runner, PagedAttention(why_not, placement.device, spec.paged_attention))
-    info = replace(info, note="; ".join(filter(None, (info.note, runners.note))))
+    info = structs.replace(info, note="; ".join(filter(None, (info.note, runners.note))))
     return LoadedModel(
         info,
         model,

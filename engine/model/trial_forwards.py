@@ -15,6 +15,7 @@ from engine.cache.layers.cross import SourceCache
 from engine.errors import is_of_machine
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
+from engine.model.batch import Batch
 from engine.model.encoder import arguments_of, has_encoder
 from engine.model.runners.decoder import FusedDecoder, has_llama_structure
 from engine.model.surprisal import head_of, last_hidden
@@ -37,10 +38,10 @@ def runs_through_registry(model: Any) -> bool:
             ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
             if has_encoder(model):
                 cache = SourceCache(DynamicCache(config=decoder_config(model.config)), 1)
-                model(**arguments_of(model, ids, cache), probe=probe)
+                model(**arguments_of(model, batch := Batch(ids, cache, probe)), batch=batch)
                 return len(probe.rows()) == len(cache.layers) or restore_attention(model, native)
             cache = DynamicCache(config=model.config)
-            model(ids, **{cache_argument(model): cache}, use_cache=True, probe=probe)
+            model(ids, **{cache_argument(model): cache}, use_cache=True, batch=Batch(ids, cache, probe))
     except (TypeError, ValueError, AttributeError):
         return restore_attention(model, native)
     return bool(probe.rows()) or restore_attention(model, native)
@@ -98,7 +99,9 @@ def agrees(decoder: FusedDecoder, model: Any, geometry: CacheGeometry, count: in
     places = torch.arange(start, start + count, device=model.device)[None]
     mine, cache = noise(model, geometry), noise(model, geometry)
     logits = model(ids, **{cache_argument(model): cache}, use_cache=True, position_ids=places).logits
-    return torch.equal(decoder.head(decoder.outputs(ids, mine, None, start)[0]), logits) and same_rows(mine, cache)
+    return torch.equal(decoder.head(decoder.outputs(Batch(ids, mine), None, start)[0]), logits) and same_rows(
+        mine, cache
+    )
 
 
 @torch.inference_mode()
@@ -108,8 +111,8 @@ def agrees_when_deferred(decoder: FusedDecoder, model: Any, geometry: CacheGeome
     ids = torch.arange(1, PROBE_ROWS + 1, device=model.device)[None] % model.get_input_embeddings().num_embeddings
     start = context_length(geometry) - PROBE_ROWS
     mine, cache = noise(model, geometry), noise(model, geometry)
-    whole, _ = decoder.outputs(ids, cache, None, start)
-    newest, later = decoder.outputs(ids, mine, None, start, least_products=0)
+    whole, _ = decoder.outputs(Batch(ids, cache), None, start)
+    newest, later = decoder.outputs(Batch(ids, mine), 0, start)
     if later is None or not same_rows(mine, cache):
         return False
     parts = [later.narrow(1, 0, 2), later.narrow(1, 2, PROBE_ROWS - 3), newest]
@@ -131,7 +134,7 @@ def agrees_by_sequence(decoder: FusedDecoder, model: Any, geometry: CacheGeometr
     logits = model(
         ids, **{cache_argument(model): cache}, use_cache=True, position_ids=torch.full_like(ids, start)
     ).logits
-    hidden = decoder.hidden_by_sequence(ids, append, None, [start] * BATCH)
+    hidden = decoder.hidden_by_sequence(Batch(ids, mine, lengths=(start,) * BATCH), append)
     return torch.equal(decoder.head(hidden), logits) and same_rows(mine, cache)
 
 

@@ -16,7 +16,7 @@ from engine.saved.document import WRITTEN_BY, now
 from engine.saved.journal import JournalFile, lock_patiently
 
 RUNNING, ENDED = ".running.jsonl", ".jsonl"
-MOST_ENDED = 12
+MOST_ENDED = 30
 MOST_BYTES = 512 << 20  # of all journals of ended sessions together
 
 
@@ -69,7 +69,7 @@ class JournalFolder:
 
     def finish(self, path: Path) -> Path:
         """Rename a journal as one of an ended session, and delete the oldest beyond the limits; returns its path."""
-        kept = path.with_name(path.name.removesuffix(RUNNING) + ENDED)
+        kept = path.with_name(path.name.removesuffix(RUNNING).removesuffix(ENDED) + ENDED)
         with suppress(OSError):
             os.replace(path, kept)
             self._rotate()

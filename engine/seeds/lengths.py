@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from msgspec.structs import replace
 
 from engine.analysis.bench import as_kind, bench, synthetic_ids
+from engine.model.batch import Batch, Result
 from engine.model.loader import LoadedModel
 from engine.seeds import published
 from engine.seeds.line import FieldValue, SeedLine, checked
@@ -31,9 +31,9 @@ class CountingModel(LoadedModel):
 
     num_fed = 0
 
-    def forward(self, ids: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-        self.num_fed += ids.numel()
-        return super().forward(ids, *arguments, **options)
+    def forward(self, batch: Batch) -> Result:
+        self.num_fed += batch.ids.numel()
+        return super().forward(batch)
 
 
 def length_lines(models: SeedModels) -> Iterator[SeedLine]:

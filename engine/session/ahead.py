@@ -13,32 +13,53 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.cache.attention_probe import Probe
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
-from engine.look.strip import MeasuredSequence
 from engine.session.clock import StepClock
+from engine.session.forward import Fed, Forward, Forwards, keep_weights
 from engine.session.live import LiveSequence, LiveSequences
-from engine.session.scheduler import SequenceWork
+from engine.session.scheduler import SequenceWork, StepBatch
 
 
 @dataclass(eq=False)
 class LaunchedAhead:
-    """A launched forward of one more token for each sequence in `work`, the work of `step`, the step before. `logits`
-    `[V]` and `strips` are by sequence, `probes` too, or a single one where all were fed `together`. `runner` is the
-    name of what computed it, `clock` that of the step that the forward belongs to."""
+    """The launched forwards of one more token for each sequence in `work`, the work of `step`, the step before. `clock`
+    is that of the step that they belong to."""
 
     work: list[SequenceWork]
     caches: list[SequenceCache]
-    lengths: list[int]  # tokens of each sequence before this forward
+    lengths: list[int]  # tokens of each sequence before these forwards
     step: int
     level: str  # capture level
-    logits: list[torch.Tensor]
-    probes: list[Probe | None]
-    strips: list[MeasuredSequence | None]
-    together: bool
-    runner: str
+    fed: list[Fed]
     clock: StepClock
+
+    @classmethod
+    def of(
+        cls, forwards: Forwards, work: list[SequenceWork], chosen: torch.Tensor, step: int, level: str, clock: StepClock
+    ) -> LaunchedAhead:
+        """Launch the forwards that follow on the `work` of `step`: feed the `chosen` tokens `[B]` on the device, which
+        the host has not read. Their rows are written to the caches but not counted yet. A failure leaves the caches as
+        they were."""
+        caches, lengths = [each.live.cache for each in work], [each.num_tokens for each in work]
+        made = cls(work, caches, lengths, step, level, [], clock)
+        pairs = list(zip(caches, lengths, strict=True))
+        try:
+            for cache in caches:
+                cache.begin(1)
+            for part in forwards.together(work):
+                if made.fed:
+                    keep_weights(made.fed[-1])
+                mine = slice(first := work.index(part[0]), first + len(part))
+                made.fed.append(forwards.feed(part, chosen[mine, None], lengths[mine], clock))
+            for cache, length in reversed(pairs):  # pages allocated last are freed first
+                cache.uncount_row(length)
+        except BaseException:
+            for cache, length in reversed(pairs):
+                cache.clear_row_ahead(length)
+            raise
+        clock.lap("forward")
+        return made
 
     def belongs_to(self, sequences: LiveSequences, history: History, level: str) -> bool:
         """Whether the next step is the one that this was launched for: no command has changed the session, the
@@ -56,10 +77,12 @@ class LaunchedAhead:
         is_same = live.cache is cache and cache.num_tokens == length and cache.can_write_ahead(length, len(self.work))
         return is_same and not live.sequence.sampled_is_forced
 
-    def commit_rows(self) -> None:
-        """Count the new rows among those that the caches hold: the step that feeds the tokens runs now."""
+    def take(self, forwards: Forwards, step: StepBatch) -> list[Forward]:
+        """The forwards of the step that feeds the tokens, which runs now: their rows are counted from now on."""
         for cache in self.caches:
             cache.count_row()
+        parts = zip(forwards.together(step.work), self.fed, strict=True)
+        return [each for work, fed in parts for each in forwards.collected(work, fed, self.clock)]
 
     def discard(self) -> None:
         """Clear the rows that the forward wrote, because its tokens are not fed. The sequences must not have been

@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from engine.look.strip import Strip, Wanted
+from engine.look.strip import Wanted
 from engine.spec.capture import CAPTURES, DEFAULT_CAPTURE, CaptureLevel, captures
 
 COSTS_KEPT = 64  # decode steps whose median cost is reported
@@ -33,9 +33,10 @@ class Captured:
         """The median cost of each level that was used, in milliseconds, in the order of the levels."""
         return tuple((name, statistics.median(self._costs_ms[name])) for name in CAPTURES if name in self._costs_ms)
 
-    def strip(self) -> Strip | None:
-        """A strip for the next forward to measure into, where the runner can; None if nothing is measured."""
-        return Strip(Wanted(self.attention_rows, self.new_rows)) if self.statistics else None
+    @property
+    def wanted(self) -> Wanted | None:
+        """What a recorded step is to measure itself; None if nothing is measured."""
+        return Wanted(self.attention_rows, self.new_rows) if self.statistics else None
 
     @property
     def statistics(self) -> bool:

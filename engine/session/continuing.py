@@ -13,7 +13,7 @@ from engine.session.atomic import atomic
 from engine.session.live import LiveSequence
 from engine.session.prompt import encode_prompt
 from engine.session.stop_strings import check_stop_strings
-from engine.spec.chat import Chat
+from engine.spec.chat import TURN_ENDS, Chat
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import PromptAppended, SequenceRemoved
 from engine.wire.commands import PreviewPrompt
@@ -37,7 +37,7 @@ def continue_with(session: Session, seq_id: int, prompt: Prompt) -> int:
     mode.check_fits(len(encoded.token_ids), parent.cache)
     before = session.state_of_newest_step() if len(session.live) == 1 else None
     reuse = reuse_of(session, parent, encoded)
-    sampling = prompt.sampling or SamplingParams()
+    sampling = (prompt.sampling or SamplingParams()).ending_at(encoded.turn_end)
     child, reuse = _with_rows(session, encoded, reuse, sampling, prompt.chat)
     session.sequence(child).continued, session.sequence(child).note = reuse, encoded.note
     if before is not None:  # it is the only sequence: its rows are kept with the whole state
@@ -147,9 +147,17 @@ def preview(session: Session, command: PreviewPrompt) -> Previewed:
 
 
 def answer_of(session: Session, seq_id: int) -> str:
-    """The text that a sequence has generated, including the token chosen but not yet fed, without special tokens."""
+    """The text that a sequence has generated, including the token chosen but not yet fed, without special tokens and
+    without the text that ends a turn, if that ended it."""
     sequence, tokenizer = session.sequence(seq_id), session.model.tokenizer
     ids = sequence.token_ids[sequence.num_prompt_tokens :]
     if sequence.sampled is not None:
         ids = [*ids, sequence.sampled]
-    return str(tokenizer.decode(ids, skip_special_tokens=True)) if tokenizer is not None and ids else ""
+    if tokenizer is None or not ids:
+        return ""
+    text, before = (str(tokenizer.decode(part, skip_special_tokens=True)) for part in (ids, ids[:-1]))
+    if sequence.stop == "stop string" and sequence.chat is not None:
+        for end in set(TURN_ENDS).intersection(sequence.sampling.stop):
+            place = text.find(end, max(0, len(before) - len(end) + 1))  # one that the last token completes
+            text = text[:place] if place >= 0 else text
+    return text

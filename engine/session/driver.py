@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from engine.cache.attention_probe import Probe
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
-from engine.look.strip import Strip
 from engine.memory import Held
+from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
-from engine.model.runners.decoder import LayerCallback
-from engine.model.surprisal import Surprisal
 from engine.predict.bytes import CacheFormula
 from engine.session.chunks import PrefillPlan
 from engine.session.ledger import cache_bytes
@@ -27,29 +24,6 @@ from engine.wire.records import CacheBytes
 
 def never_cancel() -> None:
     """The default for `check`, which is called before every forward and raises to cancel: this one never does."""
-
-
-def feed(
-    model: LoadedModel,
-    cache: SequenceCache,
-    fed: list[int] | torch.Tensor,
-    num_new: int,
-    probe: Probe | None,
-    surprisal: Surprisal | None = None,
-    check: Callable[[], None] | None = None,
-    on_layer: LayerCallback | None = None,
-    strip: Strip | None = None,
-) -> torch.Tensor:
-    """Run one forward of one sequence, whose cache has room; returns the newest logits `[V]`. `fed` are token ids, or a
-    tensor `[1, T]` on the device; `num_new` of them get new rows. `check` is called between layers and raises to
-    cancel, `on_layer` is called after each layer; `strip` collects what the forward measures itself."""
-    cache.plan_forward(num_new)
-    ids = fed if isinstance(fed, torch.Tensor) else to_device(torch.tensor([fed]), model.device)
-    hidden_rows = cache.hidden_rows()
-    logits = model.forward(
-        ids, cache.live, probe, surprisal, check=check, on_layer=on_layer, hidden_rows=hidden_rows, strip=strip
-    )
-    return logits[0, -1]
 
 
 class Driver:
@@ -70,7 +44,10 @@ class Driver:
         cache.begin(len(token_ids))
         probe = cache.probe(False)
         fed = [*self.token_ids, *token_ids] if cache.spec.recomputes else list(token_ids)
-        logits = feed(self.model, cache, fed, len(token_ids), probe, check=check)
+        cache.plan_forward(len(token_ids))
+        ids = to_device(torch.tensor([fed]), self.model.device)
+        batch = Batch(ids, cache.live, probe, hidden=cache.hidden_rows(), check=check)
+        logits = self.model.forward(batch).logits[0, -1]
         cache.compress(stop, self.num_prompt_tokens, probe)
         cache.commit(stop)
         cache.release_undo()

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from engine.cache.contract import HeldRows
 from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
@@ -35,14 +37,14 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
     session.kept.trim()  # each edit keeps a state, and no step comes between
     with ExitStack() as open_files:
         copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
-    how = f"{edited.took_ms:.0f} ms, measured in {edited.measured_ms:.0f} ms"
+    how = f"{edited.took_ms:.0f} ms, {edited.why_unmeasured or f'measured in {edited.measured_ms:.0f} ms'}"
     texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
-    provenance = provenance_of_rows(session, edit)
-    node = take_edited(session, edit, copies, edited, is_node=True)
+    measured = measured_at(session.history.next_step, edit, edited, provenance_of_rows(session, edit))
+    node = take_edited(session, edit, copies, edited, is_node=True)  # nothing that can fail comes behind it
     assert node is not None, "an edit is a change"
     session.history.added.remove(node)
     added = NodeAdded(node, is_live=True, how=how, kl=edited.kl, texts=texts)
-    return added, measured_at(node.step, edit, edited, provenance)
+    return added, replace(measured, step=node.step)
 
 
 @atomic

@@ -12,11 +12,11 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.look.candidates import Sample
 from engine.look.probe import nan_where_dropped
 from engine.look.rows_at import HalfWritten
-from engine.model.runners.decoder import LayerCallback
+from engine.model.batch import LayerCallback
 from engine.model.text import TokenTexts
 from engine.session.clock import StepClock
 from engine.session.sampler import SampledToken, with_candidates
-from engine.session.scheduler import Batch, SequenceWork
+from engine.session.scheduler import SequenceWork, StepBatch
 from engine.wire.arrays import read_only_floats
 from engine.wire.page_events import PageAllocated
 from engine.wire.phases import (
@@ -89,14 +89,14 @@ class PhasedStep:
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
-    def scheduled(self, batch: Batch, preempted: Sequence[int]) -> None:
+    def scheduled(self, batch: StepBatch, preempted: Sequence[int]) -> None:
         """Report the phase *scheduled*: the batch is chosen and has room."""
         with self._clock.stopped("prepare"):
             self._work = {work.live.seq_id: work for work in batch.work}
             parts = tuple(self._scheduled_part(work, batch) for work in batch.work)
             self._tell(Scheduled(parts, tuple(preempted)))
 
-    def _scheduled_part(self, work: SequenceWork, batch: Batch) -> ScheduledSequence:
+    def _scheduled_part(self, work: SequenceWork, batch: StepBatch) -> ScheduledSequence:
         first, cache = work.live.sequence.num_tokens, work.live.cache
         pages: tuple[int, ...] = ()
         if cache.spec.is_paged:
@@ -169,6 +169,23 @@ class PhasedStep:
 
     def _tell(self, phase: StepPhase) -> None:
         self._reached(PhaseReached(self._step, self._num_layers, phase))
+
+
+class NoPhases:
+    """A step that nobody watches: it does not pause."""
+
+    def scheduled(self, batch: StepBatch, preempted: Sequence[int]) -> None:
+        """Nothing is reported."""
+
+    def after_layer(self, works: Sequence[SequenceWork], probe: Probe | None, weights_of: NewestWeightsOf) -> None:
+        """No layer is waited for."""
+
+    def chosen(self, choices: Sequence[Sample | None]) -> None:
+        """Nothing is reported."""
+
+
+Phases = PhasedStep | NoPhases
+NO_PHASES = NoPhases()
 
 
 def written_rows(part: SequenceStep, cache: SequenceCache, record: StepRecord) -> WrittenRows:

@@ -30,7 +30,7 @@ class SequenceWork:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class StepBatch:
     """The work of one step: of a single sequence in a prefill, of every running sequence in a decode step."""
 
     phase: Phase
@@ -74,7 +74,7 @@ class Scheduler:
 
     # ---- the next batch ------------------------------------------------------------------------------------------
 
-    def planned_batch(self, planned: PlannedStep) -> Batch:
+    def planned_batch(self, planned: PlannedStep) -> StepBatch:
         """The batch of an earlier step that is repeated, with room for its new rows: the same sequences, tokens and
         preemptions. Raises `InputError` where a sequence does not stand as it did, or the pool is too small."""
         self._fill_emptied()
@@ -95,7 +95,7 @@ class Scheduler:
                         f"The page pool cannot hold what it held at step {planned.step} ({error}): make it larger."
                     ) from None
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> StepBatch:
         """Choose the batch of this step, with room for its new rows. Raises `InputError` where nothing can run."""
         blocked: set[int] = set()
         self._fill_emptied()
@@ -128,7 +128,7 @@ class Scheduler:
         prefilling = [live for live in working if live.sequence.is_prefilling]
         return prefilling[:1] or working
 
-    def _begin(self, chosen: list[LiveSequence], planned: dict[int, PlannedPart] | None = None) -> Batch:
+    def _begin(self, chosen: list[LiveSequence], planned: dict[int, PlannedPart] | None = None) -> StepBatch:
         """Reserve room for the next rows of all chosen sequences; on failure of none. `planned`, by `seq_id`, fixes how
         many tokens each is fed; None: the prefill plan decides."""
         before = self._live.restore_points(chosen)
@@ -154,7 +154,7 @@ class Scheduler:
                 each.live.cache.cancel_begin()
             self._live.restore(before, self._history)
             raise
-        return Batch("prefill" if chosen[0].sequence.is_prefilling else "decode", work)
+        return StepBatch("prefill" if chosen[0].sequence.is_prefilling else "decode", work)
 
     def _make_room(self, first: LiveSequence, blocked: set[int]) -> None:
         """Free pages for `first`, by vLLM V1's rule: a waiting sequence stays out while others run; else the youngest

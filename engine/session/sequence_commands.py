@@ -13,7 +13,7 @@ from engine.session.live import LiveSequence
 from engine.session.prompt import encode, encode_prompt, with_start
 from engine.session.sequence import Sequence
 from engine.session.stop_strings import check_stop_strings
-from engine.spec.chat import Chat
+from engine.spec.chat import TURN_ENDS, Chat
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import SamplingChanged, SequenceAdded, SequenceRemoved, SequenceStopped, TokensForced
 
@@ -28,7 +28,7 @@ def submit(session: Session, prompt: Prompt, chat: Chat | None) -> int:
     encoded, seq_id = encode_prompt(model, prompt), live.next_id
     check_stop_strings(model, prompt.sampling)
     ids = with_start(model, prompt, encoded.token_ids)
-    sampling, chat = prompt.sampling or SamplingParams(), chat or prompt.chat
+    sampling, chat = (prompt.sampling or SamplingParams()).ending_at(encoded.turn_end), chat or prompt.chat
     sequence = Sequence(seq_id, ids, len(ids), sampling, chat=chat, note=encoded.note)
     cache = live.mode.new_cache(seq_id, len(ids))
     live.add(LiveSequence(sequence, cache))
@@ -80,10 +80,12 @@ def force(session: Session, seq_id: int, token_ids: tuple[int, ...]) -> None:
 @atomic
 def set_sampling(session: Session, sampling: SamplingParams, seq_id: int) -> None:
     """Change the sampling of a sequence. A token chosen but not yet fed is chosen again, unless it was forced. The
-    logit bias stays if the new sampling has none."""
+    logit bias stays if the new sampling has none, and so does the text that ends an answer."""
     check_stop_strings(session.model, sampling)
     live = session.live.get(seq_id)
     sequence = live.sequence
+    for end in TURN_ENDS if sequence.chat is not None else ():
+        sampling = sampling.ending_at(end) if end in sequence.sampling.stop else sampling
     sequence.sampling = sampling if sampling.bias else replace(sampling, bias=sequence.sampling.bias)
     session.history.changes.append(SamplingChanged(seq_id, sequence.sampling))
     choose_again(live, session.live.mode, session.text_of)

@@ -103,7 +103,7 @@ class Session(SessionReading):
         cancel. `reached` is called at every phase of the step; the step waits until it returns, and slices meanwhile
         show what has been computed so far. Raises and changes nothing if any part fails."""
         self._begin_step(check)
-        return self._stepper.step(check, reached=reached)
+        return self._stepper.step(check, reached)
 
     def step_late(self, check: Callable[[], None] | None = None) -> list[StepRecord]:
         """Do one unit of work as `step` does, without waiting for its measurements. Returns the records of earlier
@@ -140,7 +140,7 @@ class Session(SessionReading):
         run samples. The returned record has the tokens that this run sampled. Raises and changes nothing where the step
         cannot be repeated."""
         self._restorer.fill_emptied(check)
-        return self._stepper.step(check, planned)
+        return self._stepper.repeat(planned, check)
 
     def pin_first_state(self) -> None:
         """Pin a copy of the live state, which the history begins with: no earlier step could compute it again."""

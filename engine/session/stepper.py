@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from msgspec import structs
@@ -21,13 +22,13 @@ from engine.model.text import TokenTexts
 from engine.session.ahead import LaunchedAhead, may_launch
 from engine.session.captured import Captured
 from engine.session.clock import StepClock
-from engine.session.forward import Forward, Runner
+from engine.session.forward import Forward, Forwards, runner_of
 from engine.session.live import LiveSequences, RestorePoint
 from engine.session.observe import sequence_step
-from engine.session.observer import Observer, PendingMeasures
-from engine.session.phases import PhasedStep, Reached
+from engine.session.observer import Observer
+from engine.session.phases import NO_PHASES, PhasedStep, Phases, Reached
 from engine.session.sampler import sample
-from engine.session.scheduler import Batch, Scheduler
+from engine.session.scheduler import Scheduler, StepBatch
 from engine.wire.records import NO_TIMES, CacheBytes, Phase, SequenceStep, StepRecord
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 
@@ -35,6 +36,26 @@ from engine.wire.tree import Node, PlannedPart, PlannedStep
 NOTHING_COUNTED = CacheBytes((), 0, 0, None)
 
 LONG_PROMPT, LONG_CHUNK_S = 1024, 1.0  # tokens, seconds: after these, unused memory is returned to the system
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What is special about one step, decided before it by whoever asks for it: how its batch is chosen and fed,
+    whether somebody watches its phases, the `planned` step that it repeats, and whether its record `is_late`, completed
+    when its measurements have left the device."""
+
+    clock: StepClock
+    schedule: Callable[[], StepBatch]
+    feed: Callable[[StepBatch], list[Forward]]
+    phases: Phases = NO_PHASES
+    planned: PlannedStep | None = None
+    is_late: bool = False
+
+    def choices(self, sampled: list[Sample | None]) -> list[Sample | None]:
+        """The next tokens: those sampled, or those of the planned step."""
+        if self.planned is None:
+            return sampled
+        return [as_planned(choice, part) for choice, part in zip(sampled, self.planned.parts, strict=True)]
 
 
 class Stepper:
@@ -57,45 +78,70 @@ class Stepper:
         self._model, self._live, self._history, self._text_of = model, live, history, text_of
         self._scheduler, self._num_bytes = scheduler, num_bytes
         self._observer, self._is_scratch = observer, is_scratch
-        self._runner, self._captured = Runner(model, history.surprisal, captured), captured
+        self._forwards, self._captured = Forwards(model, live, history.surprisal, captured), captured
         self._ahead: LaunchedAhead | None = None  # the forward of the next step, launched already
         self._clock: StepClock | None = None  # of the previous step, if the next one follows it without a pause
         self.phases: PhasedStep | None = None  # of the running step, if the caller watches its phases
 
-    def step(
-        self,
-        check: Callable[[], None] | None = None,
-        planned: PlannedStep | None = None,
-        reached: Reached | None = None,
-    ) -> StepRecord:
+    def step(self, check: Callable[[], None] | None = None, reached: Reached | None = None) -> StepRecord:
         """Do one unit of work and return its complete record: this waits for the measurements to leave the device.
 
-        `check` is called between the layers of a prefill and raises to cancel. `planned` is an earlier step to repeat;
-        None: the scheduler chooses. `reached` is called at every phase of the step and raises to cancel it. Raises and
-        changes nothing if any part fails."""
-        if planned is not None or reached is not None:
-            self.discard_ahead()
-        ahead = self._use_ahead()
-        clock = self._clock_for(ahead)
-        phases = self.phases = self._phased_step(clock, reached) if reached is not None else None
+        `check` is called between the layers of a prefill and raises to cancel; `reached` is called at every phase of
+        the step and raises to cancel it. Raises and changes nothing if any part fails."""
+        if reached is None:
+            return self._step(self._next(check))
+        self.discard_ahead()
+        clock = StepClock(self._model.device, self._clock)
+        phases = self.phases = PhasedStep(
+            self._history.next_step, self._model.info.geometry.num_blocks, self._text_of, clock, reached
+        )
         try:
-            record = self._step(clock, check, planned, ahead)
+            record = self._step(self._next(check, clock, phases))
         finally:
             self.phases = None
-        if phases is not None:
-            phases.written(record, {seq_id: self._live.get(seq_id).cache for seq_id in phases.seq_ids})
+        phases.written(record, {seq_id: self._live.get(seq_id).cache for seq_id in phases.seq_ids})
         return record
+
+    def repeat(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
+        """Do an earlier step again, by the runner of then, and with the recorded next tokens; the record has those that
+        this run sampled."""
+        self.discard_ahead()
+        clock, sampled = StepClock(self._model.device, self._clock), list[Sample | None]()
+
+        def feed(batch: StepBatch) -> list[Forward]:
+            with self._model.runners.chosen_as(planned.runner):
+                return self._forwards.run(batch, clock, check)
+
+        record = self._step(
+            Asked(clock, partial(self._scheduler.planned_batch, planned), feed, planned=planned), sampled
+        )
+        return with_choices(record, [None if choice is None else choice.token_id for choice in sampled])
 
     def step_late(self, check: Callable[[], None] | None = None) -> list[StepRecord]:
         """Do one unit of work as `step` does, without waiting for its measurements. Returns the completed records of
         earlier steps whose measurements have left the device by now; they lag a step or two behind this one."""
-        ahead = self._use_ahead()
-        clock = self._clock_for(ahead)
-        self._step(clock, check, None, ahead, is_late=True)
+        asked = replace(self._next(check), is_late=True)
+        self._step(asked)
         records = self._observer.complete(num_late=self._observer.ring.late_steps)
         if self._ahead is None:  # with a launched forward the end of this clock was marked before the launch
-            clock.end()
+            asked.clock.end()
         return records
+
+    def _next(
+        self, check: Callable[[], None] | None, clock: StepClock | None = None, phases: Phases = NO_PHASES
+    ) -> Asked:
+        """The step that the scheduler chooses, with the forward that was launched for it, if that is so. Raises with
+        the reason when there is nothing to step."""
+        ahead = self._use_ahead()
+        clock = (
+            (StepClock(self._model.device, self._clock) if ahead is None else ahead.clock) if clock is None else clock
+        )
+        self._clock = None
+        self._scheduler.check_has_work()
+        if ahead is not None:
+            return Asked(clock, self._scheduler.next_batch, partial(ahead.take, self._forwards), phases)
+        feed = partial(self._forwards.run, clock=clock, check=check, phases=phases)
+        return Asked(clock, self._scheduler.next_batch, feed, phases)
 
     def rest(self) -> None:
         """Note a pause: the time until the next step is not counted as a gap between two steps."""
@@ -106,10 +152,6 @@ class Stepper:
         if self._ahead is not None:
             self._ahead.discard()
             self._ahead = None
-
-    def _clock_for(self, ahead: LaunchedAhead | None) -> StepClock:
-        """The clock of this step: that of the launched forward, else a new one that continues the previous step's."""
-        return StepClock(self._model.device, self._clock) if ahead is None else ahead.clock
 
     def _use_ahead(self) -> LaunchedAhead | None:
         """The forward that was launched with the previous step, if it is of this one; else it is discarded: None."""
@@ -134,13 +176,14 @@ class Stepper:
         clock.end()
         following, step = StepClock(self._model.device, clock), self._history.next_step
         try:
-            return self._runner.launch(work, chosen, self._live.mode.store, step, following)
+            ids = torch.stack(chosen).to(self._model.device)
+            return LaunchedAhead.of(self._forwards, work, ids, step, self._captured.level, following)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             return None  # this step still reports its token; the next one fails by itself and says how much is missing
 
-    def _trim_heap(self, batch: Batch, took_s: float) -> None:
+    def _trim_heap(self, batch: StepBatch, took_s: float) -> None:
         """Return memory to the system after a long chunk, and at the end of a long prompt: the C heap keeps what the
         products of large matrices leave behind, more than a gigabyte at 4,096 tokens of a large model. After short
         chunks the pages would be needed again at once, and taking them anew costs more."""
@@ -149,76 +192,39 @@ class Stepper:
         if has_ended or took_s > LONG_CHUNK_S:
             trim_heap()
 
-    def _phased_step(self, clock: StepClock, reached: Reached) -> PhasedStep:
-        num_layers = self._model.info.geometry.num_blocks
-        return PhasedStep(self._history.next_step, num_layers, self._text_of, clock, reached)
-
-    def _step(
-        self,
-        clock: StepClock,
-        check: Callable[[], None] | None,
-        planned: PlannedStep | None,
-        ahead: LaunchedAhead | None,
-        *,
-        is_late: bool = False,
-    ) -> StepRecord:
-        """Do one unit of work and return its record. If `is_late` the record has no measurements yet."""
-        self._clock = None
+    def _step(self, asked: Asked, sampled: list[Sample | None] | None = None) -> StepRecord:
+        """Do one unit of work and return its record, which has no measurements yet if it `is_late`; what this run
+        `sampled` is added to that list. Changes nothing if any part fails."""
+        sampled, clock, self._clock = [] if sampled is None else sampled, asked.clock, None
         began = time.perf_counter()
-        if planned is None:
-            self._scheduler.check_has_work()
-        before, noted = self._live.restore_points(), self._history.journal.note_counts()
-        launched: LaunchedAhead | None = None
-        measuring: PendingMeasures | None = None
-        try:
-            batch = self._scheduler.next_batch() if planned is None else self._scheduler.planned_batch(planned)
+        with self._all_or_nothing() as undo:
+            batch = asked.schedule()
             clock.lap("prepare")
-            if self.phases:
-                self.phases.scheduled(batch, self._scheduler.preempted)
-            self._model.runners.begin()
-            if ahead is None:
-                with self._model.runners.chosen_as("" if planned is None else planned.runner):
-                    forwards = self._runner.run(batch, self._live.mode.store, clock, check, self.phases)
-                clock.compile_s = self._model.runners.compile_s
-            else:
-                forwards = self._runner.take(batch, ahead, clock)
-            runner = self._model.runners.used if ahead is None else ahead.runner
+            asked.phases.scheduled(batch, self._scheduler.preempted)
+            forwards = asked.feed(batch)
             clock.lap("forward")
-            sampled = [self._sample(forward) for forward in forwards]
-            choices = sampled
-            if planned is not None:
-                choices = [as_planned(choice, part) for choice, part in zip(sampled, planned.parts, strict=True)]
+            sampled += map(self._sample, forwards)
+            choices = asked.choices(sampled)
             clock.lap("sample")
-            if self.phases:
-                self.phases.chosen(choices)
+            asked.phases.chosen(choices)
             measuring = self._observer.begin(forwards, sampled)
+            undo.append(partial(self._observer.discard, measuring))
             clock.lap("observe")
             evicted = [each for forward in forwards for each in self._compress(forward)]
             clock.lap("prepare")
             self._observer.send(measuring, evicted)
             clock.lap("observe")
-            launched = self._launch_next(forwards, sampled, clock) if is_late else None
-            parts = [
-                self._accept(each, choice, measured.attention, batch.phase)
-                for each, choice, measured in zip(forwards, choices, measuring.parts, strict=True)
-            ]
-            record = self._record(batch.phase, parts, runner)
-            if launched is None and is_late:
-                clock.end()
-            elif not is_late:
+            launched = self._launch_next(forwards, sampled, clock) if asked.is_late else None
+            if launched is not None:
+                undo.append(launched.discard)
+            seen = zip(forwards, choices, measuring.parts, strict=True)
+            parts = [self._accept(each, choice, measured.attention, batch.phase) for each, choice, measured in seen]
+            record = self._record(batch.phase, parts, runner_of(forwards))
+            if not asked.is_late:
                 record = self._observer.complete_at_once(record, measuring, clock)
-            chosen_ids = [None if choice is None else choice.token_id for choice in sampled]
-            reported = record if planned is None else with_choices(record, chosen_ids)
+            elif launched is None:
+                clock.end()
             self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, Node.of(record))
-        except BaseException:
-            try:
-                if measuring is not None:
-                    self._observer.discard(measuring)
-                if launched is not None:
-                    launched.discard()
-            finally:
-                self._undo(before, noted)
-            raise
         with suppress(MemoryError):  # the step is done: what cannot be released now is released with a later step
             for work in batch.work:
                 work.live.cache.release_undo()
@@ -226,12 +232,27 @@ class Stepper:
                 self._trim_heap(batch, time.perf_counter() - began)
         self._scheduler.preempted.clear()
         self._clock = clock
-        if is_late:
+        if asked.is_late:
             self._observer.complete_later(record, measuring, clock)
         self._ahead = launched
         if launched is not None and not all(each.live.sequence.has_work for each in launched.work):  # one has ended
             self.discard_ahead()
-        return reported
+        return record
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[list[Callable[[], None]]]:
+        """Restore everything if the block raises, after the calls that it has put into the list."""
+        before, noted = self._live.restore_points(), self._history.journal.note_counts()
+        undo: list[Callable[[], None]] = []
+        try:
+            yield undo
+        except BaseException:
+            try:
+                for each in undo:
+                    each()
+            finally:
+                self._undo(before, noted)
+            raise
 
     def _record(self, phase: Phase, parts: list[SequenceStep], runner: str) -> StepRecord:
         """The record of the step without anything measured: rows, attention, candidates and timings are still empty."""

@@ -20,6 +20,10 @@ PLAIN_TEMPLATE = """{% for message in messages %}
 {{ message.role | capitalize }}: {{ message.content }}
 {% endfor %}
 {% if add_generation_prompt %}Assistant:{% endif %}"""  # our own, for models that come without a template
+# What ends an answer where no token of the model does: the gap between turns that are joined without a template, and
+# the beginning of the user's next turn in our own.
+JOINED_END, PLAIN_END = "\n\n", "\nUser:"
+TURN_ENDS = (JOINED_END, PLAIN_END)
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 
@@ -63,8 +67,8 @@ class Chat(Struct, frozen=True):
     def plain_text(self) -> str:
         """The texts of the turns, joined without roles or template: the prompt where no template can be used. Where an
         answer is wanted it ends with the gap before it, so that the next prompt has the answer's rows in common."""
-        text = "\n\n".join(turn.text for turn in self.turns)
-        return f"{text}\n\n" if text and self.wants_answer else text
+        text = JOINED_END.join(turn.text for turn in self.turns)
+        return f"{text}{JOINED_END}" if text and self.wants_answer else text
 
     def answered(self, text: str, then: str) -> Chat:
         """The conversation continued by the assistant's answer `text` and the user's next turn `then`."""

@@ -7,6 +7,7 @@ import re
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.spec.chat import Chat
@@ -78,6 +79,12 @@ class SamplingParams(Struct, frozen=True):
                 raise InputError(f"A stop string has 1 to {MAX_STOP_LENGTH} characters, not {len(text)}: change it.")
             if any("\ud800" <= c <= "\udfff" for c in text):
                 raise InputError("A stop string holds half a character, which is no text: remove or retype it.")
+
+    def ending_at(self, text: str) -> SamplingParams:
+        """The same, and a sequence ends with this text too; an empty one, or one too many, changes nothing."""
+        if not text or text in self.stop or len(self.stop) == MAX_STOP_STRINGS:
+            return self
+        return replace(self, stop=(*self.stop, text))
 
     @property
     def is_greedy(self) -> bool:

@@ -17,8 +17,8 @@ from app.start.settings import Settings
 from engine.garbage import garbage
 from tests.app.fake_engine import FakeEngine
 
-# warnings of the offscreen platform itself
-EXPECTED = ("does not support", "propagateSizeHints")
+# warnings of the offscreen platform itself, and of a locale without UTF-8
+EXPECTED = ("does not support", "propagateSizeHints", "Detected locale")
 
 
 @pytest.fixture(autouse=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QWidget
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QCheckBox, QWidget
 
+from app.draw.format import counted, thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
@@ -18,17 +19,23 @@ from app.models import Models
 from app.models.sequence_status import selected_info
 from app.panels.prompt.rendered import RenderedText
 from app.panels.prompt.template_choice import TemplateChoice
-from app.panels.prompt.turns import TurnList
+from app.panels.prompt.turns import AnswerRow, TurnList
 from engine.errors import InputError
-from engine.spec.chat import Chat, Turn
+from engine.spec.chat import PLAIN_TEMPLATE, Chat, Turn
 from engine.wire.changes import Change, PromptAppended, SequenceAdded, SequenceForked
 from engine.wire.events import Previewed
 from engine.wire.prefix_match import ContinuedFrom
+from engine.wire.records import StopReason, has_chosen
 from engine.wire.status import SequenceInfo
 
 EMPTY = (Turn("user", ""),)
-LEAST_TURNS, LEAST_RENDERED, SPACING = 64, 38, 5  # pixels
-MOST_LINES = 5  # of the text about reuse
+LEAST_TURNS, LEAST_RENDERED, SPACING = 48, 38, 5  # pixels; a conversation needs no more than a text
+ENDINGS: dict[StopReason, str] = {  # of an answer that did not end by itself
+    "length": "ended at the longest answer",
+    "context full": "ended where the context is full",
+    "cache full": "ended where the cache is full",
+    "stopped": "stopped",
+}
 ANSWER_TIP = (
     "Take what was generated so far as the assistant's turn, and write the next one. F5 generates more; an answer that "
     "has ended is taken by itself"
@@ -57,15 +64,22 @@ class ChatEditor(QWidget):
         self._seen: tuple[object, ...] = ()  # (sequence, history shape) for which the conversation was looked up
         self._wants_answer = False
         self._answered: tuple[int, int] | None = None  # (sequence, number of tokens) whose answer was asked for
-        self.turns = TurnList()
-        self.turns.set_turns(EMPTY)
+        self._noted: tuple[object, ...] = ()  # what the notes of the turns were looked up for
+        self._endings: dict[int, str] = {}  # how answers ended, by the number of their turn
+        self._limit: int | None = None  # tokens of an answer
+        self._take = push_button("Take answer", self._on_answer, ANSWER_TIP)
+        self.answer = AnswerRow(self._take)
         self.template = TemplateChoice()
-        self.rendered = RenderedText()
+        self.about = plain_label(role="muted", font=font_text(11.5), wraps=True)
         self.words = plain_label(font=font_text(11.5), wraps=True)
+        self.warning = plain_label(font=font_text(11.5), role="warning", wraps=True)
+        self._shows_rendered = QCheckBox("Rendered")
+        self.turns = self._turn_list()
+        self.turns.set_turns(EMPTY)
+        self.rendered = RenderedText()
         self._problem = ""
         self._add = push_button("+ Turn", self._on_add, "Another turn at the end")
         self._system = push_button("+ System", self._on_system, "What the system says, before all others")
-        self._answer = push_button("Take answer", self._on_answer, ANSWER_TIP)
         self._new = push_button("New", self._on_new, NEW_TIP)
         self._build()
         connect_all(
@@ -74,29 +88,27 @@ class ChatEditor(QWidget):
             (self.turns.send_wanted, self.send_wanted),
             (self.template.changed, self._on_edited),
             (self.template.refused, self._on_refused),
+            (self._shows_rendered.toggled, self.rendered.setVisible),
         )
 
-    def _build(self) -> None:
+    def _turn_list(self) -> TurnList:
+        """The turns: above them how they are rendered, below them the answer that is generated and what is said of the
+        cache. All of it is scrolled together, so that nothing is cut in a low panel."""
         self.words.hide()
+        self.warning.hide()
+        self._shows_rendered.setToolTip("Show the text that the template makes of the turns, as the model reads it")
+        above, below = QWidget(), QWidget()
+        column(row((self.template, 1), self._shows_rendered), self.about, on=above)
+        column(self.answer, self.words, self.warning, spacing=4, on=below)
+        return TurnList(above, below)
+
+    def _build(self) -> None:
         self.turns.setMinimumHeight(LEAST_TURNS)
-        self.words.setAlignment(Qt.AlignmentFlag.AlignTop)
         self.rendered.setMinimumHeight(LEAST_RENDERED)
-        buttons = row(self._add, self._system, self._answer, self._new, None, spacing=4)
-        rendering = row(plain_label("Chat template"), (self.template, 9), None, spacing=6)
-        column((self.turns, 3), buttons, rendering, (self.rendered, 2), self.words, spacing=SPACING, on=self)
-        self._fit_words()
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit_words()
-
-    def _fit_words(self) -> None:
-        """Limit the height of the text so that turns and rendered text keep theirs; the tool tip has the whole text."""
-        rows = self._add.sizeHint().height() + self.template.sizeHint().height()
-        others = LEAST_TURNS + LEAST_RENDERED + rows + 4 * SPACING
-        pitch = self.words.fontMetrics().lineSpacing()
-        lines = (self.height() - others) // pitch
-        self.words.setMaximumHeight(max(1, min(MOST_LINES, lines)) * pitch + 2)
+        self.rendered.hide()
+        buttons = row(self._add, self._system, self._new, None, spacing=4)
+        column((self.turns, 3), (self.rendered, 2), buttons, spacing=SPACING, on=self)
+        self._show_about()
 
     # ---- what is written -----------------------------------------------------------------------------------------
 
@@ -117,6 +129,14 @@ class ChatEditor(QWidget):
         """Show a conversation that was recovered."""
         self.turns.set_turns(chat.turns)
         self.template.take(chat.template, chat.template_text)
+        self._on_typed()
+        self.ask()
+
+    def clear(self) -> None:
+        """Begin another conversation."""
+        self._of, self._taken = None, EMPTY
+        self._endings.clear()
+        self.turns.set_turns(EMPTY)
         self._on_typed()
         self.ask()
 
@@ -168,14 +188,43 @@ class ChatEditor(QWidget):
         if seen != self._seen:
             self._seen = seen
             self._belong_to(info)
+        self._show_notes(info)
         turns = self.turns.turns
         is_mine = info is not None and self._of == info.seq_id and turns == self._taken
         if info is None or not is_mine or not turns or turns[-1].role != "user" or not has_answer(info):
-            self._answer.hide()
+            self.answer.hide()
             return
-        self._answer.show()
+        self.answer.show_answer(self._text_so_far(info), self._progress(info))
         if info.stop is not None and self._answered != (info.seq_id, info.num_tokens):
             self._on_answer()
+
+    def _text_so_far(self, info: SequenceInfo) -> str:
+        """What the sequence has generated, token by token; the engine decodes it whole when it has ended."""
+        model, path = self._models.status.model, self._models.timeline.live_path
+        special = () if model is None else model.special_ids
+        tokens = path.tokens(info.seq_id)[info.num_prompt_tokens :]
+        texts = [each.text for each in tokens if each.token_id not in special]
+        part = path.part(info.seq_id)
+        if part is not None and has_chosen(part) and part.sampled == info.sampled and part.sampled not in special:
+            texts.append(part.sampled_text)
+        return "".join(texts)
+
+    def _progress(self, info: SequenceInfo) -> str:
+        count = counted(info.num_tokens - info.num_prompt_tokens + 1, "token")
+        return f"writing · {count}" if self._models.status.is_running else f"paused · {count} · F5 goes on"
+
+    def _show_notes(self, info: SequenceInfo | None) -> None:
+        """Say at each turn that was sent how much of the cache it reused, and at an answer how it ended."""
+        turns = self.turns.turns
+        if (self._seen, turns) == self._noted:
+            return
+        self._noted = self._seen, turns
+        reused = {} if info is None else reuse_by_turn(self._models, turns)
+        for number, each in enumerate(self.turns.rows):
+            if (found := reused.get(number)) is not None:
+                each.show_note(f"{thousands(found.reused)} of {thousands(found.total)} tokens reused from the cache")
+            else:
+                each.show_note(self._endings.get(number, ""))
 
     def _belong_to(self, info: SequenceInfo | None) -> None:
         chat = None if info is None else conversation_of(self._models, info.seq_id)
@@ -200,6 +249,10 @@ class ChatEditor(QWidget):
         if self._wants_answer and told.reuse is not None:
             self._wants_answer = False
             self._taken = ()  # what follows was not sent yet
+            info = selected_info(self._models)
+            self._endings[len(self.turns.turns)] = (
+                "" if info is None or info.stop is None else ENDINGS.get(info.stop, "")
+            )
             self.turns.set_turns((*self.turns.turns, Turn("assistant", told.answer), Turn("user", "")))
             if self.isVisible() and self.isActiveWindow():
                 self.turns.focus_last()
@@ -214,7 +267,39 @@ class ChatEditor(QWidget):
         info = selected_info(self._models)
         if reuse is None and info is not None and info.seq_id == self._of:
             reuse = info.why_not_reused if isinstance(info.why_not_reused, ContinuedFrom) else None
-        self._say(told.note or ("" if reuse is None else reuse.words(quoted_whole)), is_wrong=bool(told.note))
+            if reuse is not None and reuse.position is None and not reuse.why:
+                reuse = None  # all was kept: the turn itself says how much
+        self._show_about()
+        is_warning = bool(told.note) and not self._is_joined
+        self._say(told.note if is_warning else "" if reuse is None else reuse.words(quoted_whole), is_wrong=is_warning)
+
+    @property
+    def _is_joined(self) -> bool:
+        """Whether turns are joined without a template, because there is none."""
+        model = self._models.status.model
+        return model is not None and not model.templates and not self.template.template[1]
+
+    def show_excess(self, why_not: str) -> None:
+        """Say that the conversation is too long to be sent; empty if it is not."""
+        self.warning.setText(f"{why_not}." if why_not else "")
+        self.warning.setVisible(bool(why_not))
+
+    def show_limit(self, num_tokens: int | None) -> None:
+        """Say how many tokens an answer has at most; None: as many as there is room for."""
+        if num_tokens != self._limit:
+            self._limit = num_tokens
+            self._show_about()
+
+    def _show_about(self) -> None:
+        """Say where turns and answers end."""
+        words = []
+        if self._is_joined:
+            words.append("Without a chat template an empty line ends a turn.")
+        elif self.template.template[1] == PLAIN_TEMPLATE:
+            words.append("A line that begins with “User:” ends an answer.")
+        if self._limit is not None:
+            words.append(f"An answer has at most {counted(self._limit, 'token')}.")
+        self.about.setText(" ".join(words))
 
     def _say(self, words: str, *, is_wrong: bool) -> None:
         shown = prose(words)
@@ -253,10 +338,7 @@ class ChatEditor(QWidget):
             self.ask()
 
     def _on_new(self) -> None:
-        self._of, self._taken = None, EMPTY
-        self.turns.set_turns(EMPTY)
-        self._on_typed()
-        self.ask()
+        self.clear()
         self.focus_last()
 
 
@@ -275,6 +357,29 @@ def conversation_of(models: Models, seq_id: int) -> Chat | None:
             case SequenceForked(of, parent) if of == seq_id:
                 seq_id = parent
     return None
+
+
+class TurnReuse(NamedTuple):
+    """How many tokens of a prompt were reused from the cache, of how many."""
+
+    reused: int
+    total: int
+
+
+def reuse_by_turn(models: Models, turns: tuple[Turn, ...]) -> dict[int, TurnReuse]:
+    """The reuse of each turn that continued a conversation on the live path, by its number. O(nodes of the path)."""
+    found: dict[int, TurnReuse] = {}
+    appended: dict[int, tuple[int, int]] = {}  # sequence -> (number of the turn, tokens computed)
+    for change in _newest_first(models):
+        match change:
+            case PromptAppended(of, ids, _, Chat(sent)) if sent == turns[: len(sent)]:
+                appended[of] = len(sent) - 1, len(ids)
+            case SequenceForked(of, _, _, reused) if of in appended and reused is not None:
+                number, computed = appended.pop(of)
+                found.setdefault(number, TurnReuse(reused, reused + computed))
+            case SequenceAdded(_, ids, _, Chat(sent)) if len(sent) > 2 and sent == turns[: len(sent)]:
+                found.setdefault(len(sent) - 1, TurnReuse(0, len(ids)))
+    return found
 
 
 def _newest_first(models: Models) -> Iterator[Change]:

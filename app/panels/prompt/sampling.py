@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from PySide6.QtCore import QObject, QPoint, QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QLineEdit, QSpinBox, QToolButton, QWidget
 
@@ -9,11 +10,15 @@ from app.kit.changes import on_change
 from app.kit.fields import inset
 from app.kit.icons import icon
 from app.kit.labels import plain_label
-from app.kit.theme import Themed, current_theme, font_fixed
+from app.kit.theme import Themed, current_theme, font_fixed, font_text
 from app.models import Models
 from app.models.sequence_status import selected_info
 from engine.errors import InputError
+from engine.spec.chat import TURN_ENDS
 from engine.spec.sampling import NEWEST_DRAWS, SamplingParams, stop_strings, stop_text
+
+LONGEST_ANSWER = 256  # tokens of an answer in Chat, unless the user sets another limit
+ANSWER_TIP = "In Chat an answer ends after so many tokens, if not before. A text goes on until you pause it."
 
 
 class SamplingPopup(QFrame):
@@ -40,6 +45,9 @@ class SamplingPopup(QFrame):
         )
         self.stop.editingFinished.connect(self._on_stop)
         self._stop: tuple[str, ...] = ()
+        self.longest_answer = self._whole("Longest answer", "no limit", LONGEST_ANSWER)
+        self.longest_answer.setSuffix(" tokens")
+        self.longest_answer.setToolTip(ANSWER_TIP)
         self._problem = plain_label(role="warning", wraps=True)
         self._problem.hide()
         form = QFormLayout(self)
@@ -49,6 +57,9 @@ class SamplingPopup(QFrame):
         for field in (self.temperature, self.top_k, self.top_p, self.min_p):
             form.addRow(field.accessibleName(), field)
         form.addRow(self.stop.accessibleName(), self.stop)
+        form.addRow(self.longest_answer.accessibleName(), self.longest_answer)
+        about = plain_label(ANSWER_TIP, role="muted", font=font_text(11.5), wraps=True)
+        form.addRow(about)
         form.addRow(self._problem)
 
     def field(self, name: str) -> QSpinBox | QDoubleSpinBox | QLineEdit:
@@ -66,16 +77,18 @@ class SamplingPopup(QFrame):
             min_p=round(self.min_p.value(), 3) or None,
             seed=seed,
             stop=self._stop,
+            max_new_tokens=self.longest_answer.value() or None,
             draws=NEWEST_DRAWS,
         )
 
     def show_params(self, params: SamplingParams) -> None:
-        """Fill the fields without emitting `changed`."""
+        """Fill the fields without emitting `changed`. A text has no limit of tokens, and the one of answers stays."""
         values = (
             (self.temperature, params.temperature),
             (self.top_k, params.top_k or 0),
             (self.top_p, params.top_p or 1.0),
             (self.min_p, params.min_p or 0.0),
+            (self.longest_answer, params.max_new_tokens or self.longest_answer.value()),
         )
         for field, value in values:
             with QSignalBlocker(field):
@@ -112,9 +125,10 @@ class SamplingPopup(QFrame):
         self._finish(field, name)
         return field
 
-    def _whole(self, name: str, off: str) -> QSpinBox:
+    def _whole(self, name: str, off: str, value: int = 0) -> QSpinBox:
         field = QSpinBox(self)
         field.setRange(0, 1_000_000)
+        field.setValue(value)
         field.setSpecialValueText(off)
         self._finish(field, name)
         return field
@@ -124,7 +138,7 @@ class SamplingPopup(QFrame):
         field.setAccessibleName(name)
         field.setFont(font_fixed())
         inset(field)
-        field.setFixedWidth(92)
+        field.setFixedWidth(110)
         field.setAlignment(Qt.AlignmentFlag.AlignRight)
 
     def _on_value(self, _value: float) -> None:
@@ -198,6 +212,12 @@ class SamplingButton(Themed, QToolButton):
         self.setAccessibleName(f"{tip}: {self.text()}")
 
 
+def without_turn_end(told: SamplingParams) -> SamplingParams:
+    """The sampling of a sequence as the user chose it: without its logit bias, which an edit has set, and without the
+    text that ends an answer, which its conversation has added."""
+    return replace(told, bias=None, stop=tuple(text for text in told.stop if text not in TURN_ENDS))
+
+
 class SeedField(QSpinBox):
     """A seed, narrow enough for the row below the editor."""
 
@@ -237,12 +257,15 @@ class SamplingOf(QObject):
     def show_told(self) -> None:
         """Show the sampling that the engine reports for the selected sequence."""
         info, seq_id = selected_info(self._models), self._models.selection.now.seq_id
-        told = info.sampling if info is not None else None
+        told = without_turn_end(info.sampling) if info is not None else None
         if told is None or self._shown_of != seq_id:
             self._asked.clear()
         self._shown_of = seq_id if told is not None else None
-        if told in self._asked:
-            del self._asked[: self._asked.index(told) + 1]
+        asked = self._asked
+        if told is not None and told.max_new_tokens is None:  # a text has no limit, whatever the field says
+            asked = [replace(each, max_new_tokens=None) for each in asked]
+        if told in asked:
+            del self._asked[: asked.index(told) + 1]
         elif told is not None and not self._asked:
             self._button.show_params(told)
             with QSignalBlocker(self._seed):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeyEvent, QResizeEvent
-from PySide6.QtWidgets import QScrollArea, QWidget
+from PySide6.QtGui import QKeyEvent, QResizeEvent, QTextCursor
+from PySide6.QtWidgets import QPushButton, QScrollArea, QWidget
 
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
 from app.kit.fields import SmallBox
-from app.kit.theme import font_fixed
+from app.kit.labels import plain_label
+from app.kit.theme import font_text
 from app.panels.prompt.editor import PromptEdit
 from engine.spec.chat import ROLES, Turn
 
-MAX_LINES = 5  # of a turn that are visible at once
+MAX_LINES = 60  # of a turn that are visible at once
 FRAME = 18  # pixels around the lines
 ROLE_TIP = "Who says this: the template writes each role in its own way"
 
@@ -27,7 +28,7 @@ class TurnEdit(PromptEdit):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFont(font_fixed(12.5))
+        self.setFont(font_text(12.5))
         self.textChanged.connect(self._fit)
         self._fit()
 
@@ -71,7 +72,9 @@ class TurnRow(QWidget):
         self.remove = push_button("×", self._on_remove, "Take this turn out")
         self.remove.setFixedWidth(20)
         self.remove.setAccessibleName("Remove this turn")
-        column(row(self.role, None, self.remove), self.edit, spacing=1, on=self)
+        self._note = plain_label(role="muted", font=font_text(11), wraps=True)
+        self._note.hide()
+        column(row(self.role, None, self.remove), self.edit, self._note, spacing=1, on=self)
         connect_all(
             (self.edit.textChanged, self.typed),
             (self.edit.edited, self.edited),
@@ -84,10 +87,20 @@ class TurnRow(QWidget):
     def turn(self) -> Turn:
         return Turn(str(self.role.currentData()), self.edit.text())
 
+    @property
+    def note(self) -> str:
+        return self._note.text()
+
+    def show_note(self, words: str) -> None:
+        """Say below the text what is known of the turn: how much of the cache was reused, or how it ended."""
+        if words != self.note:
+            self._note.setText(words)
+            self._note.setVisible(bool(words))
+
     def _name(self) -> None:
         self.edit.setAccessibleName(f"What the {self.role.currentData()} says")
         is_user = self.role.currentData() == "user"
-        self.edit.setPlaceholderText("Enter sends it for an answer" if is_user else "")
+        self.edit.setPlaceholderText("Enter sends it" if is_user else "")
 
     def _on_role(self, _index: int) -> None:
         self._name()
@@ -98,20 +111,52 @@ class TurnRow(QWidget):
         self.removed.emit(self)
 
 
+class AnswerRow(QWidget):
+    """The assistant's turn while it is generated: its text so far, what is going on, and the button `take`."""
+
+    def __init__(self, take: QPushButton) -> None:
+        super().__init__()
+        self.edit = TurnEdit()
+        self.edit.setReadOnly(True)
+        self.edit.setAccessibleName("What the assistant says")
+        self._note = plain_label(role="muted", font=font_text(11), wraps=True)
+        head = row(plain_label("assistant", role="muted", font=font_text(11.5)), None, take)
+        column(head, self.edit, self._note, spacing=1, on=self)
+        self.hide()
+
+    def show_answer(self, text: str, note: str) -> None:
+        """Show the text so far; a longer one goes on where the cursor of a reader is not disturbed."""
+        shown = self.edit.toPlainText()
+        if text.startswith(shown):
+            cursor = QTextCursor(self.edit.document())
+            cursor.movePosition(QTextCursor.MoveOperation.End)
+            cursor.insertText(text[len(shown) :])
+        else:
+            self.edit.setPlainText(text)
+        self._note.setText(note)
+        self.show()
+
+    @property
+    def note(self) -> str:
+        return self._note.text()
+
+
 class TurnList(QScrollArea):
-    """All turns, one below the other. Signals: `typed()` at once, `edited()` after a pause, `send_wanted()`."""
+    """All turns, one below the other, between the widgets `above` and `below`. Signals: `typed()` at once, `edited()`
+    after a pause, `send_wanted()`."""
 
     typed = Signal()
     edited = Signal()
     send_wanted = Signal()
 
-    def __init__(self) -> None:
+    def __init__(self, above: QWidget | None = None, below: QWidget | None = None) -> None:
         super().__init__()
         self._rows: list[TurnRow] = []
         self._shows_end = True  # whether to stay scrolled to the end when turns are added
         self._inner = QWidget()
-        self._column = column(spacing=4, on=self._inner)
-        self._column.addStretch(1)
+        around = [part for part in (above, below) if part is not None]
+        self._column = column(*around, None, spacing=4, on=self._inner)
+        self._num_above = int(above is not None)
         self.setWidget(self._inner)
         self.setWidgetResizable(True)
         self.setFrameShape(QScrollArea.Shape.NoFrame)
@@ -120,6 +165,7 @@ class TurnList(QScrollArea):
         self.viewport().setAutoFillBackground(False)
         self._inner.setAutoFillBackground(False)
         self.verticalScrollBar().rangeChanged.connect(self._on_range)
+        self.verticalScrollBar().actionTriggered.connect(self._on_scrolled)
 
     @property
     def rows(self) -> tuple[TurnRow, ...]:
@@ -169,14 +215,19 @@ class TurnList(QScrollArea):
             (made.send_wanted, self.send_wanted),
             (made.removed, self._on_removed),
         )
+        self._column.insertWidget(self._num_above + len(self._rows), made)
         self._rows.append(made)
-        self._column.insertWidget(self._column.count() - 1, made)
 
     def _drop(self, row_: TurnRow) -> None:
         self._rows.remove(row_)
         self._column.removeWidget(row_)
         row_.hide()
         row_.deleteLater()
+
+    def _on_scrolled(self, _action: int) -> None:
+        """Stay at the end only if that is where the user has scrolled to."""
+        bar = self.verticalScrollBar()
+        self._shows_end = bar.sliderPosition() >= bar.maximum()
 
     def _on_range(self, _least: int, most: int) -> None:
         if self._shows_end:

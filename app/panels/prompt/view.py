@@ -17,9 +17,9 @@ from app.kit.theme import font_fixed, font_text
 from app.kit.view import View
 from app.models import Models
 from app.models.prompt_ids import is_random, random_prompt
-from app.models.sequence_status import reading
+from app.models.sequence_status import reading, selected_info
 from app.panels.prompt import words
-from app.panels.prompt.chat import ChatEditor
+from app.panels.prompt.chat import ChatEditor, conversation_of
 from app.panels.prompt.editor import Drafts, PromptEdit
 from app.panels.prompt.sampling import SamplingButton, SamplingOf, SeedField
 from app.panels.prompt.tokens import WrittenTokens
@@ -108,6 +108,7 @@ class PromptPanel(View[Shown]):
         if isinstance(answer, Previewed) and self._mode == CHAT:
             self.chat.show_preview(answer)
         self.tokens.ids = answer.token_ids
+        self.tokens.refusal = self.chat.problem if self._mode == CHAT else ""  # one before was of another text
         self.refresh()
 
     @property
@@ -150,7 +151,12 @@ class PromptPanel(View[Shown]):
 
     @property
     def sampling(self) -> SamplingParams:
-        return self._sampling_of.params
+        """The sampling of what is sent: only an answer has a limit of tokens."""
+        return self._limited(self._sampling_of.params, is_answer=self._mode == CHAT)
+
+    @staticmethod
+    def _limited(sampling: SamplingParams, *, is_answer: bool) -> SamplingParams:
+        return sampling if is_answer else replace(sampling, max_new_tokens=None)
 
     def ask_sampling(self, name: str) -> None:
         """Put the cursor into a field of the sampling; a seed has an effect, and so a field, only where tokens are
@@ -223,7 +229,9 @@ class PromptPanel(View[Shown]):
         if self._mode != CHAT and is_random(self.edit.text()):
             self._on_typing()  # another seed gives other random tokens
         self.refresh()
-        self.sampling_changed.emit(sampling)
+        info = selected_info(self._models)
+        is_answer = info is not None and conversation_of(self._models, info.seq_id) is not None
+        self.sampling_changed.emit(self._limited(sampling, is_answer=is_answer))
 
     def _show_mode(self) -> None:
         """Show the editor of the mode, and the modes that this model has."""
@@ -294,6 +302,7 @@ class PromptPanel(View[Shown]):
 
     def refresh(self) -> None:
         if self._mode == CHAT:
+            self.chat.show_limit(self._sampling_of.params.max_new_tokens)
             self.chat.follow_selection()
         if self.tokens.follow_model():
             self._show_mode()
@@ -323,7 +332,9 @@ class PromptPanel(View[Shown]):
         self._first.setVisible(state.can_send_first)
         self._random.setText(f"Random tokens: {thousands(min(READY_IDS, state.limit))}")
         self._random.setVisible(state.can_draw_random)
-        is_said = self._mode == CHAT and state.problem == self.chat.problem  # the conversation says that itself
+        # the conversation says that itself
+        is_said = self._mode == CHAT and (state.is_excess or state.problem == self.chat.problem)
         self._warning.setText("" if is_said else prose(state.warning))
         self._warning.setVisible(bool(self._warning.text()))
         self._models.draft.update(state.problem, state.warning)
+        self.chat.show_excess(state.problem if state.is_excess else "")

@@ -46,11 +46,12 @@ class PromptText(Struct, frozen=True):
 
 class Shown(Struct, frozen=True):
     """The texts around the editor and which offers to show. `problem` says why the prompt cannot be sent; `is_wrong`:
-    it is shown in the title, and `warning` says it in a sentence."""
+    it is shown in the title, and `warning` says it in a sentence; `is_excess`: there are too many tokens."""
 
     detail: str
     brief: str
     is_wrong: bool
+    is_excess: bool
     problem: str
     warning: str
     invitation: str
@@ -68,13 +69,14 @@ def shown(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bo
         detail=text.refusal if is_refused else now or detail(text),
         brief=brief_refusal(mode) if is_refused else "" if now else brief_count(text),
         is_wrong=text.is_wrong and not now,
-        problem=problem(text),
-        warning=sentence(problem(text)) if text.is_wrong and not now else "",
+        is_excess=bool(text.excess) and not text.refusal,
+        problem=problem(text, mode),
+        warning=sentence(problem(text, mode)) if text.is_wrong and not now else "",
         invitation=invitation(text.by_ids, send_key),
         has_seed=not is_greedy or text.is_random,  # otherwise the seed has no effect
         can_clear=text.is_shortened,
         limit=text.limit or 0,
-        can_send_first=bool(text.excess),
+        can_send_first=bool(text.excess) and mode != CHAT,  # its newest turn would be cut off
         can_draw_random=text.by_ids,
     )
 
@@ -85,12 +87,15 @@ def count(text: PromptText) -> str:
     return "" if text.ids is None else f"{thousands(len(text.ids))}{more}"
 
 
-def problem(text: PromptText) -> str:
+def problem(text: PromptText, mode: str) -> str:
     """Why the prompt cannot be sent, and what to do; empty if it can."""
     if text.refusal:
         return text.refusal
     if not text.content:
         return "type a prompt first"
+    if text.excess and mode == CHAT:
+        words = "{} tokens are more than the {} that there is room for: take out turns at the beginning, or begin anew"
+        return words.format(count(text), thousands(text.limit or 0))
     if text.excess:
         words = "{0} tokens are more than the {1} that there is room for: shorten it, or send the first {1}"
         return words.format(count(text), thousands(text.limit or 0))

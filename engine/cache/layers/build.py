@@ -7,7 +7,6 @@ from importlib.metadata import distributions
 from typing import Any
 
 import torch
-import transformers
 from transformers import DynamicCache, QuantizedCache, StaticCache
 from transformers.cache_utils import Cache
 
@@ -84,11 +83,6 @@ def quantized_cache(quantizer: Quantizer, config: Any) -> Cache:
             raise InputError(
                 "transformers' quantised cache takes models with full attention in every layer, which this one is not: "
                 "use the fp8, int8 or KIVI codec."
-            ) from None
-        if "Unknown quantization backend" in str(error):  # fp8 came after 5.17
-            raise InputError(
-                f"transformers {transformers.__version__} has no {quantizer.backend} quantiser: install a newer one, "
-                "choose quanto or hqq, or use the fp8 codec, which is this program's own."
             ) from None
         raise InputError(f"transformers' quantised cache refuses these settings ({error}): change them.") from None
 

@@ -4,31 +4,35 @@ and eviction of whole pages."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from engine.cache.by_hand import UNTOUCHED
-from engine.cache.contract import PageCounts, Pair
+from engine.cache.attention_probe import Probe
+from engine.cache.by_hand import UNTOUCHED, RowMarks, RowWrite
+from engine.cache.contract import Evicted, HeldBytes, PageCounts, Pair
 from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.paged.pool import PagePool
-from engine.cache.paged.row_ahead import RowAheadPages
+from engine.cache.paged.retention import PageKeeper
+from engine.cache.paged.slots import held_positions
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.row_delta import RowDelta
 from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stored import StoredCache, StoredTable
+from engine.errors import InputError
 from engine.predict.capacity import cache_capacity, tokens_at_once
 from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
 
 
-class PagedCache(RowAheadPages):
-    """The cache of one sequence in pages of a shared store. Layers that cannot be paged stay as transformers made
-    them."""
+class PagedCache(SequenceCache):
+    """The cache of one sequence in pages of a shared store; `keeper` evicts pages, None where the spec evicts nothing.
+    Layers that cannot be paged stay as transformers made them."""
 
     def __init__(self, store: PageStore, config: Any, max_length: int, seq_id: int, num_source: int = 0) -> None:
         self.store, self.num_source = store, num_source
@@ -36,6 +40,9 @@ class PagedCache(RowAheadPages):
         self.hit_tokens = 0
         self.why_not_reused: WhyNotReused | None = None
         self.keeper = self._new_keeper(seq_id)
+        self._uncounted_in: list[int] = []  # for each table, the page that has the uncounted row
+        # number of tokens and copies of the layers that are not paged, kept while a step may fail
+        self._states: tuple[int, dict[int, Any]] | None = None
         super().__init__(store.spec, config, max_length, num_source)
         self.capacity = cache_capacity(store.spec, max_length, store.geometry)
         self.max_forward_tokens = tokens_at_once(store.spec, max_length, store.geometry)
@@ -66,6 +73,14 @@ class PagedCache(RowAheadPages):
             if index not in paged and (rows := self.newest_rows(index, first_position)) is not None:
                 found[index] = rows.keys[0], rows.values[0]
         return dict(sorted(found.items()))
+
+    def _new_keeper(self, seq_id: int) -> PageKeeper | None:
+        """The eviction rule for the pages of full-attention layers, which are the first group; None where there is
+        none."""
+        group = self.store.groups[0]
+        if self.store.spec.retention.keeps_all or group.window is not None:
+            return None
+        return PageKeeper(self.store.spec.retention, group.layers, self.store.page_size, seq_id)
 
     # ---- room ------------------------------------------------------------------------------------------------------
 
@@ -312,3 +327,219 @@ class PagedCache(RowAheadPages):
         self.commit(other.num_tokens)
         self.by_hand = other.by_hand
         return True
+
+    # ---- eviction of pages -------------------------------------------------------------------------------------------
+
+    def probe(self, observe: bool) -> Probe | None:
+        wanted = self.keeper.rule.probe() if self.keeper else None
+        return wanted or super().probe(observe)
+
+    @torch.inference_mode()
+    def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
+        """From the end of the prompt on, evict the pages over budget from this sequence, in all full-attention layers
+        at once."""
+        if self.keeper is None:
+            return ()
+        group, table = self.store.groups[0], self.tables[0]
+        device = self.store.rows_of[group.layers[0].index][0].device
+        is_over = num_tokens >= num_prompt_tokens
+
+        def keys_of(layer: int) -> torch.Tensor:
+            return self.store.rows(table, layer).keys[0]
+
+        positions, pinned = held_positions(table, device), self.by_hand.pinned.behind(self.num_source)
+        cut, memory = self.keeper.plan(table, is_over, probe, keys_of, positions, pinned)
+        self.keeper.note(table, cut, memory, self.store.rows_of, is_over)
+        if cut is None:
+            return ()
+        group.pool.drop(table, cut.numbers)
+        return self.keeper.evictions(cut, self.num_source)
+
+    def knows(self, num_tokens: int) -> bool:
+        """Rows in pages are written once, so earlier rows are a prefix of the present ones unless pages were evicted
+        since."""
+        if num_tokens >= self.num_tokens:
+            return True
+        return super().knows(num_tokens) and (
+            self.keeper is None or self.keeper.kept_all_since(self.num_decoded(num_tokens))
+        )
+
+    def page_ids_at(self, num_tokens: int) -> list[list[int]]:
+        """For each page table, the pages in logical order when the sequence had `num_tokens` tokens. 0 stands for a
+        page that left the window, or was evicted so long ago that the journal no longer has it."""
+        num_tokens = self.num_decoded(num_tokens)
+        count = -(-num_tokens // self.store.page_size)
+        tables = [table.page_ids[:count] for table in self.tables]
+        for number, entry in (self.keeper.dropped_since(num_tokens) if self.keeper else {}).items():
+            tables[0][number] = entry.page_ids[entry.numbers.index(number)]
+        return tables
+
+    def shrink_journal(self, max_bytes: int) -> None:
+        if self.keeper is not None:
+            self.keeper.shrink_journal(max_bytes)
+
+    @property
+    def journal_bytes(self) -> int:
+        return self.keeper.journal_bytes if self.keeper else 0
+
+    def all_bytes(self) -> list[HeldBytes]:
+        scores = self.keeper.score_bytes if self.keeper else {}
+        return [held._replace(scores=scores.get(index, 0)) for index, held in enumerate(super().all_bytes())]
+
+    @property
+    def prompt_ended_at(self) -> int | None:
+        ended_at = self.keeper.prompt_ended_at if self.keeper else None
+        return super().prompt_ended_at if ended_at is None else ended_at + self.num_source
+
+    def _with_memory(self, keeper: PageKeeper, found: StoredCache) -> StoredCache:
+        """The stored cache with the eviction rule's state of each layer."""
+        found = keeper.stored(found, self.num_decoded(found.num_tokens), found.num_tokens < self.num_tokens)
+        ended_at = found.prompt_ended_at
+        return found if ended_at is None else replace(found, prompt_ended_at=ended_at + self.num_source)
+
+    @property
+    def planned_tokens(self) -> int:
+        """Tokens that have room in pages, including those of an unfinished forward."""
+        count = self.tables[0].num_tokens
+        return count + self.num_source if count else 0
+
+    def _restore_pages(self, keeper: PageKeeper, num_tokens: int) -> bool:
+        """Restore pages and the rule's state as they were at `num_tokens` tokens. Returns False, and does nothing,
+        where the journal no longer has them or the pool has too few pages."""
+        pool, table = self.store.groups[0].pool, self.tables[0]
+        num_tokens = self.num_decoded(num_tokens)
+        if not keeper.can_go_back(num_tokens, table.num_tokens):
+            return False
+        # a step that failed may have journaled pages that it did not drop
+        gone = {n: entry for n, entry in keeper.dropped_since(num_tokens).items() if not table.page_ids[n]}
+        behind = table.page_ids[-(-num_tokens // self.store.page_size) :]
+        room = pool.num_available_pages + sum(pool.ref_count(page_id) == 1 for page_id in behind if page_id)
+        if len(gone) > room:
+            return False
+        pool.truncate(table, num_tokens)
+        pool.restore_pages(table, sorted(gone))
+        keeper.go_back(table, num_tokens, gone, self.store.rows_of)
+        self.num_restored = len(gone) * self.store.page_size
+        return True
+
+    # ---- a row ahead of the counted tokens ---------------------------------------------------------------------------
+
+    def can_write_ahead(self, num_tokens: int, num_sequences: int = 1) -> bool:
+        """Whether the row at position `num_tokens` can be written ahead.
+
+        Not if that takes a page out of a window that is still read at `num_tokens`. If the row starts a new page, the
+        next pages of the pool must be free: the page is in no table and no event names it until the step takes the same
+        page again. It must not be a cached page, whose tokens would be lost for nothing if the text ends there; nor may
+        the page that is now full be replaced by a duplicate, or be copied to the host, which waits for all queued work.
+        """
+        if self.by_hand or self.num_source or self.keeper is not None or self._unpaged:
+            return False
+        size, may_begin = self.store.page_size, not (self.store.spec.replace_duplicates or self.store.host)
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            if group.window is not None and (num_tokens - group.window + 1) // size > table.num_slid_pages:
+                return False
+            begins = table.num_slack_tokens == 0 and may_begin and group.pool.are_next_free(num_sequences)
+            if not (begins or group.pool.has_room(table, 1)):
+                return False
+        return True
+
+    def uncount_row(self, num_tokens: int) -> None:
+        self._uncounted_in = [table.page_ids[-1] for table in self.tables]
+        self._undo_append(num_tokens)
+
+    def count_row(self) -> None:
+        """Nothing to do: `begin` has counted the row in the tables, and must have given it the same page again."""
+        assert self._uncounted_in == [table.page_ids[-1] for table in self.tables]
+
+    @torch.inference_mode()
+    def clear_row_ahead(self, num_tokens: int) -> None:
+        self._undo_append(num_tokens)
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            if table.num_slack_tokens:  # else the row is in a free page, where nobody reads it
+                slot = table.slot(num_tokens - 1) + 1
+                for layer in group.layers:
+                    for rows in self.store.rows_of[layer.index]:
+                        rows.clear(slice(slot, slot + 1))
+
+    def _undo_append(self, num_tokens: int) -> None:
+        """Take the room of the row at position `num_tokens` back out of the tables, where it is counted."""
+        for group, table in zip(self.store.groups, self.tables, strict=True):
+            if table.num_tokens > num_tokens:
+                group.pool.undo_append(table)
+
+    # ---- edits by hand -----------------------------------------------------------------------------------------------
+
+    def prepare_write(self, writes: Listing[RowWrite]) -> None:
+        """Make the pages that will be written this sequence's own: shared ones are copied, and the prefix cache forgets
+        the pages from the first of them on."""
+        touched: dict[int, set[int]] = {}
+        size = self.store.page_size
+        for write in writes:
+            start, stop = map(self.num_decoded, (write.span.start, write.span.stop))
+            pages = range(start // size, -(-stop // size))
+            for number, layers in enumerate(self._paged_layers):
+                if write.layer in layers:
+                    touched.setdefault(number, set()).update(pages)
+        for number, mine in touched.items():
+            group, table = self.store.groups[number], self.tables[number]
+            for copied in group.pool.make_writable(table, sorted(mine)):
+                self.store.copy_page(group, copied)
+
+    def check_pinned(self, pinned: RowMarks) -> None:
+        if self.keeper is None:
+            super().check_pinned(pinned)
+        else:
+            self.check_are_decoded(pinned.layers)
+            self.keeper.check_pinned(self.tables[0], pinned.behind(self.num_source))
+
+    def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
+        """Drop whole pages, in all layers at once; raises `InputError` for anything else."""
+        self.check_are_decoded(spans)
+        group, table = self.store.groups[0], self.tables[0]
+        size, heads = self.store.page_size, {layer.index: layer.num_kv_heads for layer in group.layers}
+        source, positions = self.num_source, next(iter(spans.values()))[0]
+        first, stop = int(positions[0]) - source, int(positions[-1]) + 1 - source
+        has_all = spans.keys() == heads.keys() and all(len(spans[index]) == heads[index] for index in heads)
+        if not has_all or first % size or stop % size:
+            raise InputError(
+                f"A page holds {size} rows of all layers and heads, so whole pages are dropped: name every layer and "
+                f"head and positions from {source + first // size * size} to {source - (-stop // size) * size}, or "
+                "mask the rows."
+            )
+        numbers = range(first // size, stop // size)
+        if self.keeper is not None:
+            self.keeper.drop_by_hand(table, tuple(numbers), self.store.rows_of)
+        group.pool.drop(table, numbers)
+        self.note_edit(source + first)
+
+    @property
+    def needs_own_forward(self) -> bool:
+        return super().needs_own_forward or any(table.num_dropped_pages for table in self.tables)
+
+    # ---- recurrent states beside edited rows: recomputing the tokens would not restore them ------------------------
+
+    @property
+    def _unpaged(self) -> list[int]:
+        paged = {index for layers in self._paged_layers for index in layers}
+        return [index for index in range(len(self.live.layers)) if index not in paged]
+
+    @torch.inference_mode()
+    def _keep_states(self) -> None:
+        """Before a step, copy the layers with recurrent states if rows were edited by hand: recomputing the tokens
+        would then not restore the states."""
+        if self.by_hand and any(layer.has_state for layer in self.layers):
+            self._states = self.num_tokens, {i: copy.deepcopy(self.live.layers[i]) for i in self._unpaged}
+
+    def _restore_kept_states(self) -> None:
+        assert self._states is not None
+        self._put(self._states[1])
+        self._states = None
+
+    def _put(self, layers: Mapping[int, Any]) -> None:
+        """Replace the layers with these indices."""
+        self.live.layers = [layers.get(index, layer) for index, layer in enumerate(self.live.layers)]
+        self._set_live(self.live)
+
+    def release_undo(self) -> None:
+        super().release_undo()
+        self._states = None

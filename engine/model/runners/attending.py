@@ -3,7 +3,7 @@ or over pages in place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,15 +15,13 @@ from engine.cache.contract import Pair
 from engine.cache.part_timer import timed
 from engine.model.attention import (
     LONG_CONTEXT,
-    AttentionArguments,
-    PagedRowReader,
     attention,
     explicit_weights,
     weighted_values,
 )
+from engine.model.batch import AttentionArguments, Batch
 from engine.to_device import to_device
 
-HiddenRows = Mapping[int, torch.Tensor]
 # attention module, queries [B, H, T, D], new keys and values [B, H_kv, T, D] -> attention output, [B, T, H, D]
 Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 # index of a layer, its new keys and values [B, H_kv, 1, D] -> all rows of each sequence, [1, H_kv, S, D]; if these are
@@ -51,18 +49,20 @@ UNMASKED = RowMask(None, None)
 
 @dataclass(frozen=True, eq=False)
 class OneCache:
-    """Writes the new rows of one sequence to a cache, and attends to all its rows."""
+    """Writes the new rows of one sequence to the cache of a batch, and attends to all its rows."""
 
-    cache: Any
+    batch: Batch
     mask: RowMask
-    probe: Probe | None
-    hidden_rows: HiddenRows | None = None
     deferred: ClassVar[None] = None  # no outputs are deferred, as `NewestOfChunk` does
 
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        keys, values = self.cache.update(keys, values, attn.layer_idx)
-        with timed(self.probe.timer if self.probe is not None else None, "attention", attn.layer_idx):
-            return attention_output(attn, query, keys, values, self.mask, self.probe, self.hidden_rows)
+        probe, layer = self.batch.probe, attn.layer_idx
+        keys, values = self.batch.cache.update(keys, values, layer)
+        hidden = self.batch.hidden.get(layer)
+        if probe is None or probe.timer is None:
+            return attention_output(attn, query, keys, values, self.mask, probe, hidden)
+        with probe.timer.timed("attention", layer):
+            return attention_output(attn, query, keys, values, self.mask, probe, hidden)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,17 +86,15 @@ class BySequence:
 class InPlace:
     """Writes the new rows of one or several sequences to pages, and attends to the pages in place."""
 
-    cache: Any
-    pages: PagedRowReader
-    probe: Probe | None
-    hidden_rows: HiddenRows | None = None
+    batch: Batch
 
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        layer = attn.layer_idx
-        self.cache.layers[layer].write(keys, values)
-        asked = AttentionArguments(attn.scaling, hidden=self.hidden_rows.get(layer) if self.hidden_rows else None)
-        with timed(self.probe.timer if self.probe is not None else None, "attention", layer):
-            return self.pages.read(layer, query, keys, asked, self.probe)
+        batch, layer = self.batch, attn.layer_idx
+        assert batch.pages is not None
+        batch.cache.layers[layer].write(keys, values)
+        asked = AttentionArguments(attn.scaling, hidden=batch.hidden.get(layer))
+        with timed(batch.probe.timer if batch.probe is not None else None, "attention", layer):
+            return batch.pages.read(layer, query, keys, asked, batch.probe)
 
 
 def attention_output(
@@ -106,16 +104,16 @@ def attention_output(
     values: torch.Tensor,
     mask: RowMask,
     probe: Probe | None,
-    hidden_rows: HiddenRows | None = None,
+    hidden: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention output `[1, T, H, D]` of queries `[1, H, T, D]`. Where possible, torch's kernel is called directly:
-    without the choice that `attention` makes, and without copying K and V for every query head."""
+    """Attention output `[1, T, H, D]` of queries `[1, H, T, D]`, which do not read `hidden` rows `[H_kv, S]`. Where
+    possible, torch's kernel is called directly: without the choice that `attention` makes, and without copying K and V
+    for every query head."""
     count, is_long = query.shape[2], keys.shape[2] > LONG_CONTEXT
     is_usual = query.device.type == "cpu" if count > 1 else mask.kept is None
-    has_hidden = hidden_rows is not None and attn.layer_idx in hidden_rows
-    if not is_usual or has_hidden or (probe is not None and probe.wants_more):
-        own: Any = {"scaling": attn.scaling, "probe": probe, "hidden_rows": hidden_rows}
-        return attention(attn, query, keys, values, mask.kept, **own)[0]
+    if not is_usual or hidden is not None or (probe is not None and probe.wants_more):
+        asked = AttentionArguments(attn.scaling, hidden=hidden)
+        return attention(attn, query, keys, values, mask.kept, asked, probe)
     if count == 1 and is_long:  # as in `attention`
         weights = explicit_weights(query, keys, None, attn.scaling, None, None)
         if probe is not None:

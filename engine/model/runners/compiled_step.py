@@ -11,10 +11,11 @@ from engine.cache.attention_probe import Probe
 from engine.cache.layers.compiled import CompiledStaticCache, compiled_static
 from engine.errors import Cancelled, first_line, is_of_device
 from engine.model.attention import explicit_weights
+from engine.model.batch import Batch, Result
 from engine.model.runners.compiler import Compiler, Compiling, why_not_compiled
 from engine.model.runners.launch import Announce, is_near, shortage_in
 
-PlainForward = Callable[[torch.Tensor, Any, Probe | None], torch.Tensor]  # ids [B, T], cache, probe -> logits [B, 1, V]
+OwnForward = Callable[[Batch], torch.Tensor]  # the newest logits [B, 1, V], computed by transformers
 
 Outputs = tuple[torch.Tensor, dict[int, torch.Tensor]]  # logits, weights by layer
 
@@ -31,7 +32,7 @@ class CompiledStep:
 
     def __init__(
         self,
-        own: PlainForward,
+        own: OwnForward,
         device: torch.device,
         announce: Announce,
         compiling: Compiling,
@@ -41,13 +42,14 @@ class CompiledStep:
         self.refused = why_not_compiled(device)
         self._is_tried = False  # torch may reuse code that it compiled for another model of the same class
 
-    def __call__(self, ids: torch.Tensor, cache: Any, probe: Probe | None) -> torch.Tensor | None:
-        """The logits `[1, 1, V]` of ids `[1, 1]`; the newest weights are recorded in the probe. None, and nothing is
-        done, where the step cannot be compiled."""
+    def run(self, batch: Batch) -> Result | None:
+        """The result of one more token `[1, 1]`; None, and nothing is done, where the step cannot be compiled."""
+        cache, probe = batch.cache, batch.probe
         rows = None if self.refused else compiled_static(cache)
         if rows is None:
             return None
-        ids, shows = ids.clone(), probe is not None  # cloned, as other kinds of tensors would cause a recompilation
+        # cloned, as other kinds of tensors would cause a recompilation
+        ids, shows = batch.ids.clone(), probe is not None
         rows.write_lengths()
         found = self._step.run(ids, cache, shows) if self._is_tried else None
         if found is None:
@@ -59,7 +61,7 @@ class CompiledStep:
         logits, weights = found
         if probe is not None:
             probe.weights.update(weights)
-        return logits
+        return Result(logits, ("transformers",) if self.refused else ("transformers", "compile"))
 
     def _first(self, ids: torch.Tensor, cache: Any, rows: CompiledStaticCache, shows: bool) -> Outputs | None:
         """Compile, and compute the first step both ways; returns the uncompiled numbers."""
@@ -90,7 +92,7 @@ class CompiledStep:
     def _computed(self, ids: torch.Tensor, cache: Any, shows: bool) -> Outputs:
         """The logits, and the newest query's weights `[1, H, S]` of each layer that records them."""
         probe = Probe() if shows else None
-        logits = self._own(ids, cache, probe)
+        logits = self._own(Batch(ids, cache, probe))
         if probe is None:
             return logits, {}
         weights = dict(probe.weights)

@@ -10,25 +10,21 @@ another structure go through transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.masking_utils import create_causal_mask
 
-from engine.cache.attention_probe import Probe
 from engine.cache.paged.rows import GatherBuffer
-from engine.model.attention import LONG_CONTEXT, PagedRowReader
-from engine.model.runners.attending import AppendBySequence, Attend, BySequence, HiddenRows, InPlace, OneCache, RowMask
+from engine.model.attention import LONG_CONTEXT
+from engine.model.batch import Batch
+from engine.model.runners.attending import AppendBySequence, Attend, BySequence, InPlace, OneCache, RowMask
 from engine.model.runners.guard import Guard
 from engine.model.runners.joined import Joined, product
 from engine.model.runners.last_layer import MIN_DEFERRED_PRODUCTS, DeferredOutputs, NewestOfChunk
-from engine.model.surprisal import Surprisal
 from engine.to_device import to_device
-
-# called after each layer with its index and its output [B, T, hidden]
-LayerCallback = Callable[[int, torch.Tensor], None]
 
 PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_proj" for x in ("gate", "up", "down"))})
 NEEDED = frozenset({f"{x}.weight" for x in (*PROJECTIONS, "input_layernorm", "post_attention_layernorm")})
@@ -72,6 +68,9 @@ class FusedDecoder:
         self._norm, self._head = norm_of(body.norm), model.lm_head
         self._guard = Guard(model)
         self._weights: list[torch.Tensor] = list(model.parameters())
+        joins = [join for block in self._blocks for join in block.joins]
+        self._views = [view for join in joins for view in join.views]
+        self._places = [place for join in joins for place in join.places]
         self._buffers = [own for module in model.modules() if (own := module._buffers)]
 
     def takes(self, ids: torch.Tensor) -> bool:
@@ -104,93 +103,54 @@ class FusedDecoder:
         hidden: torch.Tensor = self._embed(ids)
         return hidden
 
-    def __call__(
-        self,
-        ids: torch.Tensor,
-        cache: Any,
-        probe: Probe | None,
-        surprisal: Surprisal | None = None,
-        check: Callable[[], None] | None = None,
-        on_layer: LayerCallback | None = None,
-        hidden_rows: HiddenRows | None = None,
-        lengths: Sequence[int] | None = None,
-        pages: PagedRowReader | None = None,
-    ) -> torch.Tensor:
-        """Feed the ids `[B, T]`, which follow the tokens in the cache; returns the newest logits `[B, 1, V]`.
-
-        `check` is called before every layer and after the last, `on_layer` after each with its output; either may raise
-        to end the forward. No query reads `hidden_rows`, given by layer. `lengths`: numbers of tokens of several
-        sequences, which are in pages. With `pages`, pages are read in place.
-        """
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        """The newest logits `[B, 1, V]` of a batch. Its `check` is called before every layer and after the last."""
         deferred: DeferredOutputs | None = None
-        if pages is not None:
-            starts = [cache.get_seq_length()] if lengths is None else lengths
-            attend = InPlace(cache, pages, probe, hidden_rows)
-            hidden = self.run_layers(self.embedded(ids), places_of(starts, ids), attend, check, on_layer)
-        elif lengths is None:
-            start = cache.get_seq_length()
-            least_products = MIN_DEFERRED_PRODUCTS if self.defers_last_layer else None
-            hidden, deferred = self.outputs(ids, cache, probe, start, check, on_layer, hidden_rows, least_products)
+        if batch.pages is not None:
+            hidden = self.run_layers(self.embedded(batch.ids), places_of(batch), InPlace(batch), batch)
+        elif batch.lengths is None:
+            hidden, deferred = self.outputs(batch, MIN_DEFERRED_PRODUCTS if self.defers_last_layer else None)
         else:
-            hidden = self.hidden_by_sequence(ids, append_by_sequence(cache), probe, lengths, check, on_layer)
-        if surprisal is not None:
-            surprisal.read(hidden if deferred is None else deferred, self.head, check)
+            hidden = self.hidden_by_sequence(batch, append_by_sequence(batch.cache))
+        if batch.surprisal is not None:
+            batch.surprisal.read(hidden if deferred is None else deferred, self.head, batch.check)
         return self.head(hidden[:, -1:])
 
     def outputs(
-        self,
-        ids: torch.Tensor,
-        cache: Any,
-        probe: Probe | None,
-        start: int,
-        check: Callable[[], None] | None = None,
-        on_layer: LayerCallback | None = None,
-        hidden_rows: HiddenRows | None = None,
-        least_products: int | None = None,
+        self, batch: Batch, least_products: int | None = None, start: int | None = None
     ) -> tuple[torch.Tensor, DeferredOutputs | None]:
-        """The last layer's output `[1, T, hidden]` for ids `[1, T]` at positions `start` and following. If more than
-        `least_products` multiplications can be deferred, only the newest token's output, and an object that computes
-        the output of all."""
-        hidden = self.embedded(ids)
-        places = places_of([start], ids)
-        mask = RowMask.of(create_causal_mask(self._config, hidden, None, cache, places), hidden)
-        attend: OneCache | NewestOfChunk = (one := OneCache(cache, mask, probe, hidden_rows))
+        """The last layer's output `[1, T, hidden]` for ids `[1, T]`, at positions from `start` on if that is not where
+        the cache ends. If more than `least_products` multiplications can be deferred, only the newest token's output,
+        and an object that computes the output of all."""
+        hidden, places = self.embedded(batch.ids), places_of(batch, start)
+        mask = RowMask.of(create_causal_mask(self._config, hidden, None, batch.cache, places), hidden)
+        attend: OneCache | NewestOfChunk = (one := OneCache(batch, mask))
         if least_products is not None:
             attend = NewestOfChunk.of(one, self._blocks[-1], hidden.shape, least_products)
-        hidden = self.run_layers(hidden, places, attend, check, on_layer)
+        hidden = self.run_layers(hidden, places, attend, batch)
         return hidden, attend.deferred
 
-    def hidden_by_sequence(
-        self,
-        ids: torch.Tensor,
-        append: AppendBySequence,
-        probe: Probe | None,
-        lengths: Sequence[int],
-        check: Callable[[], None] | None = None,
-        on_layer: LayerCallback | None = None,
-    ) -> torch.Tensor:
-        """The last layer's output `[B, 1, hidden]` for the next tokens `[B, 1]` of sequences of `lengths`: matrix
-        products for all at once, attention for each sequence separately."""
-        places = places_of(lengths, ids)
-        attend = BySequence(append, probe.split(len(ids)) if probe is not None else None)
-        return self.run_layers(self.embedded(ids), places, attend, check, on_layer)
+    def hidden_by_sequence(self, batch: Batch, append: AppendBySequence) -> torch.Tensor:
+        """The last layer's output `[B, 1, hidden]` for the next tokens of several sequences: matrix products for all at
+        once, attention for each sequence separately."""
+        attend = BySequence(append, batch.probe.split(len(batch.ids)) if batch.probe is not None else None)
+        return self.run_layers(self.embedded(batch.ids), places_of(batch), attend, batch)
 
     def run_layers(
-        self,
-        hidden: torch.Tensor,
-        places: torch.Tensor,
-        attend: Attend,
-        check: Callable[[], None] | None = None,
-        on_layer: LayerCallback | None = None,
+        self, hidden: torch.Tensor, places: torch.Tensor, attend: Attend, batch: Batch | None = None
     ) -> torch.Tensor:
         """Run all layers on embeddings `[B, T, hidden]` of tokens at positions `places` `[B, T]`."""
         rotate = rotation(*self._rotary(hidden, position_ids=places))
+        check, on_layer = (None, None) if batch is None else (batch.check, batch.on_layer)
+        # a weight that was moved or cast is no longer a view of a joined matrix; while torch compiles this is not
+        # checked, because `LaunchKey` has the addresses
+        is_in_place = torch.compiler.is_compiling() or self._places == list(map(torch.Tensor.data_ptr, self._views))
         for layer, block in enumerate(self._blocks):
             if check is not None:
                 check()
             if block is self._blocks[-1] and isinstance(attend, NewestOfChunk):
                 attend.set_last_input(hidden)
-            hidden = block(hidden, rotate, attend)
+            hidden = block(hidden, rotate, attend, is_in_place)
             if on_layer is not None:
                 on_layer(layer, hidden)
         if check is not None:
@@ -221,23 +181,33 @@ class Block:
         self.num_deferrable_products = attn.o_proj.weight.numel() + 3 * mlp.down_proj.weight.numel()
         self.num_cached = attn.k_proj.out_features  # numbers in the keys of one token
 
-    def __call__(self, hidden: torch.Tensor, rotate: Rotate, attend: Attend) -> torch.Tensor:
-        """The layer's output for `[B, T, hidden]`, or for the newest tokens only where `attend` returns only these;
-        `attend` also stores the new rows."""
-        rows_of = self._rows_of_one if hidden.shape[1] == 1 else self._rows_of_many
-        read = attend(self.attention, *rows_of(self._before(hidden), rotate))
-        return self.after_attention(hidden[:, -read.shape[1] :], read)
+    @property
+    def joins(self) -> tuple[Joined, Joined]:
+        return self._qkv, self._gate_up
 
-    def after_attention(self, hidden: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, rotate: Rotate, attend: Attend, is_in_place: bool = False) -> torch.Tensor:
+        """The layer's output for `[B, T, hidden]`, or for the newest tokens only where `attend` returns only these;
+        `attend` also stores the new rows. `is_in_place`: joined matrices are those of the weights."""
+        if hidden.shape[1] == 1:
+            read = attend(self.attention, *self._rows_of_one(self._before(hidden), rotate, is_in_place))
+        else:
+            read = attend(self.attention, *self._rows_of_many(self._before(hidden), rotate))
+            hidden = hidden[:, -read.shape[1] :]
+        return self.after_attention(hidden, read, is_in_place)
+
+    def after_attention(self, hidden: torch.Tensor, read: torch.Tensor, is_in_place: bool = False) -> torch.Tensor:
         """The layer after attention: its output from its input `hidden` `[B, T, hidden]` and the attention output
         `read` `[B, T, H, D]`."""
-        hidden = product(read.reshape(*hidden.shape[:2], -1), *self._out).add_(hidden)
-        return product(self._activated(self._between(hidden)), *self._down).add_(hidden)
+        batch, count, _ = hidden.shape
+        hidden = product(read.reshape(batch, count, -1), *self._out).add_(hidden)
+        return product(self._activated(self._between(hidden), is_in_place), *self._down).add_(hidden)
 
-    def _rows_of_one(self, normed: torch.Tensor, rotate: Rotate) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _rows_of_one(
+        self, normed: torch.Tensor, rotate: Rotate, is_in_place: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value `[B, H, 1, D]` for one token per sequence: one product, one rotation."""
         heads, kv_heads = self._heads, self._kv_heads
-        rows = self._qkv(normed).view(len(normed), heads + 2 * kv_heads, 1, self.attention.head_dim)
+        rows = self._qkv(normed, is_in_place).view(-1, heads + 2 * kv_heads, 1, self.attention.head_dim)
         rotated = rows.narrow(1, 0, heads + kv_heads)
         if self._query_norm is not None and self._key_norm is not None:
             rotated = torch.cat([self._query_norm(rotated[:, :heads]), self._key_norm(rotated[:, heads:])], 1)
@@ -254,10 +224,10 @@ class Block:
             query, key = self._query_norm(query), self._key_norm(key)
         return rotate(query.transpose(1, 2)), rotate(key.transpose(1, 2)), value.transpose(1, 2)
 
-    def _activated(self, normed: torch.Tensor) -> torch.Tensor:
+    def _activated(self, normed: torch.Tensor, is_in_place: bool) -> torch.Tensor:
         """The feed-forward network's activation between its two products, `[B, T, width]`."""
         if normed.shape[1] == 1:
-            both, width = self._gate_up(normed), self._width
+            both, width = self._gate_up(normed, is_in_place), self._width
             return self._activation(both.narrow(2, 0, width)).mul_(both.narrow(2, width, width))  # type: ignore[no-any-return]
         gate, up = self._gate_up.separate(normed)
         return self._activation(gate).mul_(up)  # type: ignore[no-any-return]
@@ -276,8 +246,9 @@ def rotation(cos: torch.Tensor, sin: torch.Tensor) -> Rotate:
     return lambda rows: torch.mul(rows, cos).add_(rows.roll(half, -1).mul_(signed))
 
 
-def places_of(starts: Sequence[int], ids: torch.Tensor) -> torch.Tensor:
-    """The positions `[B, T]` of ids `[B, T]` that follow `starts` tokens in each sequence."""
+def places_of(batch: Batch, start: int | None = None) -> torch.Tensor:
+    """The positions `[B, T]` of the ids of a batch, from `start` on if that is given."""
+    starts, ids = batch.starts if start is None else (start,), batch.ids
     if len(starts) == 1:
         return torch.arange(starts[0], starts[0] + ids.shape[1], device=ids.device)[None]
     return to_device(torch.tensor(starts), ids.device)[:, None] + torch.arange(ids.shape[1], device=ids.device)
@@ -295,16 +266,11 @@ def norm_of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     epsilon = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
 
     def normed(rows: torch.Tensor) -> torch.Tensor:
-        if rows.dtype is torch.float32:
-            return unit(rows, epsilon).mul_(weight)
-        return weight * unit(rows.float(), epsilon).to(rows.dtype)  # type: ignore[no-any-return]
+        exact = rows.float()
+        unit = exact * (exact * exact).mean(-1, keepdim=True).add_(epsilon).rsqrt_()
+        return unit.mul_(weight) if exact is rows else weight * unit.to(rows.dtype)
 
     return normed
-
-
-def unit(rows: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """Rows `[…, D]` divided by their root mean square."""
-    return rows * (rows * rows).mean(-1, keepdim=True).add_(epsilon).rsqrt_()
 
 
 def head_norms(attn: Any) -> tuple[Any, Any]:

@@ -17,18 +17,20 @@ def product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
     """`linear`, the same to the last bit. For one token each of several sequences, `[B, 1, D]`, a CPU takes twice as
     long for a large matrix as for its parts: a part stays in the processor's caches while it is read again for each
     token."""
-    is_slow = len(rows) in FEW and rows.shape[1] == 1 and len(weight) > PART and bias is None
+    batch, count = rows.shape[:2]
+    is_slow = batch in FEW and count == 1 and bias is None and weight.shape[0] > PART
     is_usual = not is_slow or torch.compiler.is_compiling() or weight.dtype != torch.float32
     if is_usual or weight.device.type != "cpu":
         return linear(rows, weight, bias)
-    flat, made = rows[:, 0], rows.new_empty(len(rows), len(weight))
+    flat, made = rows[:, 0], rows.new_empty(batch, len(weight))
     for out, part in zip(made.split(PART, 1), weight.split(PART), strict=True):  # type: ignore[no-untyped-call]
         torch.mm(flat, part.t(), out=out)
     return made[:, None]
 
 
 class Joined:
-    """Several linear layers of one input as one product; their results are concatenated."""
+    """Several linear layers of one input as one product; their results are concatenated. `views` are the parameters
+    that must lie at their `places` in it."""
 
     def __init__(self, maps: Sequence[nn.Linear], is_joined: bool) -> None:
         self._maps = maps
@@ -38,13 +40,12 @@ class Joined:
         if is_joined and is_small and len(biases) in (0, len(maps)):
             self._matrix = joined([m.weight for m in maps])
             self._bias = joined(biases) if biases else None
-        self._views = [*(m.weight for m in maps), *biases]
-        self._places = [view.data_ptr() for view in self._views]
+        self.views = [*(m.weight for m in maps), *biases]
+        self.places = [view.data_ptr() for view in self.views]
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        # a weight that was moved or cast is no longer a view of the joined matrix
-        is_in_place = torch.compiler.is_compiling() or self._places == list(map(torch.Tensor.data_ptr, self._views))
-        if self._matrix is not None and is_in_place:  # not checked when compiling: `LaunchKey` has the addresses
+    def __call__(self, rows: torch.Tensor, is_in_place: bool) -> torch.Tensor:
+        """The results for rows `[B, T, D]`; `is_in_place`: all views are still where they were."""
+        if self._matrix is not None and is_in_place:
             return product(rows, self._matrix, self._bias)
         return torch.cat(self.separate(rows), -1)
 

@@ -70,11 +70,12 @@ class NewestOfChunk:
         `least_products` multiplications, or too much to copy. The decision must depend only on sizes and on what is
         asked of attention, because both ways round differently."""
         _, count, size = shape
-        probe, num_tokens = others.probe, others.cache.get_seq_length() + count
+        batch = others.batch
+        num_tokens = batch.starts[0] + count
         is_long = count > 1 and count * last.num_deferrable_products > least_products
         if not is_long or 2 * num_tokens * last.num_cached > MOST_COPIED * count * size:
             return others
-        is_plain = not others.hidden_rows and not (probe and probe.wants_more)
+        is_plain = not batch.hidden and not (batch.probe and batch.probe.wants_more)
         return cls(others, last, num_tokens) if is_plain else others
 
     def set_last_input(self, hidden: torch.Tensor) -> None:
@@ -84,9 +85,9 @@ class NewestOfChunk:
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         if self._hidden is None:
             return self.others(attn, query, keys, values)
-        held_keys, held_values = self.others.cache.update(keys, values, attn.layer_idx)
+        held_keys, held_values = self.others.batch.cache.update(keys, values, attn.layer_idx)
         held_keys, held_values = held_keys[:, :, : self.num_tokens], held_values[:, :, : self.num_tokens]
         self.deferred = DeferredOutputs(self.last, self._hidden, query, held_keys, held_values)
-        probe = self.others.probe
+        probe = self.others.batch.probe
         with timed(probe.timer if probe is not None else None, "attention", attn.layer_idx):
             return attention_output(attn, query[:, :, -1:], held_keys, held_values, UNMASKED, probe)

@@ -15,12 +15,13 @@ from engine.cache.attention_probe import Probe
 from engine.cache.contract import Pair
 from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
 from engine.errors import first_line, is_of_device, is_out_of_memory
-from engine.look.strip import Measured, Strip, StripLayout, Wanted, measured_step
+from engine.look.strip import Measured, StripLayout, Wanted, measured_step
 from engine.memory import free_bytes
 from engine.model.attention import explicit_weights, weighted_values
+from engine.model.batch import Batch, Result
 from engine.model.runners.attending import Attend
 from engine.model.runners.decoder import FusedDecoder
-from engine.model.runners.pages import Kernel
+from engine.model.runners.pages import PAGES, Kernel
 from engine.model.runners.recorders import GraphRecorder
 from engine.shortage import Memory, needed_and_free, remedies
 from engine.to_device import to_device
@@ -191,39 +192,32 @@ class Launches:
     reason, and none is recorded any more. If memory ran out for a step, its key is in `too_large_text`, and others are
     recorded again."""
 
-    def __init__(self, recorder: GraphRecorder, announce: Announce) -> None:
-        self._recorder, self._telling = recorder, announce
+    def __init__(self, decoder: FusedDecoder, recorder: GraphRecorder, announce: Announce) -> None:
+        self._decoder, self._recorder, self._telling = decoder, recorder, announce
         self._of: WeakKeyDictionary[object, OrderedDict[LaunchKey, Launch]] = WeakKeyDictionary()
         self.refused, self.too_large_text = "", dict[LaunchKey, str]()
         self.num_recorded = 0
 
-    def step(
-        self,
-        decoder: FusedDecoder,
-        ids: torch.Tensor,
-        cache: Any,
-        probe: Probe | None,
-        lengths: Sequence[int] | None,
-        kernel: Kernel | None = None,
-        strip: Strip | None = None,
-    ) -> torch.Tensor | None:
-        """Feed one token per sequence, `[B, 1]`; returns the newest logits `[B, 1, V]`. None, and nothing is done,
-        where the rows of this cache have no fixed addresses, or the step cannot be recorded. What the `strip` asks for
-        is measured if the recorder supports it."""
-        rows = None if self.refused else fixed_rows(cache, lengths)
+    def run(self, batch: Batch) -> Result | None:
+        """The result of one more token for each sequence, `[B, 1]`. None, and nothing is done, where the rows of this
+        cache have no fixed addresses, or the step cannot be recorded. What is wanted is measured if the recorder
+        supports it."""
+        rows = None if self.refused else fixed_rows(batch.cache, batch.lengths)
         if rows is None:
             return None
-        had = [cache.get_seq_length()] if lengths is None else list(lengths)
+        if batch.check is not None:
+            batch.check()
+        decoder, ids, probe, had = self._decoder, batch.ids, batch.probe, batch.starts
         # torch.compile takes minutes, so it compiles once for the whole capacity instead of for each bucket
         is_whole = rows.capacity is not None and self._recorder.name == "compile"
         bucket = rows.capacity if is_whole and rows.capacity else bucket_of(max(had) + 1, rows.capacity)
-        numbers = decoder.addresses, decoder.dtype, ids.device
-        wanted = strip.wanted if strip is not None and self._recorder.takes_strip else None
+        numbers, kernel = (decoder.addresses, decoder.dtype, ids.device), batch.pages.kernel if batch.pages else None
+        wanted = batch.wanted if self._recorder.takes_strip else None
         key = LaunchKey(self._recorder.name, *numbers, len(ids), bucket, rows.layout, probe is not None, kernel, wanted)
         if key in self.too_large_text:
             return None
         try:
-            launch = self._launch(key, decoder, rows, ids, had)
+            launch = self._launch(key, rows, ids, had)
             logits = launch.replay()
         except RuntimeError as error:
             if is_of_device(error) and OF_CAPTURE not in str(error):
@@ -231,11 +225,11 @@ class Launches:
             self._note_failure(key, error)
             return None
         rows.count_row()
-        if strip is not None and launch.measured is not None:
-            strip.measured = launch.measured.clone()
         if probe is not None:
-            record_weights(probe, launch.weights, had, is_batch=lengths is not None)
-        return logits
+            record_weights(probe, launch.weights, had, is_batch=batch.lengths is not None)
+        name = self._recorder.name
+        measured = None if launch.measured is None else launch.measured.clone()
+        return Result(logits, (name,) if kernel is None else (name, PAGES), measured)
 
     @property
     def note(self) -> str:
@@ -265,9 +259,7 @@ class Launches:
         why = f"memory ran out, {memory}; to have them {remedies('a decode step')}"
         self.too_large_text[key] = f"of up to {key.bucket:,} tokens ({why})"
 
-    def _launch(
-        self, key: LaunchKey, decoder: FusedDecoder, rows: FixedRows, ids: torch.Tensor, had: Sequence[int]
-    ) -> Launch:
+    def _launch(self, key: LaunchKey, rows: FixedRows, ids: torch.Tensor, had: Sequence[int]) -> Launch:
         """The recording for a key with its inputs set; recorded now if there is none."""
         mine = self._of.setdefault(rows.owner, OrderedDict())
         for old in [old for old in mine if old.layout != key.layout]:
@@ -277,7 +269,7 @@ class Launches:
             launch.fill(ids, had, rows)
             return launch
         rows.clear_from(min(had))
-        launch = Launch(decoder, rows, key, self._recorder, ids)
+        launch = Launch(self._decoder, rows, key, self._recorder, ids)
         launch.fill(ids, had, rows)
         with self._telling(f"{self._recorder.doing} a step of up to {key.bucket:,} tokens"):
             launch.record()

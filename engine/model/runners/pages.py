@@ -23,7 +23,8 @@ from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.store import PageStore
 from engine.errors import InputError, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.model.attention import AttentionArguments, record_pieces, weighted_values, weights_in_pieces, without_hidden
+from engine.model.attention import record_pieces, weighted_values, weights_in_pieces, without_hidden
+from engine.model.batch import AttentionArguments
 from engine.model.runners.compiler import Compiling, allow_shapes, at_once, in_any_thread
 from engine.spec.runners import PAGED_ATTENTION, PagedAttentionName, check_paged_attention
 

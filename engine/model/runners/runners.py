@@ -4,32 +4,28 @@ best."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import torch
-
-from engine.cache.attention_probe import Probe
 from engine.cache.layers.compiled import compiled_static
 from engine.errors import InputError
-from engine.look.strip import Strip
-from engine.model.runners.attending import HiddenRows
-from engine.model.runners.compiled_step import CompiledStep, PlainForward
+from engine.model.batch import Batch, Result
+from engine.model.runners.compiled_step import CompiledStep, OwnForward
 from engine.model.runners.compiler import Compiling, at_once, why_not_compiled
-from engine.model.runners.decoder import FusedDecoder, LayerCallback
+from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.launch import Announce, Launches
-from engine.model.runners.pages import PAGES, PagedAttention, PageReader
+from engine.model.runners.pages import PAGES, PagedAttention
 from engine.model.runners.recorders import recorder_of
-from engine.model.surprisal import Surprisal
 from engine.spec.runners import RUNNERS, PagedAttentionName, RunnerName, check_runner, reads_in_place
 from engine.wire.status import RunnerState
 
 
 class Runners:
-    """The runners of one model. `chosen` is the user's choice; `used` are those that computed the forwards since
-    `begin`, and `compile_s` the seconds that torch.compile took in these."""
+    """The runners of one model. `chosen` is the user's choice, and `compile_s` the seconds that torch.compile has taken
+    so far."""
 
     def __init__(
         self, decoder: FusedDecoder | None, chosen: RunnerName = "auto", pages: PagedAttention | None = None
@@ -43,7 +39,6 @@ class Runners:
         self.pages.compiling = self._compile_and_time
         self._launches: dict[str, Launches] = {}
         self._compiled_step: CompiledStep | None = None  # of the latest cache that asked for one
-        self._used: list[str] = []
 
     @property
     def state(self) -> RunnerState:
@@ -123,62 +118,36 @@ class Runners:
 
     # ---- forwards ------------------------------------------------------------------------------------------------
 
-    def forward(
-        self,
-        ids: torch.Tensor,
-        cache: Any,
-        probe: Probe | None,
-        surprisal: Surprisal | None,
-        check: Callable[[], None] | None,
-        on_layer: LayerCallback | None,
-        hidden_rows: HiddenRows | None,
-        lengths: Sequence[int] | None,
-        pages: PageReader | None = None,
-        strip: Strip | None = None,
-        own: PlainForward | None = None,
-    ) -> torch.Tensor | None:
-        """The newest logits `[B, 1, V]` of ids `[B, T]`, with the arguments of `FusedDecoder`; None, and nothing is
-        done, where transformers must compute the forward. A recorded step measures what the `strip` asks for. `own` is
-        transformers' forward, for caches whose decode steps are to be compiled."""
-        is_plain = (
-            on_layer is None
-            and not hidden_rows
-            and surprisal is None
-            and not (probe and (probe.wants_more or probe.timer))
-        )
-        if own is not None and is_plain and ids.shape == (1, 1) and compiled_static(cache) is not None:
-            logits = self._compiled_logits(ids, cache, probe, own)
-            if logits is not None:
-                return logits
-        decoder = None if self.chosen == "transformers" or cache is None else self.decoder
-        if decoder is None or not decoder.takes(ids):
-            self._note("transformers", pages)
-            return None
-        if is_plain and ids.shape[1] == 1 and (launches := self._launches_of(decoder)) is not None:
-            if check is not None:
-                check()
-            kernel = pages.kernel if pages is not None else None
-            if (logits := launches.step(decoder, ids, cache, probe, lengths, kernel, strip)) is not None:
-                self._note(self._recorded, pages if kernel is not None else None)
-                return logits
-        self._note("fused", pages)
-        return decoder(ids, cache, probe, surprisal, check, on_layer, hidden_rows, lengths, pages)
+    def run(self, batch: Batch, own: OwnForward) -> Result:
+        """The result of a batch from the chosen runner where that can compute it, else from the next best. `own` is
+        transformers' forward, which computes any batch."""
+        before = self.compile_s
+        if batch.padding is None and (pages := self.pages.reader(batch.cache)) is not None:
+            batch = replace(batch, pages=pages)
+        found = self._compiled(batch, own) or self._decoded(batch) or Result(own(batch), named("transformers", batch))
+        return found if self.compile_s == before else found._replace(compile_s=self.compile_s - before)
 
-    def _compiled_logits(
-        self, ids: torch.Tensor, cache: Any, probe: Probe | None, own: PlainForward
-    ) -> torch.Tensor | None:
-        """The logits of a compiled step of transformers' own forward; None, and nothing is done, where it cannot be
-        compiled."""
+    def _compiled(self, batch: Batch, own: OwnForward) -> Result | None:
+        """The result of a compiled step of transformers' own forward, for caches whose decode steps are to be compiled;
+        None for others, and where it cannot be compiled."""
+        if not batch.is_plain_step or len(batch.ids) > 1 or compiled_static(batch.cache) is None:
+            return None
         if self._compiled_step is None:
             with self._time_compilation():  # this imports torch's compiler, which takes seconds
                 self._compiled_step = CompiledStep(
-                    own, ids.device, self._announce_and_time, lambda work: self.compiling(work)
+                    own, batch.ids.device, self._announce_and_time, lambda work: self.compiling(work)
                 )
-        logits = self._compiled_step(ids, cache, probe)
-        if logits is not None:
-            for name in ("transformers",) if self._compiled_step.refused else ("transformers", "compile"):
-                self._note(name, None)
-        return logits
+        return self._compiled_step.run(batch)
+
+    def _decoded(self, batch: Batch) -> Result | None:
+        """The result of the fused decoder, its step recorded where possible; None where the decoder cannot compute the
+        batch, or another runner was chosen."""
+        decoder = None if self.chosen == "transformers" or batch.cache is None else self.decoder
+        if decoder is None or batch.padding is not None or not decoder.takes(batch.ids):
+            return None
+        launches = self._launches_of(decoder) if batch.is_plain_step else None
+        recorded = None if launches is None else launches.run(batch)
+        return recorded or Result(decoder(batch), named("fused", batch))
 
     def _launches_of(self, decoder: FusedDecoder) -> Launches | None:
         """The recorded steps of the chosen runner; None if it records none."""
@@ -188,7 +157,7 @@ class Runners:
         if name not in self._launches:
             recorder = recorder_of(name, decoder.device, lambda work: self.compiling(work))
             announce = self._announce_and_time if name == "compile" else lambda label: self.announce(label)
-            self._launches[name] = Launches(recorder, announce)
+            self._launches[name] = Launches(decoder, recorder, announce)
         return self._launches[name]
 
     def _compile_and_time(self, work: Callable[[], None]) -> None:
@@ -213,18 +182,7 @@ class Runners:
         for launches in self._launches.values():
             launches.forget(cache)
 
-    def begin(self) -> None:
-        """Start a new count of the runners used and of the seconds spent compiling."""
-        self._used.clear()
-        self.compile_s = 0.0
 
-    @property
-    def used(self) -> str:
-        """Names of the runners that computed the forwards since `begin`, joined by +, and "pages" if pages were read in
-        place."""
-        return "+".join(self._used)
-
-    def _note(self, name: str, pages: PageReader | None) -> None:
-        for each in (name,) if pages is None else (name, PAGES):
-            if each not in self._used:
-                self._used.append(each)
+def named(name: str, batch: Batch) -> tuple[str, ...]:
+    """The name of a runner, and "pages" if it reads pages in place."""
+    return (name,) if batch.pages is None else (name, PAGES)

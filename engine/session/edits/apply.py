@@ -36,7 +36,8 @@ from engine.wire.records import Candidate
 @dataclass(eq=False)
 class EditOutcome:
     """What an edit did to the next token: KL divergence in nats, candidates before and after. `attention` `[H, S]` by
-    layer is the newest token's after the edit, if it was fed again to measure."""
+    layer is the newest token's after the edit, if it was fed again to measure. `why_unmeasured`: it could not be, so
+    that the edit shows in the tokens after it."""
 
     kl: float | None = None
     before: tuple[Candidate, ...] = ()
@@ -45,6 +46,7 @@ class EditOutcome:
     kept: KeptRows | None = None
     took_ms: float = 0.0
     measured_ms: float = 0.0
+    why_unmeasured: str = ""
     attention: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def compare(self, before: torch.Tensor | None, after: torch.Tensor) -> None:
@@ -121,6 +123,8 @@ def change_rows(
     sequence, cache = live.sequence, live.cache
     is_measured = live.logits is not None and not sequence.is_prefilling
     before = newest_logits(model, cache, sequence.token_ids) if is_measured else None
+    if is_measured and before is None:
+        outcome.why_unmeasured = "seen by the tokens that follow: the newest read what is no longer held"
     outcome.measured_ms = laps.lap()
     outcome.kept = edit_cache(model, live, edit, source)
     outcome.took_ms = laps.lap()
@@ -203,9 +207,18 @@ def pin(model: LoadedModel, cache: SequenceCache, edit: Pin) -> None:
 
 
 def drop(model: LoadedModel, cache: SequenceCache, edit: Drop) -> None:
-    """Evict rows as the cache's rule would."""
+    """Evict rows as the cache's rule would: not in layers that slide, whose masks count distances by rows."""
     spans: dict[int, torch.Tensor] = {}
-    for layer in layers_named(cache, model.info.geometry, edit.rows):
+    named = layers_named(cache, model.info.geometry, edit.rows)
+    sliding = [layer for layer in named if layer.window is not None]
+    if sliding and (edit.rows.layers is not None or len(sliding) == len(named)):
+        raise InputError(
+            f"Layer {sliding[0].index} slides, and its mask counts distances by rows, so none can be dropped there: "
+            "mask the rows."
+        )
+    for layer in named:
+        if layer.window is not None:
+            continue
         places_in(cache, layer, edit.rows)
         span = torch.arange(edit.rows.start, edit.rows.stop)
         spans[layer.index] = span.expand(len(heads_of(edit.rows, layer)), -1)

@@ -15,6 +15,7 @@ from engine.cache.layers.build import decoder_config
 from engine.cache.layers.cross import CrossLayer, SourceCache
 from engine.cache.layers.own import ReadOnlyLayer, read_only_cache
 from engine.cache.sequence_cache import SequenceCache
+from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
 
 CHUNK = 256
@@ -71,7 +72,7 @@ class Scratch:
         size, logits = CHUNK if self.can_be_fed_together else 1, None
         for start in range(0, len(token_ids), size):
             ids = torch.tensor([token_ids[start : start + size]], device=self._model.device)
-            logits = self._model.forward(ids, self.live, probe, hidden_rows=self._hidden or None)[0, -1]
+            logits = self._model.forward(Batch(ids, self.live, probe, hidden=self._hidden)).logits[0, -1]
         assert logits is not None, "there are tokens to feed"
         return logits.clone()
 
@@ -86,12 +87,28 @@ class Scratch:
         return held.keys[0, :, held.keys.shape[2] - count :], held.values[0, :, held.values.shape[2] - count :]
 
 
+def layer_without(model: LoadedModel, cache: SequenceCache, position: int) -> int | None:
+    """The first layer whose window has left rows behind that the token at this position reads; None if there is
+    none."""
+    for layer in model.info.geometry.attention_layers:
+        if layer.window is None or cache.rows(layer.index) is None:
+            continue
+        since = position - position % layer.window if layer.kind == "chunked" else position - layer.window + 1
+        positions = cache.held_positions(layer.index)
+        if positions.shape[-1] and int(positions.min()) > max(0, since):
+            return layer.index
+    return None
+
+
 def newest_logits(
     model: LoadedModel, cache: SequenceCache, token_ids: Sequence[int], probe: Probe | None = None
 ) -> torch.Tensor | None:
     """The logits `[V]` of the newest token when it attends to the rows that the cache holds now, its own included. None
-    where that cannot be computed: the cache keeps nothing, or a recurrent state has advanced past the token."""
+    where that cannot be computed: the cache keeps nothing, a recurrent state has advanced past the token, or the first
+    row that the token read has left a window."""
     if cache.spec.recomputes or not cache.num_tokens or any(layer.has_state for layer in cache.layers):
+        return None
+    if layer_without(model, cache, cache.num_tokens - 1) is not None:
         return None
     scratch = Scratch(model, cache, cache.num_tokens, keeps=False)
     return scratch.feed([token_ids[cache.num_tokens - 1]], probe)

@@ -15,7 +15,7 @@ from engine.model.loader import LoadedModel
 from engine.session.chunks import PrefillPlan
 from engine.session.driver import Driver, lengths_to_feed
 from engine.session.edits.places import places_in
-from engine.session.edits.scratch import Scratch
+from engine.session.edits.scratch import Scratch, layer_without
 from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
 from engine.spec.edit import ReplaceTokens, Rows
@@ -31,6 +31,11 @@ def overwrite(model: LoadedModel, live: LiveSequence, edit: ReplaceTokens) -> Ke
         raise InputError("A recurrent state has read these tokens and moved on: re-prefill what follows instead.")
     if cache.num_source:
         raise InputError("Every row of a source depends on all of it: re-prefill what follows instead.")
+    if (lacking := layer_without(model, cache, start)) is not None:
+        raise InputError(
+            f"The window of layer {lacking} has left rows behind that position {start} reads, so its K and V cannot be "
+            "computed alone: re-prefill what follows instead."
+        )
     scratch = Scratch(model, cache, start, keeps=True)
     scratch.feed(edit.token_ids)
     writes = []

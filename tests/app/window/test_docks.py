@@ -177,19 +177,27 @@ def test_a_tall_prompt_takes_room_of_the_tokens_and_gives_it_back(shell: Shell) 
         assert prompt.height() == height, "a request never makes it smaller"
         assert prompt.height() + tokens.height() == both
     shell.window.prompt.room_wanted.emit(0)
-    QApplication.processEvents()
+    turn(shell, 2)
     assert prompt.height() == usual
     shell.window.prompt.choose("chat")
-    QApplication.processEvents()
+    turn(shell, 2)
     assert prompt.height() == min(CHAT_HEIGHT, both - LEAST_TOKENS)
     shell.window.prompt.choose("text")
-    QApplication.processEvents()
+    turn(shell, 2)
     assert prompt.height() == usual
     docks._on_touched()
     shell.window.prompt.room_wanted.emit(usual + 40)
     shell.window.prompt.room_wanted.emit(0)
-    QApplication.processEvents()
-    assert prompt.height() == usual + 40, "an arrangement by hand is kept"
+    turn(shell, 2)
+    assert prompt.height() == usual, "it had this height in the arrangement by hand too"
+    shell.window.prompt.choose("chat")
+    turn(shell, 2)
+    state = docks.save()
+    shell.window.prompt.choose("text")
+    docks.arrange("inspect")
+    docks.restore(state)
+    turn(shell, 2)
+    assert prompt.height() == usual, "a later window begins with a text"
 
 
 def test_panels_stand_where_it_was_approved(shell: Shell) -> None:

@@ -45,9 +45,11 @@ def bundled(dtype: str) -> tuple[LoadedModel, Reference]:
 
 
 @cache
-def healthy(dtype: str) -> Session:
-    """A growing cache after those steps; nobody may write to it."""
-    model, truth = bundled(dtype)
+def healthy(dtype: str, tokens_of: str | None = None) -> Session:
+    """A growing cache after those steps, or after the tokens that the model chose in another dtype; nobody may write to
+    it."""
+    model, _ = bundled(dtype)
+    _, truth = bundled(tokens_of or dtype)
     session = Session(model, CacheSpec(), prefill_chunk=16)
     session_logits(session, truth.prompt_ids, truth.token_ids)
     return session
@@ -56,7 +58,7 @@ def healthy(dtype: str) -> Session:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_another_dtype_of_the_same_weights_is_rounding_and_not_a_fault(dtype: str) -> None:
     """Rows of layer 0 differ by more than those of one dtype may: the weights were rounded too."""
-    caches = [healthy(each).cache_of(0) for each in ("float32", dtype)]
+    caches = [healthy("float32").cache_of(0), healthy(dtype, tokens_of="float32").cache_of(0)]
     pairs = [(caches[0].rows(layer), caches[1].rows(layer)) for layer in range(6)]
     for layer, (exact, coarse) in enumerate(pairs):
         assert exact is not None

@@ -19,11 +19,12 @@ from engine.analysis.reference import Reference, parity, reference
 from engine.cache.layers.growing import GrowingLayer
 from engine.device_time import HostMark
 from engine.look.strip import Measured
+from engine.model.batch import Result
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import Launches, bucket_of
 from engine.model.runners.pages import PageReader
 from engine.session import draws, sampler
-from engine.session.forward import Runner
+from engine.session.ahead import LaunchedAhead
 from engine.spec.presets import OPT_IN_PRESETS, PRESETS
 from engine.spec.runners import RunnerName
 from tests.engine.card import CARD, card, has_card, moved
@@ -74,8 +75,8 @@ def changed(real: Callable[..., Any], make: Callable[[Any], Any]) -> Callable[..
     return lambda *args, **named: make(real(*args, **named))
 
 
-def of_other_tokens(self: Runner, work: Any, chosen: list[torch.Tensor], *rest: Any) -> Any:
-    return LAUNCH(self, work, [token - 1 for token in chosen], *rest)
+def of_other_tokens(forwards: Any, work: Any, chosen: torch.Tensor, *rest: Any) -> Any:
+    return LAUNCH(forwards, work, chosen - 1, *rest)
 
 
 def of_other_values(self: GrowingLayer, keys: torch.Tensor, values: torch.Tensor) -> Any:
@@ -84,17 +85,25 @@ def of_other_values(self: GrowingLayer, keys: torch.Tensor, values: torch.Tensor
     return held_keys, held_values if self.length == keys.shape[2] else 1.5 * held_values
 
 
+def of_other_logits(found: Result | None) -> Result | None:
+    return found and found._replace(logits=1.1 * found.logits)
+
+
 def of_other_bytes(measured: Measured) -> Measured:
     return replace(measured, packed=torch.zeros_like(measured.packed))
 
 
-LAUNCH, APPEND = Runner.launch, GrowingLayer.append
+LAUNCH, APPEND = LaunchedAhead.of, GrowingLayer.append
 FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "modes": (GrowingLayer, "append", of_other_values),
-    "graph": (Launches, "step", changed(Launches.step, lambda logits: logits if logits is None else 1.1 * logits)),
+    "graph": (
+        Launches,
+        "run",
+        changed(Launches.run, of_other_logits),
+    ),
     "pages": (PageReader, "read", changed(PageReader.read, lambda read: 1.1 * read)),
     "graph · bfloat16": (GrowingLayer, "append", of_other_values),
-    "measured": (Runner, "launch", of_other_tokens),
+    "measured": (LaunchedAhead, "of", of_other_tokens),
     "measured · float32: drawn": (draws, "numbers", changed(draws.numbers, lambda numbers: numbers ^ 1)),
     "measured · float32: within": (Measured, "clone", changed(Measured.clone, of_other_bytes)),
     "measured · float32: times": (HostMark, "ms_since", changed(HostMark.ms_since, lambda ms: 1.1 * ms)),

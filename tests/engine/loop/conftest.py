@@ -22,6 +22,16 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 
 @pytest.fixture
+def with_weights(tmp_path: Path) -> Iterator[Driver]:
+    """A model whose weights are in a file: torch 2.11 draws other random ones in every dtype."""
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **COMMON)).save_pretrained(tmp_path / "model")
+    driver = Driver(str(tmp_path / "model"))
+    yield driver.loaded()
+    assert driver.loop.close(10.0)
+
+
+@pytest.fixture
 def slow(tmp_path: Path) -> Iterator[Driver]:
     """A model whose chunk takes long enough to be caught in the middle of a prefill."""
     driver = Driver(shape_of(tmp_path, max_position_embeddings=8192, num_hidden_layers=8, hidden_size=256))

@@ -114,8 +114,8 @@ def test_a_step_says_what_went_wrong_by_what_was_raised(driver: Driver, error: E
 
 
 SITES = {
-    "reading a prompt": "engine.session.forward.feed",  # the forward of a prompt
-    "a decode step": "engine.session.forward.feed",
+    "reading a prompt": "engine.model.loader.LoadedModel.forward",  # the forward of a prompt
+    "a decode step": "engine.model.loader.LoadedModel.forward",
     "sampling": "engine.session.stepper.sample",
     "looking": "engine.session.observer.Observer.begin",
 }

@@ -103,8 +103,9 @@ def test_two_snapshots_are_compared(driver: Driver, tmp_path: Path) -> None:
     assert "has the rows of one moment: compare it with another snapshot" in driver.wait_for(Failed).message
 
 
-def test_a_snapshot_is_compared_with_its_tokens_in_other_modes_and_dtypes(driver: Driver, tmp_path: Path) -> None:
+def test_a_snapshot_is_compared_with_its_tokens_in_other_modes_and_dtypes(with_weights: Driver, tmp_path: Path) -> None:
     """By the model that was there before, or by one that is loaded for it."""
+    driver = with_weights
     path = tmp_path / "a.safetensors"
     exported(driver, path)
     mine = ModelSpec(driver.session.model.info.source, device="cpu", num_threads=1)

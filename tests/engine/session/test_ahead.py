@@ -15,7 +15,8 @@ from engine.errors import Cancelled, InputError
 from engine.look.candidates import Sample
 from engine.look.packing import Packing
 from engine.model.runners.runners import Runners
-from engine.session import forward, stepper
+from engine.session import stepper
+from engine.session.ahead import LaunchedAhead
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
@@ -91,7 +92,7 @@ def test_it_is_launched_before_the_token_is_read_and_before_the_record_is_built(
         original = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *args, **named: (done.append(label), original(*args, **named))[1])
 
-    noted(forward.Runner, "launch", "launch")
+    noted(LaunchedAhead, "of", "launch")
     noted(stepper, "sequence_step", "record")
     monkeypatch.setattr(Sample, "token_id", property(lambda self: (done.append("read"), int(self.chosen))[1]))
     session = begun(1)

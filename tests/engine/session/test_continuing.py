@@ -12,12 +12,14 @@ from engine.saved.named import decoded, encoded
 from engine.saved.session import SavedSession
 from engine.saved.tokens import walk
 from engine.session.continuing import answer_of, continue_with, preview
+from engine.session.editing import make_edit
 from engine.session.replay import Replay, repeat_change
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.chat import Chat, Turn
+from engine.spec.chat import JOINED_END, PLAIN_END, PLAIN_NAME, PLAIN_TEMPLATE, Chat, Turn
+from engine.spec.edit import BiasLogits
 from engine.spec.presets import PRESETS
-from engine.spec.sampling import Prompt
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import PromptAppended, SequenceAdded, SequenceForked, SequenceRemoved
 from engine.wire.commands import PreviewPrompt
 from engine.wire.events import ForkMade
@@ -236,6 +238,31 @@ def test_a_step_that_fails_and_a_preemption_find_their_rows_again() -> None:
     session.history.journal.note_start(child, session.cache, live.sequence.num_tokens)
     session.step()
     assert session.sequence(child).num_tokens == len(session.sequence(child).token_ids)
+
+
+def test_an_answer_without_a_template_ends_at_an_empty_line() -> None:
+    """The turn is what comes before it. All rows are kept, and the end stays when the sampling is changed; a text has
+    no such end."""
+    session, first = begun(None, FIRST, GROWING, steps=1)
+    session.set_sampling(SamplingParams(stop=("no",)), first)
+    assert session.sequence(first).sampling.stop == ("no", JOINED_END)
+    session.force(first, ids_of("yes.\n"))
+    for _ in ids_of("yes."):
+        session.step()
+    make_edit(session, BiasLogits(first, only=ids_of("\n")))
+    session.step()
+    assert (session.sequence(first).stop, session.has_work) == ("stop string", False)
+    assert answer_of(session, first) == "yes."
+    child = goes_on(session, first, FIRST, "why?")
+    reuse = reuse_of(session, child)
+    assert reuse == ContinuedFrom(first, len("hi\n\nyes.\n"), len("hi\n\nyes.\n"))
+    assert session.sequence(child).token_ids == [*ids_of("hi\n\nyes.\n\nwhy?\n\n")]
+    assert session.sequence(child).sampling.stop == (JOINED_END,)
+    ours = session.submit(Prompt(chat=Chat(FIRST.turns, PLAIN_NAME, PLAIN_TEMPLATE), sampling=GREEDY))
+    assert session.sequence(ours).sampling.stop == (PLAIN_END,)
+    assert session.sequence(session.submit(Prompt(text="hi", sampling=GREEDY))).sampling.stop == ()
+    templated, seq_id = begun(CHATML, FIRST, GROWING, steps=1)
+    assert templated.sequence(seq_id).sampling.stop == (), "a token of the model ends its turns"
 
 
 def test_a_preview_changes_nothing_and_says_what_would_be_reused() -> None:

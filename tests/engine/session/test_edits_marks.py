@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cache.attention_probe import Probe
 from engine.cache.contract import HeldRows
 from engine.cache.layers.build import cache_argument
 from engine.cache.layers.own import ReadOnlyLayer, read_only_cache
 from engine.errors import InputError
+from engine.model.batch import Batch
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Drop, Mask, Pin, Rows
@@ -108,7 +108,7 @@ def test_hiding_a_row_gives_what_its_absence_gives(mode: str) -> None:
         layers.append(ReadOnlyLayer(rows, live.cache.num_tokens - 1, is_sliding=False, keeps=False))
     scratch = read_only_cache(session.model.model.config, layers)
     ids = torch.tensor([[live.sequence.token_ids[live.cache.num_tokens - 1]]])
-    expected = session.model.forward(ids, scratch, Probe())[0, -1]
+    expected = session.model.forward(Batch(ids, scratch)).logits[0, -1]
     assert live.logits is not None
     assert torch.allclose(live.logits, expected, atol=1e-4)
 
@@ -131,7 +131,7 @@ def test_what_is_hidden_can_be_shown_again() -> None:
     before = session.logits(seq_id)
     edit_live(session, Mask(seq_id, Rows(3, 9)))
     edit_live(session, Mask(seq_id, Rows(3, 9), hidden=False))
-    assert session.cache_of(seq_id).hidden_rows() is None
+    assert not session.cache_of(seq_id).hidden_rows()
     assert torch.allclose(session.logits(seq_id), before, atol=1e-6)  # type: ignore[arg-type]
 
 

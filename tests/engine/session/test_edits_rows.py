@@ -11,7 +11,7 @@ from engine.errors import InputError
 from engine.look.candidates import NUM_CANDIDATES
 from engine.session.edits.apply import apply_edit
 from engine.session.session import Session
-from engine.spec.edit import AddNoise, Overwrite, Rows, Scale, Zero
+from engine.spec.edit import AddNoise, Drop, Overwrite, Rows, Scale, Zero
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from tests.engine.session.edited import copy_of, edit_copy, logits_over, rows_of, running
@@ -196,6 +196,7 @@ def test_a_mode_that_keeps_nothing_says_so(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["dynamic", "static", "growing", "paged"])
 def test_every_architecture_that_keeps_rows_has_them_edited(architecture: str, mode: str) -> None:
     session, seq_id = running(small(mode), architecture, length=12)
+    windows = [layer.window for layer in session.model.info.geometry.attention_layers if layer.window]
     layer = session.model.info.geometry.attention_layers[-1].index
     rows = Rows(13, 15, (layer,))
     before = rows_of(session.live.get(seq_id))
@@ -206,8 +207,10 @@ def test_every_architecture_that_keeps_rows_has_them_edited(architecture: str, m
         expected = before[layer][number].clone()
         expected[:, at] = 0.0
         assert torch.equal(part, expected)
-    if architecture == "lfm2":
-        assert told.kl is None  # its recurrent state has read the newest token already
+    if architecture == "lfm2" or (mode == "dynamic" and windows):
+        assert told.kl is None  # a state has read the newest token already, or a row that it read has left a window
+        assert told.why_unmeasured
+        assert torch.equal(live.logits, session.logits(seq_id))
     else:
         assert told.kl is not None
         assert told.kl > 0
@@ -249,3 +252,20 @@ def test_rows_of_another_position_are_written_over_others(mode: str) -> None:
             assert torch.equal(new[0], old[0])
     with pytest.raises(InputError, match="not in the step 3"):
         edit_copy(session, Overwrite(seq_id, Rows(5, 8), shift=37), source)
+
+
+@pytest.mark.parametrize("mode", ["h2o", "int8", "streamingllm"])
+def test_rows_are_dropped_in_layers_that_do_not_slide(mode: str) -> None:
+    """The mask of a sliding layer counts distances by rows: without one of them it would be wrong."""
+    session, seq_id = running(small(mode), "cohere2", length=24, num_steps=3)
+    geometry, count = session.model.info.geometry, session.sequence(seq_id).num_tokens
+    slides = [layer.index for layer in geometry.attention_layers if layer.window]
+    whole = [layer.index for layer in geometry.attention_layers if not layer.window]
+    held = [places(session, seq_id, index).shape[-1] for index in range(4)]
+    live, _ = edit_copy(session, Drop(seq_id, Rows(count - 2, count - 1)))
+    left = [live.cache.held_positions(index).shape[-1] for index in range(4)]
+    assert [held[index] - left[index] for index in slides] == [0] * len(slides)
+    assert [held[index] - left[index] for index in whole] == [1] * len(whole)
+    for index in slides:
+        with pytest.raises(InputError, match=f"Layer {index} slides"):
+            edit_copy(session, Drop(seq_id, Rows(count - 2, count - 1, (index,))))

@@ -289,3 +289,40 @@ def test_a_prompt_that_was_half_read_is_the_old_one_before_its_end_was_replaced(
     session.kept.set_limit(0)
     session.go_to(0)
     assert (tuple(session.sequence(0).token_ids), session.sequence(0).num_tokens) == (ids, 5)
+
+
+WINDOWS = [
+    (architecture, mode) for architecture in ("gemma2", "mistral") for mode in ("dynamic", "static", "paged", "growing")
+]
+
+
+@pytest.mark.parametrize(("architecture", "mode"), WINDOWS)
+def test_behind_a_window_an_edit_of_next_to_nothing_moves_next_to_nothing(architecture: str, mode: str) -> None:
+    """Layers of transformers that slide, and pages, hold one row less than the newest token read."""
+    session, seq_id = running(small(mode), architecture, length=24, num_steps=3)
+    count, before = session.sequence(seq_id).num_tokens, session.logits(seq_id)
+    for edit in (
+        Scale(seq_id, Rows(count - 3, count - 2), 1.0001),
+        Mask(seq_id, Rows(count - 3, count - 2), hidden=False),
+    ):
+        live, told = edit_copy(session, edit)
+        assert live.logits is not None
+        assert torch.allclose(live.logits, before, atol=5e-3)
+        assert (told.kl is None) == bool(told.why_unmeasured) == (mode in ("dynamic", "paged"))
+
+
+@pytest.mark.parametrize(("architecture", "mode"), WINDOWS)
+def test_overwritten_tokens_behind_a_window_have_their_rows_or_are_refused(architecture: str, mode: str) -> None:
+    session, seq_id = running(small(mode), architecture, length=24, num_steps=3)
+    count = session.sequence(seq_id).num_tokens
+    for position in range(count - 7, count):
+        edit = ReplaceTokens(seq_id, position, (7,))
+        if mode in ("dynamic", "paged") or (mode == "static" and position < count - 1):
+            with pytest.raises(InputError, match="re-prefill what follows"):
+                edit_copy(session, edit)
+            continue
+        live, _ = edit_copy(session, edit)
+        _, fresh = reference(session, live.sequence.token_ids[: position + 1])
+        held, rows = session.cache_of(seq_id).held_positions(1)[0].tolist(), rows_of(live)[1]
+        for part, wanted in zip(rows, fresh[1], strict=True):
+            assert torch.allclose(part[:, held.index(position)], wanted[:, -1], atol=1e-4)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.model.batch import Batch, Result
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import TokenSpan
 from engine.spec.presets import PRESETS
@@ -84,14 +85,14 @@ def test_a_bad_row_is_found_behind_a_window_that_dropped_the_first_rows(monkeypa
     session, seq_id = started("mistral", CacheSpec("dynamic"), length=20)
     real = session.model.forward
 
-    def forward(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        logits = real(*args, **kwargs)
+    def forward(self: Any, batch: Batch) -> Result:
+        result = real(batch)
         held = session.cache_of(seq_id).rows(1)
         assert held is not None
         assert held.first == 13
         with torch.inference_mode():
             held.keys[0, 1, 4, 2] = math.nan
-        return logits
+        return result
 
     monkeypatch.setattr(type(session.model), "forward", forward)
     (place,) = session.step().non_finite

@@ -13,7 +13,7 @@ from engine.model.loader import LoadedModel
 from engine.model.runners import runners
 from engine.model.runners.recorders import ReplayFunction, RerunRecorder, StepFunction
 from engine.model.runners.runners import Runners
-from engine.session import forward
+from engine.session.ahead import LaunchedAhead
 from engine.session.session import Session
 from engine.spec.capture import CaptureLevel
 from engine.spec.presets import PRESETS
@@ -65,14 +65,14 @@ def test_the_host_waits_for_no_operation_launched_after_the_chosen_token(
         on_cpu.step()
     launched: list[int] = []
 
-    def noted(self: forward.Runner, *args: object) -> object:
+    def noted(*args: object) -> object:
         launched.append(made.asked)
-        return launch(self, *args)  # type: ignore[arg-type]
+        return launch(*args)  # type: ignore[arg-type]
 
-    made, launch = Card(), forward.Runner.launch
+    made, launch = Card(), LaunchedAhead.of
     with card(monkeypatch, made):
         session = begun(moved(model, runner), name, count, capture)
-        monkeypatch.setattr(forward.Runner, "launch", noted)
+        monkeypatch.setattr(LaunchedAhead, "of", noted)
         for _ in range(STEPS - 1):
             session.step_late()
         made.waits.clear()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.model.batch import Batch, Result
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
@@ -78,10 +79,10 @@ def test_no_step_to_go_back_to() -> None:
 
 
 def logits_for(token_id: int, value: float = 9.0) -> Any:
-    def forward(self: Any, ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        logits = torch.zeros(1, ids.shape[1], 128)
+    def forward(self: Any, batch: Batch) -> Result:
+        logits = torch.zeros(1, 1, 128)
         logits[0, -1, token_id] = value
-        return logits
+        return Result(logits, ("none",))
 
     return forward
 

@@ -98,8 +98,10 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
 
     # its answer becomes the assistant's turn
     says(driver, f"<think>hm</think>yes{END}")
-    assert prompt.chat._answer.isVisible()
-    prompt.chat._answer.click()
+    assert prompt.chat.answer.isVisible()
+    assert prompt.chat.answer.edit.toPlainText() == "<think>hm</think>yes", "while it is generated"
+    assert prompt.chat.answer.note == f"paused · {len(ids_of(f'<think>hm</think>yes{END}'))} tokens · F5 goes on"
+    prompt.chat._take.click()
     driver.until(lambda: len(prompt.chat.turns.turns) == 3)
     assert prompt.chat.turns.turns[1:] == (Turn("assistant", "<think>hm</think>yes"), Turn("user", ""))
     write(driver, "and now?")
@@ -108,14 +110,17 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     assert prompt.chat.words.text().startswith(words)
     assert "Line 12 of the chat template wrote it: {{- '<|im_start|>assistant" in prompt.chat.words.text()
 
-    # in a low panel the words are hidden, and nothing overlaps
+    # in a low panel nothing overlaps, and what is said of the cache is whole: it is scrolled with the turns
     chat = prompt.chat
+    chat._shows_rendered.click()
     for height in (236, 400):
         chat.setFixedHeight(height)
         chat.layout().activate()
-        parts = (chat.turns, chat._add, chat.rendered, chat.words)
+        parts = (chat.turns, chat.rendered, chat._add)
         for upper, lower in pairwise(part.geometry() for part in parts):
             assert upper.bottom() < lower.top(), (height, parts)
+        assert chat.words.height() >= chat.words.heightForWidth(chat.words.width())
+    chat._shows_rendered.click()
     chat.setMinimumHeight(0)
     chat.setMaximumHeight(16_777_215)  # any
 
@@ -134,6 +139,8 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     driver.window.sequences.refresh()
     assert driver.window.sequences.read().why.startswith(words)  # type: ignore[union-attr]
     assert [turn.role for turn in conversation_of(models, child).turns] == ["user", "assistant", "user"]  # type: ignore[union-attr]
+    notes = [row.note for row in prompt.chat.turns.rows]
+    assert notes == ["", "", f"{kept} of {len(ids_of(whole))} tokens reused from the cache"]
     driver.window.tokens.refresh()
     assert ids_of(BEGIN)[0] in driver.window.tokens.strip.chips.special
 
@@ -211,14 +218,54 @@ def test_a_model_without_a_template_says_so_and_offers_ours(driver: Driver) -> N
     prompt.choose("chat")
     prompt.chat._new.click()
     write(driver, "hi")
-    assert prompt.chat.words.text().startswith("This model has no chat template: turns are joined as plain text")
+    assert prompt.chat.about.text().startswith("Without a chat template an empty line ends a turn.")
+    assert not prompt.chat.words.isVisible()
     assert prompt.chat.rendered.toPlainText() == "hi⏎\n⏎\n"
     choice = prompt.chat.template
     assert [choice.itemText(n) for n in range(choice.count())] == [NONE, PLAIN_NAME, FILE]
     choice.activated.emit(1)
     driver.until(lambda: prompt.chat.rendered.toPlainText() == "User:·hi⏎\nAssistant:")
-    assert not prompt.chat.words.isVisible()
+    assert prompt.chat.about.text().startswith("A line that begins with “User:” ends an answer.")
     prompt.choose("text")
+
+
+def test_a_conversation_that_is_too_long_says_so_and_is_not_cut(driver: Driver) -> None:
+    prompt, models, width = driver.window.prompt, driver.models, driver.window.docks.docks["prompt"].width()
+    source = talking(None).info.source
+    driver.intents.on_model_chosen(ModelSpec(source))
+    driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == source)
+    prompt.choose("chat")
+    prompt.chat._new.click()
+    prompt.chat.template.activated.emit(0)
+    write(driver, "x" * 600)
+    words = "602 tokens are more than the 512 that there is room for: take out turns at the beginning, or begin anew"
+    driver.until(lambda: prompt.chat.warning.isVisible())
+    assert prompt.chat.warning.text() == f"{words}."
+    assert words in driver.window.actions_.reason("prompt.send")
+    assert not prompt._first.isVisible(), "the first tokens would be sent without the newest turn"
+    prompt.chat._new.click()
+    write(driver, "hi")
+    driver.until(lambda: not prompt.chat.warning.isVisible())
+    assert driver.window.docks.docks["prompt"].width() == width
+    prompt.choose("text")
+
+
+def test_an_answer_ends_at_the_limit_and_a_text_has_none(driver: Driver) -> None:
+    prompt, models = driver.window.prompt, driver.models
+    prompt._sampling._popup.longest_answer.setValue(3)
+    prompt.choose("chat")
+    prompt.chat._new.click()
+    write(driver, "hi")
+    assert prompt.chat.about.text().endswith("An answer has at most 3 tokens.")
+    prompt._send.click()
+    driver.until(lambda: len(prompt.chat.turns.rows) == 3)
+    (info,) = models.status.now.sequences  # type: ignore[union-attr]
+    assert (info.stop, info.num_tokens - info.num_prompt_tokens) == ("length", 2), "the last is chosen, and not fed"
+    assert prompt.chat.turns.rows[1].note == "ended at the longest answer"
+    assert prompt.sampling.stop == (), "the empty line that ends a turn is not the user's"
+    prompt.choose("text")
+    assert prompt.sampling.max_new_tokens is None
+    prompt._sampling._popup.longest_answer.setValue(256)
 
 
 def test_a_folder_of_the_same_weights_renders_with_its_own_template(driver: Driver) -> None:

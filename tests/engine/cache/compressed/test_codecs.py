@@ -13,7 +13,6 @@ from transformers.utils.import_utils import is_optimum_available, is_optimum_qua
 from engine.cache.compressed import kivi
 from engine.cache.compressed.codecs import from_e4m3, row_codec
 from engine.cache.compressed.stores import store_of
-from engine.cache.layers import build
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -301,15 +300,6 @@ def test_transformers_quantiser_says_what_is_missing(tmp_path: Path, monkeypatch
         is_known.cache_clear()
     with pytest.raises(InputError, match="full attention in every layer"):
         Session(model_of("mistral"), PRESETS["transformers-quantized"].spec)
-
-    def as_in_5_17(backend: str, config: object) -> None:
-        raise ValueError(f"Unknown quantization backend `{backend}`")
-
-    monkeypatch.setattr(build, "QuantizedCache", as_in_5_17)
-    with pytest.raises(
-        InputError, match=r"^transformers \d.+ has no fp8 quantiser: install a newer one, choose quanto"
-    ):
-        Session(model_of("llama"), PRESETS["transformers-quantized"].spec)
 
 
 def test_our_fp8_reads_what_transformers_reads() -> None:

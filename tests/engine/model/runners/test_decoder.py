@@ -13,6 +13,7 @@ import torch
 from transformers import AutoConfig, DynamicCache
 
 from engine.errors import Cancelled
+from engine.model.batch import Batch
 from engine.model.loader import LoadedModel, load
 from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.runners import Runners
@@ -222,7 +223,7 @@ def test_a_forward_is_given_up_before_any_of_its_layers() -> None:
     for stop in (0, 1, 2, 3):  # before each of two layers, and behind them
         calls, cache = 0, DynamicCache(config=model.model.config)
         with torch.inference_mode(), nullcontext() if stop == 0 else pytest.raises(Cancelled):
-            decoder.outputs(torch.tensor([[5, 6, 7]]), cache, None, 0, check)
+            decoder.outputs(Batch(torch.tensor([[5, 6, 7]]), cache, check=check))
         assert calls == (stop or 3)
         assert [layer.get_seq_length() for layer in cache.layers] == [3 * (stop != 1), 3 * (stop not in (1, 2))]
 

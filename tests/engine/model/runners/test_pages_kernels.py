@@ -136,6 +136,9 @@ def test_a_step_is_repeated_as_it_read_its_pages() -> None:
 
 
 @pytest.mark.skipif(bool(why_not_compiled(torch.device("cpu"))), reason="no C++ compiler is installed")
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="FlexAttention's C++ code needs vector units"
+)
 def test_the_kernel_is_compiled_once_for_a_shape_and_reads_no_page_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here as C++ code, on a GPU through Triton: the lists of pages and the mask are the same. Three sequences, the
     second time with other pages and one token more; all that they do not hold is no number."""

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from engine.errors import InputError
 from engine.model import attention
+from engine.model.batch import Batch
 from engine.model.runners import attending, decoder
 from engine.model.runners.joined import PART, product
 from engine.model.runners.runners import Runners
@@ -71,8 +73,9 @@ def test_what_was_chosen_before_loading_and_cannot_be_is_said_once() -> None:
     wanted = Runners(None, "fused")
     assert wanted.note.startswith("no fused decoder for this model, which runs through transformers: it needs")
     assert not Runners(None, "transformers").note
-    assert wanted.forward(torch.ones(1, 1, dtype=torch.long), object(), *[None] * 6) is None
-    assert wanted.used == "transformers"
+    logits = torch.ones(1, 1, 3)
+    result = wanted.run(Batch(torch.ones(1, 1, dtype=torch.long), DynamicCache()), lambda batch: logits)
+    assert (result.logits is logits, result.runners) == (True, ("transformers",))
 
 
 def batch_of(name: str, lengths: list[int], page_size: int = 4) -> Session:

@@ -1,0 +1,119 @@
+"""Sessions that are kept on the disk: how they are named, and which one the present session has replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from msgspec import Struct
+from PySide6.QtCore import QObject, Signal
+
+from app.draw.format import counted
+from engine.saved.session import SavedSession
+from engine.spec.chat import Chat
+from engine.wire.changes import Change, EditMade, PromptAppended, SequenceAdded
+
+LONGEST_WORDS = 40  # characters of the first words of a session
+
+
+class KeptSession(Struct, frozen=True):
+    """A session in a file, when it was last written (seconds since 1970), and its title."""
+
+    path: Path
+    written: float
+    title: str
+
+
+class KeptSessions(QObject):
+    """The sessions that ended, newest first, and the `former` one, which the present session has replaced in this
+    window. Signals: `changed()`; `replaced()`, another session has begun, and there is a former one."""
+
+    changed = Signal()
+    replaced = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._all: dict[Path, KeptSession] = {}
+        self._former: Path | None = None
+
+    @property
+    def all(self) -> tuple[KeptSession, ...]:
+        return tuple(sorted(self._all.values(), key=_age, reverse=True))
+
+    @property
+    def former(self) -> KeptSession | None:
+        return None if self._former is None else self._all.get(self._former)
+
+    def put(self, session: KeptSession) -> None:
+        """Add a session that ended."""
+        self._all[session.path] = session
+        self.changed.emit()
+
+    def replace(self, session: KeptSession) -> None:
+        """Add the session that another one has just replaced."""
+        self._former = session.path
+        self.put(session)
+        self.replaced.emit()
+
+    def keep_only(self, paths: list[Path]) -> None:
+        """Forget the sessions that are in none of these files."""
+        if gone := self._all.keys() - set(paths):
+            for path in gone:
+                del self._all[path]
+            self.changed.emit()
+
+
+def _age(session: KeptSession) -> tuple[float, Path]:
+    return session.written, session.path
+
+
+def session_title(session: SavedSession) -> str:
+    """The first words of a session, its model, and how much it has: `“Once upon a time” · Tales 5M · 281 steps`."""
+    model = [session.model.name] if session.model is not None else []
+    return " · ".join((first_words(session), *model, *session_counts(session)))
+
+
+def first_words(session: SavedSession) -> str:
+    """The beginning of a session's first prompt, in quotation marks; if it has none, what it has instead."""
+    words = " ".join(prompt_text(session).split())
+    if not words:
+        return f"from {Path(session.origin).name}" if session.origin else "without a prompt"
+    if len(words) > LONGEST_WORDS:
+        words = words[: LONGEST_WORDS - 1]
+        words = f"{words[: words.rfind(' ')] if ' ' in words else words}…"
+    return f"“{words}”"
+
+
+def prompt_text(session: SavedSession) -> str:
+    """The text of a session's first prompt without special tokens, or what its conversation begins with."""
+    first = next((change for change in _changes(session) if isinstance(change, SequenceAdded)), None)
+    if first is None:
+        return ""
+    if first.chat is not None:
+        turns = first.chat.turns
+        return next((turn.text for turn in turns if turn.role == "user"), turns[0].text)
+    special = () if session.model is None else session.model.special_ids
+    return "".join(session.texts.get(each, "") for each in first.token_ids if each not in special)
+
+
+def newest_chat(session: SavedSession) -> Chat | None:
+    """The conversation that a session was last sent; None if its newest prompt was none."""
+    changes = [*chain.from_iterable(node.changes for node in session.path), *session.pending]
+    sent = (each for each in reversed(changes) if isinstance(each, SequenceAdded | PromptAppended))
+    return next((each.chat for each in sent), None)
+
+
+def _changes(session: SavedSession) -> Iterator[Change]:
+    return chain(chain.from_iterable(node.changes for node in session.nodes), session.pending)
+
+
+def session_counts(session: SavedSession) -> list[str]:
+    """How many steps, branches, edits and bookmarks a session has, in words."""
+    num_tips = len(session.nodes) - len({node.parent for node in session.nodes} - {None})
+    words = [counted(sum(node.work is not None for node in session.nodes), "step")]
+    words += [counted(num_tips, "branch", "branches")] if num_tips > 1 else []
+    num_edits = sum(isinstance(change, EditMade) for node in session.nodes for change in node.changes)
+    words += [counted(num_edits, "edit")] if num_edits else []
+    words += [counted(len(session.bookmarks), "bookmark")] if session.bookmarks else []
+    return words
