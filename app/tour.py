@@ -121,8 +121,9 @@ class Tour(QObject):
         if actions["snapshot.continue"].isEnabled() and shell.models.status.source_of_file:
             actions["snapshot.continue"].trigger()
             yield Until(self._is_live, "its model to go on", LOAD_PATIENCE_S)
+            taken = len(shell.models.timeline)
             yield from self._step()
-            yield from self._picture("went-on")
+            yield from self._picture("went-on" if len(shell.models.timeline) > taken else "with-its-model")
         self._save_steps()
 
     def _is_live(self) -> bool:

@@ -6,6 +6,7 @@ from PySide6.QtCore import QPoint, Signal
 from PySide6.QtWidgets import QMenu, QPushButton
 
 from app.control.actions import Actions
+from app.kit.labels import plain_tip
 from app.kit.reader import SELECTION, STATUS, Reader
 from app.models import Models
 from app.models.sequence_status import SequenceStatus, selected_info, sequence_status
@@ -57,6 +58,6 @@ class Remedies(Reader[SequenceStatus], QPushButton):
         return sequence_status(self._models)
 
     def show_state(self, state: SequenceStatus) -> None:
-        self.setToolTip(state.why)
+        self.setToolTip(plain_tip(state.why))
         if self.isHidden() == state.is_full:
             self.setVisible(state.is_full)

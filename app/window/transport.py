@@ -187,7 +187,7 @@ class StepCounter(Reader[StepShown], Opaque, QWidget):
         return added is not None and any(isinstance(change, EditMade) for change in added.node.changes)
 
     def show_state(self, state: StepShown) -> None:
-        self.setToolTip(state.why)
+        self.setToolTip(plain_tip(state.why))
         self.setAccessibleName(" ".join(piece for piece in state.pieces if piece))
         self._fit(state)
         self.update()

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import wraps
 from string import Formatter
 from typing import Any, cast
 
-from jinja2 import TemplateError, nodes, pass_context
+from jinja2 import Environment, TemplateError, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -58,7 +58,15 @@ LONGEST = {  # the most characters of the text that an operation accepts
     **dict.fromkeys(_LISTING, MAX_ITEMS),
     **dict.fromkeys(("int", "float"), 1_000),
 }
+WRITING = frozenset(  # filters that write any value as text
+    (
+        *("capitalize", "e", "escape", "forceescape", "indent", "lower", "replace", "safe", "string", "title", "trim"),
+        *("truncate", "upper", "urlencode", "wordcount"),
+    )
+)
+_INNER = (Context, nodes.EvalContext, Environment)  # what jinja itself passes to filters
 _NUMBER = re.compile("[0-9]+")
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 _WIDE = re.compile(r"\d{5,}|\*")  # a field width that no real template uses
 
 
@@ -156,10 +164,14 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         if isinstance(owner, int | float) or (isinstance(owner, str) and name in REFUSED):
             raise TemplateTooExpensive(f"it calls {name}, which no template needs")
         if isinstance(owner, str):
+            check_says_the_same((args, kwargs))
             if name == "join" and args:
                 args = (__self._bounded_list(args[0], len(owner)), *args[1:])
             elif name == "format":
-                specs = [spec or "" for _, _, spec, _ in Formatter().parse(owner[: LONGEST["format"] + 1])]
+                fields = list(Formatter().parse(owner[: LONGEST["format"] + 1]))
+                if any("." in (field or "") for _, field, _, _ in fields):
+                    raise TemplateError("it formats an attribute, which is unsafe")
+                specs = [spec or "" for _, _, spec, _ in fields]
                 _check_format(owner, len(specs), specs, given)
             else:
                 _check_growth(name, owner, (*args, *kwargs.values()))
@@ -168,6 +180,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Apply an operator, with limits on its operands and its result."""
         if operator == "%" and isinstance(left, str):
+            check_says_the_same(right)
             _check_format(left, left.count("%"), [left.replace("{", "")], self.budget.total_size(right))
         _check_operation(operator, left, right)
         return self.budget.count_nested(super().call_binop(context, operator, left, right))
@@ -183,6 +196,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
                 isinstance(each, int) and abs(each) > 100 for each in (*args[1:], *kwargs.values())
             ):
                 raise TemplateTooExpensive("it rounds to too many digits")
+            if name in WRITING:
+                check_says_the_same([each for each in (*args, *kwargs.values()) if not isinstance(each, _INNER)])
             if name == "join":
                 args = (args[0], self._bounded_list(args[1], max(map(len, texts), default=0)), *args[2:])
             elif texts:
@@ -196,20 +211,39 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         checked."""
         found, length = [], 0
         for each in self.budget.counted(items):
+            check_says_the_same(each)
             found.append(each)
             length += between + self.budget.total_size(each)
             self.budget.check_length(length)
         return found
 
     def _joined(self, values: list[Any]) -> Any:
+        check_says_the_same(values)
         texts = list(map(str, values))
         self.budget.check_length(sum(map(len, texts)))
         return self.budget.count_value("".join(texts))
 
     @pass_context  # prevents constant folding, in which jinja would lose the line number
     def _shown(self, _context: Context, value: Any) -> Any:
+        check_says_the_same(value)
         self.budget.count_value(value if isinstance(value, str) else str(value))
         return value
+
+
+def check_says_the_same(value: Any) -> None:
+    """Raise `TemplateError` for a value, or a list with one, whose text contains its address in memory, such as a
+    function: a prompt would be another one in every process, and no session could be repeated."""
+    rest = [value]
+    while rest:
+        each = rest.pop()
+        if each is None or isinstance(each, str | int | float | range):
+            continue
+        if isinstance(each, Mapping):
+            rest += [*each.keys(), *each.values()]
+        elif isinstance(each, Collection):
+            rest += each
+        elif _ADDRESS.search(str(each)):
+            raise TemplateError(f"it writes a {type(each).__name__}, whose text is another one in every process")
 
 
 def _check_growth(name: str, text: str, arguments: tuple[Any, ...]) -> None:

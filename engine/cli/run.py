@@ -176,7 +176,7 @@ def resumed_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
 
         session = resumed(load(with_dtype_of(model_spec(args), file)), file)
     for info in session.sequences:
-        if info.stop in ("stopped", "length"):  # the end of an earlier run
+        if info.stop == "length":  # --steps says how many tokens follow
             sequence = session.sequence(info.seq_id)
             sequence.stop, sequence.sampling = None, structs.replace(sequence.sampling, max_new_tokens=None)
     if args.cache is not None or spec != CacheSpec():
@@ -224,9 +224,14 @@ def generate(
     halting: Halting | None = None,
     editing: Editing | None = None,
 ) -> Iterator[PageEvent]:
-    """Step until every sequence has `steps` tokens or has stopped, or a condition holds. Prints each step, appends it
-    to `records`, and yields its page events."""
-    while session.has_work and (halting is None or not halting.hits):
+    """Step until every sequence has `steps` tokens or has ended, or a condition holds. Prints each step, appends it to
+    `records`, and yields its page events. A sequence is stopped only where it has its tokens before others have
+    theirs: what is exported or saved behind the last step can go on."""
+
+    def lacks_tokens(seq_id: int) -> bool:
+        return session.sequence(seq_id).has_work and len(generated[seq_id]) < steps
+
+    while any(map(lacks_tokens, generated)) and (halting is None or not halting.hits):
         for line in make_edits(session, editing, generated, as_json) if editing is not None else ():
             print_json(line) if as_json else print(printable(in_words(line)), end="", flush=True)
         if not session.has_work:  # an edit changed the chosen token so that the sequence ends
@@ -248,8 +253,10 @@ def generate(
                 print_json(step_line(record, part))
             elif len(generated) == 1:
                 print(printable(part.sampled_text), end="", flush=True)
-            if len(generated[part.seq_id]) >= steps:
-                session.halt(part.seq_id)
+        if any(map(lacks_tokens, generated)):
+            for seq_id in generated:
+                if not lacks_tokens(seq_id):
+                    session.halt(seq_id)
         yield from record.page_events
 
 
@@ -302,7 +309,7 @@ def print_summary(session: Session, generated: dict[int, list[int]], seconds: fl
     kv_bytes = session.bytes().stored
     if as_json:
         sequences = [
-            {"seq_id": i, "token_ids": ids, "text": texts[i], "stop": session.sequence(i).stop}
+            {"seq_id": i, "token_ids": ids, "text": texts[i], "stop": session.sequence(i).stop or "stopped"}
             for i, ids in generated.items()
         ]
         print_json(

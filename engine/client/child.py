@@ -41,12 +41,15 @@ def main() -> None:
     _prepare_process()
     outbox = Outbox()
     loop = EngineLoop(outbox.put, lambda: outbox.is_behind)
-    writer = threading.Thread(target=_write, args=(events, outbox, Pulse(loop.activity)), name="events", daemon=True)
+    is_broken = threading.Event()
+    writer = threading.Thread(
+        target=_write, args=(events, outbox, Pulse(loop.activity), is_broken), name="events", daemon=True
+    )
     writer.start()
-    threading.Thread(target=_read, args=(commands, loop, outbox), name="commands", daemon=True).start()
+    threading.Thread(target=_read, args=(commands, loop, outbox, is_broken), name="commands", daemon=True).start()
     loop.run()
     writer.join(END_S)  # it ends after it has sent `Stopped`, the last event
-    os._exit(0)
+    os._exit(int(is_broken.is_set()))
 
 
 def _take_streams() -> tuple[IO[bytes], IO[bytes]]:
@@ -68,8 +71,9 @@ def _prepare_process() -> None:
         Path("/proc/self/oom_score_adj").write_text("500", "ascii")
 
 
-def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox) -> None:
-    """Pass commands to the loop until the stream ends, then shut the loop down and end the process."""
+def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox, is_broken: threading.Event) -> None:
+    """Pass commands to the loop until the stream ends, then shut the loop down and end the process. `is_broken` is set
+    where something that is no message ends it."""
     try:
         while (frames := read_frames(stream)) is not None:
             if frames:
@@ -78,19 +82,23 @@ def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox) -> None:
                 except WireError as error:
                     outbox.put(Failed(str(error)))
     except (OSError, WireError) as error:
-        print(f"kvloupe: {error}", file=sys.stderr)
+        print(f"kvloupe: {error}", file=sys.stderr, flush=True)
+        is_broken.set()
     loop.send(Shutdown())
     time.sleep(END_S)
-    os._exit(0)
+    os._exit(int(is_broken.is_set()))
 
 
-def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse) -> None:
+def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse, is_broken: threading.Event) -> None:
     """Send all events up to `Stopped`, and what the loop is busy with if that takes long; without an event for
-    `HEARTBEAT_S` a heartbeat. The records of a run between two pictures are sent together."""
+    `HEARTBEAT_S` a heartbeat. The records of a run between two pictures are sent together. Where the stream of commands
+    `is_broken`, `Stopped` is not sent: the window did not ask for this end, and says why it came."""
     events: list[Event] = []
     while not (events and isinstance(events[-1], Stopped)):
         events = outbox.take(HEARTBEAT_S)
-        to_send = (*_with_newest_status(events), *pulse.beat())
+        to_send = [*_with_newest_status(events), *pulse.beat()]
+        if is_broken.is_set():
+            to_send = [event for event in to_send if not isinstance(event, Stopped)]
         messages = [message for event in to_send for message in _encoded(event)]
         try:
             write_messages(stream, messages or [HEARTBEAT])

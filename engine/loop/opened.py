@@ -180,7 +180,13 @@ class OpenFile:
         """What to load instead of `model`, which `asked` gave: the same weights in the dtype of the opened snapshot, if
         that is another one and no dtype was chosen; else None."""
         wanted = self.with_dtype_of(asked)
-        is_its = self.snapshot is not None and self.snapshot.file.manifest.fingerprint == model.info.fingerprint
+        if self.snapshot is None:
+            return None
+        manifest = self.snapshot.file.manifest
+        # one that can go on and does not say whose it is may be this model's: what that computes is compared then
+        is_its = model.info.fingerprint == (
+            manifest.fingerprint or ("" if manifest.why_not else model.info.fingerprint)
+        )
         return wanted if is_its and wanted.dtype not in ("auto", model.info.dtype) else None
 
     def resumed(self, model: LoadedModel) -> tuple[Session, CacheChanged]:

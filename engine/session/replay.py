@@ -13,6 +13,7 @@ from engine.saved.difference import Compared, ReplayDifference, differences
 from engine.session.continuing import append_prompt
 from engine.session.editing import repeat_edit
 from engine.session.edits.numbers import RowsFrom
+from engine.session.forward import vocabulary
 from engine.spec.sampling import Prompt
 from engine.wire.changes import (
     Change,
@@ -50,7 +51,7 @@ class Replay:
     `num_done` nodes are replayed. `measured` has what each repeated edit did to the next token, by the number of its
     node. `num_computed_anew` counts prompt tokens that were prefix hits originally and are not here: they are computed
     in other chunks, which is exact but for rounding. `differences` are all that were found, `compared` says how much
-    was compared.
+    was compared. Raises `InputError` for a token that the model does not have.
     """
 
     def __init__(self, session: Session, nodes: Iterable[Node]) -> None:
@@ -60,6 +61,7 @@ class Replay:
         self.differences: list[ReplayDifference] = []
         self.compared = Compared()
         self._layers = [layer.index for layer in session.model.info.geometry.attention_layers]
+        check_ids_are_known(session, self.nodes)
 
     @property
     def is_exact(self) -> bool:
@@ -146,6 +148,20 @@ def tokens_fed(nodes: list[Node]) -> dict[int, tuple[int, ...]]:
                 chosen = () if part.sampled is None else (part.sampled,)
                 found[part.seq_id] = (*before, part.token_id, *chosen)
     return found
+
+
+def check_ids_are_known(session: Session, nodes: Iterable[Node]) -> None:
+    """Raise `InputError` where a step fed or chose a token that is not in the model's vocabulary."""
+    size = vocabulary(session.model)
+    for node in nodes:
+        for part in node.work.parts if node.work is not None else ():
+            strange = next((each for each in (part.token_id, part.sampled) if each is not None and each >= size), None)
+            if strange is not None:
+                name = session.model.info.name
+                raise InputError(
+                    f"Step {node.step} has token {strange:,} of sequence {part.seq_id}, and the vocabulary of '{name}' "
+                    f"ends at {size - 1:,}: the session is of another model, or was changed."
+                )
 
 
 def check_can_be_replayed(session: Session, nodes: tuple[Node, ...], at: int | None) -> None:

@@ -30,7 +30,7 @@ def write_script(snapshot: Path, path: Path) -> None:
         raise InputError(f"The script opens the snapshot beside it: write it into the folder of '{snapshot}'.")
     text = SCRIPT.read_text("utf-8")
     assert NAME_LINE in text
-    write_text(path, text.replace(NAME_LINE, f"SNAPSHOT = {json.dumps(snapshot.name)}"))
+    write_text(path, text.replace(NAME_LINE, f"SNAPSHOT = {snapshot.name!a}"))
 
 
 def script_beside(snapshot: Path) -> Path:

@@ -14,8 +14,10 @@ from engine.cache.stored import InPieces
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.rows_at import chosen
+from engine.model.source import find_source, fingerprint
 from engine.model.text import TokenTexts
 from engine.model.tokenizer import tokenizer_fingerprint
+from engine.predict.capacity import is_pageable
 from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, WITHOUT_STATES, LayerEntry, Manifest, SequenceEntry
 from engine.snapshot.gather import created, piece_tensors, written_by
 from engine.snapshot.manifest import manifest_strings
@@ -23,8 +25,11 @@ from engine.snapshot.npz import Array, from_npz
 from engine.snapshot.preview import Preview
 from engine.snapshot.pyramid import pyramid_for, pyramid_of
 from engine.snapshot.write import LazyTensor, Snapshot, write_snapshot
+from engine.spec.cache import CacheSpec
+from engine.spec.model import BUNDLED, RESOURCES, ModelSpec
 
 WHY_NOT = "another program's cache was brought in: it says nothing of how decoding goes on"
+GOES_ON_AS = CacheSpec("dynamic")  # the mode that a cache brought in with its model goes on in: transformers' own
 
 
 def write_cache(
@@ -49,7 +54,9 @@ def snapshot_of_cache(
         raise InputError(
             f"The cache holds {num_tokens:,} tokens and {len(ids):,} ids were given: give all that were fed."
         )
-    return _snapshot(rows, num_tokens, ids, tokenizer, model, type(cache).__name__, notes)
+    is_quantised = any(hasattr(layer, "_dequantize") for layer in getattr(cache, "layers", ()))
+    why_not = "its rows are quantised, and were written as numbers" if is_quantised else ""
+    return _snapshot(rows, num_tokens, ids, tokenizer, model, type(cache).__name__, notes, why_not)
 
 
 def snapshot_of_npz(path: Path) -> Snapshot:
@@ -96,10 +103,12 @@ def _snapshot(
     model: Any = None,
     cache: str = "",
     notes: str = "",
+    why_not: str = "",
 ) -> Snapshot:
     """The snapshot of rows by layer, each with whether the layer keeps a window. If there are more `ids` than
-    `num_tokens`, the next one is the chosen token."""
+    `num_tokens`, the next one is the chosen token. `why_not`: why decoding cannot go on from these rows."""
     entries = tuple(_entry(index, held, slides) for index, (held, slides) in rows.items())
+    why_not = _why_not(model, ids, entries, num_tokens) or why_not
     tensors: dict[str, torch.Tensor | InPieces | LazyTensor] = {"positions": torch.arange(num_tokens)[None]}
     pyramid, preview = (
         pyramid_for(num_tokens, entries),
@@ -125,11 +134,12 @@ def _snapshot(
         **_model_facts(model, entries),
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
         cache=cache,
+        cache_spec=None if why_not else GOES_ON_AS,
         provenance="as stored now",
         notes=notes,
         created=created(),
         written_by=written_by(),
-        why_not=WHY_NOT,
+        why_not=why_not,
         layers=entries,
         pyramid=pyramid,
         sequence=SequenceEntry(num_prompt_tokens=num_tokens, sampled=follows),
@@ -174,14 +184,43 @@ def _entry(index: int, held: HeldRows, slides: bool) -> LayerEntry:
     return LayerEntry(index, kind, heads, tuple(range(heads)), *dims, dtype, count, held.first, has_positions)
 
 
+def _why_not(model: Any, ids: list[int] | None, entries: tuple[LayerEntry, ...], num_tokens: int) -> str:
+    """Why decoding cannot go on from rows that were brought in with this model; empty if it can."""
+    if (config := getattr(model, "config", None)) is None:
+        return WHY_NOT
+    if ids is None:
+        return "another program's cache was brought in without the ids of its tokens"
+    try:
+        return why_not_whole(entries, CacheGeometry.from_config(config), num_tokens)
+    except InputError as error:
+        return str(error).rstrip(".")
+
+
+def why_not_whole(entries: tuple[LayerEntry, ...], geometry: CacheGeometry, num_tokens: int) -> str:
+    """Which layer of a cache that was brought in lacks something that the next token reads; empty if none does."""
+    kept = {layer.index: layer for layer in geometry.attention_layers}
+    if geometry.has_encoder:
+        return "another program's cache was brought in without the rows of its encoder"
+    if not all(is_pageable(layer) or layer.kind in ("shared", "none") for layer in geometry.layers):
+        return "another program's cache was brought in without its recurrent states"
+    if kept.keys() != {entry.index for entry in entries}:
+        return "it has other layers than its model"
+    for entry in entries:
+        window = kept[entry.index].window
+        wanted = 0 if window is None else max(0, num_tokens - window + 1)
+        if entry.has_positions or entry.first > wanted or entry.first + entry.num_rows != num_tokens:
+            return f"layer {entry.index} lacks rows that the next token reads"
+    return ""
+
+
 def _model_facts(model: Any, entries: tuple[LayerEntry, ...]) -> dict[str, Any]:
     """What the manifest says about a model of transformers: its name, config and kinds of layers."""
     facts: dict[str, Any] = {"dtype": entries[0].dtype}
     config = getattr(model, "config", None)
     if config is None:
         return facts
+    facts |= _origin(str(getattr(config, "_name_or_path", "")) or type(model).__name__)
     facts |= {
-        "model": str(getattr(config, "_name_or_path", "") or type(model).__name__),
         "architecture": type(model).__name__,
         "config": config.to_json_string(use_diff=False),
     }
@@ -190,3 +229,15 @@ def _model_facts(model: Any, entries: tuple[LayerEntry, ...]) -> dict[str, Any]:
     except InputError:  # the snapshot can be shown even if the kinds of layers are unknown
         return facts
     return facts | ({"layer_kinds": kinds} if len(kinds) > entries[-1].index else {})
+
+
+def _origin(name: str) -> dict[str, str]:
+    """The name of a model that was loaded from this name or path, and the fingerprint of the weights there; without a
+    fingerprint where they are not on this machine. What the model in memory computes is compared when decoding goes
+    on."""
+    is_bundled = Path(name).absolute() == (RESOURCES / "demo_model").absolute()
+    try:
+        source = find_source(ModelSpec(BUNDLED if is_bundled else name), lambda *_: None)
+        return {"model": source.name, "fingerprint": fingerprint(source)}
+    except (InputError, OSError):
+        return {"model": name}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, get_args
 
 import torch
@@ -13,6 +14,7 @@ from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTabl
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.marks import Pending
+from engine.look.rows_at import chosen
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.predict.capacity import is_pageable
@@ -21,6 +23,7 @@ from engine.session.live import LiveSequence
 from engine.session.sequence import Sequence
 from engine.session.session import Session
 from engine.snapshot.checksum import checksum
+from engine.snapshot.foreign import GOES_ON_AS, why_not_whole
 from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, part_shapes
 from engine.snapshot.manifest import table_name
 from engine.snapshot.patching import rows_of_file
@@ -43,6 +46,9 @@ TORCH_DTYPES = {
     "BOOL": torch.bool,
 }
 
+NUM_COMPARED = 64  # tokens of another program's cache that are computed again, to be compared
+MAX_DIFFERENCE = 0.1  # of the size of K or V of a layer; rounding gives 0.02 in bfloat16, other weights or ids some 1
+
 
 def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
     """A session with the sequence of a snapshot, ready to step; raises `InputError` with the reason of
@@ -52,18 +58,30 @@ def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
     spec = file.manifest.cache_spec
     if reason or spec is None:
         raise InputError(f"'{file.path}' can be looked at and not gone on from: {reason}.")
+    stored, sequence = stored_cache(file, model.device), sequence_of(file)
+    logits = tensor_of(file, "logits", model.device) if "logits" in file else None
+    if is_brought_in(file):
+        check_computes(model, file)
+        if sequence.sampled is None:
+            logits = choose_next(model, file, stored, sequence)
+    return _restored(model, file, stored, sequence, logits)
+
+
+def _restored(
+    model: LoadedModel, file: SnapshotFile, stored: StoredCache, sequence: Sequence, logits: torch.Tensor | None
+) -> Session:
+    """A session that holds one sequence and what was stored of its cache."""
+    spec = file.manifest.cache_spec or CacheSpec()
     session = Session(model, spec)
     session.open_rows = rows_of_file
-    sequence = sequence_of(file)
     session.live.mode.check_holds(
         sequence, cache := session.live.mode.new_cache(sequence.seq_id, sequence.num_prompt_tokens)
     )
     try:
-        cache.restore(stored_cache(file, model.device))
+        cache.restore(stored)
     except PoolExhausted as error:
         raise InputError(f"'{file.path}' does not fit into its page pool ({error}): it was changed.") from None
     cache.register_prefix(sequence.token_ids)
-    logits = tensor_of(file, "logits", model.device) if "logits" in file else None
     session.live.add(LiveSequence(sequence, cache, logits))
     attention = attention_of(file, model.device)
     session.history.begin_at(file.manifest.step or 0, sequence.seq_id, sequence.mark(), spec, logits, attention)
@@ -84,13 +102,21 @@ def why_not_resumable(model: LoadedModel, file: SnapshotFile) -> str:
         return manifest.why_not
     if manifest.cache_spec is None:
         return "it says nothing of its cache mode"
-    if manifest.fingerprint != info.fingerprint:
+    is_known = manifest.fingerprint or not is_brought_in(file)
+    if is_known and manifest.fingerprint != info.fingerprint:
         return f"it was made with other weights or another config than '{info.name}' has now"
-    if manifest.tokenizer_fingerprint != tokenizer_fingerprint(model.tokenizer):
+    is_known = manifest.tokenizer_fingerprint or not is_brought_in(file)
+    if is_known and manifest.tokenizer_fingerprint != tokenizer_fingerprint(model.tokenizer):
         return f"the tokenizer of '{info.name}' is another one than it was made with"
     if manifest.dtype != info.dtype:
         return f"it was made in {manifest.dtype} and the model runs in {info.dtype}: load it in that dtype"
     return misfit(model, file)
+
+
+def is_brought_in(file: SnapshotFile) -> bool:
+    """Whether another program made the rows: no step of this one did. Such a file names its model only where that was
+    loaded from a folder, and its tokenizer only where that was given."""
+    return file.manifest.step is None and file.manifest.cache_spec is not None
 
 
 def misfit(model: LoadedModel, file: SnapshotFile) -> str:
@@ -108,12 +134,17 @@ def misfit(model: LoadedModel, file: SnapshotFile) -> str:
             return f"layer {entry.index} is written in another codec than its cache mode has"
     if misfit := _state_misfit(model, file):
         return misfit
+    if is_brought_in(file):
+        if manifest.cache_spec != GOES_ON_AS:
+            return "it names no step, and no cache mode that another program's cache goes on in"
+        if lacking := why_not_whole(manifest.layers, geometry, manifest.num_tokens):
+            return lacking
     vocab, sequence = vocabulary(model), manifest.sequence
     ids = file.array("token_ids")
     follows = (*sequence.forced, *file.waiting_ids, *(() if sequence.sampled is None else (sequence.sampled,)))
     if int(ids.min()) < 0 or int(ids.max()) >= vocab or any(not 0 <= token_id < vocab for token_id in follows):
         return "it has token ids that the model does not have"
-    if sequence.stop is None and not follows:
+    if sequence.stop is None and not follows and not is_brought_in(file):
         return "no token was chosen to follow, and none of its prompt waits"
     if sequence.num_prompt_tokens > manifest.num_tokens + len(file.waiting_ids):
         return "its prompt has more tokens than it holds"
@@ -212,6 +243,76 @@ def _ascend(positions: Array, num_tokens: int) -> bool:
     return all(bool(each.all()) for each in is_inside)
 
 
+# ---- caches of other programs ------------------------------------------------------------------------------------
+
+
+def check_computes(model: LoadedModel, file: SnapshotFile) -> None:
+    """Raise `InputError` unless the model computes the rows of the file from its tokens, up to rounding: other weights,
+    padding, other positions and ids that do not belong to the rows are found so. The first tokens are computed again,
+    or all where every layer has lost its first ones."""
+    is_cut = all(entry.first for entry in file.layers)
+    count = file.manifest.num_tokens if is_cut else min(file.manifest.num_tokens, NUM_COMPARED)
+    session = Session(model, CacheSpec(), capture="off", surprisal=False, is_scratch=True)
+    cache = session.cache_of(session.submit(Prompt(token_ids=file.token_ids[:count])))
+    while session.is_prefilling:
+        session.step()
+    for entry in file.layers:
+        held = cache.rows(entry.index)
+        assert held is not None, "the layer is an attention layer of the model"
+        first = max(held.first, entry.first)
+        for name in PARTS:
+            own = chosen(held, name)[0, :, first - held.first :].float()
+            theirs = tensor_of(file, entry.name(name), own.device)[0, :, first - entry.first : count - entry.first]
+            # what is compared has run through other attention code, in the model's dtype
+            if not (own - theirs).norm() <= MAX_DIFFERENCE * own.norm():
+                raise InputError(
+                    f"'{file.path}' can be looked at and not gone on from: the {name} of layer {entry.index} are not "
+                    f"those that '{model.info.name}' computes of its tokens. Give save_cache the model and the ids "
+                    "that made the rows; rows that were padded, moved or changed cannot go on here."
+                )
+
+
+def choose_next(model: LoadedModel, file: SnapshotFile, stored: StoredCache, sequence: Sequence) -> torch.Tensor:
+    """Choose the token that follows on a sequence, with the logits `[V]` of its last token, which are returned: that
+    token is computed again from the rows before it, and the rows of the file stay."""
+    count = stored.num_tokens - 1
+    windows = {layer.index: layer.window for layer in model.info.geometry.attention_layers}
+    lacks = any(
+        layer.first > max(0, count - window + 1)
+        for index, layer in stored.layers.items()
+        if (window := windows[index]) is not None
+    )
+    if lacks:
+        raise InputError(
+            f"'{file.path}' can be looked at and not gone on from: it does not say which token comes next, and a row "
+            "that is needed to compute it has left its window. Give save_cache the id of the next token as well, "
+            "behind those that were fed."
+        )
+    waiting = replace(sequence, num_tokens=count, token_ids=list(sequence.token_ids))
+    if count:
+        session = _restored(model, file, _without_last(stored), waiting, None)
+    else:
+        session = Session(model, CacheSpec(), is_scratch=True)
+        session.submit(Prompt(token_ids=tuple(waiting.token_ids)))
+        waiting = session.sequence(0)
+    session.step()
+    sequence.sampled, sequence.stop = waiting.sampled, waiting.stop
+    logits = session.logits(waiting.seq_id)
+    assert logits is not None
+    return logits
+
+
+def _without_last(stored: StoredCache) -> StoredCache:
+    """A stored cache of exact, consecutive rows without the row of its last token."""
+
+    def cut(layer: StoredLayer) -> StoredLayer:
+        keys, values = (StoredPart({"rows": part.tensors["rows"][:, :, :-1]}) for part in (layer.keys, layer.values))
+        return replace(layer, keys=keys, values=values, num_tokens=layer.num_tokens - 1, num_rows=layer.num_rows - 1)
+
+    layers = {index: cut(layer) for index, layer in stored.layers.items()}
+    return replace(stored, num_tokens=stored.num_tokens - 1, layers=layers)
+
+
 # ---- reading tensors ---------------------------------------------------------------------------------------------
 
 
@@ -265,7 +366,8 @@ def _stored_part(file: SnapshotFile, entry: LayerEntry, name: Part, device: torc
 
 
 def sequence_of(file: SnapshotFile) -> Sequence:
-    """The sequence of a snapshot, with its waiting and forced tokens."""
+    """The sequence of a snapshot, with its waiting and forced tokens. One that a person or a run stopped is not stopped
+    any more, since it is to go on."""
     entry, manifest = file.manifest.sequence, file.manifest
     return Sequence(
         entry.seq_id,
@@ -276,7 +378,7 @@ def sequence_of(file: SnapshotFile) -> Sequence:
         entry.sampled,
         entry.sampled_is_forced,
         Pending(entry.forced),
-        entry.stop,
+        None if entry.stop == "stopped" else entry.stop,
     )
 
 

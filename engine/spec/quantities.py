@@ -55,7 +55,10 @@ ROWS = (
         "peak_attention", "attention", "attention of the newest query to tokens, in the head where it is most",
         "peak_attention(3-7) > 0.9", "ratio", 1.0, "attention",
     ),
-    Quantity("norm", "number", "the largest new row of K or V, against the median of its head's last 64", "norm > 3"),
+    Quantity(
+        "norm", "number", "the largest new row of K or V, against the median of its head's last 64, from 8 rows on",
+        "norm > 3",
+    ),
     _count("nonfinite", "NaN and Inf in the new rows and the logits"),
     _count("pages_allocated", "pages taken by a sequence", "pages"),
     _count("pages_shared", "pages that one more sequence refers to", "pages"),

@@ -11,7 +11,7 @@ from app.draw.format import byte_size, counted, thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, own_action
 from app.kit.changes import connect_all
-from app.kit.labels import ElidedLabel, set_text_role
+from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.moment_words import node_lines
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, SignalSource
@@ -146,7 +146,9 @@ class BranchesView(View[Shown]):
             role, text = "warning", self._question(self._to_delete)
         set_text_role(self.line, role)  # type: ignore[arg-type]
         self.line.setText(text)
-        self.line.setToolTip("" if self._to_delete is not None else "\n".join(node_lines(self._models, step)))
+        self.line.setToolTip(
+            "" if self._to_delete is not None else plain_tip("\n".join(node_lines(self._models, step)))
+        )
         hint = f"{INVITATION}. " if is_hint_due else ""
         self.tree.setAccessibleDescription(hint + text)
         if len(self.tree.picture.picked) > 1 and self._to_delete is None:

@@ -8,7 +8,7 @@ from PySide6.QtCore import QRectF, QSize
 from PySide6.QtGui import QColor, QLinearGradient, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.kit.labels import Opaque
+from app.kit.labels import Opaque, plain_tip
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, current_theme, font_text, owner_colors
 from app.panels.pages.draw import GridColors
@@ -53,7 +53,7 @@ class Legend(Opaque, QWidget):
         self._keys = keys
         text = ", ".join(key.text for key in keys)
         self.setAccessibleName(text)
-        self.setToolTip(text)
+        self.setToolTip(plain_tip(text))
         self.update()
 
     def minimumSizeHint(self) -> QSize:

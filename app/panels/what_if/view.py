@@ -14,7 +14,7 @@ from app.kit.buttons import push_button
 from app.kit.changes import connect_all
 from app.kit.chart.bars import BarRows, BarTable
 from app.kit.facts import FactBar
-from app.kit.labels import ElidedLabel, plain_label, set_text_role
+from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import MeasuringView, why_nothing
 from app.kit.panel import MARGIN
 from app.kit.provenance import Provenance
@@ -230,7 +230,7 @@ class WhatIfView(MeasuringView[Tried]):
         rebuilt = self.rebuilt_words(answer)
         parts = (rebuilt, answer.note, coded, "The live cache is untouched.", milliseconds(answer.took_ms))
         self.foot.setText("  ".join(part for part in parts if part))
-        self.foot.setToolTip(self.foot.text())
+        self.foot.setToolTip(plain_tip(self.foot.text()))
 
     def _tell_winner(self, answer: WhatIfAnswer) -> None:
         before, after = draw.winners(answer)

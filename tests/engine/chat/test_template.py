@@ -76,6 +76,26 @@ def test_what_a_template_says_and_where() -> None:
         assert str(caught.value).startswith(wanted)
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "raise_exception", "range", "'x' ~ raise_exception", "[raise_exception]", "{'a': 'x'.upper}",
+        "raise_exception|string", "raise_exception|upper", "'%s' % raise_exception", "'{}'.format(raise_exception)",
+        "'{0.upper}'.format('x')", "messages|map('first')", "joiner()", "[raise_exception]|join",
+        "'a'|replace('a', raise_exception)",
+    ],
+)  # fmt: skip
+def test_no_prompt_has_an_address_in_it(shown: str) -> None:
+    """It would be another one in every process: a session could not be repeated."""
+    with pytest.raises(TemplateFailed, match=r"another one in every process|unsafe"):
+        render("{{ " + shown + " }}")
+
+
+def test_what_has_no_address_is_written_as_ever() -> None:
+    source = "{{ [1, none, {'a': (2.5, true)}] }}{{ range(2) }}{{ namespace(a=messages) }}{{ nothing }}"
+    assert render(source).text == "[1, None, {'a': (2.5, True)}]range(0, 2)<namespace>"
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_template_ends_soon_and_says_why(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "MAX_SECONDS", 600)  # steps and characters alone end it, on any machine

@@ -141,3 +141,12 @@ def test_a_file_that_an_edit_names_is_opened_where_it_is_named_here_too(
     assert f"its edit takes rows from '{rows}', and no file that a session names is opened unasked" in words
     assert f"'{rows}'" in twin.refused("replay", path, "--model", folder, "--allow-file", tmp_path / "other")
     assert twin.lines("replay", path, "--model", folder, "--allow-file", rows)[-1]["same"] is True
+
+
+def test_a_token_that_the_model_does_not_have_is_refused_by_name(twin: Twin, folder: Path, saved: Path) -> None:
+    written = json.loads(saved.read_text())
+    node = next(node for node in written["nodes"] if any(part.get("sampled") for part in node["work"]["parts"]))
+    node["work"]["parts"][0]["sampled"] = 1_000_000
+    saved.write_text(json.dumps(written))
+    said = twin.refused("replay", saved, "--model", folder)
+    assert f"Step {node['step']} has token 1,000,000 of sequence 0" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Sequence
 
 from engine.client.child import _is_run, _with_newest_status, _write
@@ -62,7 +63,7 @@ def test_the_steps_that_a_run_does_during_a_rest_are_sent_together_with_the_newe
     outbox, pipe = WaitingOutbox([*steps[2], *steps[3], *steps[4]], [*steps[5], Stopped()]), Pipe()
     for event in steps[1]:
         outbox.put(event)
-    _write(pipe, outbox, Pulse(Activity()))
+    _write(pipe, outbox, Pulse(Activity()), threading.Event())
     kinds = [[getattr(event, "step", type(event).__name__) for event in events] for events in pipe.read_events()]
     assert kinds == [[1, "StateChanged"], [2, 3, 4, "StateChanged"], [5, "StateChanged", "Stopped"]]
 

@@ -45,6 +45,19 @@ def test_whatever_else_it_dies_of_is_named(script: str, cause: str, monkeypatch:
     assert driver.client.close(0.1)
 
 
+def test_rubbish_among_the_commands_is_said_and_not_taken_for_an_end_that_was_wanted(driver: Driver) -> None:
+    assert isinstance(driver.client, ProcessClient)
+    child = driver.client._child
+    assert child is not None
+    assert child.stdin is not None
+    child.stdin.write(b"x" * 64)
+    child.stdin.flush()
+    driver.wait_for(EngineLost)
+    (lost,) = driver.of(EngineLost)
+    assert isinstance(lost, EngineLost)
+    assert "no message stands in the stream" in lost.cause
+
+
 @pytest.mark.parametrize("is_loading", [False, True])
 def test_closing_ends_it(driver: Driver, tmp_path: Path, is_loading: bool) -> None:
     child = driver.child

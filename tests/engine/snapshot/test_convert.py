@@ -286,3 +286,17 @@ def test_what_cannot_be_converted(bundled: LoadedModel, tmp_path: Path) -> None:
         write_session(sequence_in(file), tmp_path / "x.out")
     assert path.exists()
     assert not (tmp_path / "x.out").exists()
+
+
+def test_a_script_finds_its_snapshot_whatever_that_is_called(tmp_path: Path) -> None:
+    for name in (
+        "cache.safetensors",
+        'a "b".safetensors',
+        "\U0001f511 schl\u00fcssel's.safetensors",
+        "undecodable \udcff",
+    ):
+        write_script(tmp_path / name, path := tmp_path / "go.py")
+        line = next(line for line in path.read_text("ascii").splitlines() if line.startswith("SNAPSHOT = "))
+        found: dict[str, str] = {}
+        exec(line, found)
+        assert found["SNAPSHOT"] == name

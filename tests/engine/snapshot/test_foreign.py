@@ -17,8 +17,10 @@ from engine.errors import InputError
 from engine.snapshot import save_cache
 from engine.snapshot.foreign import snapshot_of_cache
 from engine.snapshot.read import SnapshotFile
+from engine.snapshot.resume import resumed, why_not_resumable
 from engine.snapshot.verify import verified
-from tests.engine.tiny import COMMON, model_of, prompt_ids
+from tests.engine.snapshot.sessions import step
+from tests.engine.tiny import COMMON, config_dict, model_of, prompt_ids, random_model
 
 
 def looped(model: Any, cache: Any, tokens: int = 20, steps: int = 5) -> list[int]:
@@ -59,7 +61,9 @@ def test_every_cache_of_transformers(name: str, llama: Any, tmp_path: Path) -> N
         assert file.manifest.sequence.sampled == ids[24]
         assert file.manifest.cache == type(cache).__name__
         assert file.manifest.architecture == "LlamaForCausalLM"
-        assert "brought in" in file.manifest.why_not
+        assert file.manifest.why_not == (
+            "its rows are quantised, and were written as numbers" if name == "quantised" else ""
+        )
         assert file.layers[1].num_rows == 24, "room that was never written is left out"
         layer: Any = cache.layers[1]
         expected = layer._dequantize(layer._quantized_keys) if name == "quantised" else layer.keys
@@ -79,6 +83,63 @@ def test_sliding_and_hybrid_caches(tmp_path: Path) -> None:
     ids = looped(hybrid.model, cache)
     with SnapshotFile(save_cache(cache, tmp_path / "y.safetensors", ids)) as file:
         assert [entry.index for entry in file.layers] == [1]
+
+
+GOING_ON = ["llama", "gpt2", "gemma3_text", "mistral", "deepseek_v3", "falcon"]
+
+
+@pytest.mark.parametrize("says_next", [True, False])
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize("architecture", GOING_ON)
+def test_a_loop_goes_on_here_with_the_tokens_it_would_have_chosen(
+    architecture: str, kind: str, says_next: bool, tmp_path: Path
+) -> None:
+    """What the model chooses in its own loop with its own cache is what is chosen here, also where a window is full."""
+    loaded = model_of(architecture)
+    loaded.model.set_attn_implementation(loaded.native_attention)
+    try:
+        expected = looped(loaded.model, CACHES["dynamic"](loaded.model.config), steps=12)
+        cache = CACHES[kind](loaded.model.config)
+        ids = looped(loaded.model, cache)[: 25 if says_next else 24]
+    finally:
+        loaded.model.set_attn_implementation("kvloupe")
+    with SnapshotFile(save_cache(cache, tmp_path / "x.safetensors", ids, model=loaded.model)) as file:
+        held = file.rows(0, "keys", 0).copy()
+        slid = any(entry.first > 24 - 8 for entry in file.layers)
+        if not says_next and slid:
+            with pytest.raises(InputError, match="does not say which token comes next"):
+                resumed(loaded, file)
+            return
+        session = resumed(loaded, file)
+    rows = session.cache_of(0).rows(0)
+    assert rows is not None
+    assert np.array_equal(rows.keys[0, 0].numpy(), held[-rows.keys.shape[2] :]), "the rows are those of the file"
+    while session.sequence(0).num_tokens < 31:
+        step(session)
+    assert session.sequence(0).token_ids == expected[:31]
+
+
+def test_rows_of_other_weights_ids_or_positions_do_not_go_on(tmp_path: Path) -> None:
+    loaded, path = model_of("llama"), tmp_path / "x.safetensors"
+    cache = DynamicCache(config=loaded.model.config)
+    ids = looped(loaded.model, cache)
+    pairs = [(layer.keys, layer.values) for layer in cache.layers]
+    lacking = [pairs[0], tuple(part[:, :, :9] for part in pairs[1])]
+    moved = [tuple(part.roll(1, 2) for part in pair) for pair in pairs]
+    for given, tokens, why in (
+        (pairs, [*ids[1:], 3], "not those that"),
+        (moved, ids, "not those that"),
+        (lacking, ids, "layer 1 lacks rows"),
+        (pairs[:1], ids, "other layers than its model"),
+        (pairs, None, "without the ids of its tokens"),
+    ):
+        save_cache(given, path, tokens, model=loaded.model)
+        with SnapshotFile(path) as file, pytest.raises(InputError, match=why):
+            resumed(loaded, file)
+    with SnapshotFile(save_cache(pairs, path, ids, model=loaded.model)) as file:
+        with pytest.raises(InputError, match="not those that"):
+            resumed(random_model(config_dict("llama"), 0.05), file)
+        assert why_not_resumable(loaded, file) == ""
 
 
 def test_an_encoder_decoder_gives_the_decoders_own(llama: Any, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from engine.wire.records import StepRecord
 from engine.wire.status import OpenedFile
 from engine.wire.tree import Node
 from tests.app import samples
+from tests.app.shown import plain
 
 
 def record(step: int, parent: int | None, text: str, *changes: TokensForced) -> StepRecord:
@@ -91,10 +92,10 @@ def test_a_click_on_another_branch_looks_at_it_everywhere(view: BranchesView, gr
     click(view, 3)
     assert grown.selection.now.step == view.tree.step == 3
     assert list(grown.timeline.nodes) == [0, 1, 2, 3, 4]
-    assert view.line.toolTip().startswith("step 3 · decode · fed “·w3”, chose “·next”")
+    assert plain(view.line.toolTip()).startswith("step 3 · decode · fed “·w3”, chose “·next”")
     click(view, 4)
-    assert view.line.toolTip().startswith("moment 4, edit after step 3: zero")
-    assert "0.25 nats" in view.line.toolTip()
+    assert plain(view.line.toolTip()).startswith("moment 4, edit after step 3: zero")
+    assert "0.25 nats" in plain(view.line.toolTip())
 
 
 def test_going_there_asks_for_the_chosen_moment(view: BranchesView) -> None:
