@@ -129,9 +129,7 @@ class CompareStepsView(View[StepsShown]):
         return tuple(name for name in QUANTITIES if name == chosen or name in others)
 
     def provenance(self, state: StepsShown) -> Provenance:
-        sentence = (
-            "from the logits, and from K, V and attention of the newest token of both sides, at the same number of tokens"
-        )
+        sentence = "from the logits and the newest token (K, V, attention) of both sides, at the same number of tokens"
         return Provenance("difference", "difference", sentence)
 
     def show_state(self, state: StepsShown) -> None:
