@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from app.actions import dialogs
+from app.actions import dialogs, finding
 from app.control.actions import Action
 
 # fmt: off
 HELP = (
     (
         Action("help.palette", "Ctrl+Shift+P", "Find any action", "Every action, panel, setting and place by its name",
-               dialogs.open_palette, also="command palette, search, commands"),
+               finding.open_palette, also="command palette, search, commands"),
         Action("help.keys", "?", "Keys", "Which key does what", dialogs.open_keys, also="shortcuts, keyboard, hotkeys"),
     ),
     (

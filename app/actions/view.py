@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from app.actions import dialogs
+from app.actions import dialogs, finding
 from app.control.actions import Action, Submenu
 from app.control.conditions import needs_comparison, needs_model, needs_steps
 from app.control.navigation import LEAP
@@ -50,7 +50,7 @@ VIEW = (
                      lambda shell: shell.navigator.walk_tokens(+1)),
         _walk_tokens("view.go_to", "Ctrl+G", "Go to…",
                      "Type a place: K[2,1,7,13] (layer, kv head, token, channel), token 7, layer 12, head 3 or step 40",
-                     dialogs.open_places, also="jump, address, index, select"),
+                     finding.open_places, also="jump, address, index, select"),
         _walk_tokens("view.find", "Ctrl+F", "Find token text", "Select the next token that holds a text",
                      lambda shell: shell.window.tokens.open_find(), also="search text, search token"),
         _walk_tokens("view.outliers", "Ctrl+Shift+L", "Largest values…",

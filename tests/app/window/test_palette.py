@@ -10,8 +10,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.actions.dialogs import open_palette
 from app.actions.entries import action_entries, entries
+from app.actions.finding import open_palette
 from app.actions.parameters import TypedValue
 from app.actions.typed_place import TypedPlace
 from app.shell import Shell
