@@ -292,8 +292,8 @@ class MainWindow(QMainWindow):
 
     def _refresh(self) -> None:
         now = self.models.selection.now
-        self.actions_.check("view.keys", now.tensor == "keys")
-        self.actions_.check("view.values", now.tensor == "values")
+        self.actions_.check("view.keys", now.lens == "keys")
+        self.actions_.check("view.values", now.lens == "values")
         self.actions_.check("view.change", now.change)
         rows = chosen_rows(self.models)
         for part in ("both", "keys", "values"):

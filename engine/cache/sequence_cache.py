@@ -305,6 +305,11 @@ class SequenceCache:
         """Positions `[H_kv, S]` of the rows that a layer holds; None where they are consecutive."""
         return self.layers[layer_index].row_positions() if layer_index < len(self.layers) else None
 
+    def scattered(self) -> dict[int, torch.Tensor]:
+        """`positions` of every layer whose rows are not consecutive."""
+        found = ((index, layer.row_positions()) for index, layer in enumerate(self.layers))
+        return {index: positions for index, positions in found if positions is not None}
+
     @property
     def journal_bytes(self) -> int:
         """Bytes kept only in order to go back."""

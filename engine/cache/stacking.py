@@ -25,11 +25,11 @@ def evenly_spaced(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     first, last = tensors[0], tensors[-1]
     if len(tensors) == 1:
         return first[None]
-    size, pointers = first.element_size(), [t.data_ptr() for t in tensors]
+    size, pointers = first.element_size(), list(map(torch.Tensor.data_ptr, tensors))
     step = (pointers[-1] - pointers[0]) // max(1, len(tensors) - 1)
     is_even = step > 0 and step % size == 0 and pointers == list(range(pointers[0], pointers[-1] + 1, step))
     if is_even and first.untyped_storage().data_ptr() == last.untyped_storage().data_ptr():
         strides = first.stride()
-        if all(t.stride() == strides for t in tensors):
+        if all(map(strides.__eq__, map(torch.Tensor.stride, tensors))):
             return first.as_strided((len(tensors), *first.shape), (step // size, *strides))
     return None

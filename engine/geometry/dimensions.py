@@ -199,7 +199,7 @@ class CacheGeometry(Struct, frozen=True):
     @property
     def has_encoder(self) -> bool:
         """Whether an encoder reads the prompt, so that cross layers keep rows of its output."""
-        return self.num_blocks < len(self.layers)
+        return self.layers[-1].kind == "cross"
 
     @property
     def attention_layers(self) -> tuple[LayerGeometry, ...]:

@@ -242,6 +242,18 @@ class History:
                 return rows
         return {}
 
+    def logged_queries(self, seq_id: int, num_tokens: int) -> dict[int, dict[int, torch.Tensor]]:
+        """The attention weights `[H, S]` by layer that are kept of the queries of a sequence's first `num_tokens`
+        tokens, by position."""
+        found: dict[int, dict[int, torch.Tensor]] = {}
+        for _, mark, fed_at in self._back_from_now(seq_id, 1):
+            rows = self.attention.get(fed_at)
+            if rows is None and found:
+                break  # the log keeps the latest
+            if rows is not None and 0 < mark.num_tokens <= num_tokens:
+                found.setdefault(mark.num_tokens - 1, rows)
+        return found
+
     def written_rows(
         self, seq_id: int, position: int, stops: Mapping[int, int] | None = None
     ) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:

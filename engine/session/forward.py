@@ -145,9 +145,10 @@ class Forwards:
         return sequence.token_ids[: sequence.num_tokens] + work.token_ids if is_whole else work.token_ids
 
     def _new_surprisal(self, token_ids: list[int]) -> Surprisal | None:
-        is_scored = not self._model.info.geometry.has_encoder  # an encoder gives no logits for the tokens it reads
-        if len(token_ids) < 2 or not (self._captured.statistics and self._late.is_wanted and is_scored):
+        if len(token_ids) < 2 or not (self._captured.statistics and self._late.is_wanted):
             return None
+        if self._model.info.geometry.has_encoder:
+            return None  # it gives no logits for the tokens that the encoder reads
         return Surprisal(token_ids, self._vocab, may_wait=self._late.has_room)
 
     def _with_timer(self, probe: Probe | None, clock: StepClock) -> Probe | None:
@@ -189,7 +190,10 @@ def weights_of_all(work: list[SequenceWork], probe: Probe) -> tuple[bool, list[d
     """The newest query's weights `[H, S]` by layer for each sequence of a forward, and whether each sequence has its
     own tensors: so it is if attention ran for each sequence apart, and then nothing needs to be copied."""
     if len(work) == 1:
-        return True, [{layer: weights_of_one(work[0], layer, row) for layer, row in probe.rows().items()}]
+        cache = work[0].live.cache
+        if cache.num_source or cache.scattered():
+            return True, [{layer: weights_of_one(work[0], layer, row) for layer, row in probe.rows().items()}]
+        return True, [{layer: row[0] for layer, row in probe.rows().items()}]
     rows = [part.rows() for part in probe.parts]
     pairs = zip(work, rows, strict=bool(rows))
     if rows and all(row.shape[2] == each.num_tokens for each, mine in pairs for row in mine.values()):

@@ -72,27 +72,28 @@ def cache_bytes(
     since no forward reads them; so does the attention that an eviction rule remembers, which is neither rows nor room
     for them. This runs after every step, so that layers with equal numbers, which are most, are counted once."""
     fills = [Fill(cache.num_tokens, cache.prompt_ended_at) for cache in caches if cache.num_tokens]
-    known: dict[Hashable, tuple[tuple[Term, ...], int, int, tuple[ByteGap, ...]]] = {}
+    known: dict[Hashable, tuple[tuple[Term, ...], tuple[int, int, int, tuple[ByteGap, ...]], int]] = {}
     exact_of: dict[Hashable, int] = {}
     exact = None if formula.without_loss is None else 0
     layers, terms_by_layer = [], []
-    per_cache = [cache.all_bytes() for cache in caches]
+    held_by_layer = list(zip(*(cache.all_bytes() for cache in caches), strict=True))
+    devices = info.layer_devices
     for layer, kind in zip(info.geometry.layers, formula.kinds, strict=True):
         index = layer.index
-        held = tuple(of_layers[index] for of_layers in per_cache if index < len(of_layers))
-        looking += sum(one.scores for one in held)
-        if formula.spec.recomputes:
-            looking += sum(one.reserved for one in held)
-        if (kind, held) not in known:
-            known[kind, held] = counted(formula, layer, held, fills, caches, store)
-        device = info.layer_devices[index] if index < len(info.layer_devices) else ""
-        terms, stored, reserved, gaps = known[kind, held]
+        held = held_by_layer[index] if index < len(held_by_layer) else ()  # the last layers may keep no rows of theirs
+        key = kind, held
+        if key not in known:
+            terms, stored, reserved, gaps = counted(formula, layer, held, fills, caches, store)
+            looks = sum(one.scores + (one.reserved if formula.spec.recomputes else 0) for one in held)
+            known[key] = terms, (bytes_of(terms), stored, reserved, gaps), looks
+        terms, numbers, looks = known[key]
+        looking += looks
         terms_by_layer.append(terms)
         if exact is not None:
             if kind not in exact_of:
                 exact_of[kind] = exact_bytes(formula, layer, fills, store)
             exact += exact_of[kind]
-        layers.append(LayerBytes(index, layer.kind, bytes_of(terms), stored, reserved, gaps, device))
+        layers.append(LayerBytes(index, layer.kind, *numbers, devices[index] if index < len(devices) else ""))
     process, allocator, peak, device_used = held_now
     formula_terms = of_all_layers(terms_by_layer)
     return CacheBytes(

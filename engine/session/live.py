@@ -12,7 +12,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.marks import Mark
-from engine.look.magnitudes import SessionMagnitudes
+from engine.look.seen import SeenSequences
 from engine.session.mode import CacheMode
 from engine.session.sequence import Sequence
 from engine.wire.records import StopReason
@@ -92,7 +92,7 @@ class LiveSequences:
 
     def __init__(self, mode: CacheMode) -> None:
         self.mode = mode
-        self.magnitudes = SessionMagnitudes()
+        self.seen = SeenSequences()
         self.next_id = 0
         self._by_id: dict[int, LiveSequence] = {}
 
@@ -122,7 +122,7 @@ class LiveSequences:
 
     def detach(self, seq_id: int) -> None:
         """Remove a sequence from the live ones without closing its cache, which the caller owns from then on."""
-        self.magnitudes.forget(seq_id)
+        self.seen.forget(seq_id)
         self._by_id = {each: live for each, live in self._by_id.items() if each != seq_id}
 
     def switch(
@@ -141,7 +141,7 @@ class LiveSequences:
         self.mode, self._by_id = mode, sequences
         for seq_id in sequences:
             self.next_id = max(self.next_id, seq_id + 1)
-        self.magnitudes.forget_all()
+        self.seen.forget_all()
 
     def undo_replace(self, mode: CacheMode, sequences: dict[int, LiveSequence], next_id: int) -> None:
         """Make the earlier sequences live again after a failure. Assignments only: this cannot fail."""
@@ -178,7 +178,7 @@ class LiveSequences:
     def crop(self, live: LiveSequence) -> bool:
         """Drop the rows behind the sequence's `num_tokens`; False where the cache cannot and was emptied instead, so
         that it is stale."""
-        self.magnitudes.forget(live.seq_id)
+        self.seen.forget(live.seq_id)
         if not live.is_stale and live.cache.crop(live.sequence.num_tokens):
             return True
         by_hand = live.cache.by_hand
@@ -191,5 +191,5 @@ class LiveSequences:
         """Free the rows of a sequence; its tokens are prefilled again later."""
         live.cache.clear()
         live.is_stale = False
-        self.magnitudes.forget(live.seq_id)
+        self.seen.forget(live.seq_id)
         live.sequence.preempt()

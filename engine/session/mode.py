@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 
 from engine.cache.compressed.cache import CompressedCache
@@ -56,7 +58,7 @@ class CacheMode:
             )
         return key_rotation_of(self.model.model)
 
-    @property
+    @cached_property
     def feeds_whole_prompts(self) -> bool:
         """Whether a prompt must be fed in one forward: in a recomputing layout; in transformers' quantised cache, whose
         first forward fixes the scales; with an encoder; and with a recurrent state, which not every architecture can

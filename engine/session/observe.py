@@ -87,7 +87,10 @@ def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captu
         weights = keepable_rows(forward.weights, place[1], forward.num_together, is_borrowed=forward.is_borrowed)
         if not known:
             tensors |= attention_measures(weights, place[1], cache.num_source)
-        attention = {i: nan_where_dropped(row, cache.positions(i)) for i, row in weights.items()}
+        scattered = cache.scattered() if weights else {}
+        attention = (
+            {i: nan_where_dropped(row, scattered.get(i)) for i, row in weights.items()} if scattered else weights
+        )
         packing = known[n].layout.packing if known else None
         measured.append(ObservedStep(*place, tensors, new_rows, tuple(weights), attention, strip=packing))
     return measured

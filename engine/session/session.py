@@ -6,9 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+import torch
+
+from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
 from engine.look.ring import ObservationRing
+from engine.look.source import LiveSource
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session import sequence_commands
@@ -24,12 +28,12 @@ from engine.session.ledger import Ledger
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.observer import Observer
-from engine.session.phases import Reached
+from engine.session.phases import PhasedStep, Reached
 from engine.session.prompt import encode_forced
-from engine.session.reading import SessionReading
 from engine.session.refill import Refill
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
+from engine.session.sequence import Sequence
 from engine.session.slices import SliceReader
 from engine.session.stepper import Stepper
 from engine.session.visible import OtherBranches
@@ -38,7 +42,10 @@ from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.chat import Chat
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.events import ForkMade
-from engine.wire.records import StepRecord
+from engine.wire.records import CacheBytes, StepRecord
+from engine.wire.requests import SliceRequest
+from engine.wire.slices import Slice
+from engine.wire.status import CaptureState, EngineStatus, SequenceInfo, Work
 from engine.wire.tree import Node, PlannedStep
 
 OpenRows = Callable[[str], AbstractContextManager[RowsFrom]]
@@ -48,7 +55,7 @@ JOURNAL_BYTES, JOURNAL_PART = 64 << 20, 10  # rows kept for going back may take 
 JOURNALS_EVERY = 16  # steps between two checks of that limit
 
 
-class Session(SessionReading):
+class Session:
     """The sequences of one model in one cache mode, and the commands on them.
 
     `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every running sequence.
@@ -74,7 +81,7 @@ class Session(SessionReading):
         self.text_of = TokenTexts(model.tokenizer)
         self.live = LiveSequences(cache if isinstance(cache, CacheMode) else CacheMode(model, cache))
         self.live.mode.check()
-        self.magnitudes = self.live.magnitudes
+        self.seen = self.live.seen
         self.history = History()
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
@@ -93,7 +100,7 @@ class Session(SessionReading):
             model, self.live, self.history, self._scheduler, self.text_of, self.ledger.of_step, self.captured,
             self._observer, is_scratch,
         )  # fmt: skip
-        others = OtherBranches(self.history, self._restorer, self.kept, len(model.info.geometry.layers))
+        others = OtherBranches(self.history, self._restorer, self.kept)
         self.slices = SliceReader(model, self.live, self.history, self._stepper, others)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
@@ -158,6 +165,94 @@ class Session(SessionReading):
         self.kept.clear()
         for live in self.live:
             live.cache.close()
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def cache(self) -> CacheSpec:
+        return self.live.mode.spec
+
+    @property
+    def sequences(self) -> tuple[SequenceInfo, ...]:
+        return tuple(live.info() for live in self.live)
+
+    @property
+    def last_step(self) -> int | None:
+        return self.history.last_step
+
+    @property
+    def phases(self) -> PhasedStep | None:
+        """The step that waits between two of its phases; None where none does."""
+        return self._stepper.phases
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def is_prefilling(self) -> bool:
+        return self._scheduler.is_prefilling
+
+    def status(self, sampling: SamplingParams, work: Work | None, *, running: bool) -> EngineStatus:
+        """The engine's status with this session; `sampling` is that of the next prompt, `work` what runs now."""
+        suspended = None if self.phases is None else self.phases.suspended
+        pending = tuple(self.history.changes)
+        return EngineStatus(
+            self.model.info,
+            self.cache,
+            sampling,
+            self.sequences,
+            self.last_step,
+            running,
+            work,
+            suspended=suspended,
+            pending=pending,
+            kept=self.kept.sizes,
+            kept_bytes=self.kept.num_bytes,
+            kept_limit=self.kept.max_bytes,
+            runner=self.model.runners.state,
+            capture=self.capture,
+        )
+
+    @property
+    def capture(self) -> CaptureState:
+        """How much is measured of every step, and what it costs."""
+        now = self.captured
+        return CaptureState(now.level, now.by_layer, now.costs_ms, self.ring.note)
+
+    @property
+    def has_open_records(self) -> bool:
+        """Whether there are finished steps whose measurements have not arrived yet."""
+        return self._observer.num_open > 0
+
+    def check_has_work(self) -> None:
+        """Raises with the reason when there is nothing to step."""
+        self._scheduler.check_has_work()
+
+    def sequence(self, seq_id: int) -> Sequence:
+        return self.live.get(seq_id).sequence
+
+    def cache_of(self, seq_id: int) -> SequenceCache:
+        return self.live.get(seq_id).cache
+
+    def logits(self, seq_id: int) -> torch.Tensor | None:
+        """The newest logits `[V]`, if the sequence has been stepped."""
+        return self.live.get(seq_id).logits
+
+    def bytes(self) -> CacheBytes:
+        """The bytes that all caches hold now."""
+        return self.ledger.now()
+
+    # ---- slices --------------------------------------------------------------------------------------------------
+
+    def take_slice(self, request: SliceRequest, node: int | None = None) -> Slice:
+        """One screen-sized slice of the live sequences, or of the state at a node of any branch; see
+        `engine.look.slices`."""
+        return self.slices.take(request, node)
+
+    def rows_at(self, seq_id: int, num_tokens: int) -> LiveSource:
+        """The rows of a live sequence as they were when it had `num_tokens` tokens."""
+        return self.slices.rows_at(seq_id, num_tokens)
 
     # ---- commands ------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from engine.cache.stored import InPieces, RowsInPieces, StoredCache, StoredLayer
 from engine.errors import InputError
 from engine.history.marks import Mark
 from engine.look.magnitude_counts import LayerCount
-from engine.look.rows_at import RowsAt, chosen
+from engine.look.source import LiveSource, chosen, provenance_of
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.snapshot.format import (
     PARTS,
@@ -38,6 +38,7 @@ from engine.snapshot.records import record_bytes, record_fields
 from engine.snapshot.session_script import unrecorded_nodes
 from engine.snapshot.write import LazyTensor, Snapshot
 from engine.spec.codec import Coding, Part
+from engine.spec.lenses import LENSES
 from engine.spec.presets import cache_name
 from engine.wire.exporting import Export
 
@@ -75,7 +76,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         cache=cache_name(session.cache),
         cache_spec=session.cache,
         form=command.form,
-        provenance=past.provenance_of(entry.index for entry in stored.entries),
+        provenance=provenance_of(past, [entry.index for entry in stored.entries]),
         step=step,
         notes=command.notes,
         view=command.view,
@@ -102,9 +103,9 @@ class ExportChoice:
     """The chosen layers and heads of a cache, in the chosen form. `why_not` says why decoding cannot continue from
     them; empty if it can."""
 
-    def __init__(self, session: Session, cache: StoredCache, past: RowsAt, command: Export) -> None:
+    def __init__(self, session: Session, cache: StoredCache, past: LiveSource, command: Export) -> None:
         model = session.model
-        self._magnitudes, self._seq_id = session.magnitudes, command.seq_id
+        self._blocks = session.seen.of(command.seq_id, past.cache).blocks
         self.cache, self._past, self._model, self._is_stored = cache, past, model, command.form == "stored"
         kept = {layer.index: layer for layer in model.info.geometry.attention_layers}
         wanted = kept.keys() if command.layers is None else command.layers
@@ -203,7 +204,7 @@ class ExportChoice:
             return None
         # a new object for each layer, because it caches the rows that it gathers from pages
         past = dataclasses.replace(self._past)
-        return self._magnitudes.counts(self._seq_id, name, past, [layer]).get(layer)
+        return self._blocks.of(LENSES[name], past, [layer]).get(layer)
 
     def _part(self, layer: int, name: Part) -> torch.Tensor | RowsInPieces:
         """K or V of a layer as attention reads it: as it is stored, or dequantised. Dequantised rows are computed anew

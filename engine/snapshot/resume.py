@@ -14,7 +14,7 @@ from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTabl
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.marks import Pending
-from engine.look.rows_at import chosen
+from engine.look.source import chosen
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.predict.capacity import is_pageable

@@ -61,10 +61,10 @@ def subject(piece: Slice) -> str:
     """What a picture shows, and when: `K of layer 1, kv head 0, at 70 tokens`."""
     match piece:
         case WallSlice():
-            name = tensor_name(piece.request.tensor)
+            name = tensor_name(piece.request.lens)
             return f"{name} of every layer and head, at {thousands(piece.num_tokens)} tokens"
         case HeadSlice(request=request):
-            name = tensor_name(request.tensor)
+            name = tensor_name(request.lens)
             where = f"layer {request.layer}, kv head {request.kv_head}"
             return f"{name} of {where}, at {thousands(request.num_tokens)} tokens"
         case AttentionSlice():

@@ -125,7 +125,7 @@ class ParityView(AskingView[ParityShown]):
                 seq_id=report.request.seq_id,
                 layer=report.layer,
                 position=report.position,
-                tensor=report.tensor,
+                lens=report.tensor,
                 change=False,
             )
 

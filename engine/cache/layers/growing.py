@@ -71,12 +71,14 @@ class GrowingLayer(OwnLayer):
         self.is_initialized = True
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
-        num_new = keys.shape[2]
-        self.reserve(num_new)
-        self.keys.narrow(2, self.length, num_new).copy_(keys)
-        self.values.narrow(2, self.length, num_new).copy_(values)
-        self.length += num_new
-        return self.held_keys, self.held_values
+        first, num_new = self.length, keys.shape[2]
+        if first + num_new > self.keys.shape[2]:
+            self.reserve(num_new)
+        held_keys, held_values = self.keys, self.values
+        held_keys.narrow(2, first, num_new).copy_(keys)
+        held_values.narrow(2, first, num_new).copy_(values)
+        self.length = first + num_new
+        return held_keys.narrow(2, 0, self.length), held_values.narrow(2, 0, self.length)
 
     def count_row(self) -> None:
         self.length += 1

@@ -175,7 +175,7 @@ class Desk:
 
 
 def to_change(desk: Desk) -> None:
-    desk.models.selection.update(tensor="values", change=True)
+    desk.models.selection.update(lens="values", change=True)
 
 
 AREA = Rows(4, 8, (3,), (1,))

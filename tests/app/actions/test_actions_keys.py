@@ -32,7 +32,7 @@ def test_keys_take_the_difference_back(desk: Desk) -> None:
     to_change(desk)
     desk.press("view.keys")
     now = desk.models.selection.now
-    assert (now.tensor, now.change) == ("keys", False)
+    assert (now.lens, now.change) == ("keys", False)
 
 
 def test_letters_stay_letters_while_somebody_types(desk: Desk, qtbot: QtBot) -> None:
@@ -42,7 +42,7 @@ def test_letters_stay_letters_while_somebody_types(desk: Desk, qtbot: QtBot) -> 
     qtbot.keyClicks(edit, "vkd fc")
     qtbot.keyClick(edit, Qt.Key.Key_Home)
     assert edit.text() == "vkd fc"
-    assert (desk.models.selection.now.tensor, desk.models.selection.now.change) == ("keys", False)
+    assert (desk.models.selection.now.lens, desk.models.selection.now.change) == ("keys", False)
 
 
 def test_each_pace_has_the_number_at_which_it_stands() -> None:

@@ -49,7 +49,7 @@ SELECTED: dict[str, dict[str, Any]] = {
     "another sequence": {"seq_id": 1, "position": 4},
     "an earlier step": {"step": 2, "position": 2},
     "a branch that was left": {"step": 5, "seq_id": 0, "position": 1},
-    "values of a channel": {"tensor": "values", "position": None, "channel": 3, "layer": 1},
+    "values of a channel": {"lens": "values", "position": None, "channel": 3, "layer": 1},
     "a page of another pool": {"page": 6, "pool": 1, "position": None},
 }
 

@@ -104,7 +104,7 @@ def test_arrows_walk_layers_and_heads_in_a_picture_only(running: Shell, qtbot: Q
     qtbot.keyClick(window.head, Qt.Key.Key_Right)
     qtbot.keyClick(window.head, Qt.Key.Key_V)
     now = running.models.selection.now
-    assert (now.layer, now.kv_head, now.tensor) == (1, 1, "values")
+    assert (now.layer, now.kv_head, now.lens) == (1, 1, "values")
     qtbot.keyClick(window.head, Qt.Key.Key_PageDown)
     assert running.models.selection.now.layer == samples.LAYERS - 1
     window.prompt.edit.setFocus()

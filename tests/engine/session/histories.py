@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.errors import InputError
-from engine.look.rows_at import places_of
+from engine.look.source import places_of
 from engine.session.branching import delete_branch, redo_edit, undo_edit
 from engine.session.continuing import continue_with
 from engine.session.editing import make_edit
