@@ -13,9 +13,10 @@ from app.actions.parameters import parameter_entries
 from app.control.actions import Actions, native
 from app.dialogs.manual_pages import GLOSSARY, terms
 from app.kit.labels import prose
+from app.kit.panel_rows import PANELS, TIMELINE
 from app.window.menus import RecentFiles, moment_words
 from app.window.palette import Entry
-from app.window.panel_rows import PANELS, TIMELINE
+from engine.spec.lenses import LENSES
 
 if TYPE_CHECKING:
     from app.shell import Shell
@@ -32,6 +33,16 @@ def entries(shell: Shell) -> list[Entry]:
     show_timeline = partial(window.timeline.setFocus, Qt.FocusReason.ShortcutFocusReason)
     found.append(Entry("panel.timeline", f"Panel: {TIMELINE.title}", show_timeline, TIMELINE.also, TIMELINE.says))
     found += parameter_entries(shell)
+    found += [
+        Entry(
+            f"lens.{lens.name}",
+            f"Lens: {lens.words}",
+            partial(shell.navigator.show_lens, lens.name),
+            lens.label,
+            lens.formula,
+        )
+        for lens in LENSES.values()
+    ]
     found += [*_recent_files(window.recent), *_recent_sessions(shell)]
     found += [
         Entry(f"glossary.{title}", f"Glossary: {title}", partial(dialogs.open_manual, shell, f"{GLOSSARY}#{title}"))

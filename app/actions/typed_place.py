@@ -14,7 +14,7 @@ from engine.errors import InputError
 if TYPE_CHECKING:
     from app.shell import Shell
 
-TENSORS = {"k": "keys", "v": "values"}
+LENSES = {"k": "keys", "v": "values"}
 # A name and its words; the order is that of an address: layer, kv head, token, channel.
 NAMES = {
     "layer": "layer|l",
@@ -63,7 +63,7 @@ def read_place(text: str) -> dict[str, Any] | None:
         if not parts or len(parts) > len(ADDRESS) or any(not part.isdecimal() and part != ":" for part in parts):
             return None
         numbers = {name: int(part) for name, part in zip(ADDRESS, parts, strict=False) if part != ":"}
-        return {"tensor": TENSORS[address[1].lower()], **numbers}
+        return {"lens": LENSES[address[1].lower()], **numbers}
     return dict(pairs) if (pairs := list(_named(text))) else None
 
 
@@ -81,7 +81,7 @@ def _named(text: str) -> Iterator[tuple[str, int]]:
 def place_words(place: dict[str, Any]) -> str:
     """`K of layer 2, kv head 1, token 7, channel 13`."""
     named = ", ".join(f"{WORDS[name]} {thousands(place[name])}" for name in WORDS if name in place)
-    of = {"keys": "K", "values": "V"}.get(place.get("tensor", ""), "")
+    of = {"keys": "K", "values": "V"}.get(place.get("lens", ""), "")
     return f"{of} of {named}" if of else named
 
 
@@ -105,11 +105,11 @@ def checked(place: dict[str, Any], models: Models) -> dict[str, Any]:
     count = models.timeline.num_tokens(now.seq_id, None if shown == models.timeline.live else shown)
     if (position := place.get("position")) is not None and "step" not in place and position >= count:
         raise InputError(f"There is no token {thousands(position)}{_until(count - 1 if count else None)}")
-    width = row.key_dim if place.get("tensor", now.tensor) == "keys" else row.value_dim
+    width = row.key_dim if place.get("lens", now.lens).startswith("keys") else row.value_dim
     if (channel := place.get("channel")) is not None and channel >= width:
         raise InputError(f"A row has no channel {thousands(channel)}{_until(width - 1)}")
     changes = dict(place)
-    if {"layer", "kv_head", "tensor", "channel"} & place.keys():
+    if {"layer", "kv_head", "lens", "channel"} & place.keys():
         changes |= {"layer": layer, "kv_head": head}
     return changes
 

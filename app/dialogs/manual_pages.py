@@ -8,8 +8,8 @@ from functools import cache
 
 from msgspec import Struct
 
+from app.kit.panel_rows import PANELS, TIMELINE
 from app.kit.style import RESOURCES
-from app.window.panel_rows import PANELS, TIMELINE
 
 MANUAL = RESOURCES / "manual"
 FIRST, GLOSSARY = "first-five-minutes", "glossary"

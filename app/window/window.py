@@ -207,7 +207,7 @@ class MainWindow(QMainWindow):
 
     def show_place(self, names: Collection[str]) -> None:
         """Bring the head to the front, if it is on the screen or behind a tab, where a place in it was selected."""
-        if {"tensor", "channel"} & set(names) and self.docks.docks["head"].isVisible():
+        if {"lens", "channel"} & set(names) and self.docks.docks["head"].isVisible():
             self.docks.docks["head"].raise_()
 
     @property

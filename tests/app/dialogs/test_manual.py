@@ -13,8 +13,8 @@ from pytestqt.qtbot import QtBot
 from app.actions.dialogs import open_manual
 from app.dialogs.manual import Manual
 from app.dialogs.manual_pages import FIRST, GLOSSARY, MANUAL, pages, search, terms
+from app.kit.panel_rows import PANELS
 from app.shell import Shell
-from app.window.panel_rows import PANELS
 
 LINK = re.compile(r"\]\(([^)]*)\)")
 

@@ -14,9 +14,9 @@ from app.actions.entries import action_entries, entries
 from app.actions.finding import open_palette
 from app.actions.parameters import TypedValue
 from app.actions.typed_place import TypedPlace
+from app.kit.panel_rows import PANELS
 from app.shell import Shell
 from app.window.palette import NO_MATCH, Palette, found, rank
-from app.window.panel_rows import PANELS
 from engine.spec.presets import cache_preset
 from engine.wire.commands import SetCache
 from engine.wire.events import StateChanged
@@ -197,7 +197,7 @@ def test_a_typed_place_is_gone_to(
     assert palette._rows.item(0).text() == words
     qtbot.keyClick(palette._line, Qt.Key.Key_Return)
     now = running.models.selection.now
-    assert (now.layer, now.kv_head, now.position, now.channel, now.tensor) == selected
+    assert (now.layer, now.kv_head, now.position, now.channel, now.lens) == selected
 
 
 def test_a_typed_step_is_shown_and_a_place_that_is_not_there_says_what_is(running: Shell) -> None:
