@@ -17,7 +17,7 @@ import torch
 
 from engine.cache.contract import HeldRows, StateMatrix
 from engine.cache.row_delta import RowDelta
-from engine.history.marks import Move, are_kept
+from engine.history.journal import Move, are_kept
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.wire.arrays import read_only_ints

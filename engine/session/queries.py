@@ -15,9 +15,9 @@ from engine.look.probe import entropy_of
 from engine.look.source import Rows
 from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
+from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
 from engine.session.rerun import CHUNK, ENDLESS
-from engine.session.sequence import Sequence
 from engine.spec.cache import CacheSpec
 from engine.to_device import to_device
 
@@ -51,15 +51,15 @@ class Queries:
     """The attention of the queries of one sequence. A query whose step is in the log is as that step computed it. The
     others are computed again from the tokens: only in an exact cache without edits are these the weights of then."""
 
-    def __init__(self, model: LoadedModel, cache: SequenceCache, history: History, sequence: Sequence) -> None:
-        self._model, self._cache, self._history, self._sequence = model, cache, history, sequence
+    def __init__(self, model: LoadedModel, cache: SequenceCache, history: History, live: LiveSequence) -> None:
+        self._model, self._cache, self._history, self._live = model, cache, history, live
         self.most = MOST_QUERIES
         self._known: Measured | None = None
 
     def newest(self, num_tokens: int) -> dict[int, torch.Tensor]:
         """The weights `[H, S]` by layer of the query with which there were `num_tokens` tokens; empty where they are
         not kept."""
-        return self._history.attention_with(self._sequence.seq_id, num_tokens)
+        return self._history.attention_with(self._live.seq_id, num_tokens)
 
     def why_not(self, num_tokens: int) -> str:
         """Why no query is known; empty where some are."""
@@ -82,7 +82,7 @@ class Queries:
         least = max(0, num_tokens - self.most)
         if not self._why_not_again:
             return least
-        logged = self._history.logged_queries(self._sequence.seq_id, num_tokens)
+        logged = self._history.logged_queries(self._live.seq_id, num_tokens)
         return next((query + 1 for query in range(num_tokens - 1, least - 1, -1) if query not in logged), least)
 
     def num_heads(self, layer: int) -> int:
@@ -128,7 +128,7 @@ class Queries:
     ) -> Iterator[tuple[int, dict[int, torch.Tensor]]]:
         """Yield the weights of these queries in pieces: the first query, and `[H, Q, S]` by layer for the tokens from
         position 0 up to the last of them; NaN where there was no row, zero behind a query."""
-        logged = self._history.logged_queries(self._sequence.seq_id, queries.stop)
+        logged = self._history.logged_queries(self._live.seq_id, queries.stop)
         start = queries.start
         while start < queries.stop:
             if start in logged:
@@ -155,7 +155,7 @@ class Queries:
             probe = Probe(stop - start, layers=frozenset(x.index for x in wanted)) if is_wanted else None
             cache.begin(stop - start)
             cache.plan_forward(stop - start)
-            ids = to_device(torch.tensor([self._sequence.token_ids[start:stop]]), self._model.device)
+            ids = to_device(torch.tensor([self._live.sequence.token_ids[start:stop]]), self._model.device)
             self._model.forward(Batch(ids, cache.live, probe))
             cache.commit(stop)
             cache.release_undo()

@@ -64,7 +64,7 @@ class SliceReader:
         mark = journal.mark(seq_id, node) if node is not None and journal.has_moved(seq_id, node) else None
         seen = self._live.seen.of(seq_id, live.cache)
         if seen.queries is None:
-            seen.queries = Queries(self._model, live.cache, self._history, live.sequence)
+            seen.queries = Queries(self._model, live.cache, self._history, live)
         source = LiveSource(
             live.cache, num_tokens, held, moves, half, is_past=mark is not None, kept_by=seen, queries=seen.queries,
             turned=lambda: self._model.rotation,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from engine.cache.stored import InPieces, RowsInPieces, StoredCache, StoredLayer, StoredPart
 from engine.errors import InputError
-from engine.history.marks import Mark
+from engine.history.state import SequenceState
 from engine.look.magnitude_counts import LayerCount
 from engine.look.source import LiveSource, chosen, provenance_of
 from engine.model.tokenizer import tokenizer_fingerprint
@@ -62,7 +62,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         raise InputError("The rows of that step are not known any more as they were: go to it first, then export.")
     is_now = count == sequence.num_tokens
     step = session.last_step if is_now else session.history.step_with(command.seq_id, count)
-    mark = sequence.mark() if is_now or step is None else session.history.journal.mark(command.seq_id, step)
+    mark = sequence if is_now or step is None else session.history.journal.mark(command.seq_id, step)
     stored = ExportChoice(session, session.cache_of(command.seq_id).stored(count), past, command)
     tensors = stored.tensors() | tokens(session, command.seq_id, count, mark)
     tensors |= step_tensors(session, command, step, stored.entries) | piece_tensors(
@@ -252,10 +252,10 @@ def check_numbers(what: str, wanted: Iterable[int], known: Iterable[int]) -> Non
 # ---- everything else ---------------------------------------------------------------------------------------------
 
 
-def tokens(session: Session, seq_id: int, count: int, mark: Mark | None) -> Tensors:
+def tokens(session: Session, seq_id: int, count: int, mark: SequenceState | None) -> Tensors:
     """The ids, positions and texts of the tokens fed, and the ids of the prompt's tokens that were not fed yet."""
     ids = session.sequence(seq_id).token_ids
-    waiting = ids[count : mark.length] if mark is not None else []
+    waiting = ids[count : len(mark.token_ids)] if mark is not None else []
     texts = [session.text_of(token_id).encode("utf-8", "backslashreplace") for token_id in ids[:count]]
     return {
         "token_ids": torch.tensor([ids[:count]]),
@@ -290,7 +290,7 @@ def piece_tensors(name: str, pieces: Iterable[bytes]) -> Tensors:
     return {name: raw, f"{name}.offsets": torch.tensor(offsets)}
 
 
-def sequence_entry(seq_id: int, num_prompt_tokens: int, mark: Mark | None) -> SequenceEntry:
+def sequence_entry(seq_id: int, num_prompt_tokens: int, mark: SequenceState | None) -> SequenceEntry:
     """The entry of a sequence in the manifest, with its state at the mark if there is one."""
     if mark is None:
         return SequenceEntry(seq_id, num_prompt_tokens)

@@ -197,16 +197,17 @@ class DuelFollower:
     def follow(self, token_ids: list[int], check: Callable[[], None] | None = None) -> Iterator[int]:
         """Step until the run has all of `token_ids`; yields its number of tokens after each step."""
         self._go_back_to(num_common(token_ids, self.run.token_ids), len(token_ids))
-        session, sequence = self.run.session, self.run.session.sequence(self.run.seq_id)
-        while sequence.num_tokens < len(token_ids):
+        session = self.run.session
+        while (sequence := session.sequence(self.run.seq_id)).num_tokens < len(token_ids):
             # one token at a time, so that no forced token is left over if A goes back
             if len(sequence.token_ids) == sequence.num_tokens:
                 session.force(self.run.seq_id, (token_ids[sequence.num_tokens],))
             began = time.perf_counter()
             record = session.step(check)
             stored = sum(layer.stored for layer in record.num_bytes.layers)
-            self.run.note(sequence.num_tokens, (time.perf_counter() - began) * 1e3, stored)
-            yield sequence.num_tokens
+            num_tokens = session.sequence(self.run.seq_id).num_tokens
+            self.run.note(num_tokens, (time.perf_counter() - began) * 1e3, stored)
+            yield num_tokens
 
     def _go_back_to(self, num_common: int, num_tokens: int) -> None:
         """Go back to the last common token if the tokens differ: with the run's own history if it still has that step,

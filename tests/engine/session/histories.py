@@ -81,7 +81,7 @@ def stands(session: Session) -> dict[int, Stood]:
         logits = None if live.logits is None else live.logits.clone()
         tables = getattr(cache, "tables", ())
         pages = tuple(number for table in tables for number in (table.num_tokens, *table.held_numbers))
-        found[live.seq_id] = Stood(live.sequence.mark(), tuple(live.sequence.token_ids), rows, logits, pages)
+        found[live.seq_id] = Stood(live.sequence, tuple(live.sequence.token_ids), rows, logits, pages)
     return found
 
 

@@ -11,7 +11,7 @@ from PySide6.QtTest import QTest
 from app.kit.theme import current_theme
 from app.panels.parity.view import ParityView
 from app.shell import Shell
-from engine.history.log import BoundedLog
+from engine.history.history import BoundedLog
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.tuning import tuned
