@@ -51,6 +51,10 @@ class Navigator(QObject):
     def show_values(self) -> None:
         self._models.selection.update(lens="values", change=False)
 
+    def show_lens(self, name: str) -> None:
+        """Look at the rows through another lens."""
+        self._models.selection.update(lens=name, change=False)
+
     def toggle_change(self) -> None:
         """Switch between the whole tensor and what the step changed in it."""
         self._models.selection.update(change=not self._models.selection.now.change)

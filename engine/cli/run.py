@@ -341,7 +341,7 @@ def print_summary(session: Session, generated: dict[int, list[int]], seconds: fl
     stored = f"{kv_bytes:,} bytes of {kept_words(info)}"
     print(f"\n\n{count} tokens · {rate} tok/s · {cache_label(session.cache)} · {stored}")
     for level, cost_ms in session.captured.costs_ms:
-        print(f"looking: {CAPTURES[level].label.lower()}, {cost_ms:.2f} ms a decode step")
+        print(f"overhead of measuring: {CAPTURES[level].label.lower()}, {cost_ms:.2f} ms a decode step")
     for seq_id in generated:
         sequence = session.sequence(seq_id)
         if sequence.stop in ("context full", "cache full", "non-finite logits"):

@@ -22,8 +22,12 @@ INVITATION = (
 )
 LAYER_HEADS = (
     ColumnHead("layer"),
-    ColumnHead("K", "By how much K of the newest row differs, as a part of its own size, in the head where it is most"),
-    ColumnHead("V", "By how much V of the newest row differs, as a part of its own size, in the head where it is most"),
+    ColumnHead(
+        "K", "By how much K of the newest token differs, as a part of its own size, in the head where it is most"
+    ),
+    ColumnHead(
+        "V", "By how much V of the newest token differs, as a part of its own size, in the head where it is most"
+    ),
     ColumnHead("attention", "Total variation distance of the newest query's attention, in the head where it is most"),
 )
 TOP_HEADS = (

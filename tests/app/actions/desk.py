@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QWidget
 
 from app.actions import MENUS
 from app.control.actions import declared_in
+from app.models import KeptSession
 from app.shell import Shell
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
@@ -40,6 +41,8 @@ class Desk:
         shell.engine_wanted.connect(self.engines.append)
         self.reloads = 0  # how often the unloaded model was wished for
         shell.reload_wanted.connect(self._on_reload)
+        self.sessions: list[Path] = []  # that were wished for
+        shell.session_wanted.connect(self.sessions.append)
         self.models, self.window = shell.models, shell.window
         engine.loaded()
         turn(shell)
@@ -73,6 +76,9 @@ class Desk:
 
     def _on_reload(self) -> None:
         self.reloads += 1
+
+    def have_a_former_session(self) -> None:
+        self.models.kept_sessions.replace(KeptSession(Path("former.json"), 0.0, "Once"))
 
     def unload(self) -> None:
         """As if the model had been let go."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -127,6 +128,7 @@ EFFECTS: dict[str, Effect] = {
     "model.reload": Effect(lambda desk: desk.reloads, 0, 1, lambda desk: desk.unload()),
     "snapshot.open": Effect(lambda desk: [c.path.name for c in desk.engine.of(OpenSnapshot)], [], ["config.json"]),
     "session.save": Effect(lambda desk: is_session(desk.folder / "picture.png"), False, True),
+    "session.return": Effect(lambda desk: desk.sessions, [], [Path("former.json")], Desk.have_a_former_session),
     "snapshot.continue": Effect(sent(Continue), [], [Continue(ModelSpec())], lambda desk: desk.open_file()),
     "snapshot.close": Effect(sent(CloseSnapshot), [], [CloseSnapshot(ModelSpec())], lambda desk: desk.open_file()),
     "export": opens("ExportDialog"),
@@ -199,8 +201,8 @@ EFFECTS: dict[str, Effect] = {
     "truth.regret": Effect(lambda desk: desk.counted(MeasureRegret), 0, 1),
     "cache.calculator": opens("Calculator"),
     "cache.max": opens("MaxParams"),
-    "view.keys": Effect(lambda desk: selected("tensor")(desk), "values", "keys", to_change),
-    "view.values": Effect(selected("tensor"), "keys", "values"),
+    "view.keys": Effect(lambda desk: selected("lens")(desk), "values", "keys", to_change),
+    "view.values": Effect(selected("lens"), "keys", "values"),
     "view.change": Effect(selected("change"), False, True),
     "view.layer_up": Effect(selected("layer"), 4, 3),
     "view.layer_down": Effect(selected("layer"), 4, 5),
@@ -253,6 +255,12 @@ EFFECTS: dict[str, Effect] = {
         for name in PACES
     },
     "help.palette": opens("Palette"),
+    "view.go_to": opens("Palette"),
+    "view.warnings": opens("WarningsDialog"),
+    "help.begin": opens("Manual"),
+    "help.glossary": opens("Manual"),
+    "help.manual": opens("Manual"),
+    "help.panel": opens("Manual"),
     "help.keys": opens("KeysDialog"),
     "help.about": opens("AboutDialog"),
 }

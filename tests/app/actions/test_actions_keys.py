@@ -9,6 +9,7 @@ from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
 from app.actions.run import RUN
+from app.control.actions import declared_in
 from app.control.pace import PACES
 from app.shell import Shell
 from tests.app import samples
@@ -45,5 +46,5 @@ def test_letters_stay_letters_while_somebody_types(desk: Desk, qtbot: QtBot) -> 
 
 
 def test_each_pace_has_the_number_at_which_it_stands() -> None:
-    keys = {action.name: action.key for group in RUN for action in group}
+    keys = {action.name: action.key for action in declared_in({"": RUN})}
     assert [keys[f"pace.{name}"] for name in PACES] == ["Alt+1", "Alt+2", "Alt+3", "Alt+4"]
