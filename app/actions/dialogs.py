@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,13 +100,15 @@ def ask_kept_limit(shell: Shell) -> None:
     KeptMomentsDialog(shell.models.status.now, shell.window).ask(shell.set_kept_limit)
 
 
-def ask_parameters(shell: Shell) -> None:
+def ask_parameters(shell: Shell, label: str = "") -> None:
+    """Ask for the parameters of the cache in use; the cursor is in the field of that label."""
     from app.dialogs.cache import CacheDialog
     from app.dialogs.pool import PoolDialog
 
     spec = shell.models.status.cache
     paged = spec.is_paged and spec.retention.keeps_all
     dialog = PoolDialog(spec, shell.models.status.model, shell.window) if paged else CacheDialog(spec, shell.window)
+    dialog.begin_at(label)
     dialog.ask(shell.window.top.cache.choose)
 
 
@@ -141,19 +142,24 @@ def open_outliers(shell: Shell) -> None:
     OutliersDialog(shell.models, shell.window).show()
 
 
-def open_palette(shell: Shell) -> None:
-    from app.actions.typed_edit import TypedEdit
-    from app.kit.labels import prose
-    from app.window.menus import moment_words
-    from app.window.palette import Palette
+def open_manual(shell: Shell, page: str) -> None:
+    """Open a page of the manual, which does not block the window; `page#section` scrolls to that section."""
+    from app.dialogs.manual import Manual
 
-    window = shell.window
-    docks = window.docks.docks
-    places = {f"Panel: {dock.windowTitle()}": partial(window.show_panel, name) for name, dock in docks.items()}
-    for session in shell.models.kept_sessions.all:
-        name = f"Recent session: {prose(session.title)} · {moment_words(session.written)}"
-        places[name] = partial(shell.session_wanted.emit, session.path)
-    Palette(shell.actions, window, TypedEdit(shell), places).open_over(window)
+    there = (dialog for dialog in shell.window.findChildren(Manual) if dialog.isVisible())  # at most one is open
+    (next(there, None) or Manual(shell.window)).open_page(page)
+
+
+def open_help_on_panel(shell: Shell) -> None:
+    """Open the page of the panel that has the focus."""
+    open_manual(shell, shell.window.focused_panel)
+
+
+def open_warnings(shell: Shell) -> None:
+    """Show all warnings in words."""
+    from app.dialogs.help import WarningsDialog
+
+    WarningsDialog(shell.window.status.warnings, shell.window).open()
 
 
 def open_keys(shell: Shell) -> None:

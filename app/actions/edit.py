@@ -40,14 +40,14 @@ _part = partial(Action, needs=needs_rows, is_check=True)
 # fmt: off
 EDIT = (
     (
-        Action("edit.undo", "Ctrl+Z", "Undo edit", "Return to the moment before the newest edit",
+        Action("edit.undo", "Ctrl+Z", "Undo edit", "Return to the step before the newest edit",
                lambda shell: shell.intents.send(UndoEdit()), needs_edited),
-        Action("edit.redo", "Ctrl+Shift+Z", "Redo edit", "Return to the moment that the last undo left",
+        Action("edit.redo", "Ctrl+Shift+Z", "Redo edit", "Return to the step that the last undo left",
                lambda shell: shell.intents.send(RedoEdit()), needs_undone),
     ),
     (
         Action("edit.zero", "Z", "Zero", "In a picture: write zeros into the selected rows",
-               partial(editing.make, Zero), needs_rows, where="rows"),
+               partial(editing.make, Zero), needs_rows, where="rows", also="ablate, ablation, erase, clear rows"),
         _edit("edit.scale", "", "Scale…", "Multiply the selected rows by a factor", editing.ask_scale),
         _edit("edit.noise", "", "Add noise…", "Add normal noise to the selected rows", editing.ask_noise),
         _edit("edit.overwrite", "", "Overwrite from…",
@@ -68,9 +68,9 @@ EDIT = (
     (
         _edit("edit.replace", "", "Replace tokens…",
               "Put other tokens there: overwrite their K and V alone, or compute what follows anew",
-              editing.ask_replace),
+              editing.ask_replace, also="swap tokens, counterfactual"),
         Action("edit.bias", "", "Bias logits…", "Favour, ban or force tokens before one is chosen", editing.ask_bias,
-               needs_live_steps),
+               needs_live_steps, also="logit bias, ban token, force token"),
         Action("edit.typed", "Ctrl+T", "Type an edit…", "An edit in words: zero pos=4:8 layer=3 head=1",
                editing.ask_typed, needs_live_steps),
     ),
@@ -84,6 +84,6 @@ EDIT = (
     ),
     (
         Action("note.add", "Ctrl+D", "Bookmark…", "Mark the step, token, page or head that you look at, with a note",
-               dialogs.ask_bookmark, needs_steps),
+               dialogs.ask_bookmark, needs_steps, also="note, comment, annotate"),
     ),
 )

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from app.actions import dialogs
-from app.control.actions import Action
+from app.control.actions import Action, Submenu
 from app.control.conditions import (
     has_sequences,
     is_model_expected,
@@ -44,14 +44,25 @@ def _pace(pace: Pace, key: str) -> Action:
     def choose(shell: Shell) -> None:
         shell.set_pace(pace.name)
 
-    return Action(f"pace.{pace.name}", key, f"Pace: {pace.text}", pace.tip, choose, is_check=True)
+    return Action(
+        f"pace.{pace.name}",
+        key,
+        pace.text,
+        pace.tip,
+        choose,
+        is_check=True,
+        also="speed, slow, slow motion, fast, frame rate",
+    )
 
 
 def _engine(choice: str, text: str, tip: str) -> Action:
     def choose(shell: Shell) -> None:
         shell.run_engine_in(choice)
 
-    return Action(f"engine.{choice}", "", text, tip, choose, is_check=True)
+    return Action(f"engine.{choice}", "", text, tip, choose, is_check=True, also="thread, process, backend")
+
+
+RUNNER_WORDS = "runner, forward, fused, CUDA graph, torch.compile"
 
 
 def _runner(row: RunnerRow) -> Action:
@@ -60,7 +71,7 @@ def _runner(row: RunnerRow) -> Action:
 
     tip = f"{row.summary}; it needs {row.needs}" if row.needs else row.summary
     needs = partial(needs_runner, row.name)
-    return Action(f"runner.{row.name}", "", f"Forward by {row.label}", tip, choose, needs, is_check=True)
+    return Action(f"runner.{row.name}", "", row.label, tip, choose, needs, is_check=True, also=RUNNER_WORDS)
 
 
 def _paged_attention(row: PagedAttentionRow) -> Action:
@@ -68,16 +79,15 @@ def _paged_attention(row: PagedAttentionRow) -> Action:
         shell.intents.send(ChoosePagedAttention(row.name))
 
     needs = partial(needs_paged_attention, row.name)
-    return Action(f"pages.{row.name}", "", f"Attention: {row.label}", row.summary, choose, needs, is_check=True)
+    return Action(f"pages.{row.name}", "", row.label, row.summary, choose, needs, is_check=True)
 
 
 def _capture(row: CaptureRow) -> Action:
     def choose(shell: Shell) -> None:
         shell.intents.on_capture_chosen(row.name)
 
-    return Action(
-        f"capture.{row.name}", "", f"Measure: {row.label.lower()}", row.summary, choose, needs_live, is_check=True
-    )
+    also = "capture level, what is measured, overhead, instrumentation"
+    return Action(f"capture.{row.name}", "", row.label, row.summary, choose, needs_live, is_check=True, also=also)
 
 
 def _step(shell: Shell) -> None:
@@ -104,92 +114,112 @@ RUN = (
         Action("prompt.send", "Ctrl+Return", "Send prompt",
                "Start a new sequence and fill the cache with the prompt; a conversation is answered as well, to the "
                "end of the turn: F5 pauses, Esc stops",
-               lambda shell: shell.send_prompt(), needs_prompt_or_load),
+               lambda shell: shell.send_prompt(), needs_prompt_or_load,
+               also="prefill, generate, submit, start, begin, enter"),
         Action("prompt.add", "Ctrl+Shift+Return", "Add as another sequence",
                "Start the prompt beside the sequences that are there; a paged cache shares what they have in common",
-               lambda shell: shell.window.prompt.submit_beside(), needs_prompt),
+               lambda shell: shell.window.prompt.submit_beside(), needs_prompt,
+               also="batch, second prompt, concurrent request"),
     ),
     (
-        Action("run.step", "F10", "Step", "One token on; the first one sends the prompt",
-               _step, needs_step),
+        Action("run.step", "F10", "Step", "Decode one token; the first one sends the prompt",
+               _step, needs_step, also="decode, one token, step over, forward"),
         Action("run.phase", "Ctrl+F11", "Next phase",
                "One step in phases: scheduled, layer by layer, chosen, written; Step finishes it, Stop gives it up. "
                "Without a sequence the prompt is sent, and stops where it is scheduled",
-               _next_phase, needs_phase),
-        Action("run.back", "Shift+F10", "Step back", "Look at the step before",
-               lambda shell: shell.intents.on_step_back(), needs_history),
+               _next_phase, needs_phase, also="step into, layer by layer, slow motion"),
+        Action("run.back", "Shift+F10", "Step back", "Show the step before",
+               lambda shell: shell.intents.on_step_back(), needs_history, also="previous step, rewind, backwards"),
         Action("run.run", "F5", "Run or pause", "Generate until paused, finished or full",
-               lambda shell: shell.intents.on_run_or_pause(), needs_run),
+               lambda shell: shell.intents.on_run_or_pause(), needs_run, also="generate, continue, play, decode"),
         Action("run.here", "Ctrl+F10", "Run to here",
-               "Run on to the place that is chosen on the timeline, or make the moment that is looked at the live one",
+               "Run on to the step that is chosen on the timeline, or make the step shown the live one",
                lambda shell: shell.intents.on_run_here(), needs_here),
         Action("run.here_token", "", "Run to this token",
                "Run on until the sequence has this token, or go back to the step that fed it",
                lambda shell: shell.intents.on_run_to_token(), needs_token_here),
         Action("run.to", "Shift+F5", "Run to…",
                "Generate a number of steps, up to a number of tokens, or to where a condition holds",
-               dialogs.ask_run_to, needs_unfinished),
+               dialogs.ask_run_to, needs_unfinished, also="run until, number of tokens, max new tokens"),
         Action("run.cancel", "Esc", "Stop",
                "Stop what is going on: a run, a prefill, a load, an export, a step between two phases",
-               lambda shell: shell.intents.on_cancel(), needs_work),
-    ),
-    (
-        Action("stops.add", "F9", "Halt where…",
-               "Halt runs after a step where a condition holds: the one that is typed in Stops, else type one",
-               lambda shell: shell.window.show_stops().halt_there()),
-        Action("stops.switch", "Ctrl+F9", "All stops on or off", "Let runs halt at every stop in the list, or at none",
-               lambda shell: shell.intents.on_all_stops_switched(), needs_stops),
-        Action("stops.find", "Ctrl+Shift+F", "Find steps where…",
-               "Mark the steps of the timeline at which a condition held",
-               lambda shell: shell.window.show_stops().begin_finding()),
-        Action("stops.next", "F3", "Next step found", "Look at the next step where the condition held",
-               lambda shell: shell.intents.on_match_wanted(+1), needs_matches),
-        Action("stops.previous", "Shift+F3", "Previous step found",
-               "Look at the previous step where the condition held",
-               lambda shell: shell.intents.on_match_wanted(-1), needs_matches),
-    ),
-    tuple(_pace(pace, f"Alt+{number}") for number, pace in enumerate(PACES.values(), 1)),
-    (
-        Action("run.first", "", "Look at the first step", "Show every panel as it was at the start",
-               lambda shell: shell.navigator.on_first_step(), needs_history),
-        Action("run.at_token", "", "Look at the token's step",
-               "Show every panel as it was when the selected token was fed",
-               lambda shell: shell.intents.on_step_of_token(), needs_token),
-        Action("run.live", "Ctrl+L", "Back to live", "Follow the newest step again",
-               lambda shell: shell.navigator.on_live(), needs_past),
-        Action("run.go_on", "Ctrl+Shift+F10", "Go on from here",
-               "Make the step you look at the live one, exactly; what came after it stays as a branch",
-               lambda shell: shell.intents.on_go_on_from_here(), needs_live_past),
-        Action("run.return", "", "Return to the branch you left",
-               "Make its newest moment the live one again", lambda shell: shell.intents.on_returned(), needs_left),
+               lambda shell: shell.intents.on_cancel(), needs_work, also="cancel, abort, interrupt, pause"),
         Action("run.type_next", "Ctrl+Shift+T", "Type what comes next",
                "Go on with another text, or a token by its id, from the step that is shown",
-               lambda shell: shell.window.begin_continuation(), needs_live_steps),
-        Action("view.branches", "Ctrl+B", "Show branches", "The history as a tree: every branch, where they part",
-               lambda shell: shell.window.show_panel("branches")),
-        Action("run.kept", "", "Moments kept in memory…",
-               "How much memory the moments may take that were left, and what they take",
-               dialogs.ask_kept_limit),
+               lambda shell: shell.window.begin_continuation(), needs_live_steps,
+               also="force a token, forced text, branch, teacher forcing"),
+    ),
+    (
+        Submenu("Breakpoints", ((
+            Action("stops.add", "F9", "Add breakpoint…",
+                   "Halt runs after a step where a condition holds: the one typed in Breakpoints, else type one",
+                   lambda shell: shell.window.show_stops().halt_there(),
+                   also="breakpoint, halt where, condition, conditional, stop when, watch"),
+            Action("stops.switch", "Ctrl+F9", "All breakpoints on or off",
+                   "Let runs halt at every breakpoint in the list, or at none",
+                   lambda shell: shell.intents.on_all_stops_switched(), needs_stops, also="disable, enable, mute"),
+            Action("stops.find", "Ctrl+Shift+F", "Find steps where…",
+                   "Mark the steps of the timeline at which a condition held",
+                   lambda shell: shell.window.show_stops().begin_finding(), also="search the past, query, filter"),
+            Action("stops.next", "F3", "Next step found", "Show the next step where the condition held",
+                   lambda shell: shell.intents.on_match_wanted(+1), needs_matches),
+            Action("stops.previous", "Shift+F3", "Previous step found",
+                   "Show the previous step where the condition held",
+                   lambda shell: shell.intents.on_match_wanted(-1), needs_matches),
+        ),)),
+        Submenu("Earlier steps", ((
+            Action("run.first", "", "Look at the first step", "Show every panel as it was at the start",
+                   lambda shell: shell.navigator.on_first_step(), needs_history, also="beginning, rewind, start"),
+            Action("run.at_token", "", "Look at the token's step",
+                   "Show every panel as it was when the selected token was computed",
+                   lambda shell: shell.intents.on_step_of_token(), needs_token),
+            Action("run.live", "Ctrl+L", "Back to live", "Follow the newest step again",
+                   lambda shell: shell.navigator.on_live(), needs_past, also="newest step, follow, now"),
+        ), (
+            Action("run.go_on", "Ctrl+Shift+F10", "Go on from here",
+                   "Make the step shown the live one, exactly; what came after it stays as a branch",
+                   lambda shell: shell.intents.on_go_on_from_here(), needs_live_past,
+                   also="rewind, restore, time travel, undo steps"),
+            Action("run.return", "", "Return to the branch you left", "Make its newest step the live one again",
+                   lambda shell: shell.intents.on_returned(), needs_left),
+            Action("view.branches", "Ctrl+B", "Show branches", "The history as a tree: every branch, where they part",
+                   lambda shell: shell.window.show_panel("branches"), also="tree, history"),
+        ), (
+            Action("run.kept", "", "Checkpoints kept in memory…",
+                   "How much memory the caches of steps you left may take, and what they take",
+                   dialogs.ask_kept_limit, also="memory limit, moments, snapshots in memory, undo memory"),
+        ))),
+        Submenu("Pace", (tuple(_pace(pace, f"Alt+{number}") for number, pace in enumerate(PACES.values(), 1)),)),
         _on_timeline("timeline.play", "Space", "Replay recorded steps", "On the timeline: play from here, and stop",
-                     lambda shell: shell.navigator.on_play_or_stop(), needs_history),
+                     lambda shell: shell.navigator.on_play_or_stop(), needs_history, also="animate, movie"),
         _on_timeline("timeline.first", "Home", "Timeline: first step", "On the timeline",
                      lambda shell: shell.navigator.on_first_step(), needs_history),
         _on_timeline("timeline.live", "End", "Timeline: live step", "On the timeline",
                      lambda shell: shell.navigator.on_live(), needs_past),
     ),
-    tuple(map(_runner, RUNNERS.values())),
-    tuple(map(_paged_attention, PAGED_ATTENTION.values())),
     (
-        *map(_capture, CAPTURES.values()),
-        Action("capture.by_layer", "", "Time every layer",
-               "How long attention, the cache, dequantising and copies take in every layer of a forward; it costs a "
-               "little itself", lambda shell: shell.intents.on_time_by_layer_switched(), needs_live, is_check=True),
-    ),
-    (
-        Action("engine.restart", "", "Restart engine",
-               "Begin again with the same model; all steps are done once more", lambda shell: shell.restart_engine()),
-        _engine("auto", "Engine where it suits", "A thread of the window on a GPU, a process of its own on a CPU"),
-        _engine("thread", "Engine in a thread", "In the window's own process: both share one interpreter"),
-        _engine("process", "Engine in a process", "Beside the window: its end leaves the window alive"),
+        Submenu("Runner", (tuple(map(_runner, RUNNERS.values())),)),
+        Submenu("Paged attention", (tuple(map(_paged_attention, PAGED_ATTENTION.values())),)),
+        Submenu("Measuring", (
+            tuple(map(_capture, CAPTURES.values())),
+            (
+                Action("capture.by_layer", "", "Time every layer",
+                       "How long attention, the cache, dequantising and copies take in every layer of a forward; it "
+                       "costs a little itself", lambda shell: shell.intents.on_time_by_layer_switched(), needs_live,
+                       is_check=True, also="profile, profiler, latency by layer"),
+            ),
+        )),
+        Submenu("Engine", (
+            (
+                _engine("auto", "Where it suits", "A thread of the window on a GPU, a process of its own on a CPU"),
+                _engine("thread", "In a thread", "In the window's own process: both share one interpreter"),
+                _engine("process", "In a process", "Beside the window: its end leaves the window alive"),
+            ),
+            (
+                Action("engine.restart", "", "Restart engine",
+                       "Begin again with the same model; all steps are computed once more",
+                       lambda shell: shell.restart_engine(), also="reset, kill, hung, crash"),
+            ),
+        )),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -21,8 +21,8 @@ Where = Literal["window", "picture", "rows", "timeline"]
 
 
 class Action(Struct, frozen=True):
-    """The declaration of one action: its name and key, its text and tip, what it does, when it is possible, and where
-    its key works."""
+    """The declaration of one action: its name and key, its text and tip, what it does, when it is possible, where its
+    key works, and under which other words, separated by commas, people look for it."""
 
     name: str
     key: str
@@ -32,15 +32,36 @@ class Action(Struct, frozen=True):
     needs: Callable[[Models], str] | None = None  # returns why the action is not possible now, or ""
     where: Where = "window"
     is_check: bool = False
+    also: str = ""
 
 
-# The title of a menu and its groups of actions; a line is drawn between two groups.
-Menus = Mapping[str, Sequence[Sequence[Action]]]
+class Submenu(Struct, frozen=True):
+    """A menu inside another: its title and its groups. `subject` stands before its actions' texts in the palette; the
+    title if not given."""
+
+    title: str
+    groups: tuple[tuple[Action, ...], ...]
+    subject: str = ""
+
+
+Group = Sequence[Action | Submenu]
+
+# The title of a menu and its groups of entries; a line is drawn between two groups.
+Menus = Mapping[str, Sequence[Group]]
 
 
 def declared_in(menus: Menus) -> list[Action]:
     """Every action, in the order of the menus."""
-    return [action for groups in menus.values() for group in groups for action in group]
+    return [action for groups in menus.values() for _, action in _actions_in(groups)]
+
+
+def _actions_in(groups: Sequence[Group], subject: str = "") -> Iterator[tuple[str, Action]]:
+    """The actions of a menu and of those inside it, with the subject of the submenu that each is in."""
+    for entry in (entry for group in groups for entry in group):
+        if isinstance(entry, Submenu):
+            yield from _actions_in(entry.groups, entry.subject or entry.title)
+        else:
+            yield subject, entry
 
 
 class Actions(QObject):
@@ -56,6 +77,11 @@ class Actions(QObject):
         super().__init__(parent)
         self._models = models
         self.menus = menus
+        self._subjects = {
+            action.name: subject or title.replace("&", "")
+            for title, groups in menus.items()
+            for subject, action in _actions_in(groups)
+        }
         self._declared = {action.name: action for action in declared_in(menus)}
         self._barred: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
@@ -84,11 +110,10 @@ class Actions(QObject):
     def declared(self, name: str) -> Action:
         return self._declared[name]
 
-    def menu_of(self, name: str) -> str:
-        """The title of the menu that contains an action, without the mnemonic's &."""
-        action = self._declared[name]
-        titles = (title for title, groups in self.menus.items() if any(action in group for group in groups))
-        return next(titles).replace("&", "")
+    def full_name(self, name: str) -> str:
+        """An action's text after the name of its menu: `Run: Step`."""
+        text = self._actions[name].text()
+        return text if ": " in text else f"{self._subjects[name]}: {text}"
 
     def attach(self, where: Where, widget: QWidget) -> None:
         """Make the shortcuts declared for `where` work while that widget, or one inside it, has the focus."""
@@ -99,13 +124,16 @@ class Actions(QObject):
         """Why an action is disabled, or the empty text."""
         return self._reasons.get(name, "")
 
-    def why_not(self, key: QKeySequence) -> str:
-        """Why the action of a key is not possible now; empty if it is possible or none has the key at the focus."""
-        for name, reason in self._reasons.items():
-            action = self._actions[name]
-            if reason and key in action.shortcuts() and self._acts_here(self._declared[name].where):
-                return f"{action.text().rstrip('…')} is not possible now. {reason[:1].upper()}{reason[1:]}."
-        return ""
+    def disabled_by(self, key: QKeySequence) -> str:
+        """The name of the disabled action that has a key at the focus; empty if there is none."""
+        barred = (name for name, reason in self._reasons.items() if reason and key in self._actions[name].shortcuts())
+        return next((name for name in barred if self._acts_here(self._declared[name].where)), "")
+
+    def why_not(self, name: str) -> str:
+        """Why an action is not possible now, as a sentence; empty if it is possible."""
+        reason = self.reason(name)
+        text = self._actions[name].text().rstrip("…") if reason else ""
+        return f"{text} is not possible now. {reason[:1].upper()}{reason[1:]}." if reason else ""
 
     def _acts_here(self, where: Where) -> bool:
         """Whether the shortcuts of a place act where the focus is."""

@@ -157,10 +157,10 @@ class Comparing:
             return None
         seq_id, count = compared.seq_id, step.num_tokens
         if picture.kind == "wall":
-            return WallRequest(seq_id, count, count, selected.tensor, False, picture.columns, picture.rows)
+            return WallRequest(seq_id, count, count, selected.lens, False, picture.columns, picture.rows)
         if picture.kind == "attention":
             start, stop = rows_of(wanted.attention_range, count)
             return AttentionRequest(seq_id, step.step, selected.layer, picture.columns, start, stop)
         start, stop = rows_of(wanted.head_range, count)
-        layer, head, tensor = selected.layer, selected.kv_head, selected.tensor
+        layer, head, tensor = selected.layer, selected.kv_head, selected.lens
         return HeadRequest(seq_id, count, tensor, layer, head, start, stop, picture.columns)

@@ -184,7 +184,7 @@ def needs_token_here(models: Models) -> str:
     if why_not := needs_no_file(models) or needs_token(models):
         return why_not
     token = timeline.token(now.seq_id, now.position or 0)
-    return "the live moment ends with this token" if token is not None and token.step == timeline.live else ""
+    return "the live step ends with this token" if token is not None and token.step == timeline.live else ""
 
 
 def needs_left(models: Models) -> str:
@@ -251,7 +251,7 @@ def needs_matches(models: Models) -> str:
 
 
 def needs_stops(models: Models) -> str:
-    return "" if models.stops.stops else "there is no stop"
+    return "" if models.stops.stops else "there is no breakpoint"
 
 
 def needs_cell(models: Models) -> str:

@@ -46,10 +46,14 @@ class Navigator(QObject):
             self._replay.start()
 
     def show_keys(self) -> None:
-        self._models.selection.update(tensor="keys", change=False)
+        self._models.selection.update(lens="keys", change=False)
 
     def show_values(self) -> None:
-        self._models.selection.update(tensor="values", change=False)
+        self._models.selection.update(lens="values", change=False)
+
+    def show_lens(self, name: str) -> None:
+        """Look at the rows through another lens."""
+        self._models.selection.update(lens=name, change=False)
 
     def toggle_change(self) -> None:
         """Switch between the whole tensor and what the step changed in it."""

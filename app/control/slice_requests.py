@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from app.control.sender import Sender
 from app.draw.token_range import TokenRange, rows_of
 from app.models import Models, Selected, WantedPictures
+from app.models.loaded import heads_shared
 from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, kind_of
 from engine.wire.commands import TakeSlice, Watch, Watched
 from engine.wire.events import Failed
@@ -211,7 +212,7 @@ class SliceRequests:
         needs_table = (wanted.wants_table or wanted.wants_row) and record.page_maps
         return {
             WALL: _wall(selected, wanted, num_tokens, previous),
-            HEAD: _head(selected, wanted, num_tokens),
+            HEAD: _head(self._models, selected, wanted, num_tokens),
             ATTENTION: _attention(selected, wanted, step, num_tokens),
             ROW: _row(selected, wanted, num_tokens),
             OUTLIERS: Watched(OutliersRequest(seq_id, num_tokens, step)) if wanted.wants_outliers else None,
@@ -249,16 +250,17 @@ def _wall(selected: Selected, wanted: WantedPictures, num_tokens: int, previous:
     columns, rows = size
     # Only the picture of what changed depends on the step before.
     previous = previous if selected.change else num_tokens
-    tensor, change = selected.tensor, selected.change
+    tensor, change = selected.lens, selected.change
     return Watched(WallRequest(selected.seq_id, num_tokens, previous, tensor, change, columns, rows))
 
 
-def _head(selected: Selected, wanted: WantedPictures, num_tokens: int) -> Watched | None:
+def _head(models: Models, selected: Selected, wanted: WantedPictures, num_tokens: int) -> Watched | None:
     if wanted.head_columns is None:
         return None
     start, stop = rows_of(wanted.head_range, num_tokens)
-    layer, kv_head, tensor = wanted.head_place or (selected.layer, selected.kv_head, selected.tensor)
-    request = HeadRequest(selected.seq_id, num_tokens, tensor, layer, kv_head, start, stop, wanted.head_columns)
+    layer, kv_head, lens = wanted.head_place or (selected.layer, selected.kv_head, selected.lens)
+    head = kv_head * heads_shared(models, lens, layer)
+    request = HeadRequest(selected.seq_id, num_tokens, lens, layer, head, start, stop, wanted.head_columns)
     return _ranged(request, wanted.head_range, num_tokens)
 
 

@@ -33,7 +33,7 @@ class Stopping:
         if stops:
             self.set(stops)
         if others:
-            words = f"A stop of this session cannot be read and is left out: {others[0][:LONGEST]}"
+            words = f"A breakpoint of this session cannot be read and is left out: {others[0][:LONGEST]}"
             self._models.status.notify(words + (f" (and {len(others) - 1} more)" if len(others) > 1 else ""))
 
     def repeat(self) -> None:

@@ -156,7 +156,7 @@ class ExportDialog(QuestionDialog):
 
     def _command(self, path: Path) -> Export:
         if self._models.status.loss:
-            raise InputError("The engine is gone, and only it can write this: restart it in the Run menu.")
+            raise InputError("The engine is gone, and only it can write this: restart it under Run · Engine.")
         kind = self.kind
         first, last = self._steps.range if kind.has_steps else (None, None)
         command = replace(export_of(self._models, path, first, last), kind=kind.name)

@@ -1,4 +1,4 @@
-"""What the Help menu opens: the About dialog and the list of keys."""
+"""Dialogs that only tell: About, the list of keys, and the warnings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt, qVersion
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QDialogButtonBox, QHeaderView, QTreeWidget, QTreeWidgetItem, QVBoxLayout, QWidget
 
-from app.control.actions import Action, Actions, native
+from app.control.actions import Action, Actions, declared_in, native
 from app.kit.dialog import Dialog
 from app.kit.labels import plain_label
 from app.kit.theme import font_fixed, font_text
@@ -35,6 +35,24 @@ class AboutDialog(Dialog):
         facts.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         layout.addWidget(name)
         layout.addWidget(facts)
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+        buttons.rejected.connect(self.reject)
+        layout.addWidget(buttons)
+
+
+class WarningsDialog(Dialog):
+    """Say each warning as a sentence."""
+
+    def __init__(self, warnings: Sequence[str], parent: QWidget) -> None:
+        super().__init__("Warnings", parent)
+        self.setMinimumWidth(460)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(22, 18, 22, 14)
+        layout.setSpacing(10)
+        for words in warnings or ("There are no warnings.",):
+            label = plain_label(words, wraps=True)
+            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+            layout.addWidget(label)
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
         buttons.rejected.connect(self.reject)
         layout.addWidget(buttons)
@@ -67,7 +85,7 @@ class KeysDialog(Dialog):
         tree.setRootIsDecorated(False)
         tree.setAccessibleName("Keys")
         for title, groups in actions.menus.items():
-            _add_menu(tree, title, [action for group in groups for action in group if action.key], actions)
+            _add_menu(tree, title, [action for action in declared_in({title: groups}) if action.key], actions)
         tree.expandAll()
         tree.header().setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
         tree.header().setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
@@ -91,7 +109,8 @@ def _add_menu(tree: QTreeWidget, title: str, declared: Sequence[Action], actions
         "timeline": "on the timeline",
     }
     for action in declared:
-        item = QTreeWidgetItem([actions[action.name].text(), native(action.key), where[action.where]])
+        name = actions.full_name(action.name).removeprefix(f"{heading.text(0)}: ")  # one in a submenu keeps its subject
+        item = QTreeWidgetItem([name, native(action.key), where[action.where]])
         item.setFont(1, font_fixed())
         item.setToolTip(0, action.tip)
         heading.addChild(item)

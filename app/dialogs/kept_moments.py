@@ -18,16 +18,17 @@ class KeptMomentsDialog(QuestionDialog):
     """Choose the limit. Signal: `chosen(num_bytes)`."""
 
     def __init__(self, status: EngineStatus | None, parent: QWidget) -> None:
-        super().__init__("Moments kept in memory", parent)
+        super().__init__("Checkpoints kept in memory", parent)
         limit = status.kept_limit if status is not None else 1 << 30
-        self.limit = whole_field("MiB that kept moments may take", limit // MIB, 0, MOST_MIB, is_grouped=True)
+        self.limit = whole_field("MiB that checkpoints may take", limit // MIB, 0, MOST_MIB, is_grouped=True)
         self.limit.setSingleStep(256)
         self.limit.setSuffix(" MiB")
         self.add(self.limit, "They may take")
         self.add(plain_label(_taken(status)), "They take now")
         words = plain_label(
-            "A moment that is left stays in memory as it stands, so that going back is a swap. Beyond this limit the "
-            "one that rested longest is let go: it stays in the history, and is computed again when you go there.",
+            "The cache of a step that you leave stays in memory as a checkpoint, so that going back is a swap. Beyond "
+            "this limit the one that rested longest is let go: its step stays in the history, and is computed again "
+            "when you go there.",
             wraps=True,
         )
         self.form.addRow(words)
@@ -39,5 +40,5 @@ class KeptMomentsDialog(QuestionDialog):
 def _taken(status: EngineStatus | None) -> str:
     """Return what they take now: `12.0 MiB, 3 moments`."""
     if status is None or not status.kept:
-        return "nothing: no moment was left yet"
-    return f"{byte_size(status.kept_bytes)}, {counted(len(status.kept), 'moment')}"
+        return "nothing: no step was left yet"
+    return f"{byte_size(status.kept_bytes)}, {counted(len(status.kept), 'checkpoint')}"

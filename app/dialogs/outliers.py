@@ -85,7 +85,7 @@ class OutliersDialog(Reader[Listed], Dialog):
             return
         where: dict[str, object] = {"layer": place.layer, "kv_head": place.kv_head, "position": place.position}
         if place.tensor is not None:
-            where |= {"tensor": place.tensor, "change": False, "channel": place.channel}
+            where |= {"lens": place.tensor, "change": False, "channel": place.channel}
         self._models.selection.update(**where)
 
     # ---- painting ------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.spec.edit import AddNoise, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
+from engine.spec.lenses import LENSES
 
 
 class EditedRows(Struct, frozen=True):
@@ -70,9 +71,11 @@ def _spanning(rows: Rows, start: int, stop: int) -> Rows:
     return Rows(start, stop, rows.layers, rows.kv_heads, rows.channels, rows.part)
 
 
-def touches(rows: Rows, layer: int | None = None, kv_head: int | None = None, tensor: str = "") -> bool:
-    """Whether rows include some of a layer, head and tensor (`keys` or `values`); arguments not given match any."""
-    if tensor and rows.part not in ("both", tensor):
+def touches(rows: Rows, layer: int | None = None, kv_head: int | None = None, lens: str = "") -> bool:
+    """Whether rows include some of a layer, head and part of the rows that a lens reads; arguments not given, and a
+    lens of attention, match any."""
+    part = LENSES[lens].part if lens else None
+    if part is not None and rows.part not in ("both", part):
         return False
     is_of_layer = layer is None or rows.layers is None or layer in rows.layers
     return is_of_layer and (kv_head is None or rows.kv_heads is None or kv_head in rows.kv_heads)

@@ -113,6 +113,11 @@ class ActionButton(QPushButton):
         action.changed.connect(self._follow)
         self._follow()
 
+    @property
+    def action(self) -> QAction | None:
+        """The action that it triggers."""
+        return self._action
+
     def _follow(self) -> None:
         if self._action is not None:
             self.setEnabled(self._action.isEnabled())

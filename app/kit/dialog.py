@@ -33,6 +33,7 @@ class Dialog(QDialog):
         super().__init__(parent)
         self.setWindowTitle(title)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self._wanted = ""
 
     def done(self, result: int) -> None:
         super().done(result)
@@ -49,8 +50,15 @@ class Dialog(QDialog):
         """The field that the user fills in first; None if there is none."""
         return None
 
+    def begin_at(self, name: str) -> None:
+        """Begin with the field of that accessible name, if there is one, in place of the first."""
+        self._wanted = name
+
     def _begin(self) -> None:
-        field = self.first_field()
+        named = (
+            field for field in self.findChildren(QWidget) if self._wanted and field.accessibleName() == self._wanted
+        )
+        field = next((field for field in named if field.isVisibleTo(self)), None) or self.first_field()
         if field is None or field.hasFocus():
             return
         field.setFocus(Qt.FocusReason.TabFocusReason)

@@ -12,6 +12,7 @@ from app.draw.format import brief, short_dtype, thousands, token_label
 from app.kit.edit_marks import since_words
 from app.kit.moment_words import branch_name
 from app.models import Models, RowDrop
+from engine.spec.lenses import LENSES
 from engine.spec.runners import reads_in_place
 from engine.wire.records import Ints, SequenceStep, StepRecord
 
@@ -229,9 +230,9 @@ def picture_source(
     )
 
 
-def tensor_name(tensor: str, *, change: bool = False) -> str:
-    """`K`, `V`, `ΔK` or `ΔV`."""
-    return ("Δ" if change else "") + ("K" if tensor == "keys" else "V")
+def tensor_name(lens: str, *, change: bool = False) -> str:
+    """`K`, `ΔV`, `|K|`: the label of a lens, and whether what a step changed is seen through it."""
+    return ("Δ" if change else "") + LENSES[lens].label
 
 
 def pooling_words(tokens_per_column: int) -> str:

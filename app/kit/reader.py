@@ -41,6 +41,7 @@ EDITS = SignalSource("edits")
 PHASES = SignalSource("phases")
 STOPS = SignalSource("stops", ("changed", "found"))
 BOOKMARKS = SignalSource("bookmarks")
+DRAFT = SignalSource("draft")
 
 
 def slices(*kinds: str, at_rest: bool = False) -> SignalSource:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from app.models import Models
 from engine.spec.edit import Edit, EditedPart, Rows
+from engine.spec.lenses import LENSES
 
 EditOfRows = Callable[[int, Rows], Edit]  # makes an edit of rows of a sequence, given its id
 
@@ -29,7 +30,7 @@ def chosen_rows(models: Models) -> Rows | None:
     rows = Rows(now.position, now.position + 1)
     if now.channel is None:
         return rows
-    part: EditedPart = "keys" if now.tensor == "keys" else "values"
+    part: EditedPart = LENSES[now.lens].part or "both"
     return replace(rows, layers=(now.layer,), kv_heads=(now.kv_head,), channels=(now.channel,), part=part)
 
 

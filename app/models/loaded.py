@@ -6,6 +6,7 @@ from app.models import Models
 from engine.geometry import names
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict import capacity
+from engine.spec.lenses import LENSES
 
 
 def geometry_of(models: Models) -> CacheGeometry | None:
@@ -31,3 +32,11 @@ def layer_words(models: Models, index: int) -> str:
     words, model = names.layer_words(geometry_of(models), index), models.status.model
     devices = model.layer_devices if model is not None else ()
     return f"{words} on {devices[index]}" if index < len(devices) else words
+
+
+def heads_shared(models: Models, lens: str, layer: int) -> int:
+    """How many heads of a picture share a kv head: those of queries where a lens shows these, else 1."""
+    geometry = geometry_of(models)
+    if geometry is None or LENSES[lens].heads == "kv" or layer >= len(geometry.layers):
+        return 1
+    return max(1, geometry.layers[layer].num_heads // max(1, geometry.layers[layer].num_kv_heads))

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from app.models.history import HistoryTree
-from app.models.sequence_tokens import NO_TOKENS, SequenceTokens, Token, TokenRun
+from app.models.sequence_tokens import NO_TOKENS, SequenceTokens, Token
+from engine.history.run import Run
 from engine.spec.edit import ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.records import SequenceStep, StepRecord
@@ -155,23 +156,22 @@ class Path:
         record, sequence = self.at(step), self._sequences.get(seq_id)
         if record is None or sequence is None or self.part(seq_id, record.step) is not None:
             return record if sequence is not None else None
-        fed = sequence.last_fed(record.step)
+        fed = sequence.last_computed(record.step)
         return self.record(fed) if fed is not None else None
 
-    def tokens(self, seq_id: int, step: int | None = None) -> TokenRun:
+    def tokens(self, seq_id: int, step: int | None = None) -> Run[Token]:
         """The tokens of a sequence in the cache after a step (None: now)."""
         sequence = self._sequences.get(seq_id)
         return sequence.until(step) if sequence else NO_TOKENS
 
     def token(self, seq_id: int, position: int) -> Token | None:
         """One token that is in the cache now; None if there is none."""
-        sequence = self._sequences.get(seq_id)
-        return sequence.token(position) if sequence is not None else None
+        tokens = self.tokens(seq_id)
+        return tokens[position] if 0 <= position < len(tokens) else None
 
     def num_tokens(self, seq_id: int, step: int | None = None) -> int:
         """How many tokens of a sequence are in the cache after a step (None: now)."""
-        sequence = self._sequences.get(seq_id)
-        return sequence.num_until(step) if sequence is not None else 0
+        return len(self.tokens(seq_id, step))
 
     def sequence_ids(self) -> tuple[int, ...]:
         """Every sequence that has tokens, oldest first."""
@@ -198,9 +198,8 @@ class Path:
         self._steps.append(record.step)
         for part in record.sequences:
             sequence = self._sequences.setdefault(part.seq_id, SequenceTokens())
-            if sequence.is_empty and part.first_position:
-                sequence.begin(self._served(record, part))
-            sequence.extend(record, part)
+            served = self._served(record, part) if sequence.is_empty else ()
+            sequence.extend(record, part, served)
 
     def _make(self, node: int, changes: Iterable[Change]) -> None:
         """Apply the changes that a node carries, and add the node."""
@@ -242,9 +241,9 @@ class Path:
             self._births[seq_id] = PathFork(parent, step, self._steps[-1], self._nodes[-1])
         is_here = step is None or self.record(step) is not None or step not in self.history
         source = self if is_here or step is None else self._elsewhere(step)
-        if seq_id in self._sequences or not (tokens := source.tokens(parent, step)):
+        if seq_id in self._sequences or not source.tokens(parent, step):
             return False
-        self._sequences.setdefault(seq_id, SequenceTokens()).begin(tokens[:num_tokens])
+        self._sequences[seq_id] = source._sequences[parent].fork(step, num_tokens)
         return True
 
     def _elsewhere(self, step: int | None) -> Path:

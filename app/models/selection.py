@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from engine.spec.edit import Rows
-from engine.wire.requests import TensorName
 
 if TYPE_CHECKING:
     from app.models.timeline import Timeline
@@ -19,7 +18,7 @@ class Selected(Struct, frozen=True):
     """The selected place. `step` is a node of any branch, None follows the live one; `position` None selects no token.
 
     `page` is a page that was selected itself, in pool number `pool`; None: the page of the token. `channel` is a
-    channel of the selected head, selected together with it; selecting another head or tensor clears it. `area` are the
+    channel of the selected head, selected together with it; selecting another head or lens clears it. `area` are the
     rows that were dragged over, tokens of some layers, heads and channels; None if a single place was selected. `ahead`
     is a place to run to, that many steps ahead of the live one; 0 if none was selected.
     """
@@ -29,7 +28,7 @@ class Selected(Struct, frozen=True):
     layer: int = 0
     kv_head: int = 0
     position: int | None = None
-    tensor: TensorName = "keys"
+    lens: str = "keys"
     change: bool = False
     page: int | None = None
     pool: int = 0
@@ -72,7 +71,7 @@ class Selection(QObject):
         """
         if "page" not in changes and {"position", "seq_id"} & changes.keys():
             changes["page"] = None
-        if "channel" not in changes and {"layer", "kv_head", "tensor", "seq_id"} & changes.keys():
+        if "channel" not in changes and {"layer", "kv_head", "lens", "seq_id"} & changes.keys():
             changes["channel"] = None
         if "area" not in changes and {"position", "layer", "kv_head", "seq_id", "channel"} & changes.keys():
             changes["area"] = None

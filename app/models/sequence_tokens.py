@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import overload
+from typing import NamedTuple
 
+from engine.history.run import Run, changed
 from engine.wire.records import SequenceStep, StepRecord
 
 
@@ -56,200 +57,124 @@ class Token:
         return "nothing predicted it" if self.position == 0 else "not computed: no logits of the token before it"
 
 
-class TokenRun(Sequence[Token]):
-    """The first `count` tokens of a list that only grows: an immutable view that copies nothing."""
-
-    __slots__ = ("_count", "_tokens")
-
-    def __init__(self, tokens: list[Token], count: int) -> None:
-        self._tokens, self._count = tokens, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Token: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Token, ...]: ...
-    def __getitem__(self, index: int | slice) -> Token | tuple[Token, ...]:
-        if isinstance(index, slice):
-            return tuple(self._tokens[place] for place in range(*index.indices(self._count)))
-        if not -self._count <= index < self._count:
-            raise IndexError(f"token {index} of {self._count}")
-        return self._tokens[index if index >= 0 else self._count + index]
-
-    def __iter__(self) -> Iterator[Token]:
-        return map(self._tokens.__getitem__, range(self._count))
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, TokenRun) and other._tokens is self._tokens:
-            return other._count == self._count
-        if not isinstance(other, TokenRun | tuple):
-            return NotImplemented
-        return len(other) == self._count and list(self) == list(other)
-
-    def is_of_list(self, other: TokenRun) -> bool:
-        """Whether both are views of the same list."""
-        return self._tokens is other._tokens
-
-    def is_of(self, tokens: list[Token], count: int) -> bool:
-        """Whether this is a view of the first `count` tokens of this very list."""
-        return self._tokens is tokens and self._count == count
-
-    def __hash__(self) -> int:
-        return hash((self._count, self[-1:]))
+NO_TOKENS = Run[Token]()
 
 
-NO_TOKENS = TokenRun([], 0)
+class _Since(NamedTuple):
+    """The tokens of a sequence from a node on; `computed` is the step that computed the newest of them."""
 
-
-def num_shared(one: Sequence[Token], other: Sequence[Token]) -> int:
-    """How many of the first tokens are the same objects; O(1) if both are views of one list."""
-    least = min(len(one), len(other))
-    if isinstance(one, TokenRun) and isinstance(other, TokenRun) and one.is_of_list(other):
-        return least
-    return next((index for index in range(least) if one[index] is not other[index]), least)
-
-
-@dataclass
-class _Version:
-    """The tokens that a sequence had from step `since` on, after some were replaced by others. `steps` has the step
-    that fed each token, ascending, so that those of a step are found by bisection."""
-
-    since: int
-    tokens: list[Token] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    shown: TokenRun = field(default_factory=lambda: TokenRun([], 0))
-
-    def run(self, count: int) -> TokenRun:
-        """The first `count` tokens; returns the same object until the tokens change."""
-        if not self.shown.is_of(self.tokens, count):
-            self.shown = TokenRun(self.tokens, count)
-        return self.shown
-
-    def until(self, step: int | None) -> int:
-        return len(self.steps) if step is None else bisect_right(self.steps, step)
-
-    def cut_to(self, count: int) -> None:
-        """Keep the first `count` tokens; views that were handed out stay as they are."""
-        if count < len(self.tokens):
-            self.tokens, self.steps = self.tokens[:count], self.steps[:count]
+    node: int
+    tokens: Run[Token]
+    computed: int
 
 
 class SequenceTokens:
-    """The tokens of one sequence; `extend` costs O(new tokens). When tokens are replaced, a new version is begun, so
-    that looking at an earlier step shows the tokens of that time."""
+    """The tokens of one sequence after each node of the path that changed them, so that looking at an earlier step
+    shows the tokens of that time. A step costs O(new tokens)."""
 
     def __init__(self) -> None:
-        self._versions = [_Version(-1)]
+        self._since: list[_Since] = []
         self.num_awaiting = 0  # tokens whose surprisal is still to come
 
     @property
-    def _newest(self) -> _Version:
-        return self._versions[-1]
-
-    @property
     def is_empty(self) -> bool:
-        return not self._newest.tokens
+        return not self._since
 
     @property
     def first_step(self) -> int | None:
-        """The step that fed the first token."""
-        return self._versions[0].steps[0] if self._versions[0].steps else None
+        """The step that computed the first token."""
+        return self._since[0].node if self._since else None
 
-    def begin(self, tokens: Sequence[Token]) -> None:
-        """Begin with tokens that no step of this sequence fed."""
-        self._versions = [_Version(-1, list(tokens), [token.step for token in tokens])]
-        self._count_awaiting()
+    def fork(self, step: int | None, num_tokens: int | None) -> SequenceTokens:
+        """A fork of what this sequence had after a step (None: now), or of its first `num_tokens` tokens."""
+        made = SequenceTokens()
+        made._since = self._since[: self._count_until(step)]
+        if num_tokens is not None:
+            made._since = [each._replace(tokens=each.tokens.first(num_tokens)) for each in made._since]
+        made._count_awaiting()
+        return made
 
-    def extend(self, record: StepRecord, part: SequenceStep) -> None:
-        """Add the tokens that a step fed. Tokens that a preempted sequence is fed again keep their entry."""
+    def extend(self, record: StepRecord, part: SequenceStep, served: Sequence[Token] = ()) -> None:
+        """Add the tokens that a step computed, behind those `served` by a prefix hit if it has none yet. Tokens that a
+        preempted sequence is fed again keep their entry."""
+        known = self.until(None) or Run(served)
         if self._replaces(part):
-            kept = self._newest
-            count = part.first_position
-            self._versions.append(_Version(record.step, kept.tokens[:count], kept.steps[:count]))
-            self._count_awaiting()
-        version = self._newest
-        known = len(version.tokens)
+            known = known.first(part.first_position)
+        new = []
         for offset, (token_id, text) in enumerate(zip(part.token_ids, part.texts, strict=True)):
             position = part.first_position + offset
-            if position < known:
+            if position < len(known):
                 continue
             surprisal = part.surprisal[offset] if offset < len(part.surprisal) else None
             is_prompt = position < part.num_prompt_tokens
             forced = part.forced and not is_prompt
-            token = Token(position, token_id, text, surprisal, record.step, forced, is_prompt, num_fed_before=offset)
-            self.num_awaiting += token.awaits_surprisal
-            version.tokens.append(token)
-            version.steps.append(record.step)
+            new.append(
+                Token(position, token_id, text, surprisal, record.step, forced, is_prompt, num_fed_before=offset)
+            )
+        if new:
+            self.num_awaiting += sum(token.awaits_surprisal for token in new)
+            is_shorter = len(known) < len(self.until(None))
+            self._since.append(_Since(record.step, known.extended(new), record.step))
+            if is_shorter:
+                self._count_awaiting()
 
     def replace_tokens(
-        self, step: int, position: int, num_replaced: int, new: Sequence[tuple[int, str]], *, is_prefill: bool
+        self, node: int, position: int, num_replaced: int, new: Sequence[tuple[int, str]], *, is_prefill: bool
     ) -> None:
-        """Replace `num_replaced` tokens at `position` by others, given as (id, text): an edit, the node `step`. The
+        """Replace `num_replaced` tokens at `position` by others, given as (id, text): an edit, made by `node`. The
         tokens behind are moved, and marked as recomputed if `is_prefill`."""
-        old, stop = self._newest, position + num_replaced
-        if not old.tokens or position >= len(old.tokens):
+        old, stop = self.until(None), position + num_replaced
+        if position >= len(old):
             return
-        first, moved = old.tokens[position], len(new) - num_replaced
+        is_prompt, moved = old[position].is_prompt, len(new) - num_replaced
         put = [
-            Token(position + offset, token_id, text, None, step, forced=True, is_prompt=first.is_prompt)
+            Token(position + offset, token_id, text, None, node, forced=True, is_prompt=is_prompt)
             for offset, (token_id, text) in enumerate(new)
         ]
-        behind = old.tokens[stop:]
+        behind = old[stop:]
         if is_prefill:
-            anew = partial(replace, step=step, surprisal=None, is_computed_anew=True)
+            anew = partial(replace, step=node, surprisal=None, is_computed_anew=True)
             behind = [anew(token, position=token.position + moved) for token in behind]
-        # the new tokens count as present from the step on that fed the first token they replace
-        steps = [*old.steps[:position], *[old.steps[position]] * len(new), *old.steps[stop:]]
-        self._versions.append(_Version(step, [*old.tokens[:position], *put, *behind], steps))
+        self._since.append(_Since(node, Run([*old[:position], *put, *behind]), self._since[-1].computed))
         self._count_awaiting()
 
     def _replaces(self, part: SequenceStep) -> bool:
-        known = self._newest.tokens[part.first_position : part.first_position + len(part.token_ids)]
+        known = self.until(None)[part.first_position : part.first_position + len(part.token_ids)]
         return any(token.token_id != token_id for token, token_id in zip(known, part.token_ids, strict=False))
 
     def truncate(self, step: int) -> None:
-        """Drop the tokens that were fed after a step."""
-        while len(self._versions) > 1 and self._newest.since > step:
-            self._versions.pop()
-        self._newest.cut_to(self._newest.until(step))
+        """Forget what came after a step."""
+        del self._since[self._count_until(step) :]
         self._count_awaiting()
 
     def fill(self, step: int, first_position: int, values: Sequence[float]) -> None:
-        """Fill in the surprisals of tokens that a step fed, to this sequence or to the one it was forked from."""
-        for version in self._versions:
-            tokens = list(version.tokens)  # a copy: views that were handed out stay as they are
-            for position, value in enumerate(values, first_position):
-                token = tokens[position] if position < len(tokens) else None
-                if token is not None and token.step == step and token.awaits_surprisal:
-                    tokens[position] = replace(token, surprisal=value)
-                    version.tokens = tokens
+        """Fill in the surprisals of tokens that a step computed, of this sequence or of the one it was forked from."""
+
+        def filled(token: Token) -> Token:
+            offset = token.position - first_position
+            is_of_step = token.step == step and token.awaits_surprisal and 0 <= offset < len(values)
+            return replace(token, surprisal=values[offset]) if is_of_step else token
+
+        runs = changed([each.tokens for each in self._since], filled)
+        self._since = [each._replace(tokens=run) for each, run in zip(self._since, runs, strict=True)]
         self._count_awaiting()
 
-    def until(self, step: int | None) -> TokenRun:
+    def until(self, step: int | None) -> Run[Token]:
         """The tokens that were there after a step (None: that are there now)."""
-        version = self._at(step)
-        return version.run(version.until(step))
+        count = self._count_until(step)
+        return self._since[count - 1].tokens if count else NO_TOKENS
 
-    def num_until(self, step: int | None) -> int:
-        return self._at(step).until(step)
+    def last_computed(self, step: int) -> int | None:
+        """The newest step, up to `step`, that computed a token; None if there is none."""
+        count = self._count_until(step)
+        return self._since[count - 1].computed if count else None
 
-    def last_fed(self, step: int) -> int | None:
-        """The newest step, up to `step`, that fed a token; None if there is none."""
-        version = self._at(step)
-        count = version.until(step)
-        return version.steps[count - 1] if count else None
-
-    def token(self, position: int) -> Token | None:
-        tokens = self._newest.tokens
-        return tokens[position] if 0 <= position < len(tokens) else None
-
-    def _at(self, step: int | None) -> _Version:
-        if step is None or len(self._versions) == 1:
-            return self._newest
-        first, *later = self._versions
-        return next((version for version in reversed(later) if version.since <= step), first)
+    def _count_until(self, step: int | None) -> int:
+        return len(self._since) if step is None else bisect_right(self._since, step, key=_node)
 
     def _count_awaiting(self) -> None:
-        self.num_awaiting = sum(token.awaits_surprisal for token in self._newest.tokens)
+        self.num_awaiting = sum(token.awaits_surprisal for token in self.until(None))
+
+
+def _node(since: _Since) -> int:
+    return since.node

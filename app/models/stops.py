@@ -58,7 +58,7 @@ class Stops(QObject):
         stops."""
         parsed(text)
         if len(self.stops) >= MAX_STOPS:
-            raise InputError(f"There are {MAX_STOPS} stops already: delete one first.")
+            raise InputError(f"There are {MAX_STOPS} breakpoints already: delete one first.")
         return (*self.stops, Stop(max((stop.id for stop in self.stops), default=0) + 1, text.strip()))
 
     def search(self, query: str) -> None:

@@ -10,7 +10,6 @@ from PySide6.QtCore import QObject, Signal
 
 from app.draw.token_range import TokenRange
 from app.models.slices import HEAD
-from engine.wire.requests import TensorName
 
 
 class WantedPair(Struct, frozen=True):
@@ -33,7 +32,7 @@ class WantedPictures(Struct, frozen=True):
     wall_size: tuple[int, int] | None = None
     head_columns: int | None = None
     head_range: TokenRange | None = None
-    head_place: tuple[int, int, TensorName] | None = None
+    head_place: tuple[int, int, str] | None = None
     attention_columns: int | None = None
     attention_layer: int | None = None
     attention_range: TokenRange | None = None

@@ -70,7 +70,7 @@ def parse(argv: list[str]) -> Arguments:
     if given.steps < 1:
         parser.error(f"{given.steps} steps is nothing to do: give 1 or more.")
     if given.kept_mib is not None and not 0 <= given.kept_mib <= MOST_KEPT_MIB:
-        parser.error(f"{given.kept_mib} MiB for kept moments is out of range: give 0 to {MOST_KEPT_MIB}.")
+        parser.error(f"{given.kept_mib} MiB for checkpoints is out of range: give 0 to {MOST_KEPT_MIB}.")
     if given.settings is not None and os.path.exists(given.settings) and not os.path.isfile(given.settings):
         parser.error(f"The settings {given.settings} are no regular file: give another one.")
     if given.snapshot is not None and not os.path.isfile(given.snapshot):
@@ -139,7 +139,7 @@ def _parser() -> OneLineParser:
     parser.add_argument("--sessions", type=Path, metavar="DIR", help="another folder for the journals of sessions")
     parser.add_argument(
         "--kept-mib", type=int, metavar="MIB",
-        help="memory that moments may take that were left, to be gone back to; as remembered unless given",
+        help="memory that checkpoints (caches of steps you left) may take; as remembered unless given",
     )  # fmt: skip
     parser.add_argument("--doctor", action="store_true", help="say what is installed and what is missing")
     return parser

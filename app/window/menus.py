@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QMenu, QMenuBar, QPushButton, QWidget
 
-from app.control.actions import Actions, native
+from app.control.actions import Action, Actions, Group, Submenu, native
 from app.kit.labels import plain_tip, prose
 from app.models import KeptSession
 
@@ -23,16 +23,7 @@ def fill_menu_bar(bar: QMenuBar, actions: Actions, recent: Sequence[QMenu]) -> Q
     bar.setNativeMenuBar(False)
     panels = QMenu("Panels", bar)
     for title, groups in actions.menus.items():
-        menu = bar.addMenu(title)
-        menu.setToolTipsVisible(True)
-        for group in groups:
-            menu.addSeparator()  # Qt hides a separator at the top
-            menu.addActions([actions[action.name] for action in group if action.where != "timeline"])
-            if group[0].name.startswith("snapshot."):
-                for each in recent:
-                    menu.addMenu(each)
-            if group[0].name.startswith("layout."):
-                menu.addMenu(panels)
+        _fill(bar.addMenu(title), groups, actions, {"snapshot.open": recent, "Layout": [panels]})
     find = QPushButton(f"Find any action   {native('Ctrl+Shift+P')}", bar)
     find.setObjectName("find")
     find.setFlat(True)
@@ -40,6 +31,24 @@ def fill_menu_bar(bar: QMenuBar, actions: Actions, recent: Sequence[QMenu]) -> Q
     find.clicked.connect(actions["help.palette"].trigger)
     bar.setCornerWidget(find)
     return panels
+
+
+def _fill(menu: QMenu, groups: Sequence[Group], actions: Actions, after: Mapping[str, Sequence[QMenu]]) -> None:
+    """Add the groups of a menu, and the menus to be put `after` the group that begins with an action of that name."""
+    menu.setToolTipsVisible(True)
+    for group in groups:
+        menu.addSeparator()  # Qt hides a separator at the top
+        for entry in group:
+            if isinstance(entry, Submenu):
+                _fill(menu.addMenu(entry.title), entry.groups, actions, {})
+            elif entry.where != "timeline":
+                menu.addAction(actions[entry.name])
+        for each in after.get(_name(group[0]), ()):
+            menu.addMenu(each)
+
+
+def _name(entry: Action | Submenu) -> str:
+    return entry.title if isinstance(entry, Submenu) else entry.name
 
 
 def moment_words(seconds: float) -> str:

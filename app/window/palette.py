@@ -1,11 +1,13 @@
-"""The palette: finds an action or a panel by a few letters of its name, and runs or shows it with Enter. Disabled
-actions show why."""
+"""The palette: finds actions, panels, settings and places by their names and by other words for them, and does what
+was found with Enter. Disabled entries say why."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from msgspec import Struct
 from PySide6.QtCore import QEvent, QModelIndex, QObject, QPersistentModelIndex, QRect, QSize, Qt
 from PySide6.QtGui import QKeyEvent, QPainter, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import (
@@ -19,15 +21,31 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.control.actions import Actions, native
 from app.kit.labels import plain_tip
 from app.kit.theme import current_theme, font_fixed
 
 KEY_ROLE = Qt.ItemDataRole.UserRole + 1
 RIGHT_ROLE = Qt.ItemDataRole.UserRole + 2
-TYPED = "typed"  # in place of an action's name, for the row about the typed text itself
-NO_MATCH = "No action has these letters in its name: type fewer, or other ones."
+TYPED = "typed"  # in place of an entry's key, for the row about the typed text itself
+NO_MATCH = "Nothing has this name or does this: type fewer letters, or another word."
 WIDTH, HEIGHT, ROW = 560, 420, 30
+LEAST_OF_TIP = 3  # letters with which a sentence is searched as well
+FILLING = frozenset(("what", "is", "are", "a", "an", "the", "how", "do", "i", "my"))  # words that mean nothing here
+LETTERS = 7  # the rank from which on the letters of the query are merely in order
+
+
+class Entry(Struct, frozen=True, eq=False):
+    """What can be found: its key, its name as `Menu: text`, other words for it (`also`, separated by commas), a
+    sentence about it, and what it does. `why_not` says why it is not possible now; `shortcut` is its key on the
+    keyboard."""
+
+    key: str
+    name: str
+    do: Callable[[], object]
+    also: str = ""
+    tip: str = ""
+    shortcut: str = ""
+    why_not: str = ""
 
 
 class PaletteDelegate(QStyledItemDelegate):
@@ -53,10 +71,12 @@ class PaletteDelegate(QStyledItemDelegate):
         painter.setFont(option.font)
         disabled = "muted" if index.data(KEY_ROLE) == TYPED else "faint"  # a sentence must be readable, a name less so
         painter.setPen(current_theme().color("text" if is_enabled else disabled))
-        right = str(index.data(RIGHT_ROLE))
-        room = inner.width() - (painter.fontMetrics().horizontalAdvance(right) + 16 if right else 0)
-        text = str(index.data(Qt.ItemDataRole.DisplayRole))
-        shown = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, room)
+        right, text = str(index.data(RIGHT_ROLE)), str(index.data(Qt.ItemDataRole.DisplayRole))
+        measure = painter.fontMetrics()
+        name_room = min(measure.horizontalAdvance(text), inner.width() // 2)  # a long reason does not take the name's
+        right = measure.elidedText(right, Qt.TextElideMode.ElideRight, inner.width() - name_room - 16)
+        room = inner.width() - (measure.horizontalAdvance(right) + 16 if right else 0)
+        shown = measure.elidedText(text, Qt.TextElideMode.ElideRight, room)
         painter.drawText(inner, int(Qt.AlignmentFlag.AlignVCenter), shown)
         if is_enabled:
             painter.setFont(font_fixed(11.5))
@@ -66,7 +86,7 @@ class PaletteDelegate(QStyledItemDelegate):
 
 
 class Typed(Protocol):
-    """Interprets the typed text as a command of its own, beside the search for actions."""
+    """Interprets the typed text as a command of its own, beside the search for entries."""
 
     def offer(self, text: str) -> tuple[str, str] | None:
         """(What the text would do, ""); or (why it is not possible, its kind); None if the text is no such command."""
@@ -76,25 +96,25 @@ class Typed(Protocol):
 
 
 class Palette(QDialog):
-    """Lists the matching actions by rank: prefix, then word start, then letters in order. A `typed` command comes
-    first; `places` (panels, sessions), given by name with the function that goes to each, come after the actions of
-    equal rank."""
+    """Lists the entries that match, best first and those of equal rank in their order; what `typed` makes of the text
+    stands before them. `none` is said where there is nothing of either."""
 
     def __init__(
         self,
-        actions: Actions,
+        entries: Sequence[Entry],
         parent: QWidget,
-        typed: Typed | None = None,
-        places: Mapping[str, Callable[[], object]] | None = None,
+        typed: Sequence[Typed] = (),
+        invitation: str = "What do you want to do, see or set?",
+        none: str = NO_MATCH,
     ) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
-        self._actions = actions
+        self._none = none
+        self._entries = {entry.key: entry for entry in entries}
         self._typed = typed
-        self._places = places or {}
         self.setObjectName("popup")
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self._line = QLineEdit()
-        self._line.setPlaceholderText("What do you want to do?")
+        self._line.setPlaceholderText(invitation)
         self._line.setAccessibleName("Find any action")
         self._list = QListView()
         self._list.setAccessibleName("Actions")
@@ -121,53 +141,37 @@ class Palette(QDialog):
         self._line.setFocus()
 
     def matches(self) -> list[str]:
-        """The names of the listed actions, best first."""
+        """The keys of the listed entries, best first."""
         return [self._rows.item(row).data(KEY_ROLE) for row in range(self._rows.rowCount())]
 
     def _refresh(self) -> None:
-        query = self._line.text().strip().lower()
-        scored = [(rank(query, self._name(key).lower()), key) for key in (*self._actions.names(), *self._places)]
-        found = [pair for pair in scored if pair[0] is not None]
-        found.sort(key=_score)
+        text = self._line.text()
         self._rows.clear()
-        if self._typed is not None and (offer := self._typed.offer(self._line.text())) is not None:
-            self._rows.appendRow(_row(*offer, TYPED, is_enabled=not offer[1]))
-        for _, key in found:
-            self._rows.appendRow(self._item(key))
+        for typed in self._typed:
+            if (offer := typed.offer(text)) is not None:
+                self._rows.appendRow(_row(*offer, TYPED, is_enabled=not offer[1]))
+                break
+        for entry in found(text, self._entries.values()):
+            is_enabled = not entry.why_not
+            right = entry.shortcut if is_enabled else entry.why_not
+            self._rows.appendRow(_row(entry.name, right, entry.key, is_enabled=is_enabled, tip=entry.tip))
         if not self._rows.rowCount():
-            self._rows.appendRow(_row(NO_MATCH, "", TYPED, is_enabled=False))
+            self._rows.appendRow(_row(self._none, "", TYPED, is_enabled=False))
         self._list.setCurrentIndex(self._rows.index(0, 0))
-
-    def _name(self, key: str) -> str:
-        if key in self._places:
-            return key
-        text = self._actions[key].text()
-        return text if ": " in text else f"{self._actions.menu_of(key)}: {text}"  # the menu's title can be searched too
-
-    def _item(self, key: str) -> QStandardItem:
-        if key in self._places:
-            return _row(self._name(key), "", key, is_enabled=True)
-        is_enabled, reason = self._actions[key].isEnabled(), self._actions.reason(key)
-        right = native(self._actions.declared(key).key) if is_enabled else reason
-        return _row(self._name(key), right, key, is_enabled=is_enabled)
 
     def _on_clicked(self, index: QModelIndex) -> None:
         self._do(index)
 
     def _do(self, index: QModelIndex) -> None:
-        key = index.data(KEY_ROLE)
-        if key == TYPED:
-            if self._typed is not None and index.flags() & Qt.ItemFlag.ItemIsEnabled:
-                self.close()
-                self._typed.make(self._line.text())
+        key, text = index.data(KEY_ROLE), self._line.text()
+        if key is None or not index.flags() & Qt.ItemFlag.ItemIsEnabled:
             return
-        if key in self._places:
-            self.close()
-            self._places[key]()
-        elif key is not None and self._actions[key].isEnabled():
-            # Close first: otherwise a dialog that the action opens would be closed with the palette.
-            self.close()
-            self._actions[key].trigger()
+        # Close first: otherwise a dialog that the entry opens would be closed with the palette.
+        self.close()
+        if key == TYPED:
+            next(typed for typed in self._typed if typed.offer(text) is not None).make(text)
+        else:
+            self._entries[key].do()
 
     def _walk(self, by: int) -> None:
         """Move `by` rows (negative: up) to an enabled row; disabled rows are skipped."""
@@ -191,38 +195,76 @@ class Palette(QDialog):
         return super().eventFilter(watched, event)
 
 
-def _row(text: str, right: str, key: str, *, is_enabled: bool) -> QStandardItem:
+def _row(text: str, right: str, key: str, *, is_enabled: bool, tip: str = "") -> QStandardItem:
     item = QStandardItem(text)
     item.setData(key, KEY_ROLE)
     item.setData(right, RIGHT_ROLE)
-    item.setToolTip(plain_tip(text) if key == TYPED else "")
+    lines = (text if key == TYPED else tip, "" if is_enabled or not right else f"Not now: {right}")
+    item.setToolTip(plain_tip("\n".join(line for line in lines if line)))
     item.setEnabled(is_enabled)
     item.setEditable(False)
     return item
 
 
-def _score(pair: tuple[int | None, str]) -> int:
-    return pair[0] or 0
+def found(text: str, entries: Iterable[Entry]) -> list[Entry]:
+    """The entries that match a text, best first, and in their order where they match equally well."""
+    query = " ".join(text.lower().split())
+    ranked = [
+        (place, entry) for entry in entries if (place := rank(query, entry.name, entry.also, entry.tip)) is not None
+    ]
+    ranked.sort(key=_rank_of)
+    return [entry for _, entry in ranked]
 
 
-def rank(query: str, text: str) -> int | None:
-    """0: prefix of the name; 1: start of a word; 2: inside; 3 and more: letters in order, with gaps; None: no match.
-    The letters of one word are sought in the name alone: with the menu's title, "chat" would be "CacHe: stATic"."""
-    if not query:
+def _rank_of(ranked: tuple[int, Entry]) -> int:
+    return ranked[0]
+
+
+def rank(query: str, name: str, also: str = "", tip: str = "") -> int | None:
+    """How well a query (in small letters) matches an entry, 0 the best; None: not at all.
+
+    0: its name, or another word for it; 1: a beginning of its name; 2: of another word for it; 3: the start of a word
+    in its name, or in the title before the name; 4: inside the name; 5: every word of the query begins one of these
+    words; 6: or one of its sentence; 7 and more: letters in order, with gaps. The letters of one word are sought in the
+    name alone: with the menu's title, "chat" would be "CacHe: stATic". `FILLING` in the query means nothing, unless the
+    name has it: *What if*.
+    """
+    own = name.lower().rstrip("…").split(": ", 1)[-1]
+    text, others = name.lower().rstrip("…").replace(": ", " "), [word.lower() for word in also.split(", ")]
+    sought = [word for word in query.split() if word not in FILLING] or query.split()
+    if not query or {query, " ".join(sought)} & {own, text, *others}:
         return 0
-    name = text.split(": ", 1)[-1]
-    if name.startswith(query):
-        return 0
-    if any(word.startswith(query) for word in text.split()) or text.startswith(query):
+    if own.startswith(query):
         return 1
-    if query in text:
+    if any(other.startswith(query) for other in others):
         return 2
-    sought = text if " " in query else name
+    if any(word.startswith(query) for word in text.split()) or text.startswith(query):
+        return 3
+    if query in text:
+        return 4
+    named = [*_words(text), *(word for other in others for word in _words(other))]
+    if _all_begin(sought, named):
+        return 5
+    if len(query) >= LEAST_OF_TIP and _all_begin(sought, [*named, *_words(tip.lower())]):
+        return 6
+    return _letters(query.replace(" ", ""), text if " " in query else own)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[\w'-]+", text)
+
+
+def _all_begin(sought: Sequence[str], words: Sequence[str]) -> bool:
+    return all(any(word.startswith(part) for word in words) for part in sought)
+
+
+def _letters(query: str, text: str) -> int | None:
+    """`LETTERS` and how many characters are skipped between the letters of the query; None if they are not there."""
     place, skipped = 0, 0
-    for letter in query.replace(" ", ""):
-        found = sought.find(letter, place)
-        if found < 0:
+    for letter in query:
+        at = text.find(letter, place)
+        if at < 0:
             return None
-        skipped += found - place
-        place = found + 1
-    return 3 + skipped
+        skipped += at - place
+        place = at + 1
+    return LETTERS + skipped

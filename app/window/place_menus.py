@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from PySide6.QtCore import QObject, QPoint, Qt, Signal
 from PySide6.QtWidgets import QApplication, QMenu, QWidget
 
-from app.control.actions import Actions
+from app.control.actions import Actions, declared_in
 from app.draw.edit_words import rows_words, size_words
 from app.draw.format import counted, thousands
 from app.kit.bookmark_places import PAGE, STEP, TOKEN, place_words, places
@@ -72,7 +72,7 @@ class EditMenu(PlaceMenu):
         yield "value.copy", "picture.copy"
         undo, *groups, parts, notes = self._actions.menus["&Edit"]
         for group in (parts, *groups, notes, undo):
-            yield [action.name for action in group]
+            yield [action.name for action in declared_in({"": [group]})]
 
     def words(self) -> tuple[str, ...]:
         """What is selected, and its size."""

@@ -64,7 +64,7 @@ def what_is_done(session: SavedSession) -> str:
     """What accepting the offer does, in one line."""
     if session.nodes:
         return "Do its steps once more, and compare them with what they were"
-    return "Set its stops again" if has_stops_alone(session) else "Put the prompt into the editor"
+    return "Set its breakpoints again" if has_stops_alone(session) else "Put the prompt into the editor"
 
 
 def has_stops_alone(session: SavedSession) -> bool:

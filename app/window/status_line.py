@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from msgspec import Struct
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QWidget
 
@@ -16,7 +16,7 @@ from app.draw.format import byte_size, counted, decimal, milliseconds, percent, 
 from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, prose, set_text_role, steady
-from app.kit.reader import SELECTION, STATUS, STEPS, Reader
+from app.kit.reader import DRAFT, SELECTION, STATUS, STEPS, Reader
 from app.kit.theme import font_text
 from app.models import Models
 from app.models.rates import RECENT_STEPS, rates
@@ -29,6 +29,7 @@ KEPT, OFFER_MS = "The former session is kept", 30_000  # and how long the button
 UNLIMITED = 16_777_215  # pixels: as wide as Qt allows
 ONE_EVENT_S = 2.0  # messages within this time of another session belong together
 MAX_LISTED = 6
+WARNINGS_TIP = "A click lists them."
 SHORTEST_LEFT_S = 2.0  # a shorter remaining time is not shown
 LARGEST_COUNT = 10_000
 
@@ -101,9 +102,12 @@ class NonFiniteLog:
 
 
 class StatusLine(Reader[Shown], QWidget):
-    """Shows the state of the timeline, the slices and the status."""
+    """Shows the state of the timeline, the slices and the status. Signal: `warnings_wanted()`, their number was
+    clicked."""
 
-    follows = (STEPS, SELECTION, STATUS)
+    warnings_wanted = Signal()
+
+    follows = (STEPS, SELECTION, STATUS, DRAFT)
 
     def __init__(self, models: Models, cancel: QAction, return_to_former: QAction) -> None:
         super().__init__()
@@ -140,6 +144,16 @@ class StatusLine(Reader[Shown], QWidget):
         self._note.setToolTip(plain_tip(prose(text[:2000])))
         self._fit_note()
         self._news.start(NEWS_MS + READ_MS * len(self._note.text()))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """All warnings, as sentences."""
+        return () if self.state is None else self.state.listed
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if watched is self._warnings and event.type() == QEvent.Type.MouseButtonRelease and self.warnings:
+            self.warnings_wanted.emit()
+        return super().eventFilter(watched, event)
 
     def withdraw(self, text: str) -> None:
         """Remove a message that no longer holds, unless another one has replaced it."""
@@ -193,6 +207,7 @@ class StatusLine(Reader[Shown], QWidget):
         layout.addWidget(self._return)
         layout.addStretch()
         layout.addWidget(self._work, 1000)  # the message gets the space that is left
+        self._warnings.installEventFilter(self)
         for widget in (self._place, self._warnings):
             layout.addWidget(widget)
         self._speed.setToolTip(
@@ -202,9 +217,9 @@ class StatusLine(Reader[Shown], QWidget):
         self._first.setToolTip("Time to first token: the prefill of the selected sequence")
         self._bytes.setToolTip("Stored K and V of what the cache has reserved")
         self._looking.setToolTip(
-            f"Share of the engine's time in the last {RECENT_STEPS} steps, and between them, that went into statistics,"
-            " which Step time shows as looking, and into pictures, which no step has in it; by the clock: other"
-            " programs at work make it less exact"
+            f"Overhead of KV Loupe: the share of the engine's time in the last {RECENT_STEPS} steps, and between them,"
+            " that went into statistics, which Step time shows as overhead, and into pictures, which no step has in it;"
+            " by the clock: other programs at work make it less exact"
         )
 
     def read(self) -> Shown:
@@ -212,7 +227,8 @@ class StatusLine(Reader[Shown], QWidget):
         found, held = rates(models.timeline, models.slices, now.seq_id), models.timeline.num_bytes(now.step)
         status, is_running = models.status.now, models.status.is_running
         model = status.model if status is not None else None
-        lasting = [why for why in (models.status.unwritten,) if why] + (_of_model(model) if model is not None else [])
+        lasting = [why for why in (models.status.unwritten, models.draft.warning) if why]
+        lasting += _of_model(model) if model is not None else []
         places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
         more = [f"and {len(places) - MAX_LISTED} more places"] if len(places) > MAX_LISTED else []
         work = status.work if status is not None else None
@@ -223,9 +239,7 @@ class StatusLine(Reader[Shown], QWidget):
             is_running=is_running,
             first_token="" if found.first_token_ms is None or is_long else f"TTFT {milliseconds(found.first_token_ms)}",
             num_bytes="" if held is None or models.status.why_no_rows else _kv_bytes(held),
-            looking=""
-            if found.looking_ratio is None or is_long
-            else f"looking + pictures {percent(found.looking_ratio)}",
+            looking="" if found.looking_ratio is None or is_long else f"overhead {percent(found.looking_ratio)}",
             device=_device_words(model, models.status),
             warnings=_warning_words(len(lasting) + len(places), model),
             listed=(*lasting, *places[:MAX_LISTED], *more),
@@ -244,7 +258,8 @@ class StatusLine(Reader[Shown], QWidget):
         _show(self._looking, state.looking)
         _show(self._place, state.device)
         _show(self._warnings, state.warnings)
-        self._warnings.setToolTip(plain_tip("\n".join(state.listed)))
+        self._warnings.setToolTip(plain_tip("\n".join((*state.listed, WARNINGS_TIP) if state.listed else ())))
+        self._warnings.setCursor(Qt.CursorShape.PointingHandCursor if state.listed else Qt.CursorShape.ArrowCursor)
         self._warnings.setAccessibleDescription("; ".join(state.listed))
 
 
@@ -266,7 +281,7 @@ def _device_words(model: ModelInfo | None, status: Status) -> str:
     if model is None:
         return ""
     if status.loss:
-        return f"engine {status.loss}: restart it in the Run menu"
+        return f"engine {status.loss}: restart it under Run · Engine"
     engine, words = status.engine, model.device
     if model.device == "cpu" and model.num_threads:
         words += f" · {model.num_threads} thread" + ("s" if model.num_threads > 1 else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QApplication, QMainWindow, QWidget
 from app.control.actions import Actions, native
 from app.kit.bookmark_places import HEAD, PAGE, STEP, TOKEN
 from app.kit.boxes import column, holder
+from app.kit.buttons import ActionButton
 from app.kit.changes import connect_all
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
@@ -46,6 +47,7 @@ from app.window.phase_bar import PhaseBar
 from app.window.place_menus import EditMenu, NoteMenu, TimelineMenu
 from app.window.recovery_bar import RecoveryBar
 from app.window.status_line import StatusLine
+from app.window.transport import TransportButton
 from engine.saved.document import is_session
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
 from engine.wire.status import EngineStatus
@@ -132,6 +134,10 @@ class MainWindow(QMainWindow):
         barred = BarredKeys(actions, self)
         barred.told.connect(self.status.notify)
         barred.lifted.connect(self.status.withdraw)
+        for button in self.findChildren(ActionButton):
+            barred.watch(button, button.action)
+        for transport in self.findChildren(TransportButton):
+            barred.watch(transport, transport.defaultAction())
         self.prompt.edit.setFocus()
 
     def _build(self) -> None:
@@ -190,6 +196,28 @@ class MainWindow(QMainWindow):
         """Show a panel and give it the focus."""
         self._show(layout_with(name), name).setFocus()
 
+    def ask_sampling(self, name: str) -> None:
+        """Put the cursor into a field of the sampling of the next token."""
+        self._show("inspect", "prompt")
+        self.prompt.ask_sampling(name)
+
+    def set_sampling(self, name: str, value: float) -> None:
+        """Set a number of the sampling."""
+        self.prompt.set_sampling(name, value)
+
+    def show_place(self, names: Collection[str]) -> None:
+        """Bring the head to the front, if it is on the screen or behind a tab, where a place in it was selected."""
+        if {"lens", "channel"} & set(names) and self.docks.docks["head"].isVisible():
+            self.docks.docks["head"].raise_()
+
+    @property
+    def focused_panel(self) -> str:
+        """The name of the panel that has the focus, or had it last; "timeline" for the timeline."""
+        focused = QApplication.focusWidget()
+        places: dict[str, QWidget] = {**self.panels, "timeline": self.timeline}
+        within = (name for name, place in places.items() if focused is not None and _holds(place, focused))
+        return next(within, "") or next(name for name, panel in self.panels.items() if panel is self._last_picture)
+
     def begin_continuation(self) -> None:
         """Put the cursor where the user types what comes next."""
         self._show("inspect", "next_token")
@@ -237,6 +265,7 @@ class MainWindow(QMainWindow):
             (self.wall.outliers_wanted, self.actions_["view.outliers"].trigger),
             (self.models.selection.changed, self._on_selected),
             (self.models.status.changed, self._on_status),
+            (self.status.warnings_wanted, self.actions_["view.warnings"].trigger),
             (self.models.kept_sessions.changed, self._show_sessions),
         )
         key = native("Ctrl+Return").replace("Return", "↵")
@@ -271,8 +300,8 @@ class MainWindow(QMainWindow):
 
     def _refresh(self) -> None:
         now = self.models.selection.now
-        self.actions_.check("view.keys", now.tensor == "keys")
-        self.actions_.check("view.values", now.tensor == "values")
+        self.actions_.check("view.keys", now.lens == "keys")
+        self.actions_.check("view.values", now.lens == "values")
         self.actions_.check("view.change", now.change)
         rows = chosen_rows(self.models)
         for part in ("both", "keys", "values"):
@@ -355,6 +384,10 @@ class MainWindow(QMainWindow):
         if path.suffix in SNAPSHOTS or is_session(path):
             return path
         return ModelSpec(f"{SHAPE_PREFIX}{path}") if path.suffix == ".json" else None
+
+
+def _holds(place: QWidget, focused: QWidget) -> bool:
+    return place is focused or place.isAncestorOf(focused)
 
 
 def _first_size(window: QMainWindow) -> QSize:

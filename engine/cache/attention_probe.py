@@ -30,7 +30,7 @@ class Probe:
 
     `weights`: those of the newest query `[B, H, S]`; `seen`: the inputs from which these will be computed; `latest`:
     those of the latest `num_rows` queries `[B, H, t, S]`; `sums`: the sum over all queries of the forward `[B, H, S]`,
-    if `wants_sums`.
+    if `wants_sums`. Of other layers than `layers` (None: of none), the newest query alone is recorded.
 
     The newest weights of all layers are computed together after the forward: thirty times a handful of small kernels
     between the large ones would cost three times as much. Where the sequences of a batch are attended one by one, each
@@ -45,6 +45,7 @@ class Probe:
     latest: dict[int, torch.Tensor] = field(default_factory=dict)
     sums: dict[int, torch.Tensor] = field(default_factory=dict)
     parts: list[Probe] = field(default_factory=list)
+    layers: frozenset[int] | None = None
     is_borrowed: bool = False
     timer: PartTimer | None = None
 
@@ -66,7 +67,7 @@ class Probe:
         if self.wants_sums:
             sums = weights.sum(2)
             self.sums[layer] = sums if is_first else self.sums[layer].add_(sums)
-        if self.num_rows > 1:
+        if self.num_rows > 1 and (self.layers is None or layer in self.layers):
             latest = weights[:, :, -self.num_rows :]
             together = latest.clone() if is_first else torch.cat([self.latest[layer], latest], 2)
             self.latest[layer] = together[:, :, -self.num_rows :]

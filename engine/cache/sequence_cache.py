@@ -444,7 +444,7 @@ class SequenceCache:
 
     # ---- what pages can do -------------------------------------------------------------------------------------------
 
-    def admit(self, token_ids: list[int], spare_pages: int, at_most: int | None = None) -> int:
+    def admit(self, token_ids: Sequence[int], spare_pages: int, at_most: int | None = None) -> int:
         """Start with the rows of a known prefix of these tokens. Returns how many tokens were reused, at most
         `at_most`; contiguous layouts reuse none."""
         return 0
@@ -469,7 +469,7 @@ class SequenceCache:
         paged layouts."""
         return []
 
-    def register_prefix(self, token_ids: list[int]) -> None:
+    def register_prefix(self, token_ids: Sequence[int]) -> None:
         """Register the full pages of these tokens so that other sequences find them; nothing outside paged layouts."""
 
     # ---- rows of another cache ---------------------------------------------------------------------------------------

@@ -7,7 +7,21 @@ import os
 import sys
 from typing import NoReturn
 
-from engine.cli import bench, budget, caches, devices, gpu_check, params, replay, run, seeds, snapshot, sweep, verify
+from engine.cli import (
+    bench,
+    budget,
+    caches,
+    devices,
+    gpu_check,
+    lens,
+    params,
+    replay,
+    run,
+    seeds,
+    snapshot,
+    sweep,
+    verify,
+)
 from engine.cli.output import printable_line
 from engine.environment import prepare
 from engine.errors import InputError, not_imported
@@ -16,7 +30,7 @@ from engine.interrupts import raise_at_interrupt
 DESCRIPTION = "Runs the engine without a window, from the command line. `--help` lists the sub-commands."
 
 # In the order of `--help`.
-COMMANDS = run, replay, verify, sweep, bench, gpu_check, seeds, devices, caches, params, budget, snapshot
+COMMANDS = run, replay, verify, sweep, bench, gpu_check, seeds, devices, caches, lens, params, budget, snapshot
 
 
 class CommandLineParser(argparse.ArgumentParser):

@@ -59,7 +59,7 @@ def is_template_file(given: str) -> bool:
 def print_prompt_notes(session: Session, as_json: bool) -> None:
     """Print what may be unexpected in how conversations were tokenised."""
     for info in session.sequences:
-        note = session.sequence(info.seq_id).note
+        note = session.live.get(info.seq_id).note
         if note and as_json:
             print_json({"event": "note", "seq_id": info.seq_id, "text": note})
         elif note:
@@ -83,7 +83,7 @@ def later_turns(session: Session, prompt: Prompt, texts: list[str], as_json: boo
 
 def print_turn(session: Session, seq_id: int, answer: str, as_json: bool) -> None:
     """Print how much of the cache the next turn reuses, and where it differs from what is cached."""
-    reuse = session.sequence(seq_id).continued
+    reuse = session.live.get(seq_id).continued
     assert reuse is not None
     if not as_json:
         print(printable(f"\n\n{reuse.words(quoted)}\n"))

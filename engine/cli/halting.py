@@ -23,11 +23,11 @@ def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONDITION",
         action="append",
         default=[],
-        help="halt after the step where it holds, like 'entropy > 2' (below); repeat it for several",
+        help="a breakpoint: halt after the step where it holds, like 'entropy > 2' (below); repeat it for several",
     )
     lines = "\n".join(f"  {line}" for line in help_lines())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = f"conditions of --stop-when:\n{lines}\n  {HOW_TO_COMBINE}".replace("%", "%%")
+    parser.epilog = f"conditions of a breakpoint (--stop-when):\n{lines}\n  {HOW_TO_COMBINE}".replace("%", "%%")
 
 
 def stop_conditions(args: argparse.Namespace) -> list[str]:

@@ -19,8 +19,7 @@ from engine.spec.model import BUNDLED, ModelSpec
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
-    from engine.saved.difference import ReplayDifference
-    from engine.session.replay import Replay
+    from engine.session.replay import Replay, ReplayDifference
 
 MOST_PRINTED = 20  # differences, on a terminal
 

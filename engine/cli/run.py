@@ -96,10 +96,12 @@ def run_command(args: argparse.Namespace) -> int:
         session = new_session(load_model(args), spec, prompts, room if later else steps)
         print_prompt_notes(session, args.json)
         force(session, args)
+        generated: dict[int, list[int]] = {info.seq_id: [] for info in session.sequences}
     else:
-        session = resumed_session(args, spec)
+        session, generated = resumed_session(args, spec)
+        if not args.json:
+            print(printable("".join(session.text_of(token) for ids in generated.values() for token in ids)), end="")
     session.captured.set(capture, by_layer=False)
-    generated: dict[int, list[int]] = {info.seq_id: [] for info in session.sequences}
     began = time.perf_counter()
     is_kept = export_command is not None or args.save_session is not None
     records = records_before(args.snapshot) if is_kept else None
@@ -166,8 +168,9 @@ def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
     return recorder.session()
 
 
-def resumed_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
-    """A session that continues a snapshot, in the snapshot's cache mode unless another is named."""
+def resumed_session(args: argparse.Namespace, spec: CacheSpec) -> tuple[Session, dict[int, list[int]]]:
+    """A session that continues a snapshot, in the snapshot's cache mode unless another is named; and by `seq_id` the
+    token that was chosen on opening it, where the file does not say which comes next."""
     from engine.snapshot.read import SnapshotFile
 
     with SnapshotFile(args.snapshot) as file:
@@ -175,17 +178,20 @@ def resumed_session(args: argparse.Namespace, spec: CacheSpec) -> Session:
         from engine.snapshot.resume import resumed, with_dtype_of
 
         session = resumed(load(with_dtype_of(model_spec(args), file)), file)
+        says_next = file.manifest.sequence.sampled is not None
     for info in session.sequences:
         if info.stop == "length":  # --steps says how many tokens follow
-            sequence = session.sequence(info.seq_id)
-            sequence.stop, sequence.sampling = None, structs.replace(sequence.sampling, max_new_tokens=None)
+            live = session.live.get(info.seq_id)
+            sampling = structs.replace(live.sequence.sampling, max_new_tokens=None)
+            live.sequence = structs.replace(live.sequence, stop=None, sampling=sampling)
     if args.cache is not None or spec != CacheSpec():
         session.set_cache(spec)
     for info in session.sequences:
         before = session.sequence(info.seq_id).sampling
         if (sampling := with_sampling_options(before, args)) != before:
             session.set_sampling(sampling, info.seq_id)
-    return session
+    chosen = {info.seq_id: session.sequence(info.seq_id).sampled for info in session.sequences}
+    return session, {i: [] if says_next or token is None else [token] for i, token in chosen.items()}
 
 
 def with_sampling_options(sampling: SamplingParams, args: argparse.Namespace) -> SamplingParams:
@@ -335,7 +341,7 @@ def print_summary(session: Session, generated: dict[int, list[int]], seconds: fl
     stored = f"{kv_bytes:,} bytes of {kept_words(info)}"
     print(f"\n\n{count} tokens · {rate} tok/s · {cache_label(session.cache)} · {stored}")
     for level, cost_ms in session.captured.costs_ms:
-        print(f"looking: {CAPTURES[level].label.lower()}, {cost_ms:.2f} ms a decode step")
+        print(f"overhead of measuring: {CAPTURES[level].label.lower()}, {cost_ms:.2f} ms a decode step")
     for seq_id in generated:
         sequence = session.sequence(seq_id)
         if sequence.stop in ("context full", "cache full", "non-finite logits"):

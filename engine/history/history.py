@@ -3,14 +3,14 @@ and rows."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from engine.history.journal import Journal
+from engine.history.journal import Checkpoint, Journal
 from engine.history.late_surprisal import LateSurprisal
-from engine.history.log import BoundedLog
-from engine.history.marks import Checkpoint, Mark
+from engine.history.state import SequenceState, States
 from engine.history.tree import Moment, Tree
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import Change
@@ -18,6 +18,50 @@ from engine.wire.tree import Node
 
 if TYPE_CHECKING:
     import torch
+
+
+class Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+class BoundedLog(Generic[T]):
+    """Tensors by (step, seq_id). Keeps at most `max_bytes` of the newest entries, so that observing a session takes
+    bounded memory; those of the newest step are kept however much they take."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+        self._entries: OrderedDict[tuple[int, int], dict[int, T]] = OrderedDict()
+
+    def put(self, key: tuple[int, int], entry: dict[int, T]) -> None:
+        """Set the entry of a (step, seq_id), and drop the oldest entries beyond the limit."""
+        self.drop(key)
+        num_bytes = sum(e.nbytes for e in entry.values())
+        self._entries[key] = entry
+        self.num_bytes += num_bytes
+        while self.num_bytes > self.max_bytes and (oldest := next(iter(self._entries)))[0] != key[0]:
+            self.drop(oldest)
+
+    def get(self, key: tuple[int, int] | None) -> dict[int, T] | None:
+        """The entry of a (step, seq_id), None where none is kept or `key` is None."""
+        return None if key is None else self._entries.get(key)
+
+    def drop(self, key: tuple[int, int]) -> None:
+        for entry in self._entries.pop(key, {}).values():
+            self.num_bytes -= entry.nbytes
+
+    def drop_steps(self, steps: set[int]) -> None:
+        for key in [k for k in self._entries if k[0] in steps]:
+            self.drop(key)
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self.num_bytes = 0
+
 
 # limits of the logs of the latest steps: all observation together takes less than 250 MB at 8,192 tokens of
 # SmolLM2-135M
@@ -77,7 +121,7 @@ class History:
         self,
         step: int,
         seq_id: int,
-        mark: Mark,
+        mark: SequenceState,
         cache: CacheSpec,
         logits: torch.Tensor | None,
         attention: dict[int, torch.Tensor],
@@ -132,7 +176,7 @@ class History:
         for log in (self.attention, self.logits, self.rows, self.surprisal):
             log.drop((self.next_step, seq_id))
 
-    def add(self, marks: dict[int, Mark], node: Node) -> None:
+    def add(self, marks: States, node: Node) -> None:
         """Add a finished step, or another node, to the tree and the path. `marks` are those of all sequences after it.
         Raises and changes nothing on failure; afterwards the step cannot fail any more."""
         checkpoint = Checkpoint(node.step, marks, node.cache, self.journal.notes)
@@ -145,7 +189,7 @@ class History:
         self.changes.clear()
         self.next_step = node.step + 1
 
-    def add_changes(self, marks: dict[int, Mark], cache: CacheSpec, *, is_empty_allowed: bool = False) -> Node | None:
+    def add_changes(self, marks: States, cache: CacheSpec, *, is_empty_allowed: bool = False) -> Node | None:
         """Make the changes since the newest node a node of their own; None where there are none, unless
         `is_empty_allowed`."""
         if not (self.changes or is_empty_allowed):
@@ -221,7 +265,7 @@ class History:
         path = self.journal if journal is None else journal
         return self.attention.get(path.fed_at(seq_id, step)) or {}
 
-    def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, Mark, tuple[int, int] | None]]:
+    def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, SequenceState, tuple[int, int] | None]]:
         """The steps of the live path from the newest back, while a sequence had at `least` so many tokens; yields step,
         mark, and the (step, seq_id) that fed it last. Steps after which it (or the sequence it was forked from) had
         tokens that were replaced since are left out."""
@@ -241,6 +285,18 @@ class History:
             if mark.num_tokens == num_tokens and rows is not None:
                 return rows
         return {}
+
+    def logged_queries(self, seq_id: int, num_tokens: int) -> dict[int, dict[int, torch.Tensor]]:
+        """The attention weights `[H, S]` by layer that are kept of the queries of a sequence's first `num_tokens`
+        tokens, by position."""
+        found: dict[int, dict[int, torch.Tensor]] = {}
+        for _, mark, fed_at in self._back_from_now(seq_id, 1):
+            rows = self.attention.get(fed_at)
+            if rows is None and found:
+                break  # the log keeps the latest
+            if rows is not None and 0 < mark.num_tokens <= num_tokens:
+                found.setdefault(mark.num_tokens - 1, rows)
+        return found
 
     def written_rows(
         self, seq_id: int, position: int, stops: Mapping[int, int] | None = None

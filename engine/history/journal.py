@@ -1,28 +1,127 @@
-"""The journal of one path of the history tree, from the root to a node: the state of every sequence after each step."""
+"""The journal of one path of the history tree, from the root to a node: the state of every sequence after each step,
+and what changed its rows between two steps. No torch."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.errors import InputError
-from engine.history.marks import (
-    ALL_TOKENS,
-    Begun,
-    Birth,
-    Checkpoint,
-    ForkNoted,
-    Mark,
-    Move,
-    Moved,
-    Note,
-    Rewritten,
-    RowsMoved,
-    are_kept,
-)
+from engine.history.state import SequenceState, States
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
+
+ALL_TOKENS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Move:
+    """A change, after `step` (-1: before the first), of all rows of a sequence: its cache began empty, changed to the
+    mode `cache`, or was edited by hand. `num_tokens` are the tokens with rows after it, `had` those before.
+    `is_converted`: the rows come from those before, not from the tokens. Earlier states with fewer tokens than
+    `known_below` are still known, since their rows were only copied or are in the cache's journal. The first `num_same`
+    tokens are the same as before."""
+
+    step: int
+    num_tokens: int
+    cache: CacheSpec
+    is_converted: bool = False
+    had: int = 0
+    known_below: int = 0
+    num_same: int = ALL_TOKENS
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a change of the cache mode did with the `num_tokens` rows of a sequence: whether they were converted (else
+    computed anew), and whether some were evicted at once."""
+
+    num_tokens: int
+    is_converted: bool
+    has_dropped: bool = False
+
+    def known_below(self, before: CacheSpec, after: CacheSpec) -> int:
+        """Earlier states with fewer tokens than this are still known after the change from `before` to `after`: exact
+        rows were copied as they are, or evicted and journaled. The last state itself is not known if rows of it were
+        evicted."""
+        is_copied = self.is_converted and before.is_exact
+        if not (is_copied and (after.is_exact or (after.codec.is_exact and after.quantizer is None))):
+            return 0
+        return self.num_tokens if self.has_dropped else self.num_tokens + 1
+
+
+def are_kept(num_tokens: int, later: Iterable[Move]) -> bool:
+    """Whether the rows of a state with `num_tokens` tokens are still known, bit for bit, after all of the `later`
+    moves.
+
+    Slices, going back, forking and exporting check this first, and then the cache itself, which may have evicted rows
+    without a move."""
+    return num_tokens == 0 or all(num_tokens < move.known_below for move in later)
+
+
+@dataclass(frozen=True)
+class Birth:
+    """Where a sequence was forked: it took the first `length` tokens that `parent` had after `step`, when `until` was
+    the newest step of the path. If it was forked from another branch, `step` is the last step that both paths have, and
+    `fed_at` the (step, seq_id) on that branch that gave it its newest logits."""
+
+    parent: int
+    step: int
+    until: int
+    length: int
+    fed_at: tuple[int, int] | None = None
+
+
+# ---- notes between two steps -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A sequence begins without rows: it is new, or it was preempted and lost those of `move.had` tokens."""
+
+    seq_id: int
+    move: Move
+
+
+@dataclass(frozen=True)
+class RowsMoved:
+    """The rows of sequences changed: another cache mode, or an edit by hand."""
+
+    moves: dict[int, Move]
+
+
+@dataclass(frozen=True)
+class ForkNoted:
+    """A sequence was forked, and has the moves of its parent. `birth` is None where no step had been done."""
+
+    child: int
+    mark: SequenceState
+    moves: tuple[Move, ...]
+    birth: Birth | None
+
+
+@dataclass(frozen=True)
+class Rewritten(RowsMoved):
+    """Rows of a sequence were edited by hand, and the logits of its newest token were computed again."""
+
+
+Note = Begun | RowsMoved | ForkNoted
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state of every sequence after a step, by `seq_id`, the cache mode then, and the notes taken since the
+    previous step."""
+
+    step: int
+    marks: States
+    cache: CacheSpec
+    notes: tuple[Note, ...] = ()
+
+
+# ---- the journal ---------------------------------------------------------------------------------------------
 
 NoteCounts = tuple[int, dict[int, int]]  # the number of notes, and the number of moves of each sequence
 MAX_STEPS = 1 << 17  # steps that can be gone back to; each takes some 300 bytes here
@@ -52,7 +151,7 @@ class Journal:
         self._moves: dict[int, list[Move]] = {}
         self._fed: dict[int, list[int]] = {}  # the steps that fed a sequence, ascending
         self._notes: list[Note] = []  # since the newest step
-        self._forked: dict[int, Mark] = {}  # since the newest step: the first mark of each fork
+        self._forked: dict[int, SequenceState] = {}  # since the newest step: the first mark of each fork
 
     def __len__(self) -> int:
         return len(self._checkpoints)
@@ -197,7 +296,13 @@ class Journal:
         self._note(Rewritten({seq_id: move}))
 
     def fork(
-        self, parent: int, child: int, step: int | None, mark: Mark, cache: CacheSpec, origin: Journal | None = None
+        self,
+        parent: int,
+        child: int,
+        step: int | None,
+        mark: SequenceState,
+        cache: CacheSpec,
+        origin: Journal | None = None,
     ) -> None:
         """Note that `child` was forked from `parent` as it was after `step` (None: as it is now), where `mark` was its
         state. `origin` is the journal of the path of `step`; None: this path."""
@@ -213,9 +318,9 @@ class Journal:
         if origin is not None and step is not None:
             common = [one for one, other in zip(self._steps, origin._steps, strict=False) if one == other]
             last = common[-1] if common else -1
-            birth = Birth(parent, last, newest, mark.length, origin.fed_at(parent, step))
+            birth = Birth(parent, last, newest, len(mark.token_ids), origin.fed_at(parent, step))
         elif newest >= 0:
-            birth = Birth(parent, newest if step is None else step, newest, mark.length)
+            birth = Birth(parent, newest if step is None else step, newest, len(mark.token_ids))
         self._note(ForkNoted(child, mark, tuple(moves), birth))
 
     # ---- moves ---------------------------------------------------------------------------------------------------
@@ -272,14 +377,14 @@ class Journal:
         segment = next(self._lineage(seq_id, step))
         return segment.owner, segment.last
 
-    def mark(self, seq_id: int, step: int) -> Mark | None:
+    def mark(self, seq_id: int, step: int) -> SequenceState | None:
         """The mark of a sequence after a step, or of the one that it was forked from later; None where it did not exist
         or had tokens that the fork did not take."""
         segment = next(self._lineage(seq_id, step))
         mark = self.mark_of(segment.owner, segment.last)
         return mark if mark is not None and mark.num_tokens <= segment.length else None
 
-    def mark_of(self, owner: int, step: int) -> Mark | None:
+    def mark_of(self, owner: int, step: int) -> SequenceState | None:
         """The mark of exactly this sequence after a step, without following forks."""
         checkpoint = self.at(step)
         return checkpoint.marks.get(owner) if checkpoint else None
@@ -317,7 +422,9 @@ class Journal:
         return lengths
 
 
-def check_can_be_forked(seq_id: int, step: int, mark: Mark | None, then: CacheSpec, now: CacheSpec) -> Mark:
+def check_can_be_forked(
+    seq_id: int, step: int, mark: SequenceState | None, then: CacheSpec, now: CacheSpec
+) -> SequenceState:
     """The mark of a sequence after a step, or an `InputError` that says why it cannot be forked there in the present
     cache mode."""
     if mark is None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.history import journal
-from engine.history.marks import Checkpoint
+from engine.history.journal import Checkpoint
 from engine.spec.edit import BiasLogits, ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.tree import Node

@@ -12,14 +12,15 @@ from engine.cache.stacking import on_one_device
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import LayerCount
 from engine.look.magnitudes import magnitudes_of
-from engine.look.rows_at import RowsAt, chosen
-from engine.wire.requests import OutliersRequest, TensorName
+from engine.look.source import Source, provenance_of
+from engine.spec.codec import Part
+from engine.wire.requests import OutliersRequest
 from engine.wire.slices import Attended, Outlier, OutliersSlice
 
 
 def outliers_slice(
     request: OutliersRequest,
-    past: RowsAt,
+    source: Source,
     geometry: CacheGeometry,
     keys: Mapping[int, LayerCount],
     values: Mapping[int, LayerCount],
@@ -30,16 +31,16 @@ def outliers_slice(
     newest of `num_attended` tokens, NaN where a row had been evicted."""
     return OutliersSlice(
         request=request,
-        provenance=past.provenance_of(sorted(keys.keys() | values.keys())),
-        keys=largest(keys, past, "keys", request.count),
-        values=largest(values, past, "values", request.count),
+        provenance=provenance_of(source, sorted(keys.keys() | values.keys())),
+        keys=largest(keys, source, "keys", request.count),
+        values=largest(values, source, "values", request.count),
         attended=most_attended(attention, geometry, request.count, num_attended),
-        note="" if keys or values else "No K and V are held now.",
+        note=source.why_not or ("" if keys or values else "No K and V are held now."),
         took_ms=0.0,
     )
 
 
-def largest(counts: Mapping[int, LayerCount], past: RowsAt, tensor: TensorName, how_many: int) -> tuple[Outlier, ...]:
+def largest(counts: Mapping[int, LayerCount], source: Source, tensor: Part, how_many: int) -> tuple[Outlier, ...]:
     """The channels whose largest number is farthest beyond the colour range of their layer, one entry each. Not tokens
     and not bare numbers, because the same channel is large at many tokens, and layers differ in scale."""
     limits = magnitudes_of(list(counts.values())).limit
@@ -51,19 +52,19 @@ def largest(counts: Mapping[int, LayerCount], past: RowsAt, tensor: TensorName, 
             heads, channels = np.unravel_index(best, count.peak.shape)
             found += zip(ratios[best].tolist(), [layer] * len(best), heads.tolist(), channels.tolist(), strict=True)
     chosen_ones = sorted(found, key=lambda one: -one[0])[:how_many]
-    return tuple(_located(past, tensor, layer, head, channel, ratio) for ratio, layer, head, channel in chosen_ones)
+    return tuple(_located(source, tensor, layer, head, channel, ratio) for ratio, layer, head, channel in chosen_ones)
 
 
-def _located(past: RowsAt, tensor: TensorName, layer: int, head: int, channel: int, ratio: float) -> Outlier:
+def _located(source: Source, tensor: Part, layer: int, head: int, channel: int, ratio: float) -> Outlier:
     """The entry of a channel: the token at which its number is largest."""
-    rows = past.rows(layer)
+    rows = source.rows(layer, tensor, head=head)
     assert rows is not None, "a layer that was counted holds rows"
-    column = chosen(rows, tensor)[0, head, :, channel].float().nan_to_num(0.0, 0.0, 0.0)
+    column = rows.numbers[0, :, channel].float().nan_to_num(0.0, 0.0, 0.0)
     if rows.positions is not None:
-        column = column.masked_fill(rows.positions[head] >= past.num_tokens, 0.0)
+        column = column.masked_fill(rows.positions[0] >= source.num_tokens, 0.0)
     slot = int(column.abs().argmax())
-    position = rows.first + slot if rows.positions is None else int(rows.positions[head, slot])
-    is_coded = past.exact_from(layer, tensor) > position
+    position = rows.first + slot if rows.positions is None else int(rows.positions[0, slot])
+    is_coded = source.exact_from(layer, tensor) > position
     return Outlier(layer, head, channel, position, float(column[slot]), ratio, is_coded)
 
 

@@ -155,16 +155,6 @@ def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row:
     )
 
 
-def scattered(tensor: torch.Tensor, positions: torch.Tensor, stop: int, per_column: int, per_row: int) -> CellExtremes:
-    """`[H, S, D]` at `positions` `[H, S]`, reduced to cells `[H, columns]` over all positions from 0 up to `stop`."""
-    columns = -(-stop // per_column)
-    shape = (tensor.shape[0], columns)
-    rows = rows_in(positions, np.ones(shape, bool), per_column, stop)
-    found = cells_of(tensor[rows.heads, rows.slots], rows.cells, shape[0] * columns, per_row)
-    cells = (*shape, found.low.shape[1])
-    return CellExtremes(found.low.reshape(cells), found.high.reshape(cells), found.held.reshape(shape))
-
-
 def touched(delta: RowDelta, rewritten: range, shape: tuple[int, int], first: int, per_column: int) -> Flags:
     """The cells `[H, columns]`, from position `first` on, in which rows were written, `rewritten` or dropped."""
     is_touched = np.zeros(shape, bool)
@@ -193,22 +183,24 @@ def missing_rows(row: torch.Tensor) -> torch.Tensor:
     return is_nan & ~is_nan[:, -1:]
 
 
-def pooled_weights(row: torch.Tensor, per_column: int) -> Floats:
-    """The largest weight of each column of a row `[H, S]`. Missing rows are given as -1; a column with nothing else is
-    NaN."""
-    weights = row
-    if per_column > 1:
-        padded = torch.nn.functional.pad(row, (0, -row.shape[1] % per_column), value=-1.0)
-        weights = padded.reshape(len(row), -1, per_column).amax(2)
-    return without_negative(weights)
+def farthest(row: torch.Tensor, per_column: int) -> torch.Tensor:
+    """The number farthest from zero in each column of `[H, S]`, with its sign."""
+    if per_column == 1:
+        return row
+    padded = torch.nn.functional.pad(row, (0, -row.shape[1] % per_column)).reshape(len(row), -1, per_column)
+    return padded.gather(2, padded.abs().argmax(2, keepdim=True))[..., 0]
 
 
-def absent_of(is_gone: torch.Tensor, per_column: int) -> Ints | None:
-    """How many rows are missing from each column of `[H, S]`; None where none is."""
+def pooled_weights(row: torch.Tensor, is_gone: torch.Tensor, per_column: int) -> tuple[Floats, Ints | None]:
+    """The weight farthest from zero in each column of a row `[H, S]`, without those that are gone; NaN where all are.
+    And how many of each column are gone; None where none is."""
+    weights: Floats = farthest(row.masked_fill(is_gone, 0.0), per_column).cpu().numpy()
     if not bool(is_gone.any()):
-        return None
-    gone = torch.nn.functional.pad(is_gone.long(), (0, -is_gone.shape[1] % per_column))
-    return read_only_ints(gone.reshape(len(gone), -1, per_column).sum(2).cpu().numpy())
+        return weights, None
+    padded = torch.nn.functional.pad(is_gone.long(), (0, -is_gone.shape[1] % per_column))
+    absent = padded.reshape(len(padded), -1, per_column).sum(2).cpu().numpy()
+    expected = num_positions_of(np.arange(weights.shape[1]), per_column, row.shape[1])
+    return np.where(absent == expected, np.float32(np.nan), weights), read_only_ints(absent)
 
 
 def most_attended(row: torch.Tensor, base: int) -> tuple[Ints, Floats]:

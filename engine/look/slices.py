@@ -1,5 +1,4 @@
-"""Screen-sized pictures (slices) of K, V or attention, now or at an earlier step, reduced on the device where the
-tensors are.
+"""Screen-sized pictures (slices) of a source, reduced on the device where the tensors are.
 
 A cell of a reduced picture keeps both its smallest and its largest value, so that a single outlier channel never
 averages away; a NaN makes its cell NaN. A slice of an earlier step shows the rows as they were then; where the cache no
@@ -9,8 +8,8 @@ longer knows them, it shows what is stored now and says so.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,9 +17,10 @@ from msgspec import structs
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.look.canvas import Canvas, Layer, has_no_size
+from engine.look.lenses import queries_words, read, why_not
 from engine.look.probe import entropy_of
 from engine.look.reductions import (
-    absent_of,
     missing_rows,
     most_attended,
     ms_since,
@@ -28,109 +28,312 @@ from engine.look.reductions import (
     per_cell,
     pooled,
     pooled_weights,
-    scattered,
 )
-from engine.look.rows_at import RowsAt, RowSource, chosen, heads_without, row_at
-from engine.look.states import is_now, landscape, state_of
+from engine.look.seen import Seen
+from engine.look.source import PARTS, Source, holders, provenance_of, rewrites, row_at
+from engine.look.states import landscape, state_pictures
 from engine.look.tile_statistics import TileStatistics
+from engine.spec.codec import Part
+from engine.spec.lenses import LENSES
 from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.records import Floats, Ints
+from engine.wire.records import Floats, Ints, Provenance
 from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
     RowRequest,
     SliceRequest,
     TableRequest,
-    TensorName,
+    WallRequest,
 )
-from engine.wire.slices import AttentionSlice, HeadSlice, Magnitudes, RowSlice, TableSlice
+from engine.wire.slices import AttentionSlice, CellUpdate, HeadSlice, RowSlice, Slice, TableSlice, WallSlice
+
+# largest share of changed cells for which an update is sent: beyond it, the cells' places make the whole wall cheaper
+WORTH_UPDATING = 0.5
 
 
-@dataclass(frozen=True, eq=False)
-class Tile:
-    """The rows `[S, D]` of one head from position `first` up to `stop`, at `positions` `[S]` where some were evicted.
-    `has_rows` is False if the layer holds no rows."""
-
-    values: torch.Tensor
-    first: int
-    stop: int
-    positions: torch.Tensor | None = None
-    dtype: str = ""
-    has_rows: bool = True
-
-    @classmethod
-    def of(cls, request: HeadRequest, past: RowsAt) -> Tile:
-        rows, stop = past.rows(request.layer), min(request.stop, request.num_tokens)
-        if rows is None:
-            return cls(torch.empty(0, 0), 0, stop, has_rows=False)
-        tensor = chosen(rows, request.tensor)[0]
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        first = max(rows.first, request.start)
-        head = min(request.kv_head, tensor.shape[0] - 1)
-        if rows.positions is None:
-            return cls(
-                tensor[head, first - rows.first : max(0, request.stop - rows.first)].float(), first, stop, None, dtype
-            )
-        is_shown = (rows.positions[head] >= first) & (rows.positions[head] < stop)
-        return cls(tensor[head, is_shown].float(), first, stop, rows.positions[head, is_shown], dtype)
-
-    @property
-    def num_positions(self) -> int:
-        return len(self.values) if self.positions is None else max(0, self.stop - self.first)
+def take(request: SliceRequest, source: Source, geometry: CacheGeometry, seen: Seen) -> Slice:
+    """One picture of a source. A wall reuses what the last one of the same rows has drawn."""
+    match request:
+        case WallRequest():
+            return whole(request, source, geometry, seen, Canvas() if has_no_size(request) else seen.wall)
+        case HeadRequest():
+            return whole(request, source, geometry, seen, Canvas())
+        case RowRequest():
+            return row_slice(request, source, geometry)
+        case TableRequest():
+            return table_slice(request, source)
+    raise InputError("Of this there are pictures of the wall, of a head, of a row and of the page table.")
 
 
-def head_slice(
-    request: HeadRequest, past: RowsAt, geometry: CacheGeometry, magnitudes: Magnitudes | None = None
-) -> HeadSlice:
-    """The picture of one head over the requested tokens, with the numbers that a colour scale needs; `magnitudes` are
-    those of its layer."""
-    if geometry.layers[request.layer].kind == "linear" and (state := state_slice(request, past)) is not None:
-        return state
+def whole(
+    request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry, seen: Seen, canvas: Canvas
+) -> WallSlice | HeadSlice:
+    """A whole wall or head."""
+    piece = drawn(request, source, geometry, seen, canvas)
+    assert not isinstance(piece, CellUpdate)
+    return piece
+
+
+# ---- wall and head -------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def drawn(
+    request: WallRequest | HeadRequest,
+    source: Source,
+    geometry: CacheGeometry,
+    seen: Seen,
+    canvas: Canvas,
+    before: WallSlice | HeadSlice | None = None,
+    *,
+    is_counted: bool = True,
+) -> WallSlice | HeadSlice | CellUpdate:
+    """A wall or head, for which the canvas draws only what differs from the last one. Whole; or an update of the
+    picture `before`, if that is what was drawn last and little of it differs: then numbers about all rows are brought
+    up to date only if `is_counted`."""
     began = time.perf_counter()
-    tile = Tile.of(request, past)
-    per_column = per_cell(tile.num_positions, request.max_columns)
-    absent = None
-    if tile.positions is not None:
-        count = tile.num_positions
-        found = scattered(tile.values[None], tile.positions[None] - tile.first, count, per_column, 1)
-        low, high = found.low, found.high
-        absent = read_only_ints(num_positions_of(np.arange(low.shape[1]), per_column, count) - found.held[0])
-    elif tile.values.numel():
-        low, high, _ = pooled(tile.values[None], 0, per_column, 1)
+    if isinstance(request, HeadRequest) and (state := state_slice(request, source, geometry)) is not None:
+        return state
+    places = canvas.draw(request, source, geometry)
+    grid, is_wall = canvas.grid, isinstance(request, WallRequest)
+    assert grid is not None
+    if before is None or (
+        places is not None and is_wall and places.shape[1] > WORTH_UPDATING * np.prod(grid.shape[:3])
+    ):
+        places = None
+    if is_counted or places is None or before is None:
+        make_numbers = numbers_of_wall if is_wall else numbers_of_head
+        numbers = make_numbers(canvas, source, seen)
     else:
-        low = high = np.empty((1, 0, 0), np.float32)
-    layer = geometry.layers[request.layer]
-    group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
-    return HeadSlice(
+        names = NUMBERS_OF_WALL if is_wall else NUMBERS_OF_HEAD
+        numbers = {name: getattr(before, name) for name in names}
+    piece = (wall_of if is_wall else head_of)(canvas, source, geometry, places, numbers)
+    piece = structs.replace(piece, took_ms=ms_since(began))
+    if places is None:
+        return piece
+    holders_at = touched_positions(canvas) if isinstance(piece, WallSlice) and piece.holders is not None else None
+    return CellUpdate(piece, places if is_wall else places[2:], grid.num_columns, canvas.num_removed, holders_at)
+
+
+def cells_at(canvas: Canvas, places: Ints | None) -> dict[str, Any]:
+    """Extremes, and how many rows are missing, of all cells or of those at some places; as fields of a slice."""
+    at = slice(None) if places is None else tuple(places)
+    absent = absent_cells(canvas)
+    return {
+        "low": read_only_floats(canvas.low[at].copy()),
+        "high": read_only_floats(canvas.high[at].copy()),
+        "absent": None if absent is None else read_only_ints(absent[at]),
+    }
+
+
+def absent_cells(canvas: Canvas) -> np.ndarray | None:
+    """How many positions of each cell `[L, H, columns]` have no row; None where no rows can be missing."""
+    grid, source = canvas.grid, canvas.source
+    assert grid is not None
+    assert source is not None
+    is_half = source.half is not None and isinstance(canvas.request, WallRequest)
+    if not (grid.is_scattered or is_half):
+        return None
+    expected = num_positions_of(np.arange(grid.num_columns), grid.per_column, grid.stop - grid.first)
+    absent: np.ndarray = np.maximum(expected - canvas.held, 0)
+    for number, layer in enumerate(grid.layers):
+        absent[number, layer.num_heads if is_half or layer.held.positions is not None else 0 :] = 0
+    return absent
+
+
+# ---- wall ----------------------------------------------------------------------------------------------------------
+
+NUMBERS_OF_WALL = ("magnitudes", "other_magnitudes")
+
+
+def wall_of(
+    canvas: Canvas, source: Source, geometry: CacheGeometry, places: Ints | None, numbers: dict[str, Any]
+) -> WallSlice:
+    """The slice of a drawn wall, with all cells or those at some places."""
+    grid, request = canvas.grid, canvas.request
+    assert grid is not None
+    assert isinstance(request, WallRequest)
+    indices, part = [layer.index for layer in grid.layers], LENSES[request.lens].part
+    cells = cells_at(canvas, places)
+    shown_at = None
+    if cells["absent"] is not None:
+        shown_at = np.arange(request.num_tokens) if places is None else touched_positions(canvas)
+    spans = [_span_of(layer, request.num_tokens) for layer in grid.layers]
+    exact_from = tuple(source.exact_from(layer, part) for layer in indices) if part is not None else ()
+    return WallSlice(
         request=request,
-        dtype=tile.dtype,
-        low=read_only_floats(low[0]),
-        high=read_only_floats(high[0]),
-        positions=read_only_ints(tile.first + np.arange(low.shape[1]) * per_column),
-        tokens_per_column=per_column,
-        query_heads=tuple(range(request.kv_head * group, (request.kv_head + 1) * group)),
-        tensor_label=tensor_label(layer.kind, request.tensor),
-        note=missing_note(past, request.layer) or ("" if tile.has_rows else no_rows(layer.kind, is_now(past))),
-        took_ms=ms_since(began),
-        absent=absent,
-        magnitudes=magnitudes,
-        **numbers_of(TileStatistics(tile.values)),
-        **provenance_of_head(past, request),
+        provenance=provenance_of(source, indices, PARTS if part is None else (part,)),
+        dtype=grid.layers[-1].held.dtype if grid.layers else "",
+        layers=tuple(indices),
+        heads=tuple(layer.num_heads for layer in grid.layers),
+        num_tokens=request.num_tokens,
+        tokens_per_column=grid.per_column,
+        dims_per_row=grid.per_row,
+        note=note_of_wall(grid.layers, request, source, geometry),
+        took_ms=0.0,
+        holders=None if shown_at is None else holders([layer.held for layer in grid.layers], shown_at),
+        states=() if has_no_size(request) else state_pictures(source, geometry),
+        held=None if all(span == (0, request.num_tokens) for span in spans) else read_only_ints(np.array(spans)),
+        exact_from=exact_from if any(exact_from) else (),
+        **cells,
+        **numbers,
     )
 
 
-def state_slice(request: HeadRequest, past: RowsAt) -> HeadSlice | None:
-    """The picture of a part of a layer's recurrent state now, where `kv_head` counts the parts; None where there is
+def _span_of(layer: Layer, num_tokens: int) -> tuple[int, int]:
+    return (layer.held.first, layer.held.stop) if layer.held.positions is None else (0, num_tokens)
+
+
+def touched_positions(canvas: Canvas) -> Ints:
+    """The positions of rows that were written or dropped since the picture before, in any layer."""
+    deltas, request = canvas.deltas, canvas.request
+    assert request is not None
+    if deltas is None:
+        return read_only_ints(np.arange(request.num_tokens))
+    runs = {run for delta in deltas for run in (delta.written, delta.left_window)}
+    evicted = {id(went): went for delta in deltas for went in delta.evicted}
+    parts = [np.arange(run.start, run.stop) for run in runs] + [w.cpu().numpy().ravel() for w in evicted.values()]
+    positions = np.unique(np.concatenate(parts))
+    return read_only_ints(positions[positions < request.num_tokens])
+
+
+def numbers_of_wall(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any]:
+    """The colour ranges of what is drawn; and of the other part of the rows, which may have the largest numbers, where
+    that is cheap."""
+    grid, request = canvas.grid, canvas.request
+    assert grid is not None
+    assert isinstance(request, WallRequest)
+    if has_no_size(request):
+        return dict.fromkeys(NUMBERS_OF_WALL)
+    layers, lens = [layer.index for layer in grid.layers], LENSES[request.lens]
+    other: Part = "values" if request.lens == "keys" else "keys"
+    is_other_shown = request.lens in PARTS and source.is_cheap(other)
+    ranges = [seen.blocks.magnitudes(each, source, layers) for each in (lens, LENSES[other])[: 1 + is_other_shown]]
+    return dict(zip(NUMBERS_OF_WALL, (*ranges, None), strict=False))
+
+
+def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, geometry: CacheGeometry) -> str:
+    """A note on missing rows, or on changes that are unknown; empty where there is nothing to say."""
+    if source.why_not:
+        return source.why_not
+    lens = LENSES[request.lens]
+    if why := why_not(source, lens) if lens.is_of_every_head else f"The {lens.label} is a picture of one head.":
+        return why
+    if not geometry.attention_layers:
+        return "This architecture keeps a recurrent state and no K and V."
+    if source.half is not None and source.half.note:
+        return source.half.note
+    # rows of layers that hold none of the drawn positions, only later ones
+    drawn_layers = {layer.index for layer in layers}
+    others = [each.index for each in geometry.attention_layers if each.index not in drawn_layers]
+    later = [held for index in others if (held := source.held(index, ever=True)) is not None]
+    if not layers and not later:
+        if source.gave_rows_up:
+            return "Nothing is held now: the sequence gave its rows up, and computes them anew when it goes on."
+        return "Nothing is held: no step has been computed in this cache mode yet."
+    if words := queries_words(source, lens):
+        return words
+    if lens.part is None and request.change:
+        return "A step adds attention and changes none: look at it without the change."
+    if request.change and not knows_change(source, request):
+        return "What this step rewrote in older rows is not known any more."
+    is_scattered = any(layer.held.positions is not None for layer in layers)
+    all_held = [*(layer.held for layer in layers), *later]
+    gone = max((rows.first for rows in all_held), default=0) if later or not is_scattered else 0
+    if geometry.has_encoder:
+        gone = 0  # the decoder's rows begin after those of the source
+    return f"Positions before {gone} have left the window of some layers." if gone else ""
+
+
+def knows_change(source: Source, request: WallRequest) -> bool:
+    """Whether the difference to the step before is known for all rows."""
+    if source.spec.quantizer is not None:
+        return request.previous_tokens == 0
+    if not rewrites(source.spec):
+        return True
+    return source.is_known and source.before(request.previous_tokens) is not None
+
+
+# ---- head ----------------------------------------------------------------------------------------------------------
+
+NUMBERS_OF_TILE = ("counts", "edges", "limit", "lowest", "highest", "num_nan", "num_inf")
+NUMBERS_OF_HEAD = ("magnitudes", *NUMBERS_OF_TILE)
+
+
+def head_of(
+    canvas: Canvas, source: Source, geometry: CacheGeometry, places: Ints | None, numbers: dict[str, Any]
+) -> HeadSlice:
+    """The slice of a drawn head, with all columns or those at some places."""
+    grid, request = canvas.grid, canvas.request
+    assert grid is not None
+    assert isinstance(request, HeadRequest)
+    layer, lens = geometry.layers[request.layer], LENSES[request.lens]
+    group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
+    cells = cells_at(canvas, None if places is None else places)
+    if places is None:  # [1, 1, columns, D] -> [columns, D]
+        shape = grid.num_columns, grid.num_rows
+        cells = {name: None if part is None else part.reshape(shape[: part.ndim - 2]) for name, part in cells.items()}
+    columns = np.arange(grid.num_columns if places is None else 1)
+    group = 1 if lens.heads == "query" else group
+    readers = range(request.kv_head * group, (request.kv_head + 1) * group)
+    parts = PARTS if lens.part is None else (lens.part,)
+    note = source.why_not or why_not(source, lens) or missing_note(source, request.layer)
+    note = note or queries_words(source, lens)
+    return HeadSlice(
+        request=request,
+        provenance=provenance_of(source, (request.layer,), parts, request.start),
+        dtype=grid.layers[0].held.dtype if grid.layers else "",
+        positions=read_only_ints(grid.first + columns * grid.per_column),
+        tokens_per_column=grid.per_column,
+        values_per_row=grid.per_row,
+        query_heads=tuple(readers),
+        tensor_label=tensor_label(layer.kind, request.lens),
+        note=note or ("" if grid.layers else no_rows(layer.kind, source.is_now)),
+        took_ms=0.0,
+        exact_from=0 if lens.part is None else source.exact_from(request.layer, lens.part),
+        **cells,
+        **numbers,
+    )
+
+
+def numbers_of_head(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any]:
+    """The colour range of a head's layer, and the statistics of the rows that are drawn."""
+    grid, request = canvas.grid, canvas.request
+    assert grid is not None
+    assert isinstance(request, HeadRequest)
+    lens, values = LENSES[request.lens], torch.empty(0, 0)
+    rows = None
+    if grid.layers:
+        span = range(grid.first, grid.stop)
+        rows = read(source, lens, request.layer, span, grid.layers[0].head)
+    if rows is not None:
+        values = rows.numbers[0].float()
+        if rows.positions is not None:
+            values = values[(rows.positions[0] >= grid.first) & (rows.positions[0] < grid.stop)]
+    layers = [layer.index for layer in grid.layers]
+    return {"magnitudes": seen.blocks.magnitudes(lens, source, layers), **numbers_of_tile(TileStatistics(values))}
+
+
+def numbers_of_tile(statistics: TileStatistics) -> dict[str, Any]:
+    """The statistics of a tile as fields of a head's slice."""
+    found = {name: getattr(statistics, name) for name in NUMBERS_OF_TILE}
+    return found | {"counts": read_only_ints(statistics.counts), "edges": read_only_floats(statistics.edges)}
+
+
+def state_slice(request: HeadRequest, source: Source, geometry: CacheGeometry) -> HeadSlice | None:
+    """The picture of a part of a recurrent layer's state now, where `kv_head` counts the parts; None where there is
     none."""
-    began, matrix = time.perf_counter(), state_of(past, request.layer, request.kv_head)
-    if matrix is None:
+    began = time.perf_counter()
+    states = source.states(request.layer) if geometry.layers[request.layer].kind == "linear" else ()
+    if request.kv_head >= len(states):
         return None
+    matrix = states[request.kv_head]
     values = landscape(matrix.values)
     per_column = per_cell(values.shape[0], request.max_columns)
     low, high, _ = pooled(values[None], 0, per_column, 1)
     return HeadSlice(
         request=request,
-        provenance=past.exact_provenance,
+        provenance=source.exact_provenance,
         dtype=str(matrix.values.dtype).removeprefix("torch."),
         low=read_only_floats(low[0]),
         high=read_only_floats(high[0]),
@@ -141,83 +344,58 @@ def state_slice(request: HeadRequest, past: RowsAt) -> HeadSlice | None:
         note="",
         took_ms=ms_since(began),
         state_shape=matrix.shape,
-        **numbers_of(TileStatistics(values)),
+        **numbers_of_tile(TileStatistics(values)),
     )
 
 
-def provenance_of_head(past: RowsAt, request: HeadRequest) -> dict[str, Any]:
-    """Where the rows of a head come from, as fields of its slice."""
-    layer, tensor = request.layer, request.tensor
-    return {
-        "provenance": past.provenance_of((layer,), (tensor,), request.start),
-        "exact_from": past.exact_from(layer, tensor),
-    }
+# ---- attention, rows and pages -------------------------------------------------------------------------------------
 
 
-def numbers_of(statistics: TileStatistics) -> dict[str, Any]:
-    """The statistics of a tile as fields of a head's slice."""
-    return {
-        "counts": read_only_ints(statistics.counts),
-        "edges": read_only_floats(statistics.edges),
-        "limit": statistics.limit,
-        "lowest": statistics.lowest,
-        "highest": statistics.highest,
-        "num_nan": statistics.num_nan,
-        "num_inf": statistics.num_inf,
-    }
+class NewestQuery(NamedTuple):
+    """The weights `[H, S]` of the newest query of one layer at one step, NaN where a row had been dropped, and its
+    position. Without weights, `note` says why."""
+
+    weights: torch.Tensor | None
+    position: int
+    provenance: Provenance
+    note: str = ""
 
 
-def attention_slice(
-    request: AttentionRequest,
-    row: torch.Tensor | None,
-    query_position: int | None,
-    geometry: CacheGeometry,
-    newest: bool,
-) -> AttentionSlice:
-    """The newest query's weights `[H, S]` of one layer at one step, as they were computed. `query_position` is None if
-    the sequence had no rows then, and so no query."""
+@torch.inference_mode()
+def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: CacheGeometry) -> AttentionSlice:
+    """The newest query's weights of one layer at one step, as they were computed; or their difference, of which each
+    column shows the number farthest from zero."""
     began = time.perf_counter()
-    layer = geometry.layers[request.layer]
-    group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
-    weights, positions, per_column, note = np.empty((0, 0), np.float32), np.empty(0, np.int64), 1, ""
+    layer, is_difference = geometry.layers[request.layer], query.provenance == "difference"
+    weights, positions, per_column = np.empty((0, 0), np.float32), np.empty(0, np.int64), 1
     absent: Ints | None = None
     top_positions: Ints | None = None
     top_weights: Floats | None = None
     entropy: Floats | None = None
-    if query_position is None:
-        query_position, note = (
-            0,
-            f"The sequence held no rows after step {request.step}: it waited for room in the pool.",
-        )
-    elif row is None:
-        gone = f"The attention of step {request.step} was not measured, or is no longer kept."
-        note = gone if layer.num_heads else no_rows(layer.kind)
-    else:
-        row, base = held_columns(row, layer, query_position)
+    note = query.note
+    if query.weights is None and not layer.num_heads:
+        note = no_rows(layer.kind)
+    elif query.weights is not None:
+        row, base = held_columns(query.weights.float(), layer, query.position)
         end = base + row.shape[1]
         stop = end if request.stop is None else min(request.stop, end)
         first = min(max(request.start, base), max(base, stop - 1))
         per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
-        held = row.float()
         shown = slice(first - base, stop - base)
-        if bool(held.isnan().any()):
-            is_gone = missing_rows(held)
-            filled = held.masked_fill(is_gone, -1.0)
-            absent = absent_of(is_gone[:, shown], per_column)
-        else:
-            filled = held
-        weights = pooled_weights(filled[:, shown], per_column)
+        is_gone = row.isnan() if is_difference else missing_rows(row)
+        weights, absent = pooled_weights(row[:, shown], is_gone[:, shown], per_column)
         positions = first + np.arange(weights.shape[1]) * per_column
-        top_positions, top_weights = most_attended(filled, base)
-        entropy = read_only_floats(entropy_of(held).cpu().numpy())
+        if not is_difference:
+            top_positions, top_weights = most_attended(row.masked_fill(is_gone, -1.0), base)
+            entropy = read_only_floats(entropy_of(row).cpu().numpy())
     return AttentionSlice(
         request=request,
-        provenance="live cache" if newest else "recorded",
+        provenance=query.provenance,
         weights=read_only_floats(weights),
         positions=read_only_ints(positions),
         tokens_per_column=per_column,
-        group_size=group,
-        query_position=query_position,
+        group_size=max(1, layer.num_heads // max(1, layer.num_kv_heads)),
+        query_position=query.position,
         note=note,
         took_ms=ms_since(began),
         absent=absent,
@@ -235,46 +413,49 @@ def held_columns(row: torch.Tensor, layer: LayerGeometry, query_position: int) -
     return row, query_position + 1 - row.shape[1]
 
 
-def row_slice(request: RowRequest, past: RowsAt, geometry: CacheGeometry) -> RowSlice:
+def row_slice(request: RowRequest, source: Source, geometry: CacheGeometry) -> RowSlice:
     """K and V of one position in all layers, exact."""
-    began = time.perf_counter()
-    layers, keys, values, dropped, dtype = [], [], [], [], ""
+    began, position = time.perf_counter(), request.position
+    span, layers, dtype = range(position, position + 1), list[int](), ""
+    found: dict[str, list[Floats]] = {part: [] for part in PARTS}
+    dropped: list[tuple[int, ...]] = []
     for layer in geometry.attention_layers:
-        rows = past.rows(layer.index)
-        pair = None if rows is None else row_at(rows, request.position)
-        if rows is None or pair is None:
+        rows = [source.rows(layer.index, part, span) for part in PARTS]
+        pair = [None if each is None else row_at(each, position) for each in rows]
+        if rows[0] is None or pair[0] is None or pair[1] is None:
             continue
         layers.append(layer.index)
-        keys.append(read_only_floats(pair[0].cpu().numpy()))
-        values.append(read_only_floats(pair[1].cpu().numpy()))
-        dropped.append(heads_without(rows, request.position))
-        dtype = str(rows.keys.dtype).removeprefix("torch.")
-    note = past.half.note if past.half is not None and request.position >= past.half.had else ""
-    note = note or ("" if layers else f"Position {request.position} is not in the cache.")
-    coded_keys, coded_values = (
-        tuple(past.exact_from(layer, tensor) > request.position for layer in layers) for tensor in get_args(TensorName)
-    )
+        for part, numbers in zip(PARTS, pair, strict=True):
+            assert numbers is not None
+            found[part].append(read_only_floats(numbers.cpu().numpy()))
+        places = rows[0].positions
+        dropped.append(() if places is None else tuple((~(places == position).any(1)).nonzero()[:, 0].tolist()))
+        dtype = str(rows[0].numbers.dtype).removeprefix("torch.")
+    note = source.half.note if source.half is not None and position >= source.half.had else ""
+    note = source.why_not or note or ("" if layers else f"Position {position} is not in the cache.")
+    coded_keys, coded_values = (tuple(source.exact_from(layer, part) > position for layer in layers) for part in PARTS)
     return RowSlice(
-        request, past.provenance_of(layers, first=request.position), dtype, tuple(layers), tuple(keys), tuple(values),
-        note, ms_since(began), tuple(dropped) if any(dropped) else (),
+        request, provenance_of(source, layers, first=position), dtype, tuple(layers), tuple(found["keys"]),
+        tuple(found["values"]), note, ms_since(began), tuple(dropped) if any(dropped) else (),
         coded_keys=coded_keys if any(coded_keys) else (), coded_values=coded_values if any(coded_values) else (),
     )  # fmt: skip
 
 
-def table_slice(request: TableRequest, cache: RowSource) -> TableSlice:
-    """The pages of a sequence in logical order, when it had `num_tokens` tokens."""
-    if not cache.spec.is_paged:
-        return TableSlice(request, 1, (), request.num_tokens, "This cache mode has no pages.")
-    tables = tuple(read_only_ints(np.array(page_ids, np.int64)) for page_ids in cache.page_ids_at(request.num_tokens))
-    return TableSlice(request, cache.spec.page_size, tables, min(request.num_tokens, cache.num_tokens), "")
+def table_slice(request: TableRequest, source: Source) -> TableSlice:
+    """The pages of a sequence in logical order."""
+    if not source.spec.is_paged:
+        return TableSlice(request, 1, (), request.num_tokens, source.why_not or "This cache mode has no pages.")
+    num_tokens, page_ids = source.pages()
+    tables = tuple(read_only_ints(np.array(ids, np.int64)) for ids in page_ids)
+    return TableSlice(request, source.spec.page_size, tables, num_tokens, source.why_not)
 
 
-def tensor_label(kind: str, tensor: TensorName) -> str:
-    """The name of a cached tensor: latent attention caches a compressed latent and one rotary key instead of K and
+def tensor_label(kind: str, lens: str) -> str:
+    """The name of what a lens shows: latent attention caches a compressed latent and one rotary key instead of K and
     V."""
-    if kind == "latent":
-        return "latent" if tensor == "keys" else "rotary key"
-    return "K" if tensor == "keys" else "V"
+    if kind == "latent" and lens in PARTS:
+        return "latent" if lens == "keys" else "rotary key"
+    return LENSES[lens].label
 
 
 def no_rows(kind: str, is_now: bool = True) -> str:
@@ -288,14 +469,16 @@ def no_rows(kind: str, is_now: bool = True) -> str:
     return "This layer holds no K and V now."
 
 
-def missing_note(past: RowsAt, layer: int) -> str:
+def missing_note(source: Source, layer: int) -> str:
     """Why a layer has no rows of a suspended step; empty where it has them, or no step is suspended."""
-    return past.half.note if past.half is not None and not past.half.has_passed(layer) else ""
+    return source.half.note if source.half is not None and not source.half.has_passed(layer) else ""
 
 
 def checked(request: SliceRequest, geometry: CacheGeometry, num_tokens: int, whose: str) -> SliceRequest:
-    """A request limited to existing tokens. Raises `InputError` for a layer or head that does not exist; `whose` names
-    the model or file."""
+    """A request limited to existing tokens. Raises `InputError` for a lens, layer or head that does not exist; `whose`
+    names the model or file."""
+    if (lens := getattr(request, "lens", "keys")) not in LENSES:
+        raise InputError(f"There is no lens '{lens}': choose one of {', '.join(LENSES)}.")
     layer, kv_head = getattr(request, "layer", 0), getattr(request, "kv_head", 0)
     if not 0 <= layer < len(geometry.layers):
         raise InputError(f"There is no layer {layer}: {whose} has layers 0 … {len(geometry.layers) - 1}.")

@@ -7,7 +7,7 @@ import torch
 from engine.cache.contract import StateMatrix
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.reductions import per_cell, pooled
-from engine.look.rows_at import RowsAt
+from engine.look.source import Source
 from engine.wire.arrays import read_only_floats
 from engine.wire.slices import StatePicture
 
@@ -15,25 +15,10 @@ MOST_COLUMNS, MOST_ROWS = 64, 32
 MOST_MATRICES = 64  # drawn of one layer; layers with a delta rule have one for each head
 
 
-def state_pictures(past: RowsAt, geometry: CacheGeometry) -> tuple[StatePicture, ...]:
+def state_pictures(source: Source, geometry: CacheGeometry) -> tuple[StatePicture, ...]:
     """The states of all layers that have one. Empty for an earlier step: earlier states are not kept."""
-    if not is_now(past):
-        return ()
     layers = [layer.index for layer in geometry.layers if layer.kind == "linear" or layer.state_elements]
-    return tuple(
-        state_picture(index, matrix) for index in layers for matrix in past.cache.states(index)[:MOST_MATRICES]
-    )
-
-
-def is_now(past: RowsAt) -> bool:
-    """Whether these are the present rows, so that the present states belong to them."""
-    return past.half is None and past.num_tokens >= past.cache.num_tokens
-
-
-def state_of(past: RowsAt, layer: int, number: int) -> StateMatrix | None:
-    """One part of a layer's state; None for an earlier step, or where there are fewer parts."""
-    found = past.cache.states(layer) if is_now(past) else ()
-    return found[number] if number < len(found) else None
+    return tuple(state_picture(index, matrix) for index in layers for matrix in source.states(index)[:MOST_MATRICES])
 
 
 @torch.inference_mode()

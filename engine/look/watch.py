@@ -3,16 +3,17 @@ picture where these are unknown."""
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec.structs import replace
 
 from engine.errors import InputError
+from engine.look.canvas import Canvas
 from engine.look.slices import within
-from engine.look.watched import Changes, WatchedPicture, update_of
 from engine.wire.commands import PICTURES_PER_SECOND, SetPace, Watched
 from engine.wire.records import StepRecord
 from engine.wire.requests import (
@@ -24,10 +25,12 @@ from engine.wire.requests import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.slices import CellUpdate, Slice, SliceUpdate
+from engine.wire.slices import CellUpdate, HeadSlice, RowSlice, Slice, SliceUpdate, TableSlice, Unchanged, WallSlice
 
 if TYPE_CHECKING:
+    from engine.look.source import Source
     from engine.session.session import Session
+    from engine.session.visible import VisibleSequence
 
 # After pictures were made, none are made for this many times their cost: they take less than 7 % of the time. Where
 # decoding is slower than 20 tokens a second, every token still has its pictures.
@@ -36,6 +39,25 @@ REST_RATIO = 14.0
 # Numbers about all rows (colour ranges, histograms, largest numbers) are updated only as often as other text during a
 # run; when the engine stops they are brought up to date.
 COUNTS_PER_SECOND = 4
+
+
+@dataclass(eq=False)
+class WatchedPicture:
+    """A watched picture and what was last sent of it: the `request` that it answered, the `piece` (after an update only
+    with the changed cells; None: send it whole), and the `source` that it was made of. `num_counted` rows are included
+    in its numbers about all rows."""
+
+    watched: Watched
+    request: SliceRequest | None = None
+    piece: Slice | None = None
+    source: Source | None = None
+    num_counted: int = 0
+    canvas: Canvas = field(default_factory=Canvas)
+
+    def forget(self) -> None:
+        """Send it whole the next time, because its rows may not be those that were sent."""
+        self.request = self.source = None
+        self.canvas.forget()
 
 
 class Watcher:
@@ -89,7 +111,7 @@ class Watcher:
         """After a failed or suspended step, send every picture whole the next time: the rows may not be those that were
         sent."""
         for picture in self._pictures:
-            picture.cache = picture.request = None
+            picture.forget()
 
     def at_phase(self, session: Session) -> list[Slice | SliceUpdate]:
         """Every picture, whole, of a step that is suspended."""
@@ -112,7 +134,7 @@ class Watcher:
         self._previous.update({part.seq_id: part.first_position for part in record.sequences})
         for picture in self._pictures:
             if picture.watched.request.seq_id in record.preempted:
-                picture.cache = None
+                picture.forget()
         if self._shows_half:  # rows were shown that have since been quantised or evicted
             self._shows_half = False
             self.invalidate()
@@ -146,10 +168,10 @@ class Watcher:
         """What is to be sent of each picture; one that fails does not stop the others."""
         found: list[Slice | SliceUpdate] = []
         failed: list[WatchedPicture] = []
-        changes = functools.cache(lambda seen, since: seen.changes_since(since))  # shared by several pictures
+        shown: dict[int, VisibleSequence] = {}  # shared by several pictures, so that rows are dequantised once
         for picture in pictures:
             try:
-                found += self._update_for(session, picture, changes, is_counted=is_counted)
+                found += self._update_for(session, picture, shown, is_counted=is_counted)
             except Exception as error:
                 failed.append(picture)
                 self._failures.append((picture.watched.id, error))
@@ -157,23 +179,32 @@ class Watcher:
         return found
 
     def _update_for(
-        self, session: Session, picture: WatchedPicture, changes: Changes, *, is_counted: bool
+        self, session: Session, picture: WatchedPicture, shown: dict[int, VisibleSequence], *, is_counted: bool
     ) -> Iterator[Slice | SliceUpdate]:
-        request = self._request_now(session, picture.watched)
-        is_owed = is_counted and picture.num_counted < picture.num_tokens
+        request, seq_id = self._request_now(session, picture.watched), picture.watched.request.seq_id
+        is_owed = is_counted and picture.source is not None and picture.num_counted < picture.source.num_tokens
         if request is None or (request == picture.request and not is_owed):
             return
-        update = update_of(session, picture, request, changes, is_counted=is_counted)
-        if update is None:
-            picture.piece, picture.statistics = session.take_slice(request), None
-        elif isinstance(update, CellUpdate):
-            picture.piece = update.piece
-        picture.request, picture.cache = request, session.cache_of(request.seq_id)
-        picture.num_tokens = picture.cache.num_tokens
-        if is_counted or not isinstance(update, CellUpdate):
-            picture.num_counted = picture.num_tokens
-        found = update or picture.piece
-        assert found is not None
+        if seq_id not in shown:
+            shown[seq_id] = session.slices.visible(seq_id)
+        visible = shown[seq_id]
+        found: Slice | SliceUpdate
+        if isinstance(request, WallRequest | HeadRequest):
+            before = picture.piece if picture.source is not None else None
+            assert before is None or isinstance(before, WallSlice | HeadSlice)
+            found = session.slices.drawn(request, visible, picture.canvas, before, is_counted=is_counted)
+        elif is_row_unchanged(picture, visible.source):
+            found = Unchanged(request)
+        else:
+            found = session.slices.picture(request, visible)
+            before = picture.piece if picture.source is not None else None  # None: it is to be sent whole
+            if isinstance(found, TableSlice) and is_same_table(found, before):
+                found = Unchanged(request)
+        if not isinstance(found, Unchanged):
+            picture.piece = found.piece if isinstance(found, CellUpdate) else found
+        picture.request, picture.source = request, visible.source
+        if is_counted or not isinstance(found, CellUpdate):
+            picture.num_counted = visible.source.num_tokens
         yield replace(found, reply_to=picture.watched.id)
 
     def _request_now(self, session: Session, watched: Watched) -> SliceRequest | None:
@@ -186,6 +217,22 @@ class Watcher:
         if half is not None:
             return request_now(watched, count, half.step, session.cache_of(seq_id).num_tokens)
         return request_now(watched, count, session.last_step, self._previous.get(seq_id))
+
+
+def is_row_unchanged(picture: WatchedPicture, source: Source) -> bool:
+    """Whether a watched row of a token is as it was sent."""
+    was, before = picture.source, picture.piece
+    if not isinstance(before, RowSlice) or was is None or was.owner != source.owner:
+        return False
+    deltas = source.changes(was.num_tokens) if source.num_tokens >= was.num_tokens else None
+    return deltas is not None and not any(delta.touches(before.request.position) for delta in deltas)
+
+
+def is_same_table(table: TableSlice, before: Slice | None) -> bool:
+    """Whether no page has come or gone, so that the table need not be sent with every token that fills a page."""
+    if not isinstance(before, TableSlice) or len(table.tables) != len(before.tables):
+        return False
+    return all(np.array_equal(a, b) for a, b in zip(table.tables, before.tables, strict=True))
 
 
 def request_now(watched: Watched, count: int, last_step: int | None, previous: int | None) -> SliceRequest | None:

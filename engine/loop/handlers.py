@@ -123,7 +123,7 @@ def _continue_with(
     loop.duelling.follow(session)
     loop.steps.submit(replace(command, alone=False), was_running=was_running)
     loop.reporter.send_status()
-    reuse = session.sequence(seq_id).continued
+    reuse = session.live.get(seq_id).continued
     if reuse is not None and reuse.num_reused:
         how = "kept as they are"
         loop.reporter.reply(ForkMade(after, seq_id, session.last_step, reuse.num_reused, how))
@@ -131,9 +131,9 @@ def _continue_with(
 
 
 def _report_submitted(loop: Parts, seq_id: int) -> None:
-    sequence = loop.session.sequence(seq_id)
-    ids = tuple(sequence.token_ids)
-    loop.reporter.reply(Submitted(seq_id, ids, tuple(map(loop.session.text_of, ids)), sequence.note))
+    live = loop.session.live.get(seq_id)
+    ids = tuple(live.sequence.token_ids)
+    loop.reporter.reply(Submitted(seq_id, ids, tuple(map(loop.session.text_of, ids)), live.note))
 
 
 def _step(loop: Parts, command: commands.Step) -> None:

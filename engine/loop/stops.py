@@ -38,12 +38,12 @@ class StopConditions:
         """Replace the stops; raises `InputError` and keeps the old ones if the new ones are not allowed."""
         if len(command.stops) > MAX_STOPS:
             raise InputError(
-                f"{len(command.stops)} stops are too many: at most {MAX_STOPS} are asked after every step."
+                f"{len(command.stops)} breakpoints are too many: at most {MAX_STOPS} are asked after every step."
             )
         known = {stop.id: stop.text for stop in self._stops}
         counts = {stop.id: self._num_hits.get(stop.id, 0) for stop in command.stops if known.get(stop.id) == stop.text}
         if len({stop.id for stop in command.stops}) < len(command.stops):
-            raise InputError("Two stops have the same id: give each its own.")
+            raise InputError("Two breakpoints have the same id: give each its own.")
         self._stops, self._num_hits = command.stops, counts
         if self._checker is not None:
             self._checker.too_slow.clear()

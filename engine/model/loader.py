@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 from engine.cache.compressed.rotary import rotates_at_any_position
 from engine.cache.layers.build import cache_argument
 from engine.cache.layers.cross import SourceCache
+from engine.cache.rotation import ModelRotation, rotation_of
 from engine.chat.rendering import template_names
 from engine.errors import InputError, first_line
 from engine.geometry.dimensions import CacheGeometry
@@ -88,6 +89,11 @@ class LoadedModel:
     def start_id(self) -> int | None:
         """The token with which the decoder starts; None without an encoder."""
         return start_id(self.model) if has_encoder(self.model) else None
+
+    @cached_property
+    def rotation(self) -> ModelRotation | str:
+        """How the model turns its keys by their positions, or why they cannot be turned back; two small forwards."""
+        return rotation_of(self.model, tuple(layer.kind for layer in self.info.geometry.layers))
 
     def apply_generation_rules(
         self, logits: torch.Tensor, fed: Sequence[int], num_prompt_tokens: int, max_new_tokens: int | None

@@ -7,27 +7,19 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.look.outliers import outliers_slice
-from engine.look.slices import attention_slice, checked, head_slice, row_slice, table_slice
+from engine.look.seen import Seen
+from engine.look.slices import NewestQuery, attention_slice, checked, take
+from engine.look.source import PARTS
 from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
-from engine.opened.magnitudes import FileMagnitudes
-from engine.opened.rows import FileRows, FileRowsAt, RowQuery
-from engine.opened.wall import file_wall
+from engine.opened.rows import FileRows, FileSource
 from engine.snapshot.read import SnapshotFile
+from engine.spec.lenses import LENSES
 from engine.spec.sampling import SamplingParams
-from engine.wire.requests import (
-    AttentionRequest,
-    HeadRequest,
-    OutliersRequest,
-    RowRequest,
-    SliceRequest,
-    TableRequest,
-    WallRequest,
-)
-from engine.wire.slices import AttentionSlice, OutliersSlice, Slice
+from engine.wire.requests import AttentionRequest, OutliersRequest, SliceRequest
+from engine.wire.slices import Slice
 from engine.wire.status import EngineStatus, Work
 
 
@@ -47,8 +39,8 @@ class OpenedSnapshot:
         except BaseException:
             self.close()
             raise
-        self.rows = FileRows(self.file, len(self.info.geometry.layers))
-        self.magnitudes = FileMagnitudes(self.rows, self.info.geometry)
+        self.rows = FileRows(self.file)
+        self._seen = Seen(self.rows)
         self._texts = dict(zip(self.token_ids, self.texts, strict=True))
 
     def close(self) -> None:
@@ -75,13 +67,9 @@ class OpenedSnapshot:
             opened=self.opened,
         )
 
-    def past(self, num_tokens: int) -> FileRowsAt:
+    def at(self, num_tokens: int) -> FileSource:
         """Its rows as they were with `num_tokens` tokens."""
-        return FileRowsAt.of(self.rows, min(num_tokens, self.num_tokens))
-
-    def past_row(self, num_tokens: int, position: int) -> FileRowsAt:
-        """The same, but only the row at `position` is read."""
-        return self.past(num_tokens).only(RowQuery(positions=range(position, position + 1)))
+        return FileSource(self.rows, min(num_tokens, self.num_tokens))
 
     def text_of(self, token_id: int) -> str:
         """The text of a token if the file has it, among the tokens fed or the candidates of its last step; else its
@@ -115,45 +103,25 @@ class OpenedSnapshot:
         """Take one slice, as a session does of a live sequence."""
         geometry = self.info.geometry
         request = checked(request, geometry, self.num_tokens, "this snapshot")
-        past = self.past(getattr(request, "num_tokens", self.num_tokens))
+        source = self.at(getattr(request, "num_tokens", self.num_tokens))
         match request:
-            case WallRequest():
-                return file_wall(request, past, geometry, self.magnitudes.of_wall(request))
-            case HeadRequest():
-                return self._head(request, past)
-            case RowRequest():
-                return self._row(request, past)
             case OutliersRequest():
-                return self._outliers(request, past)
+                return self._outliers(request, source)
             case AttentionRequest():
-                return self._attention(request)
-            case TableRequest():
-                return table_slice(request, self.rows)
+                row = self.attention(request.layer) if self._is_newest(request.step) else None
+                note = "" if row is not None else f"The attention of step {request.step} is not in the file."
+                return attention_slice(request, NewestQuery(row, self.num_tokens - 1, "recorded", note), geometry)
+        return take(request, source, geometry, self._seen)
 
-    def _head(self, request: HeadRequest, past: FileRowsAt) -> Slice:
-        wanted = RowQuery((request.tensor,), request.kv_head, range(request.start, request.stop))
-        return head_slice(request, past.only(wanted), self.info.geometry, self.magnitudes.of_head(request))
-
-    def _row(self, request: RowRequest, past: FileRowsAt) -> Slice:
-        return row_slice(request, self.past_row(past.num_tokens, request.position), self.info.geometry)
-
-    def _outliers(self, request: OutliersRequest, past: FileRowsAt) -> Slice:
-        keys, values = (self.magnitudes.counts(tensor, past.num_tokens) for tensor in ("keys", "values"))
+    def _outliers(self, request: OutliersRequest, source: FileSource) -> Slice:
+        layers = [layer.index for layer in self.info.geometry.attention_layers]
+        keys, values = (self._seen.blocks.of(LENSES[part], source, layers) for part in PARTS)
         attention = {
-            layer.index: row
-            for layer in self.info.geometry.attention_layers
-            if self._is_newest(request.step) and (row := self.attention(layer.index)) is not None
+            layer: row
+            for layer in layers
+            if self._is_newest(request.step) and (row := self.attention(layer)) is not None
         }
-        found = outliers_slice(request, past, self.info.geometry, keys, values, attention, self.num_tokens)
-        assert isinstance(found, OutliersSlice)
-        return found
-
-    def _attention(self, request: AttentionRequest) -> AttentionSlice:
-        row = self.attention(request.layer) if self._is_newest(request.step) else None
-        found = attention_slice(request, row, self.num_tokens - 1, self.info.geometry, newest=False)
-        if row is None and not found.note.startswith("This layer"):
-            return replace(found, note=f"The attention of step {request.step} is not in the file.")
-        return found
+        return outliers_slice(request, source, self.info.geometry, keys, values, attention, self.num_tokens)
 
     def _is_newest(self, step: int) -> bool:
         return self.last_step is None or step >= self.last_step

@@ -1,95 +1,67 @@
-"""Reads the rows of an opened snapshot on request: only those that a picture shows."""
+"""The source that an opened snapshot is: its rows are read on request, only those that a picture shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 
-from engine.cache.contract import HeldRows, StateMatrix, rows_from
+from engine.cache.contract import StateMatrix
 from engine.cache.layers.state import matrices_of
 from engine.cache.row_delta import RowDelta
-from engine.look.rows_at import RowsAt, cut, rewrites
+from engine.look.source import (
+    NO_POSITION,
+    Extremes,
+    HalfWritten,
+    Held,
+    Queries,
+    Rotation,
+    Rows,
+    Source,
+    Stored,
+    rewrites,
+    rows_of_weights,
+)
 from engine.snapshot.format import PARTS, LayerEntry, StateEntry
 from engine.snapshot.manifest import table_name
 from engine.snapshot.read import SnapshotFile
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
+from engine.spec.lenses import LENSES
 from engine.wire.records import Provenance
 
 NUMBERS_AT_ONCE = 1 << 20
 HEAD_NUMBERS_AT_ONCE = 1 << 19  # read at once of one head, as float32: 2 MiB
-NO_POSITION = 1 << 40  # position of the rows of heads that were not written: behind every token
-
-
-@dataclass(frozen=True)
-class RowQuery:
-    """Which part of a layer is read: K, V, both or neither (for shapes and positions only); one head or all (None); the
-    rows at some positions, or all (None). With `keeps_length` the other rows are filled with zeros."""
-
-    parts: tuple[Part, ...] = PARTS
-    head: int | None = None
-    positions: range | None = None
-    keeps_length: bool = False
+COUNTED_NUMBERS = 1 << 20  # a larger tensor is not counted if the picture shows the other one
 
 
 class FileRows:
-    """The rows of a snapshot, with the methods of a cache that pictures use."""
+    """Reads the rows of a snapshot."""
 
-    def __init__(self, file: SnapshotFile, num_layers: int) -> None:
+    def __init__(self, file: SnapshotFile) -> None:
         self.file = file
         self.spec: CacheSpec = file.manifest.cache_spec or CacheSpec()
         self.num_tokens = file.manifest.num_tokens
-        self.layers: Sequence[object] = range(num_layers)
         self._entries = {entry.index: entry for entry in file.layers}
-        self._last: tuple[object, HeldRows] | None = None  # the last query and its result
+        self._positions: dict[int, torch.Tensor] = {}
+        self._last: tuple[object, torch.Tensor] | None = None  # the last query and its result
 
     def entry(self, layer: int) -> LayerEntry | None:
         """The entry of a layer in the file; None if it has no rows there."""
         return self._entries.get(layer)
 
-    # ---- methods of a cache --------------------------------------------------------------------------------------
-
-    def rows(self, layer_index: int) -> HeldRows | None:
-        return self.read(layer_index, RowQuery())
-
-    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
-        return self.rows(layer_index)
-
-    def knows(self, num_tokens: int) -> bool:
-        """Whether the rows at `num_tokens` are known: at the end always; earlier, if no rows were dropped or rewritten
-        since."""
+    @cached_property
+    def are_final(self) -> bool:
+        """Whether no row was dropped or rewritten after it had been written."""
         spec = self.spec
-        is_final = spec.retention.keeps_all and not rewrites(self) and not spec.recomputes and spec.quantizer is None
-        is_whole = all(entry.first == 0 for entry in self._entries.values())
-        return num_tokens >= self.num_tokens or (is_final and is_whole and self.file.manifest.cache_spec is not None)
-
-    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
-        return rows_from(self.rows(layer_index), first_position)
-
-    def newest_rows_at(self, layer_index: int, num_tokens: int, first_position: int) -> HeldRows | None:
-        return self.newest_rows(layer_index, first_position)
-
-    def num_final(self, layer_index: int, part: Part, num_tokens: int) -> int:
-        """Always 0: counts of a file's rows are not kept between steps."""
-        return 0
-
-    def exact_from(self, layer_index: int, num_tokens: int, part: Part) -> int:
-        """The position from which on K or V of a layer is exact: before it, the file has codes, or what was read from
-        codes when it was written."""
-        entry, coded = self._entries.get(layer_index), self._num_coded
-        if entry is None or self.file.manifest.provenance != "dequantised":
-            return 0
-        if not any(map(any, coded.values())):  # the file says it of all rows
-            return num_tokens
-        num_coded = coded[layer_index][PARTS.index(part)]
-        return num_tokens if num_coded >= entry.num_rows else entry.first + num_coded if num_coded else 0
+        is_final = spec.retention.keeps_all and not rewrites(spec) and not spec.recomputes and spec.quantizer is None
+        is_told = self.file.manifest.cache_spec is not None
+        return is_told and is_final and all(entry.first == 0 for entry in self._entries.values())
 
     @cached_property
-    def _num_coded(self) -> dict[int, tuple[int, ...]]:
+    def num_coded(self) -> dict[int, tuple[int, ...]]:
         """How many rows of K and of V of each layer were coded. A file of plain numbers does not say it: there it
         follows from the cache mode."""
         if self.file.manifest.form == "stored":
@@ -102,107 +74,47 @@ class FileRows:
             for entry in self.file.layers
         }
 
-    def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None:
-        """Always None: a file does not say how older rows changed."""
-        return None
-
-    def states(self, layer_index: int) -> tuple[StateMatrix, ...]:
+    def states(self, layer: int) -> tuple[StateMatrix, ...]:
         """The recurrent states of a layer, as they were written."""
-        mine = [state for state in self.file.manifest.states if state.layer == layer_index]
+        mine = [state for state in self.file.manifest.states if state.layer == layer]
         return tuple(matrix for state in mine for matrix in matrices_of(state.kind, self._state(state)))
 
     def _state(self, state: StateEntry) -> torch.Tensor:
         numbers = torch.from_numpy(np.array(self.file.array(state.name)))
         return numbers.view(torch.bfloat16) if self.file.entries[state.name].dtype == "BF16" else numbers
 
-    def page_ids_at(self, num_tokens: int) -> list[list[int]]:
-        """Page ids in logical order, one list per table, limited to the pages of the first `num_tokens` tokens."""
-        tables, source = enumerate(self.file.manifest.tables), self.file.manifest.num_source
-        return [
-            self.file.array(table_name(number))[: -(-max(0, num_tokens - source) // table.page_size)].tolist()
-            for number, table in tables
-        ]
-
-    # ---- reading -------------------------------------------------------------------------------------------------
-
-    def read(self, layer: int, wanted: RowQuery) -> HeldRows | None:
-        """The queried part of a layer's rows; None if the file has none. The last result is kept."""
-        entry = self.entry(layer)
-        if entry is None:
+    def positions(self, entry: LayerEntry) -> torch.Tensor | None:
+        """The positions `[H_kv, S]` of rows with gaps between them, or of a layer of which some heads were not
+        written; else None."""
+        if is_run(entry):
             return None
-        if self._last is None or self._last[0] != (layer, wanted):
-            read = self._run if is_run(entry) else self._scattered
-            self._last = (layer, wanted), read(entry, wanted)
+        if entry.index not in self._positions:
+            positions = np.full((entry.num_kv_heads, entry.num_rows), NO_POSITION, np.int64)
+            for head in entry.heads:
+                positions[head] = self.file.positions(entry.index, head)
+            self._positions[entry.index] = torch.from_numpy(positions)
+        return self._positions[entry.index]
+
+    def numbers(self, entry: LayerEntry, part: Part, heads: range, rows: range) -> torch.Tensor:
+        """Numbers `[H, T, D]` in the dtype of the rows. The last result is kept."""
+        query = entry.index, part, heads, rows
+        if self._last is None or self._last[0] != query:
+            found = torch.empty(len(heads), len(rows), entry.dim(part), dtype=dtype_of(entry))
+            for number, head in enumerate(heads):
+                self._read_head(entry, part, head, rows, found[number])
+            self._last = query, found
         return self._last[1]
 
-    def pieces(self, layer: int, part: Part, multiple: int) -> Iterator[HeldRows]:
-        """All rows of K or V in pieces that are small in memory. Consecutive rows are split at positions that are
-        multiples of `multiple`."""
-        entry = self._entries[layer]
-        at_once = max(1, NUMBERS_AT_ONCE // (entry.num_kv_heads * entry.dim(part) * multiple)) * multiple
-        stop = entry.first + entry.num_rows
-        runs = [range(start, start + at_once) for start in range(entry.first // at_once * at_once, stop, at_once)]
-        for run in runs if is_run(entry) else [None]:
-            rows = self.read(layer, RowQuery((part,), positions=run))
-            if rows is not None:
-                yield rows
-
-    def _run(self, entry: LayerEntry, wanted: RowQuery) -> HeldRows:
-        """Read rows that are consecutive in all heads."""
-        stop = entry.first + entry.num_rows
-        shown = wanted.positions or range(entry.first, stop)
-        first = min(max(entry.first, shown.start), stop)
-        rows = range(first - entry.first, max(first, min(stop, shown.stop)) - entry.first)
-        if not wanted.keeps_length:
-            keys, values = (self._numbers(entry, name, wanted, rows) for name in PARTS)
-            return HeldRows(keys, values, first)
-        shapes = ((1, entry.num_kv_heads, entry.num_rows, entry.dim(name)) for name in PARTS)
-        keys, values = (torch.zeros(shape, dtype=dtype_of(entry)) for shape in shapes)
-        for name, tensor in zip(PARTS, (keys, values), strict=True):
-            if name in wanted.parts:
-                tensor[:, :, rows.start : rows.stop] = self._numbers(entry, name, wanted, rows)
-        return HeldRows(keys, values, entry.first)
-
-    def _scattered(self, entry: LayerEntry, wanted: RowQuery) -> HeldRows:
-        """Read rows with gaps between them, or of a layer of which some heads were not written."""
-        positions = np.full((entry.num_kv_heads, entry.num_rows), NO_POSITION, np.int64)
-        for head in entry.heads:
-            positions[head] = self.file.positions(entry.index, head)
-        shown = wanted.positions
-        rows = range(entry.num_rows)
-        if shown is not None and not wanted.keeps_length:
-            is_shown = ((positions >= shown.start) & (positions < shown.stop)).any(0)
-            places = np.flatnonzero(is_shown)
-            rows = range(int(places[0]), int(places[-1]) + 1) if len(places) else range(0)
-        keys, values = (self._numbers(entry, name, wanted, rows) for name in PARTS)
-        held = positions[:, rows.start : rows.stop]
-        return HeldRows(keys, values, entry.first, torch.from_numpy(np.ascontiguousarray(held)))
-
-    def _numbers(self, entry: LayerEntry, name: Part, wanted: RowQuery, rows: range) -> torch.Tensor:
-        """Numbers `[1, H_kv, T, D]` in the dtype of the rows. A part that is not queried is zeros without memory; if
-        one head is queried, its rows stand for all heads."""
-        shape = (1, entry.num_kv_heads, len(rows), entry.dim(name))
-        if name not in wanted.parts or not len(rows):
-            return torch.zeros((), dtype=dtype_of(entry)).expand(shape)
-        if wanted.head is not None:
-            head = min(wanted.head, entry.num_kv_heads - 1)
-            return self._head(entry, name, head, rows).expand(shape)
-        found = torch.empty(shape, dtype=dtype_of(entry))
-        for head in range(entry.num_kv_heads):
-            found[0, head] = self._head(entry, name, head, rows)
-        return found
-
-    def _head(self, entry: LayerEntry, name: Part, head: int, rows: range) -> torch.Tensor:
-        """Rows `[T, D]` of a head; zeros if the head was not written."""
+    def _read_head(self, entry: LayerEntry, part: Part, head: int, rows: range, into: torch.Tensor) -> None:
+        """Read rows `[T, D]` of a head; zeros if the head was not written."""
         if head not in entry.heads:
-            return torch.zeros(len(rows), entry.dim(name), dtype=dtype_of(entry))
-        found = torch.empty(len(rows), entry.dim(name), dtype=dtype_of(entry))
-        at_once = max(1, HEAD_NUMBERS_AT_ONCE // entry.dim(name))
+            into.zero_()
+            return
+        at_once = max(1, HEAD_NUMBERS_AT_ONCE // entry.dim(part))
         for start in range(0, len(rows), at_once):
-            part = rows[start : start + at_once]
-            numbers = np.array(self.file.rows(entry.index, name, head, part))
-            found[start : start + len(part)] = torch.from_numpy(numbers)
-        return found
+            piece = rows[start : start + at_once]
+            numbers = np.array(self.file.rows(entry.index, part, head, piece))
+            into[start : start + len(piece)] = torch.from_numpy(numbers)
 
 
 def is_run(entry: LayerEntry) -> bool:
@@ -218,27 +130,158 @@ def dtype_of(entry: LayerEntry) -> torch.dtype:
 
 
 @dataclass(frozen=True, eq=False)
-class FileRowsAt(RowsAt):
-    """The rows of a file as they were with `num_tokens` tokens. Only the part `wanted` is read, and nothing is cached
-    here."""
+class FileSource:
+    """The rows of a snapshot as they were with `num_tokens` tokens."""
 
-    source: FileRows = field(kw_only=True)
-    wanted: RowQuery = RowQuery()
+    reader: FileRows
+    num_tokens: int
 
-    @classmethod
-    def of(cls, source: FileRows, num_tokens: int) -> FileRowsAt:
-        return cls(source, num_tokens, written_provenance(source.file), source=source)
+    half: HalfWritten | None = None
+    why_not = ""
+    queries: Queries | None = None
+    rotation: Rotation | str = "How keys were turned by their positions is not known without the model: go on with it."
+    gave_rows_up = False
+
+    @property
+    def stored(self) -> Stored:
+        return self
+
+    @property
+    def owner(self) -> tuple[object, ...]:
+        return (self.reader,)
+
+    @property
+    def stamp(self) -> tuple[object, ...]:
+        return (self.num_tokens,)
+
+    @property
+    def spec(self) -> CacheSpec:
+        return self.reader.spec
+
+    @property
+    def is_known(self) -> bool:
+        return self.num_tokens >= self.reader.num_tokens or self.reader.are_final
+
+    @property
+    def is_now(self) -> bool:
+        return self.num_tokens >= self.reader.num_tokens
 
     @property
     def exact_provenance(self) -> Provenance:
-        return self.live_provenance if self.is_known else "as stored now"
+        return written_provenance(self.reader.file) if self.is_known else "as stored now"
 
-    def rows(self, layer: int) -> HeldRows | None:
-        return cut(self.source.read(layer, self.wanted), self.num_tokens)
+    def at(self, num_tokens: int) -> FileSource:
+        return replace(self, num_tokens=min(num_tokens, self.reader.num_tokens))
 
-    def only(self, wanted: RowQuery) -> FileRowsAt:
-        """The same rows, restricted to a smaller query."""
-        return replace(self, wanted=wanted)
+    def held(self, layer: int, *, ever: bool = False) -> Held | None:
+        entry = self.reader.entry(layer)
+        if entry is None or (entry.first >= self.num_tokens and not ever):
+            return None
+        positions = self.reader.positions(entry)
+        stop = entry.first + entry.num_rows
+        if positions is None:
+            stop = stop if ever else min(stop, self.num_tokens)
+        elif not ever:
+            counts = (positions < self.num_tokens).sum(1)
+            keep = int(counts[0])
+            if keep and not bool((counts != keep).any()):
+                positions = positions[:, :keep]
+        dims = entry.dim("keys"), entry.dim("values")
+        return Held(entry.num_kv_heads, *dims, entry.dtype, entry.first, stop, positions)
+
+    def rows(self, layer: int, part: Part, span: range | None = None, head: int | None = None) -> Rows | None:
+        entry, held = self.reader.entry(layer), self.held(layer)
+        if entry is None or held is None:
+            return None
+        heads = range(entry.num_kv_heads) if head is None else range(head, head + 1)
+        if held.positions is None:
+            start = held.first if span is None else min(max(span.start, held.first), held.stop)
+            stop = held.stop if span is None else max(start, min(span.stop, held.stop))
+            numbers = self.reader.numbers(entry, part, heads, range(start - entry.first, stop - entry.first))
+            return Rows(numbers, start)
+        positions = held.positions[heads.start : heads.stop]
+        rows = range(positions.shape[1])
+        if span is not None:
+            places = ((positions >= span.start) & (positions < span.stop)).any(0).nonzero()[:, 0].tolist()
+            rows = range(places[0], places[-1] + 1) if places else range(0)
+        numbers = self.reader.numbers(entry, part, heads, rows)
+        return Rows(numbers, held.first, positions[:, rows.start : rows.stop].contiguous())
+
+    def num_final(self, layer: int, part: Part) -> int:
+        entry = self.reader.entry(layer)
+        is_final = entry is not None and self.reader.are_final and is_run(entry)
+        return min(entry.num_rows, self.num_tokens) if entry is not None and is_final else 0
+
+    def changes(self, num_tokens: int) -> list[RowDelta] | None:
+        """Always None: a file does not say how older rows changed."""
+        return None
+
+    def before(self, num_tokens: int) -> Source | None:
+        found = self.at(num_tokens)
+        return found if found.is_known else None
+
+    def exact_from(self, layer: int, part: Part) -> int:
+        """Before this position, the file has codes, or what was read from codes when it was written."""
+        reader, entry = self.reader, self.reader.entry(layer)
+        num_tokens = self.num_tokens if self.is_known else reader.num_tokens
+        if entry is None or reader.file.manifest.provenance != "dequantised":
+            return 0
+        if not any(map(any, reader.num_coded.values())):  # the file says it of all rows
+            return num_tokens
+        num_coded = reader.num_coded[layer][PARTS.index(part)]
+        return num_tokens if num_coded >= entry.num_rows else entry.first + num_coded if num_coded else 0
+
+    def is_cheap(self, part: Part) -> bool:
+        entries = [entry for entry in self.reader.file.layers if self.ranges(entry.index, part) is None]
+        return sum(len(each.heads) * each.num_rows * each.dim(part) for each in entries) <= COUNTED_NUMBERS
+
+    def states(self, layer: int) -> tuple[StateMatrix, ...]:
+        return self.reader.states(layer) if self.is_now else ()
+
+    def weights(self, layer: int) -> Rows | None:
+        row = self.reader.file.attention(layer) if self.is_now and self.reader.entry(layer) is not None else None
+        if row is None or row.shape[1] > self.num_tokens:
+            return None
+        return rows_of_weights(torch.from_numpy(row.copy()), self.num_tokens - row.shape[1])
+
+    def pages(self) -> tuple[int, list[list[int]]]:
+        file, source = self.reader.file, self.reader.file.manifest.num_source
+        return self.num_tokens, [
+            file.array(table_name(number))[: -(-max(0, self.num_tokens - source) // table.page_size)].tolist()
+            for number, table in enumerate(file.manifest.tables)
+        ]
+
+    # ---- what is stored beside the rows ----------------------------------------------------------------------------
+
+    def rows_at_once(self, layer: int, part: Part) -> int:
+        entry = self.reader.entry(layer)
+        return 1 if entry is None else max(1, NUMBERS_AT_ONCE // (entry.num_kv_heads * entry.dim(part)))
+
+    def ranges(self, layer: int, lens: str) -> tuple[float, float, float] | None:
+        told = self._beside(layer, f"{lens}.magnitudes")
+        return None if told is None else (float(told[0]), float(told[1]), float(told[2]))
+
+    def coarseness(self, lens: str) -> tuple[int, int] | None:
+        pyramid, part = self.reader.file.manifest.pyramid, LENSES[lens].part
+        is_stored = part == lens and self.is_now  # of K and V themselves, and of all rows
+        return (pyramid.tokens_per_column, pyramid.channels(part)) if pyramid and part and is_stored else None
+
+    def extremes(self, layer: int, lens: str) -> Extremes | None:
+        entry, coarse = self.reader.entry(layer), self.coarseness(lens)
+        low, high = self._beside(layer, f"{lens}.low"), self._beside(layer, f"{lens}.high")
+        if entry is None or coarse is None or low is None or high is None or len(entry.heads) < entry.num_kv_heads:
+            return None
+        return Extremes(low, high, range(entry.first // coarse[0], -(-(entry.first + entry.num_rows) // coarse[0])))
+
+    def num_numbers(self, lens: str) -> int:
+        file, part = self.reader.file, LENSES[lens].part
+        layers = [entry for entry in file.layers if entry.name(f"{lens}.low") in file]
+        return sum(len(entry.heads) * entry.num_rows * entry.dim(part) for entry in layers if part)
+
+    def _beside(self, layer: int, what: str) -> np.ndarray | None:
+        entry, file = self.reader.entry(layer), self.reader.file
+        name = "" if entry is None else entry.name(what)
+        return file.numbers(name) if name in file else None
 
 
 def written_provenance(file: SnapshotFile) -> Provenance:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.history.state import UNKNOWN, SequenceState, States, apply, step
+from engine.saved.check import Unusable
 from engine.saved.document import read_session
 from engine.saved.session import SavedSession
-from engine.saved.tokens import UNKNOWN, Fed, SequenceTokens, SessionTokens, walk
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceForked, replacing_tokens
 from engine.wire.edits import EditMeasured
 from engine.wire.events import Event, ForkMade, NodeAdded, SessionOpened, Submitted, WentTo
-from engine.wire.records import NO_TIMES, CacheBytes, SequenceState, SequenceStep, StepRecord
+from engine.wire.records import NO_TIMES, CacheBytes, SequencePhase, SequenceStep, StepRecord
 from engine.wire.status import EngineStatus, ModelInfo, OpenedFile, SequenceInfo, Work
-from engine.wire.tree import PlannedPart
+from engine.wire.tree import Node, PlannedPart
 
 AS_IT_WAS = "as it was"
+MAX_UNKNOWN = 1 << 21  # tokens that a file does not name
+MAX_KEPT = 1 << 25  # tokens at nodes where branches begin
 UNKNOWN_MODEL = ModelInfo(  # for files that do not name their model
     name="an unknown model",
     source="",
@@ -44,10 +48,10 @@ class OpenedSession:
         found = read_session(path)
         self.saved, self.path = found.session, path
         self.info = self.saved.model or UNKNOWN_MODEL
-        self._live = SessionTokens()
+        self._live: States = {}
         for fed in walk(self.saved.nodes):
             if fed.node.step == self.saved.live:
-                self._live = fed.tokens.copied()
+                self._live = fed.states
         self.opened = OpenedFile(
             path,
             path.stat().st_size,
@@ -62,7 +66,7 @@ class OpenedSession:
 
     def status(self, sampling: SamplingParams, work: Work | None, *, running: bool = False) -> EngineStatus:
         """The status of an engine that shows this file instead of a session."""
-        infos = tuple(_info(seq_id, tokens) for seq_id, tokens in self._live.sequences.items())
+        infos = tuple(_info(seq_id, tokens) for seq_id, tokens in self._live.items())
         cache, step = self.saved.cache, self.saved.live
         return EngineStatus(self.info, cache, sampling, infos, step, running, work, self.opened, self.saved.pending)
 
@@ -101,6 +105,55 @@ def session_opened_event(saved: SavedSession) -> SessionOpened:
     return SessionOpened(saved.draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, saved.draft_chat)
 
 
+class Fed(NamedTuple):
+    """A node, the tokens that its step fed to each sequence, all sequences after it, and how many tokens each fork had
+    when it was made."""
+
+    node: Node
+    token_ids: tuple[tuple[int, ...], ...]
+    states: States
+    forks: dict[int, int]
+
+
+def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
+    """Go through the nodes in order, and derive the sequences at each from those at its parent. O(new tokens), but for
+    nodes where a branch or a fork begins. Raises `Unusable` for more tokens than any real session has."""
+    nodes = tuple(nodes)
+    before = (None, *(node.step for node in nodes))
+    uses = {node.parent for node, last in zip(nodes, before, strict=False) if node.parent != last}
+    uses.update(each.step for node in nodes for each in node.changes if isinstance(each, SequenceForked))
+    kept: dict[int, States] = {}
+    last: int | None = None
+    now: States = {}
+    num_kept = num_unknown = 0
+    for node in nodes:
+        now = dict(now if node.parent == last else kept.get(-1 if node.parent is None else node.parent, {}))
+        forks = {}
+        for change in node.changes:
+            apply(now, change, kept.get)
+            if isinstance(change, SequenceForked) and change.seq_id in now:
+                forks[change.seq_id] = len(now[change.seq_id].token_ids)
+        parts = () if node.work is None else node.work.parts
+        for part in parts:
+            had = len(now[part.seq_id].token_ids) if part.seq_id in now else 0
+            num_unknown += max(0, part.num_tokens - had - 1)  # the newest is named
+        num_kept += sum(len(state.token_ids) for state in now.values()) if node.step in uses else 0
+        if num_unknown > MAX_UNKNOWN:
+            raise Unusable(f"up to its moment {node.step} it feeds {num_unknown:,} tokens that it does not name")
+        if num_kept > MAX_KEPT:
+            raise Unusable(f"up to its moment {node.step} it has more tokens in more branches than are read")
+        if node.work is not None:
+            step(now, node.work)
+        last = node.step
+        if last in uses:
+            kept[last] = now
+        yield Fed(node, tuple(_computed(now[part.seq_id], part) for part in parts), now, forks)
+
+
+def _computed(state: SequenceState, part: PlannedPart) -> tuple[int, ...]:
+    return tuple(state.token_ids[part.first_position : part.num_tokens])
+
+
 def history_events(
     saved: SavedSession, records: Mapping[int, StepRecord], measured: Mapping[int, EditMeasured]
 ) -> Iterator[Event]:
@@ -131,11 +184,8 @@ def _begun(fed: Fed, texts: Mapping[int, str]) -> Iterator[Event]:
         if isinstance(change, SequenceAdded):
             yield Submitted(change.seq_id, change.token_ids, _texts(change.token_ids, texts))
         elif isinstance(change, SequenceForked):
-            tokens = fed.tokens.sequences.get(change.seq_id)
-            count = 0 if tokens is None else len(tokens.token_ids)
-            count = count if change.num_tokens is None else change.num_tokens
             step = fed.node.parent if change.step is None else change.step
-            yield ForkMade(change.parent, change.seq_id, step, count, AS_IT_WAS)
+            yield ForkMade(change.parent, change.seq_id, step, fed.forks.get(change.seq_id, 0), AS_IT_WAS)
 
 
 def _texts(token_ids: tuple[int, ...], texts: Mapping[int, str]) -> tuple[str, ...]:
@@ -147,7 +197,7 @@ def _bare_record(fed: Fed, saved: SavedSession) -> StepRecord:
     node, work, model = fed.node, fed.node.work, saved.model
     assert work is not None
     parts = tuple(
-        _bare_part(part, ids, fed.tokens.sequences[part.seq_id], saved.texts)
+        _bare_part(part, ids, fed.states[part.seq_id], saved.texts)
         for part, ids in zip(work.parts, fed.token_ids, strict=True)
     )
     return StepRecord(
@@ -169,9 +219,7 @@ def _bare_record(fed: Fed, saved: SavedSession) -> StepRecord:
     )
 
 
-def _bare_part(
-    part: PlannedPart, ids: tuple[int, ...], tokens: SequenceTokens, texts: Mapping[int, str]
-) -> SequenceStep:
+def _bare_part(part: PlannedPart, ids: tuple[int, ...], state: SequenceState, texts: Mapping[int, str]) -> SequenceStep:
     is_prompt = part.token_id is None
     return SequenceStep(
         seq_id=part.seq_id,
@@ -180,7 +228,7 @@ def _bare_part(
         texts=_texts(ids, texts),
         first_position=part.first_position,
         num_tokens=part.num_tokens,
-        num_prompt_tokens=tokens.num_prompt_tokens,
+        num_prompt_tokens=state.num_prompt_tokens,
         surprisal=(None,) * len(ids),
         sampled=part.sampled,
         sampled_text="" if part.sampled is None else texts.get(part.sampled, f"#{part.sampled}"),
@@ -194,9 +242,7 @@ def _bare_part(
     )
 
 
-def _info(seq_id: int, tokens: SequenceTokens) -> SequenceInfo:
-    state: SequenceState = "prefill" if tokens.num_tokens < len(tokens.token_ids) else "decode"
-    if tokens.stop is not None:
-        state = "finished"
-    counts = tokens.num_tokens, tokens.num_prompt_tokens
-    return SequenceInfo(seq_id, state, *counts, tokens.sampled, tokens.stop, sampling=tokens.sampling)
+def _info(seq_id: int, state: SequenceState) -> SequenceInfo:
+    phase: SequencePhase = "prefill" if state.phase == "waiting" else state.phase
+    counts = state.num_tokens, state.num_prompt_tokens
+    return SequenceInfo(seq_id, phase, *counts, state.sampled, state.stop, sampling=state.sampling)

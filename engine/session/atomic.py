@@ -27,7 +27,6 @@ class StateBefore:
         self._mode, self._next_id = live.mode, live.next_id
         self._sequences = {each.seq_id: each for each in live}
         self._states = [replace(each) for each in live]
-        self._marks = [each.sequence.mark() for each in live]
         self._num_changes, self._noted = len(history.changes), history.journal.note_counts()
         self._surprisal = history.surprisal.owners()
         store = live.mode.store
@@ -36,10 +35,9 @@ class StateBefore:
     def restore(self) -> None:
         """Undo what was done since this was made: pages taken since are freed, removed sequences are live again."""
         self._live.undo_replace(self._mode, self._sequences, self._next_id)
-        for each, state, mark in zip(self._sequences.values(), self._states, self._marks, strict=True):
-            each.cache, each.is_stale = state.cache, state.is_stale
+        for each, state in zip(self._sequences.values(), self._states, strict=True):
+            each.sequence, each.cache, each.is_stale = state.sequence, state.cache, state.is_stale
             each.set_logits(state.logits, state.logprobs)
-            each.sequence.go_back(mark)
         del self._history.changes[self._num_changes :]
         self._history.journal.discard_notes_after(self._noted)
         self._history.surprisal.restore_owners(self._surprisal)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.errors import InputError
-from engine.history.marks import Mark
+from engine.history.state import SequenceState
 from engine.history.tree import referred_to
 from engine.predict.capacity import cache_capacity, is_endless
 from engine.session.atomic import atomic
@@ -52,7 +52,7 @@ def begin_branch(session: Session, command: BeginBranch, ids: tuple[int, ...]) -
         session.force(command.seq_id, ids)
 
 
-def check_room(session: Session, command: BeginBranch, mark: Mark, ids: tuple[int, ...]) -> None:
+def check_room(session: Session, command: BeginBranch, mark: SequenceState, ids: tuple[int, ...]) -> None:
     """Raise `InputError` before going to a step at which the sequence has no room for another token."""
     assert command.step is not None
     info, longest = session.model.info, session.model.max_length
@@ -60,7 +60,7 @@ def check_room(session: Session, command: BeginBranch, mark: Mark, ids: tuple[in
     capacity = cache_capacity(spec, longest, info.geometry)
     is_full = mark.num_tokens >= longest and not is_endless(spec, info)
     is_full |= capacity is not None and mark.num_tokens >= capacity
-    if ids and mark.num_tokens == mark.length and is_full:
+    if ids and not mark.is_prefilling and is_full:
         raise InputError(f"Sequence {command.seq_id} has no room for another token there: choose an earlier step.")
 
 

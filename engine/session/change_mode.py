@@ -9,12 +9,12 @@ from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.marks import Moved
+from engine.history.journal import Moved
 from engine.model.loader import LoadedModel
 from engine.session.atomic import atomic
+from engine.session.driver import convert, repeat
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
-from engine.session.refill import convert, repeat
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import ModeChanged
 
@@ -78,7 +78,7 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
     `InputError` where rows edited by hand would be lost."""
     sequence = live.sequence
     cache, count = mode.new_cache(live.seq_id, sequence.num_prompt_tokens), sequence.num_tokens
-    mode.check_holds(sequence, cache)
+    mode.check_holds(live.seq_id, sequence, cache)
     dropped = None if live.is_stale else convert(live.cache, cache, sequence, count)
     by_hand = live.cache.by_hand
     if dropped is None:

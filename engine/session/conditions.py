@@ -4,7 +4,7 @@ earlier rows."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -127,7 +127,7 @@ class SessionSurroundings:
         return self._differs(step, seq_id)
 
 
-def tail_of(token_ids: list[int], count: int, text_of: Callable[[int], str]) -> str:
+def tail_of(token_ids: Sequence[int], count: int, text_of: Callable[[int], str]) -> str:
     """The last `TEXT_TAIL` characters of the text of the first `count` tokens: as far as a pattern may look back."""
     pieces: list[str] = []
     missing = TEXT_TAIL

@@ -12,6 +12,7 @@ from engine.errors import InputError
 from engine.session.atomic import atomic
 from engine.session.live import LiveSequence
 from engine.session.prompt import encode_prompt
+from engine.session.sequence_commands import change
 from engine.session.stop_strings import check_stop_strings
 from engine.spec.chat import TURN_ENDS, Chat
 from engine.spec.sampling import Prompt, SamplingParams
@@ -39,7 +40,8 @@ def continue_with(session: Session, seq_id: int, prompt: Prompt) -> int:
     reuse = reuse_of(session, parent, encoded)
     sampling = (prompt.sampling or SamplingParams()).ending_at(encoded.turn_end)
     child, reuse = _with_rows(session, encoded, reuse, sampling, prompt.chat)
-    session.sequence(child).continued, session.sequence(child).note = reuse, encoded.note
+    live = session.live.get(child)
+    live.continued, live.note = reuse, encoded.note
     if before is not None:  # it is the only sequence: its rows are kept with the whole state
         _keep_and_remove(session, seq_id, before)
     else:
@@ -83,12 +85,9 @@ def append_prompt(
     """Append tokens to a sequence as part of its prompt. Raises `InputError` for too many tokens and for ids outside
     the vocabulary."""
     live = session.live.get(seq_id)
-    sequence = live.sequence
     encode_prompt(session.model, Prompt(token_ids=token_ids))
-    session.live.mode.check_fits(len(sequence.token_ids) + len(token_ids), live.cache)
-    sequence.append_prompt(token_ids, sampling)
-    sequence.chat = chat
-    session.history.changes.append(PromptAppended(seq_id, token_ids, sampling, chat))
+    session.live.mode.check_fits(len(live.sequence.token_ids) + len(token_ids), live.cache)
+    change(session, live, PromptAppended(seq_id, token_ids, sampling, chat))
 
 
 # ---- what the prompt and the sequence have in common -------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
-from engine.history.marks import Checkpoint, Mark, Move
+from engine.history.journal import Checkpoint, Move
+from engine.history.state import SequenceState
 from engine.model.loader import LoadedModel
 from engine.session.kept import SessionState
 from engine.session.live import LiveSequence, close_all, closed_on_failure
@@ -60,21 +61,19 @@ def mode_for(model: LoadedModel, source: SessionState, spec: CacheSpec) -> Cache
 
 
 def sequence_at(
-    source: SessionState, mode: CacheMode, seq_id: int, mark: Mark, step: int, is_fed: bool
+    source: SessionState, mode: CacheMode, seq_id: int, mark: SequenceState, step: int, is_fed: bool
 ) -> LiveSequence | None:
     """One sequence as it was at `mark`, with rows copied from its cache in `source`; None where they are gone."""
     origin = source.sequences[seq_id]
-    sequence = origin.sequence.fork(seq_id)
-    sequence.go_back(mark)
-    cache = mode.new_cache(seq_id, sequence.num_prompt_tokens)
+    cache = mode.new_cache(seq_id, mark.num_prompt_tokens)
     with closed_on_failure(cache):
         if is_fed and cache.spec.recomputes:
             cache.num_tokens = mark.num_tokens
         elif mark.num_tokens and not copy_rows(source, origin, cache, step, mark.num_tokens, as_itself=True):
             cache.close()
             return None
-        cache.register_prefix(sequence.token_ids)
-    return LiveSequence(sequence, cache)
+        cache.register_prefix(mark.token_ids)
+    return LiveSequence(seq_id, mark, cache)
 
 
 def copy_rows(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from engine.cache.contract import HeldRows
 from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
-from engine.history.marks import ALL_TOKENS
+from engine.history.journal import ALL_TOKENS
 from engine.session.atomic import atomic
 from engine.session.edits.apply import EditOutcome, apply_edit
 from engine.session.edits.numbers import RowsFrom, RowsOfMoment

@@ -9,12 +9,12 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Journal, check_can_be_forked
-from engine.history.marks import Mark
+from engine.history.state import SequenceState
 from engine.session.copying import copy_rows
+from engine.session.driver import Refill
 from engine.session.going_back import StateRestorer, sharing_in_words
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
-from engine.session.refill import Refill
 from engine.wire.changes import SequenceForked
 from engine.wire.events import ForkMade
 
@@ -27,7 +27,7 @@ class ForkOrigin:
 
     owner: int
     step: int
-    mark: Mark
+    mark: SequenceState
     journal: Journal | None
 
 
@@ -61,9 +61,8 @@ class Forking:
                     raise InputError(
                         f"A fork needs pages that the pool does not have ({error}): remove a sequence."
                     ) from None
-        child.sequence.num_preemptions = 0
         live.add(child)
-        mark, path = child.sequence.mark(), None if origin is None else origin.journal
+        mark, path = child.sequence, None if origin is None else origin.journal
         history.journal.fork(seq_id, child.seq_id, step, mark, live.mode.spec, path)
         history.surprisal.fork(seq_id, child.seq_id, step)
         history.changes.append(SequenceForked(child.seq_id, seq_id, step, num_tokens))
@@ -86,7 +85,7 @@ class Forking:
 
     def _fork_live(self, parent: LiveSequence, num_tokens: int | None) -> tuple[LiveSequence, str]:
         self._refill.refresh(parent)
-        child = self._new_child(parent)
+        child = self._new_child(parent.sequence.forked(num_tokens))
         with closed_on_failure(child.cache):
             count = parent.sequence.num_tokens if num_tokens is None else num_tokens
             if count and not child.cache.fork_from(parent.cache, count):
@@ -95,8 +94,6 @@ class Forking:
                 child.cache.unshare_last_page()
         if num_tokens is None:
             child.set_logits(parent.logits)
-        else:
-            child.sequence.keep_first(num_tokens)
         return child, rows_in_words(child.cache) if count else "its rows are computed when it goes on"
 
     def _fork_past(self, seq_id: int, origin: ForkOrigin | None) -> tuple[LiveSequence, str]:
@@ -110,8 +107,7 @@ class Forking:
                 for name in names:
                     if name not in source.sequences or not self._restorer.descends_from(source, origin.step):
                         continue
-                    child = self._new_child(source.sequences[name])
-                    child.sequence.go_back(origin.mark)
+                    child = self._new_child(origin.mark.forked())
                     child.set_logits(logits)
                     if not origin.mark.num_tokens:
                         return child, "its rows are computed when it goes on"
@@ -125,7 +121,7 @@ class Forking:
         state, how_made = self._restorer.state_and_words(origin.step)
         try:
             then = state.sequences[origin.owner]
-            child = self._new_child(then)
+            child = self._new_child(then.sequence.forked())
             with closed_on_failure(child.cache):
                 self._take_rows(child, then, origin)
         finally:
@@ -148,11 +144,9 @@ class Forking:
                 )
             self._refill.refill(child.sequence, cache, origin.owner, origin.step, origin.journal)
 
-    def _new_child(self, parent: LiveSequence) -> LiveSequence:
+    def _new_child(self, state: SequenceState) -> LiveSequence:
         seq_id = self._live.next_id
-        return LiveSequence(
-            parent.sequence.fork(seq_id), self._live.mode.new_cache(seq_id, parent.sequence.num_prompt_tokens)
-        )
+        return LiveSequence(seq_id, state, self._live.mode.new_cache(seq_id, state.num_prompt_tokens))
 
 
 def rows_in_words(cache: SequenceCache) -> str:

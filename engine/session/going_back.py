@@ -103,7 +103,7 @@ class StateRestorer:
 
     def _keep_left(self, current: SessionState) -> None:
         """Keep the live state, which is left. What was changed since the newest step becomes a node of its own."""
-        self._history.add_changes({i: each.sequence.mark() for i, each in current.sequences.items()}, current.mode.spec)
+        self._history.add_changes({i: each.sequence for i, each in current.sequences.items()}, current.mode.spec)
         current.step = self._history.last_step
         if current.step is not None and not any(each.is_stale for each in current.sequences.values()):
             self._kept.keep(current)
@@ -125,8 +125,7 @@ class StateRestorer:
         step, tree = self._history.last_step, self._history.tree
         emptied = [each for each in self._live if each.is_stale]
         if step is None or not any(
-            each.cache.by_hand or each.sequence.continued or tree.is_fed_with_others(each.seq_id, step)
-            for each in emptied
+            each.cache.by_hand or each.continued or tree.is_fed_with_others(each.seq_id, step) for each in emptied
         ):
             return
         try:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.cache.paged.store import PageStore
-from engine.history.journal import Journal
-from engine.history.marks import Move, are_kept
+from engine.history.journal import Journal, Move, are_kept
 from engine.session.live import LiveSequence, LiveSequences, close_all
 from engine.session.mode import CacheMode
 from engine.wire.page_events import KEPT

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from msgspec import structs
 
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.marks import Mark
-from engine.look.magnitudes import SessionMagnitudes
+from engine.history.state import SequenceState
+from engine.look.seen import SeenSequences
 from engine.session.mode import CacheMode
-from engine.session.sequence import Sequence
+from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.records import StopReason
 from engine.wire.status import SequenceInfo
 
@@ -22,32 +23,30 @@ from engine.wire.status import SequenceInfo
 @dataclass(eq=False)
 class LiveSequence:
     """A sequence and its cache; the logits `[V]` of its newest forward, and their log-probabilities if computed
-    already. `is_stale`: a failed step emptied the cache, which has to be filled again before the next step."""
+    already. `is_stale`: a failed step emptied the cache, which has to be filled again before the next step.
+    `continued` says which sequence's rows the prompt reused, `note` an unexpected detail of the prompt's rendering."""
 
-    sequence: Sequence
+    seq_id: int
+    sequence: SequenceState
     cache: SequenceCache
     logits: torch.Tensor | None = None
     logprobs: torch.Tensor | None = None
     is_stale: bool = False
-
-    @property
-    def seq_id(self) -> int:
-        return self.sequence.seq_id
+    continued: ContinuedFrom | None = None
+    note: str = ""
 
     def set_logits(self, logits: torch.Tensor | None, logprobs: torch.Tensor | None = None) -> None:
         self.logits, self.logprobs = logits, logprobs
 
     def copied(self, cache: SequenceCache) -> LiveSequence:
         """An independent copy of the sequence, with `cache` as its cache."""
-        sequence = self.sequence.fork(self.seq_id)
-        sequence.num_preemptions = self.sequence.num_preemptions
-        return LiveSequence(sequence, cache, self.logits, self.logprobs)
+        return replace(self, cache=cache, is_stale=False)
 
     def info(self) -> SequenceInfo:
         sequence, pages = self.sequence, self.cache.page_counts()
         return SequenceInfo(
-            seq_id=sequence.seq_id,
-            state=sequence.state,
+            seq_id=self.seq_id,
+            state=sequence.phase,
             num_tokens=sequence.num_tokens,
             num_prompt_tokens=sequence.num_prompt_tokens,
             sampled=sequence.sampled,
@@ -56,7 +55,7 @@ class LiveSequence:
             num_shared_pages=pages.shared,
             hit_tokens=pages.hit_tokens,
             num_preemptions=sequence.num_preemptions,
-            why_not_reused=sequence.continued or pages.why_not_reused,
+            why_not_reused=self.continued or pages.why_not_reused,
             sampling=sequence.sampling,
         )
 
@@ -82,7 +81,7 @@ class RestorePoint:
     """What a sequence is restored to when a step fails: bookkeeping and newest logits."""
 
     live: LiveSequence
-    mark: Mark
+    mark: SequenceState
     logits: torch.Tensor | None
     logprobs: torch.Tensor | None
 
@@ -92,7 +91,7 @@ class LiveSequences:
 
     def __init__(self, mode: CacheMode) -> None:
         self.mode = mode
-        self.magnitudes = SessionMagnitudes()
+        self.seen = SeenSequences()
         self.next_id = 0
         self._by_id: dict[int, LiveSequence] = {}
 
@@ -122,7 +121,7 @@ class LiveSequences:
 
     def detach(self, seq_id: int) -> None:
         """Remove a sequence from the live ones without closing its cache, which the caller owns from then on."""
-        self.magnitudes.forget(seq_id)
+        self.seen.forget(seq_id)
         self._by_id = {each: live for each, live in self._by_id.items() if each != seq_id}
 
     def switch(
@@ -134,14 +133,14 @@ class LiveSequences:
             live = self._by_id[seq_id]
             live.cache, live.is_stale = cache, False
             if stops is not None:
-                live.sequence.stop = stops[seq_id]
+                live.sequence = structs.replace(live.sequence, stop=stops[seq_id])
 
     def replace(self, mode: CacheMode, sequences: dict[int, LiveSequence]) -> None:
         """Make other sequences the live ones. Assignments only: this cannot fail."""
         self.mode, self._by_id = mode, sequences
         for seq_id in sequences:
             self.next_id = max(self.next_id, seq_id + 1)
-        self.magnitudes.forget_all()
+        self.seen.forget_all()
 
     def undo_replace(self, mode: CacheMode, sequences: dict[int, LiveSequence], next_id: int) -> None:
         """Make the earlier sequences live again after a failure. Assignments only: this cannot fail."""
@@ -160,17 +159,16 @@ class LiveSequences:
     def restore_points(self, some: Iterable[LiveSequence] | None = None) -> list[RestorePoint]:
         """Restore points of these sequences (None: all)."""
         return [
-            RestorePoint(live, live.sequence.mark(), live.logits, live.logprobs)
-            for live in (self if some is None else some)
+            RestorePoint(live, live.sequence, live.logits, live.logprobs) for live in (self if some is None else some)
         ]
 
     def restore(self, points: list[RestorePoint], history: History) -> None:
         """Restore sequences after a failed step: new rows are dropped. Where a cache cannot drop them it is emptied,
         and its rows are computed again before the next step."""
         for point in points:
-            live, sequence = point.live, point.live.sequence
-            live.is_stale = live.is_stale or sequence.num_preemptions != point.mark.num_preemptions
-            sequence.go_back(point.mark)
+            live = point.live
+            live.is_stale = live.is_stale or live.sequence.num_preemptions != point.mark.num_preemptions
+            live.sequence = point.mark
             live.set_logits(point.logits, point.logprobs)
             history.drop_logs(live.seq_id)
             self.crop(live)
@@ -178,7 +176,7 @@ class LiveSequences:
     def crop(self, live: LiveSequence) -> bool:
         """Drop the rows behind the sequence's `num_tokens`; False where the cache cannot and was emptied instead, so
         that it is stale."""
-        self.magnitudes.forget(live.seq_id)
+        self.seen.forget(live.seq_id)
         if not live.is_stale and live.cache.crop(live.sequence.num_tokens):
             return True
         by_hand = live.cache.by_hand
@@ -191,5 +189,5 @@ class LiveSequences:
         """Free the rows of a sequence; its tokens are prefilled again later."""
         live.cache.clear()
         live.is_stale = False
-        self.magnitudes.forget(live.seq_id)
-        live.sequence.preempt()
+        self.seen.forget(live.seq_id)
+        live.sequence = live.sequence.preempted()

@@ -12,12 +12,12 @@ from engine.cache.paged.cache import PagedCache
 from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
+from engine.history.state import SequenceState
 from engine.look.candidates import Sample
 from engine.memory import check_reserved
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import check_layout, is_endless, num_source
 from engine.session.sampler import SampledToken
-from engine.session.sequence import Sequence
 from engine.session.stop_strings import ends_in
 from engine.spec.cache import CacheSpec
 from engine.wire.records import StopReason
@@ -110,7 +110,9 @@ class CacheMode:
             return "context full"
         return "cache full" if cache.capacity is not None and num_tokens >= cache.capacity else None
 
-    def stop_after(self, sequence: Sequence, choice: Sample | SampledToken, cache: SequenceCache) -> StopReason | None:
+    def stop_after(
+        self, sequence: SequenceState, choice: Sample | SampledToken, cache: SequenceCache
+    ) -> StopReason | None:
         """Why a sequence ends with the token chosen to follow its newest one; None where it continues."""
         token_id = choice.token_id
         if not choice.is_finite:
@@ -125,7 +127,7 @@ class CacheMode:
             return "length"
         return self.full_at(len(fed), cache)
 
-    def stop_of(self, sequence: Sequence, cache: SequenceCache) -> StopReason | None:
+    def stop_of(self, sequence: SequenceState, cache: SequenceCache) -> StopReason | None:
         """The stop reason of a sequence after it got this cache: whether a cache is full may differ between two."""
         if sequence.is_prefilling or sequence.stop not in (None, "cache full", "context full"):
             return sequence.stop
@@ -145,18 +147,18 @@ class CacheMode:
             what = mine if cache.capacity == limit else "the model's context"
             raise InputError(f"The prompt has {num_tokens:,} tokens and {what} holds {limit:,}: shorten the prompt.")
 
-    def check_holds(self, sequence: Sequence, cache: SequenceCache, remedy: str = "") -> None:
+    def check_holds(self, seq_id: int, sequence: SequenceState, cache: SequenceCache, remedy: str = "") -> None:
         """Raise `InputError` where a cache has no room for all tokens of a sequence, also those not fed yet. `remedy`
         is the advice in the message."""
         count, context = len(sequence.token_ids) - cache.num_source, self.model.max_length
         if cache.capacity is not None and count > cache.capacity:
             mine = "page pool" if self.spec.is_paged else "static cache"
             raise InputError(
-                f"Sequence {sequence.seq_id} has {count:,} tokens and this {mine} holds {cache.capacity:,}: "
+                f"Sequence {seq_id} has {count:,} tokens and this {mine} holds {cache.capacity:,}: "
                 f"{remedy or 'make it larger, or go back first'}."
             )
         if count > context and not self.is_endless:
             raise InputError(
-                f"Sequence {sequence.seq_id} has {count:,} tokens and the model's context holds {context:,}: only a "
+                f"Sequence {seq_id} has {count:,} tokens and the model's context holds {context:,}: only a "
                 f"cache that keeps a window goes beyond; {remedy or 'or go back first'}."
             )

@@ -185,7 +185,7 @@ def sequence_step(
     sequence still has its old `num_tokens`."""
     work, sequence, cache = forward.work, forward.work.live.sequence, forward.work.live.cache
     return SequenceStep(
-        seq_id=sequence.seq_id,
+        seq_id=work.live.seq_id,
         phase=phase,
         token_ids=tuple(work.token_ids),
         texts=tuple(map(text_of, work.token_ids)),

@@ -11,7 +11,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.sequence_cache import SequenceCache
 from engine.look.candidates import Sample
 from engine.look.probe import nan_where_dropped
-from engine.look.rows_at import HalfWritten
+from engine.look.source import HalfWritten
 from engine.model.batch import LayerCallback
 from engine.model.text import TokenTexts
 from engine.session.clock import StepClock

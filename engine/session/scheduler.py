@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.session.chunks import WHOLE, PrefillPlan
+from engine.session.driver import Refill
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences
-from engine.session.refill import Refill
 from engine.wire.records import Phase
 from engine.wire.tree import PlannedPart, PlannedStep
 
@@ -61,7 +63,7 @@ class Scheduler:
     @property
     def waiting(self) -> tuple[int, ...]:
         """Sequences that have not ended and have no rows yet."""
-        return tuple(s.seq_id for s in (live.sequence for live in self._live) if s.stop is None and s.num_tokens == 0)
+        return tuple(live.seq_id for live in self._live if live.sequence.phase == "waiting")
 
     def check_has_work(self) -> None:
         """Raises with the reason when there is nothing to step."""
@@ -136,12 +138,13 @@ class Scheduler:
         is_whole, work = self._live.mode.feeds_whole_prompts, []
         try:
             for live in chosen:
-                sequence = live.sequence
                 self._refill.refresh(live)
                 part = None if planned is None else planned[live.seq_id]
-                if sequence.num_tokens == 0:
+                if live.sequence.num_tokens == 0:
                     at_most = None if part is None else part.first_position
-                    sequence.num_tokens = live.cache.admit(sequence.token_ids, running, at_most)
+                    num_hit = live.cache.admit(live.sequence.token_ids, running, at_most)
+                    live.sequence = structs.replace(live.sequence, num_tokens=num_hit)
+                sequence = live.sequence
                 if part is not None:
                     chunk = max(1, part.num_tokens - sequence.num_tokens)
                 else:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from engine.errors import InputError
+from engine.history.state import SequenceState
 from engine.session.atomic import atomic
 from engine.session.edits.choosing import choose_again
 from engine.session.live import LiveSequence
 from engine.session.prompt import encode, encode_prompt, with_start
-from engine.session.sequence import Sequence
 from engine.session.stop_strings import check_stop_strings
 from engine.spec.chat import TURN_ENDS, Chat
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.changes import SamplingChanged, SequenceAdded, SequenceRemoved, SequenceStopped, TokensForced
+from engine.wire.changes import Change, SamplingChanged, SequenceAdded, SequenceRemoved, SequenceStopped, TokensForced
 
 if TYPE_CHECKING:
     from engine.session.session import Session
@@ -29,18 +29,24 @@ def submit(session: Session, prompt: Prompt, chat: Chat | None) -> int:
     check_stop_strings(model, prompt.sampling)
     ids = with_start(model, prompt, encoded.token_ids)
     sampling, chat = (prompt.sampling or SamplingParams()).ending_at(encoded.turn_end), chat or prompt.chat
-    sequence = Sequence(seq_id, ids, len(ids), sampling, chat=chat, note=encoded.note)
     cache = live.mode.new_cache(seq_id, len(ids))
-    live.add(LiveSequence(sequence, cache))
+    made = LiveSequence(seq_id, SequenceState.of_prompt(ids, sampling, chat), cache, note=encoded.note)
+    live.add(made)
     live.mode.check_fits(len(ids), cache)
     history.journal.note_start(seq_id, live.mode.spec)
-    history.changes.append(added(sequence))
+    history.changes.append(added(made))
     return seq_id
 
 
-def added(sequence: Sequence) -> SequenceAdded:
+def added(live: LiveSequence) -> SequenceAdded:
     """The history's entry for a new sequence."""
-    return SequenceAdded(sequence.seq_id, tuple(sequence.token_ids), sequence.sampling, sequence.chat)
+    return SequenceAdded(live.seq_id, tuple(live.sequence.token_ids), live.sequence.sampling, live.sequence.chat)
+
+
+def change(session: Session, live: LiveSequence, made: Change) -> None:
+    """Apply a change to a live sequence, and note it in the history."""
+    live.sequence = live.sequence.apply(made)
+    session.history.changes.append(made)
 
 
 @atomic
@@ -56,10 +62,9 @@ def remove(session: Session, seq_id: int) -> None:
 @atomic
 def halt(session: Session, seq_id: int) -> None:
     """Stop a sequence where it stands; one that has ended keeps its reason."""
-    sequence = session.sequence(seq_id)
-    if sequence.stop is None:
-        sequence.stop = "stopped"
-        session.history.changes.append(SequenceStopped(seq_id))
+    live = session.live.get(seq_id)
+    if live.sequence.stop is None:
+        change(session, live, SequenceStopped(seq_id))
 
 
 @atomic
@@ -73,8 +78,7 @@ def force(session: Session, seq_id: int, token_ids: tuple[int, ...]) -> None:
             f"Sequence {seq_id} has no room for another token ({full}): go back, or take a "
             f"{'larger cache' if full == 'cache full' else 'cache that keeps a window'}."
         )
-    sequence.force(ids)
-    session.history.changes.append(TokensForced(seq_id, tuple(ids)))
+    change(session, live, TokensForced(seq_id, tuple(ids)))
 
 
 @atomic
@@ -83,9 +87,9 @@ def set_sampling(session: Session, sampling: SamplingParams, seq_id: int) -> Non
     logit bias stays if the new sampling has none, and so does the text that ends an answer."""
     check_stop_strings(session.model, sampling)
     live = session.live.get(seq_id)
-    sequence = live.sequence
-    for end in TURN_ENDS if sequence.chat is not None else ():
-        sampling = sampling.ending_at(end) if end in sequence.sampling.stop else sampling
-    sequence.sampling = sampling if sampling.bias else replace(sampling, bias=sequence.sampling.bias)
-    session.history.changes.append(SamplingChanged(seq_id, sequence.sampling))
+    before = live.sequence
+    for end in TURN_ENDS if before.chat is not None else ():
+        sampling = sampling.ending_at(end) if end in before.sampling.stop else sampling
+    sampling = sampling if sampling.bias else replace(sampling, bias=before.sampling.bias)
+    change(session, live, SamplingChanged(seq_id, sampling))
     choose_again(live, session.live.mode, session.text_of)

@@ -11,8 +11,9 @@ import torch
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
+from engine.history.state import SequenceState
 from engine.look.ring import ObservationRing
-from engine.look.rows_at import RowsAt
+from engine.look.source import LiveSource
 from engine.model.loader import LoadedModel
 from engine.model.text import TokenTexts
 from engine.session import sequence_commands
@@ -20,6 +21,7 @@ from engine.session.atomic import atomic
 from engine.session.captured import Captured
 from engine.session.change_mode import set_mode
 from engine.session.chunks import PrefillPlan
+from engine.session.driver import Refill
 from engine.session.edits.numbers import RowsFrom
 from engine.session.fork import Forking
 from engine.session.going_back import StateRestorer
@@ -30,10 +32,8 @@ from engine.session.mode import CacheMode
 from engine.session.observer import Observer
 from engine.session.phases import PhasedStep, Reached
 from engine.session.prompt import encode_forced
-from engine.session.refill import Refill
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
-from engine.session.sequence import Sequence
 from engine.session.slices import SliceReader
 from engine.session.stepper import Stepper
 from engine.session.visible import OtherBranches
@@ -81,7 +81,7 @@ class Session:
         self.text_of = TokenTexts(model.tokenizer)
         self.live = LiveSequences(cache if isinstance(cache, CacheMode) else CacheMode(model, cache))
         self.live.mode.check()
-        self.magnitudes = self.live.magnitudes
+        self.seen = self.live.seen
         self.history = History()
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
@@ -100,7 +100,7 @@ class Session:
             model, self.live, self.history, self._scheduler, self.text_of, self.ledger.of_step, self.captured,
             self._observer, is_scratch,
         )  # fmt: skip
-        others = OtherBranches(self.history, self._restorer, self.kept, len(model.info.geometry.layers))
+        others = OtherBranches(self.history, self._restorer, self.kept)
         self.slices = SliceReader(model, self.live, self.history, self._stepper, others)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Session:
         """Raises with the reason when there is nothing to step."""
         self._scheduler.check_has_work()
 
-    def sequence(self, seq_id: int) -> Sequence:
+    def sequence(self, seq_id: int) -> SequenceState:
         return self.live.get(seq_id).sequence
 
     def cache_of(self, seq_id: int) -> SequenceCache:
@@ -250,7 +250,7 @@ class Session:
         `engine.look.slices`."""
         return self.slices.take(request, node)
 
-    def rows_at(self, seq_id: int, num_tokens: int) -> RowsAt:
+    def rows_at(self, seq_id: int, num_tokens: int) -> LiveSource:
         """The rows of a live sequence as they were when it had `num_tokens` tokens."""
         return self.slices.rows_at(seq_id, num_tokens)
 
@@ -300,7 +300,7 @@ class Session:
     def add_changes(self, *, is_empty_allowed: bool = False) -> Node | None:
         """Make the changes since the newest step a node of their own, the live one from then on; None where there are
         none, unless `is_empty_allowed`."""
-        marks = {live.seq_id: live.sequence.mark() for live in self.live}
+        marks = {live.seq_id: live.sequence for live in self.live}
         return self.history.add_changes(marks, self.cache, is_empty_allowed=is_empty_allowed)
 
     def state_of_newest_step(self) -> SessionState | None:
@@ -339,7 +339,7 @@ class Session:
     def forget_history(self) -> None:
         """Drop the history and all kept states: steps count from 0 again, and there is nothing to go back to."""
         self.history.restart(self.live.ids, self.cache)
-        self.history.changes.extend(sequence_commands.added(live.sequence) for live in self.live)
+        self.history.changes.extend(sequence_commands.added(live) for live in self.live)
         self.kept.clear()
         self.reruns.forget()
         if self.live.mode.store is not None:

@@ -8,15 +8,18 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.history.history import History
-from engine.look.drawn_wall import next_wall
+from engine.look.canvas import Canvas
 from engine.look.outliers import outliers_slice
-from engine.look.rows_at import HalfWritten, RowsAt
-from engine.look.slices import attention_slice, checked, head_slice, row_slice, table_slice
+from engine.look.slices import NewestQuery, attention_slice, checked, drawn, row_slice, take
+from engine.look.source import PARTS, HalfWritten, LiveSource, Source
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
+from engine.session.queries import Queries
 from engine.session.stepper import Stepper
 from engine.session.visible import OtherBranches, VisibleSequence, exact_provenance
+from engine.spec.lenses import LENSES
 from engine.wire.arrays import read_only_floats
+from engine.wire.records import Provenance
 from engine.wire.requests import (
     AttentionRequest,
     HeadRequest,
@@ -26,7 +29,7 @@ from engine.wire.requests import (
     TableRequest,
     WallRequest,
 )
-from engine.wire.slices import AttentionSlice, HeadSlice, OutliersSlice, Slice, TableSlice, WallSlice
+from engine.wire.slices import CellUpdate, HeadSlice, OutliersSlice, Slice, TableSlice, WallSlice
 
 
 class SliceReader:
@@ -35,14 +38,17 @@ class SliceReader:
     def __init__(
         self, model: LoadedModel, live: LiveSequences, history: History, stepper: Stepper, others: OtherBranches
     ) -> None:
-        self._geometry, self._live, self._history, self._stepper = model.info.geometry, live, history, stepper
+        self._model, self._geometry, self._live = model, model.info.geometry, live
+        self._history, self._stepper = history, stepper
         self._others = others
 
-    def rows_at(self, seq_id: int, num_tokens: int) -> RowsAt:
+    def rows_at(self, seq_id: int, num_tokens: int) -> LiveSource:
         """The rows of a live sequence as they were when it had `num_tokens` tokens."""
-        return self._visible(seq_id).rows_at(num_tokens)
+        source = self.visible(seq_id).source
+        assert isinstance(source, LiveSource)
+        return source.at(num_tokens)
 
-    def _visible(self, seq_id: int, node: int | None = None) -> VisibleSequence:
+    def visible(self, seq_id: int, node: int | None = None) -> VisibleSequence:
         """A live sequence, or one as it was at a node; on the live path from a kept state only where the live cache has
         other rows since."""
         if node is not None and self._history.is_before_first(node):
@@ -54,17 +60,20 @@ class SliceReader:
             return found
         live, journal, half = self._live.get(seq_id), self._history.journal, self.half_written(seq_id)
         num_tokens = live.cache.num_tokens if half is None else half.num_tokens
-        moves = journal.all_moves(seq_id)
-        held = exact_provenance(self._live.mode, "live cache")
+        moves, held = journal.all_moves(seq_id), exact_provenance(self._live.mode, "live cache")
         mark = journal.mark(seq_id, node) if node is not None and journal.has_moved(seq_id, node) else None
-        visible = VisibleSequence(
-            live.cache, num_tokens, held, moves, journal, self._live.magnitudes, half, is_past=mark is not None
-        )
-        if node is not None and mark is not None and not visible.rows_at(mark.num_tokens).is_known:
+        seen = self._live.seen.of(seq_id, live.cache)
+        if seen.queries is None:
+            seen.queries = Queries(self._model, live.cache, self._history, live)
+        source = LiveSource(
+            live.cache, num_tokens, held, moves, half, is_past=mark is not None, kept_by=seen, queries=seen.queries,
+            turned=lambda: self._model.rotation,
+        )  # fmt: skip
+        if node is not None and mark is not None and not source.at(mark.num_tokens).is_known:
             kept = self._others.sequence_at(seq_id, node)
-            if kept is not None and not kept.why_not:
+            if kept is not None and not kept.source.why_not:
                 return kept
-        return visible
+        return VisibleSequence(source, journal, seen)
 
     def half_written(self, seq_id: int) -> HalfWritten | None:
         """How far a suspended step has written the rows of a sequence; None if no step is suspended or it does not feed
@@ -80,40 +89,47 @@ class SliceReader:
     def take(self, request: SliceRequest, node: int | None = None) -> Slice:
         """A slice of a live sequence, or of the state at a node of any branch; empty and with the reason in its note
         where the rows of that node are not kept."""
-        geometry, visible = self._geometry, self._visible(request.seq_id, node)
-        request = checked(request, geometry, visible.num_tokens, "this model")
-        rows = visible.rows_at(getattr(request, "num_tokens", visible.num_tokens))
-        began, piece = time.perf_counter(), self._slice_of(request, rows, visible)
-        if visible.why_not and not isinstance(piece, AttentionSlice):  # attention is recorded and needs no rows
-            piece = replace(piece, note=visible.why_not)
-        if isinstance(piece, WallSlice | HeadSlice | OutliersSlice):  # the time includes counting the magnitudes
-            return replace(piece, took_ms=(time.perf_counter() - began) * 1e3)
-        return piece
+        return self.picture(request, self.visible(request.seq_id, node))
 
-    def _slice_of(self, request: SliceRequest, rows: RowsAt, visible: VisibleSequence) -> Slice:
-        geometry, magnitudes = self._geometry, visible.magnitudes
+    def picture(self, request: SliceRequest, visible: VisibleSequence) -> Slice:
+        """A slice of a sequence that is visible."""
+        began = time.perf_counter()
+        request, source = self._of_request(request, visible)
         match request:
-            case WallRequest():
-                return next_wall(request, rows, geometry, magnitudes)
-            case HeadRequest():
-                return head_slice(request, rows, geometry, magnitudes.of_head(request, rows))
             case OutliersRequest():
-                return self._outliers(request, rows, visible)
-            case RowRequest():
-                return self._row(request, rows, visible)
+                return replace(self._outliers(request, source, visible), took_ms=(time.perf_counter() - began) * 1e3)
             case AttentionRequest():
-                return self._attention(request, visible)
-            case TableRequest():
-                return self._table(request, visible)
+                return attention_slice(request, self._newest_query(request, visible), self._geometry)
+            case TableRequest() if not visible.has_tables:
+                return TableSlice(request, 1, (), request.num_tokens, "Its rows were moved to other pages since.")
+            case RowRequest():
+                return self._row(request, source, visible)
+        return take(request, source, self._geometry, visible.seen)
 
-    def _table(self, request: TableRequest, visible: VisibleSequence) -> Slice:
-        if visible.has_tables:
-            return table_slice(request, visible.cache)
-        return TableSlice(request, 1, (), request.num_tokens, "Its rows were moved to other pages since.")
+    def drawn(
+        self,
+        request: WallRequest | HeadRequest,
+        visible: VisibleSequence,
+        canvas: Canvas,
+        before: WallSlice | HeadSlice | None,
+        *,
+        is_counted: bool,
+    ) -> WallSlice | HeadSlice | CellUpdate:
+        """A watched wall or head: an update of the picture before, or whole; see `engine.look.slices.drawn`."""
+        limited, source = self._of_request(request, visible)
+        assert isinstance(limited, WallRequest | HeadRequest)
+        return drawn(limited, source, self._geometry, visible.seen, canvas, before, is_counted=is_counted)
 
-    def _row(self, request: RowRequest, rows: RowsAt, visible: VisibleSequence) -> Slice:
+    def _of_request(self, request: SliceRequest, visible: VisibleSequence) -> tuple[SliceRequest, Source]:
+        """A request limited to what there is, and the rows that it is about."""
+        num_tokens = visible.source.num_tokens
+        request = checked(request, self._geometry, num_tokens, "this model")
+        wanted = getattr(request, "num_tokens", num_tokens)
+        return request, visible.source if wanted == num_tokens else visible.source.at(wanted)
+
+    def _row(self, request: RowRequest, source: Source, visible: VisibleSequence) -> Slice:
         """A row as the cache holds it, and as it was computed if that was captured for every layer that holds it."""
-        piece = row_slice(request, rows, self._geometry)
+        piece = row_slice(request, source, self._geometry)
         if not visible.is_live:
             return piece
         num_source = self._live.get(request.seq_id).cache.num_source
@@ -126,26 +142,32 @@ class SliceReader:
         )
         return replace(piece, written_keys=keys, written_values=values)
 
-    def _outliers(self, request: OutliersRequest, rows: RowsAt, visible: VisibleSequence) -> Slice:
-        keys, values = visible.magnitudes.of_all(request.seq_id, rows, self._geometry)
+    def _outliers(self, request: OutliersRequest, source: Source, visible: VisibleSequence) -> OutliersSlice:
+        layers = [layer.index for layer in self._geometry.attention_layers]
+        keys, values = (visible.seen.blocks.of(LENSES[part], source, layers) for part in PARTS)
         attention = self._history.attention_at(request.seq_id, request.step, visible.journal)
         mark = visible.journal.mark(request.seq_id, request.step)
-        num_attended = mark.num_tokens if mark is not None else rows.num_tokens
-        return outliers_slice(request, rows, self._geometry, keys, values, attention, num_attended)
+        num_attended = mark.num_tokens if mark is not None else source.num_tokens
+        return outliers_slice(request, source, self._geometry, keys, values, attention, num_attended)
 
-    def _attention(self, request: AttentionRequest, visible: VisibleSequence) -> Slice:
-        seq_id, history, phases = request.seq_id, self._history, self._stepper.phases
-        journal, half = visible.journal, visible.half
-        if phases is not None and half is not None and request.step == phases.step:
+    def _newest_query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
+        """The attention of the newest query of a step, as it was recorded: it needs no rows."""
+        seq_id, step, history, phases = request.seq_id, request.step, self._history, self._stepper.phases
+        journal, half = visible.journal, visible.source.half
+        gone = f"The attention of step {step} was not measured, or is no longer kept."
+        if phases is not None and half is not None and step == phases.step:
             weights = phases.weights(seq_id, request.layer)
-            piece = attention_slice(request, weights, half.num_tokens - 1, self._geometry, True)
-            return piece if weights is not None or not half.note else replace(piece, note=half.note)
-        row = history.attention_at(seq_id, request.step, journal).get(request.layer)
-        mark, fed_at = journal.mark(seq_id, request.step), journal.fed_at(seq_id, request.step)
-        position = 0 if mark is None else mark.num_tokens - 1 if mark.num_tokens else None
-        newest = (
-            journal.fed_at(seq_id, history.last_step) if visible.is_live and history.last_step is not None else None
-        )
+            return NewestQuery(
+                weights, half.num_tokens - 1, "live cache", "" if weights is not None else half.note or gone
+            )
+        row = history.attention_at(seq_id, step, journal).get(request.layer)
+        mark, fed_at = journal.mark(seq_id, step), journal.fed_at(seq_id, step)
+        is_last = visible.is_live and history.last_step is not None
+        newest = journal.fed_at(seq_id, history.last_step) if is_last else None  # type: ignore[arg-type]
         # after a change of the mode the cache may no longer hold the rows that this attention is about
         is_newest = fed_at is not None and fed_at == newest and not journal.has_moved(seq_id, fed_at[0])
-        return attention_slice(request, row, position, self._geometry, is_newest)
+        provenance: Provenance = "live cache" if is_newest else "recorded"
+        if mark is not None and not mark.num_tokens:
+            waited = f"The sequence held no rows after step {step}: it waited for room in the pool."
+            return NewestQuery(None, 0, provenance, waited)
+        return NewestQuery(row, 0 if mark is None else mark.num_tokens - 1, provenance, "" if row is not None else gone)

@@ -224,7 +224,7 @@ class Stepper:
                 record = self._observer.complete_at_once(record, measuring, clock)
             elif launched is None:
                 clock.end()
-            self._history.add({live.seq_id: live.sequence.mark() for live in self._live}, Node.of(record))
+            self._history.add({live.seq_id: live.sequence for live in self._live}, Node.of(record))
         with suppress(MemoryError):  # the step is done: what cannot be released now is released with a later step
             for work in batch.work:
                 work.live.cache.release_undo()
@@ -303,24 +303,20 @@ class Stepper:
         """Commit the step of one sequence: cache, tokens, logits, history, next token. Returns its part of the
         record."""
         live, mode, num_tokens = forward.work.live, self._live.mode, forward.work.num_tokens
-        sequence = live.sequence
-        if not sequence.is_prefilling:
-            sequence.token_ids.append(forward.work.token_ids[0])
+        computed = live.sequence.computed(num_tokens, forward.work.token_ids[-1])
         stop = None
         if choice is not None:  # a forced token comes before the sampled one, which then cannot end the text
             full = mode.full_at(num_tokens, live.cache)
-            stop = full if sequence.forced else mode.stop_after(sequence, choice, live.cache)
+            stop = full if computed.forced else mode.stop_after(computed, choice, live.cache)
         live.cache.commit(num_tokens)  # before the record: its bytes are without pages that leave a window here
         part = sequence_step(forward, choice, phase, stop, self._text_of)
-        sequence.num_tokens = num_tokens
-        live.cache.register_prefix(sequence.token_ids)
+        live.sequence = computed if choice is None else computed.chosen(choice.token_id, stop)
+        live.cache.register_prefix(computed.token_ids)
         live.set_logits(forward.logits, choice.logprobs if choice else None)
         self._history.log(live.seq_id, forward.logits, attention)
         if forward.surprisal is not None and forward.surprisal.is_waiting:
             step, first = self._history.next_step, part.first_position + 1
             self._history.surprisal.put(step, live.seq_id, first, forward.surprisal)
-        if choice is not None:
-            sequence.set_next(choice.token_id, stop)
         return part
 
     def _undo(self, before: list[RestorePoint], noted: NoteCounts) -> None:

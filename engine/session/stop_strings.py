@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from transformers import PreTrainedTokenizerBase
 
 from engine.common_prefix import num_common
@@ -20,7 +22,11 @@ def check_stop_strings(model: LoadedModel, sampling: SamplingParams | None) -> N
 
 
 def ends_in(
-    stops: tuple[str, ...], fed: list[int], num_generated: int, token_id: int, tokenizer: PreTrainedTokenizerBase | None
+    stops: tuple[str, ...],
+    fed: Sequence[int],
+    num_generated: int,
+    token_id: int,
+    tokenizer: PreTrainedTokenizerBase | None,
 ) -> bool:
     """Whether `token_id`, chosen to follow the tokens `fed`, completes one of the stop strings in the generated text:
     the last `num_generated` tokens and itself. A stop string that was complete before does not count, nor one that
@@ -41,5 +47,5 @@ def _is_new(text: str, stop: str, first: int, num_unchanged: int) -> bool:
     return text.find(stop, max(first, num_unchanged - len(stop) + 1)) >= 0
 
 
-def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))

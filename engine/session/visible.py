@@ -2,88 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.cache.contract import HeldRows, StateMatrix
-from engine.cache.row_delta import RowDelta
-from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
 from engine.history.journal import Journal
-from engine.history.marks import Move
 from engine.history.tree import Tree
-from engine.look.magnitudes import SessionMagnitudes
-from engine.look.rows_at import HalfWritten, RowsAt
+from engine.look.seen import Seen, SeenSequences
+from engine.look.source import LiveSource, Nothing
 from engine.session.going_back import StateRestorer
 from engine.session.kept import KeptStates
 from engine.session.mode import CacheMode
-from engine.spec.cache import CacheSpec
-from engine.spec.codec import Part
 from engine.wire.records import Provenance
 
 
 @dataclass(frozen=True, eq=False)
 class VisibleSequence:
-    """A sequence as slices can show it: a cache with rows of up to `num_tokens` tokens, the `moves` after which earlier
-    rows may have changed, and the `journal` of its path. `half` says how far a suspended step has written its new rows.
-    `why_not` says why there are no rows. `has_tables` False: the rows are there but were moved to other pages since, so
-    that the page tables of that step are unknown. `is_past`: it is shown as it was before the newest of its `moves`."""
+    """A sequence as pictures can show it: the `source` of its rows, the `journal` of its path, and what was `seen` of
+    them. `has_tables` False: the rows are there but were moved to other pages since, so that the page tables of that
+    step are unknown."""
 
-    cache: SequenceCache | NoRows
-    num_tokens: int
-    exact_provenance: Provenance
-    moves: tuple[Move, ...]
+    source: LiveSource | Nothing
     journal: Journal
-    magnitudes: SessionMagnitudes
-    half: HalfWritten | None = None
-    why_not: str = ""
+    seen: Seen
     has_tables: bool = True
     is_live: bool = True
-    is_past: bool = False
-
-    def rows_at(self, num_tokens: int) -> RowsAt:
-        """The rows as they were when the sequence had `num_tokens` tokens."""
-        half = self.half if self.half is not None and num_tokens > self.half.had else None
-        return RowsAt(self.cache, num_tokens, self.exact_provenance, self.moves, half, self.is_past)
-
-
-@dataclass(frozen=True)
-class NoRows:
-    """Stands in for the cache of a state of `num_tokens` tokens whose rows are in no kept state."""
-
-    spec: CacheSpec
-    num_tokens: int
-    layers: Sequence[object] = ()
-
-    def rows(self, layer_index: int) -> HeldRows | None:
-        return None
-
-    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
-        return None
-
-    def exact_from(self, layer_index: int, num_tokens: int, part: Part) -> int:
-        return 0
-
-    def knows(self, num_tokens: int) -> bool:
-        return True
-
-    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
-        return None
-
-    def newest_rows_at(self, layer_index: int, num_tokens: int, first_position: int) -> HeldRows | None:
-        return None
-
-    def num_final(self, layer_index: int, part: Part, num_tokens: int) -> int:
-        return 0
-
-    def states(self, layer_index: int) -> tuple[StateMatrix, ...]:
-        return ()
-
-    def changes_since(self, num_tokens: int, until: int | None = None) -> list[RowDelta] | None:
-        return None
-
-    def page_ids_at(self, num_tokens: int) -> list[list[int]]:
-        return []
 
 
 @dataclass(eq=False)
@@ -94,9 +36,8 @@ class OtherBranches:
     history: History
     restorer: StateRestorer
     kept: KeptStates
-    num_layers: int
     _path: tuple[Tree | None, int, Journal] = field(default=(None, -1, Journal()), init=False)
-    _counted: tuple[Tree | None, int, SessionMagnitudes] = field(default=(None, -1, SessionMagnitudes()), init=False)
+    _counted: tuple[Tree | None, int, SeenSequences] = field(default=(None, -1, SeenSequences()), init=False)
 
     def is_on_other_branch(self, node: int) -> bool:
         """Whether a node is off the live path; raises `InputError` for one that does not exist."""
@@ -122,31 +63,29 @@ class OtherBranches:
             # moves that led to this node itself do not hide its rows
             moves = state.moves.get(seq_id, ())
             moves = tuple(move for move in moves if move.step >= node or move.had < mark.num_tokens)
-            found = VisibleSequence(
-                live.cache, mark.num_tokens, exact_provenance(state.mode, "kept"), moves, journal, self._magnitudes,
-                has_tables=not state.mode.spec.is_paged or all(move.step < node for move in moves), is_live=False,
-            )  # fmt: skip
-            if found.rows_at(mark.num_tokens).is_known:
+            seen, held = self._seen.of(seq_id, live.cache), exact_provenance(state.mode, "kept")
+            source = LiveSource(live.cache, mark.num_tokens, held, moves, kept_by=seen)
+            has_tables = not state.mode.spec.is_paged or all(move.step < node for move in moves)
+            found = VisibleSequence(source, journal, seen, has_tables=has_tables, is_live=False)
+            if source.is_known:
                 if found.has_tables:
                     return found
                 without_tables = without_tables or found
         if without_tables is not None:
             return without_tables
         gone = f"Step {node} is on another branch, and its K and V are not kept: going there computes them again."
-        nothing = NoRows(checkpoint.cache, mark.num_tokens, (None,) * self.num_layers)
-        return VisibleSequence(
-            nothing, mark.num_tokens, "kept", (), journal, self._magnitudes, why_not=gone, is_live=False
-        )
+        nothing = Nothing(checkpoint.cache, mark.num_tokens, gone)
+        return VisibleSequence(nothing, journal, Seen(nothing), is_live=False)
 
     @property
-    def _magnitudes(self) -> SessionMagnitudes:
-        """Magnitudes counted for states of other branches; discarded after every step or edit, since kept states only
-        change then."""
-        tree, step, counted = self._counted
+    def _seen(self) -> SeenSequences:
+        """What was seen of states of other branches; discarded after every step or edit, since kept states only change
+        then."""
+        tree, step, seen = self._counted
         if tree is not self.history.tree or step != self.history.next_step:
-            counted = SessionMagnitudes()
-            self._counted = self.history.tree, self.history.next_step, counted
-        return counted
+            seen = SeenSequences()
+            self._counted = self.history.tree, self.history.next_step, seen
+        return seen
 
     def _journal(self, node: int) -> Journal:
         """The journal of the path to a node; the last one asked for is remembered, since it never changes."""

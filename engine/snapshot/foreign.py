@@ -13,7 +13,7 @@ from engine.cache.layers.foreign import foreign_rows
 from engine.cache.stored import InPieces
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.rows_at import chosen
+from engine.look.source import chosen
 from engine.model.source import find_source, fingerprint
 from engine.model.text import TokenTexts
 from engine.model.tokenizer import tokenizer_fingerprint

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from engine.cache.stored import InPieces, RowsInPieces, StoredCache, StoredLayer, StoredPart
 from engine.errors import InputError
-from engine.history.marks import Mark
+from engine.history.state import SequenceState
 from engine.look.magnitude_counts import LayerCount
-from engine.look.rows_at import RowsAt, chosen
+from engine.look.source import LiveSource, chosen, provenance_of
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.snapshot.format import (
     PARTS,
@@ -38,6 +38,7 @@ from engine.snapshot.records import record_bytes, record_fields
 from engine.snapshot.session_script import unrecorded_nodes
 from engine.snapshot.write import LazyTensor, Snapshot
 from engine.spec.codec import Coding, Part
+from engine.spec.lenses import LENSES
 from engine.spec.presets import cache_name
 from engine.wire.exporting import Export
 
@@ -61,7 +62,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         raise InputError("The rows of that step are not known any more as they were: go to it first, then export.")
     is_now = count == sequence.num_tokens
     step = session.last_step if is_now else session.history.step_with(command.seq_id, count)
-    mark = sequence.mark() if is_now or step is None else session.history.journal.mark(command.seq_id, step)
+    mark = sequence if is_now or step is None else session.history.journal.mark(command.seq_id, step)
     stored = ExportChoice(session, session.cache_of(command.seq_id).stored(count), past, command)
     tensors = stored.tensors() | tokens(session, command.seq_id, count, mark)
     tensors |= step_tensors(session, command, step, stored.entries) | piece_tensors(
@@ -75,7 +76,7 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
         cache=cache_name(session.cache),
         cache_spec=session.cache,
         form=command.form,
-        provenance=past.provenance_of(entry.index for entry in stored.entries),
+        provenance=provenance_of(past, [entry.index for entry in stored.entries]),
         step=step,
         notes=command.notes,
         view=command.view,
@@ -102,9 +103,9 @@ class ExportChoice:
     """The chosen layers and heads of a cache, in the chosen form. `why_not` says why decoding cannot continue from
     them; empty if it can."""
 
-    def __init__(self, session: Session, cache: StoredCache, past: RowsAt, command: Export) -> None:
+    def __init__(self, session: Session, cache: StoredCache, past: LiveSource, command: Export) -> None:
         model = session.model
-        self._magnitudes, self._seq_id = session.magnitudes, command.seq_id
+        self._blocks = session.seen.of(command.seq_id, past.cache).blocks
         self.cache, self._past, self._model, self._is_stored = cache, past, model, command.form == "stored"
         kept = {layer.index: layer for layer in model.info.geometry.attention_layers}
         wanted = kept.keys() if command.layers is None else command.layers
@@ -203,7 +204,7 @@ class ExportChoice:
             return None
         # a new object for each layer, because it caches the rows that it gathers from pages
         past = dataclasses.replace(self._past)
-        return self._magnitudes.counts(self._seq_id, name, past, [layer]).get(layer)
+        return self._blocks.of(LENSES[name], past, [layer]).get(layer)
 
     def _part(self, layer: int, name: Part) -> torch.Tensor | RowsInPieces:
         """K or V of a layer as attention reads it: as it is stored, or dequantised. Dequantised rows are computed anew
@@ -251,10 +252,10 @@ def check_numbers(what: str, wanted: Iterable[int], known: Iterable[int]) -> Non
 # ---- everything else ---------------------------------------------------------------------------------------------
 
 
-def tokens(session: Session, seq_id: int, count: int, mark: Mark | None) -> Tensors:
+def tokens(session: Session, seq_id: int, count: int, mark: SequenceState | None) -> Tensors:
     """The ids, positions and texts of the tokens fed, and the ids of the prompt's tokens that were not fed yet."""
     ids = session.sequence(seq_id).token_ids
-    waiting = ids[count : mark.length] if mark is not None else []
+    waiting = ids[count : len(mark.token_ids)] if mark is not None else []
     texts = [session.text_of(token_id).encode("utf-8", "backslashreplace") for token_id in ids[:count]]
     return {
         "token_ids": torch.tensor([ids[:count]]),
@@ -289,7 +290,7 @@ def piece_tensors(name: str, pieces: Iterable[bytes]) -> Tensors:
     return {name: raw, f"{name}.offsets": torch.tensor(offsets)}
 
 
-def sequence_entry(seq_id: int, num_prompt_tokens: int, mark: Mark | None) -> SequenceEntry:
+def sequence_entry(seq_id: int, num_prompt_tokens: int, mark: SequenceState | None) -> SequenceEntry:
     """The entry of a sequence in the manifest, with its state at the mark if there is one."""
     if mark is None:
         return SequenceEntry(seq_id, num_prompt_tokens)

@@ -8,7 +8,6 @@ from functools import partial
 
 import torch
 
-from engine.cache.contract import HeldRows
 from engine.cache.stored import RowsInPieces
 from engine.look.magnitude_counts import LayerCount, counted
 from engine.look.magnitudes import magnitudes_of
@@ -99,7 +98,7 @@ def _made(
     count = count_of(layer.index, name)
     if count is None:
         whole = some_rows(rows, slice(None))[None]
-        ((_, count),) = counted([(layer.index, HeldRows(whole, whole, layer.first), whole, 0)], num_tokens)
+        ((_, count),) = counted([(layer.index, whole[0], None)], num_tokens)
     told = magnitudes_of([count])
     return low, high, torch.tensor([float(part[0]) for part in (told.limit, told.largest, told.clipped)])
 

@@ -13,14 +13,14 @@ from engine.cache.paged.pages import PoolExhausted
 from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.history.marks import Pending
-from engine.look.rows_at import chosen
+from engine.history.run import Run
+from engine.history.state import Pending, SequenceState
+from engine.look.source import chosen
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
 from engine.predict.capacity import is_pageable
 from engine.session.forward import vocabulary
 from engine.session.live import LiveSequence
-from engine.session.sequence import Sequence
 from engine.session.session import Session
 from engine.snapshot.checksum import checksum
 from engine.snapshot.foreign import GOES_ON_AS, why_not_whole
@@ -63,28 +63,28 @@ def resumed(model: LoadedModel, file: SnapshotFile) -> Session:
     if is_brought_in(file):
         check_computes(model, file)
         if sequence.sampled is None:
-            logits = choose_next(model, file, stored, sequence)
+            sequence, logits = choose_next(model, file, stored, sequence)
     return _restored(model, file, stored, sequence, logits)
 
 
 def _restored(
-    model: LoadedModel, file: SnapshotFile, stored: StoredCache, sequence: Sequence, logits: torch.Tensor | None
+    model: LoadedModel, file: SnapshotFile, stored: StoredCache, sequence: SequenceState, logits: torch.Tensor | None
 ) -> Session:
     """A session that holds one sequence and what was stored of its cache."""
     spec = file.manifest.cache_spec or CacheSpec()
     session = Session(model, spec)
     session.open_rows = rows_of_file
-    session.live.mode.check_holds(
-        sequence, cache := session.live.mode.new_cache(sequence.seq_id, sequence.num_prompt_tokens)
-    )
+    seq_id, mode = file.manifest.sequence.seq_id, session.live.mode
+    cache = mode.new_cache(seq_id, sequence.num_prompt_tokens)
+    mode.check_holds(seq_id, sequence, cache)
     try:
         cache.restore(stored)
     except PoolExhausted as error:
         raise InputError(f"'{file.path}' does not fit into its page pool ({error}): it was changed.") from None
     cache.register_prefix(sequence.token_ids)
-    session.live.add(LiveSequence(sequence, cache, logits))
+    session.live.add(LiveSequence(seq_id, sequence, cache, logits))
     attention = attention_of(file, model.device)
-    session.history.begin_at(file.manifest.step or 0, sequence.seq_id, sequence.mark(), spec, logits, attention)
+    session.history.begin_at(file.manifest.step or 0, seq_id, sequence, spec, logits, attention)
     session.pin_first_state()
     return session
 
@@ -272,9 +272,11 @@ def check_computes(model: LoadedModel, file: SnapshotFile) -> None:
                 )
 
 
-def choose_next(model: LoadedModel, file: SnapshotFile, stored: StoredCache, sequence: Sequence) -> torch.Tensor:
-    """Choose the token that follows on a sequence, with the logits `[V]` of its last token, which are returned: that
-    token is computed again from the rows before it, and the rows of the file stay."""
+def choose_next(
+    model: LoadedModel, file: SnapshotFile, stored: StoredCache, sequence: SequenceState
+) -> tuple[SequenceState, torch.Tensor]:
+    """The sequence with the token chosen that follows, and the logits `[V]` of its last token: that token is computed
+    again from the rows before it, and the rows of the file stay."""
     count = stored.num_tokens - 1
     windows = {layer.index: layer.window for layer in model.info.geometry.attention_layers}
     lacks = any(
@@ -288,18 +290,15 @@ def choose_next(model: LoadedModel, file: SnapshotFile, stored: StoredCache, seq
             "that is needed to compute it has left its window. Give save_cache the id of the next token as well, "
             "behind those that were fed."
         )
-    waiting = replace(sequence, num_tokens=count, token_ids=list(sequence.token_ids))
     if count:
-        session = _restored(model, file, _without_last(stored), waiting, None)
+        session = _restored(model, file, _without_last(stored), structs.replace(sequence, num_tokens=count), None)
     else:
         session = Session(model, CacheSpec(), is_scratch=True)
-        session.submit(Prompt(token_ids=tuple(waiting.token_ids)))
-        waiting = session.sequence(0)
+        session.submit(Prompt(token_ids=tuple(sequence.token_ids)))
     session.step()
-    sequence.sampled, sequence.stop = waiting.sampled, waiting.stop
-    logits = session.logits(waiting.seq_id)
-    assert logits is not None
-    return logits
+    (live,) = session.live
+    assert live.logits is not None
+    return structs.replace(sequence, sampled=live.sequence.sampled, stop=live.sequence.stop), live.logits
 
 
 def _without_last(stored: StoredCache) -> StoredCache:
@@ -365,13 +364,12 @@ def _stored_part(file: SnapshotFile, entry: LayerEntry, name: Part, device: torc
     return StoredPart(tensors, part.codec, part.num_coded, part.quantised_at)
 
 
-def sequence_of(file: SnapshotFile) -> Sequence:
+def sequence_of(file: SnapshotFile) -> SequenceState:
     """The sequence of a snapshot, with its waiting and forced tokens. One that a person or a run stopped is not stopped
     any more, since it is to go on."""
     entry, manifest = file.manifest.sequence, file.manifest
-    return Sequence(
-        entry.seq_id,
-        [*file.token_ids, *file.waiting_ids],
+    return SequenceState(
+        Run([*file.token_ids, *file.waiting_ids]),
         entry.num_prompt_tokens,
         entry.sampling,
         manifest.num_tokens,

@@ -27,7 +27,7 @@ Phase = Literal["prefill", "decode"]
 StopReason = Literal[
     "end of text", "stop string", "length", "context full", "cache full", "stopped", "non-finite logits"
 ]
-SequenceState = Literal["waiting", "prefill", "decode", "finished"]
+SequencePhase = Literal["waiting", "prefill", "decode", "finished"]
 Provenance = Literal[
     "live cache", "kept", "dequantised", "recomputed", "recorded", "as stored now", "predicted", "difference"
 ]

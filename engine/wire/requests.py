@@ -11,7 +11,8 @@ Side = Literal["a", "b", "difference"]
 
 
 class WallRequest(Variant, frozen=True):
-    """Thumbnails of every layer and head: tokens `0 … num_tokens`, pooled to at most `max_columns` x `max_rows` cells.
+    """Thumbnails of every layer and head through a lens: tokens `0 … num_tokens`, pooled to at most `max_columns` x
+    `max_rows` cells.
 
     With `change`, only what the step at `num_tokens` changed: the difference from the state with `previous_tokens`.
     """
@@ -19,18 +20,19 @@ class WallRequest(Variant, frozen=True):
     seq_id: int
     num_tokens: int
     previous_tokens: int
-    tensor: TensorName
+    lens: str
     change: bool
     max_columns: int
     max_rows: int
 
 
 class HeadRequest(Variant, frozen=True):
-    """One head of one layer: rows `start … stop` of the first `num_tokens`, pooled to at most `max_columns`."""
+    """One head of one layer through a lens: rows `start … stop` of the first `num_tokens`, pooled to at most
+    `max_columns`."""
 
     seq_id: int
     num_tokens: int
-    tensor: TensorName
+    lens: str
     layer: int
     kv_head: int
     start: int

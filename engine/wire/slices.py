@@ -86,7 +86,8 @@ class HeadSlice(EventMessage, frozen=True, eq=False):
     of a column whose rows this head has dropped; a column without rows is NaN, which does not count as non-finite.
     None: all are held. `magnitudes` are those of the layer, `[1]`. If the slice shows a part of a layer's recurrent
     state, `state_shape` is the shape of that tensor, and columns are not tokens but indices along its longer side.
-    Rows from position `exact_from` on are exact; attention reads those before it from quantised codes.
+    Rows from position `exact_from` on are exact; attention reads those before it from quantised codes. `values_per_row`
+    values of the lens share a cell; more than one only where these are as many as tokens.
     """
 
     request: HeadRequest
@@ -111,6 +112,7 @@ class HeadSlice(EventMessage, frozen=True, eq=False):
     magnitudes: Magnitudes | None = None
     state_shape: tuple[int, ...] = ()
     exact_from: int = 0
+    values_per_row: int = 1
 
 
 class AttentionSlice(EventMessage, frozen=True, eq=False):

@@ -16,7 +16,7 @@ from engine.wire.changes import Change
 from engine.wire.message import Part
 from engine.wire.phases import SuspendedStep
 from engine.wire.prefix_match import WhyNotReused
-from engine.wire.records import SequenceState, StopReason
+from engine.wire.records import SequencePhase, StopReason
 from engine.wire.stopping import StopHit, StopState
 from engine.wire.tree import BranchBytes
 
@@ -78,7 +78,7 @@ class SequenceInfo(Part, frozen=True):
     is how its tokens are chosen."""
 
     seq_id: int
-    state: SequenceState
+    state: SequencePhase
     num_tokens: int
     num_prompt_tokens: int
     sampled: int | None

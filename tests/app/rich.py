@@ -203,7 +203,7 @@ def feed(models: Models, step: int | None = None) -> None:
     if found is None:
         return
     count = models.timeline.num_tokens(now.seq_id, now.step)
-    tensor: TensorName = now.tensor
+    tensor: TensorName = now.lens
     if wanted.wall_size is not None:
         models.slices.put(wall(WallRequest(now.seq_id, count, count - 1, tensor, now.change, *wanted.wall_size)))
     if wanted.head_columns is not None:

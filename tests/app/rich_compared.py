@@ -64,10 +64,10 @@ def feed_compared(models: Models) -> None:
         return
     request: SliceRequest
     if wanted.kind == "wall":
-        request = WallRequest(0, count, count - 1, now.tensor, False, wanted.columns, wanted.rows)
+        request = WallRequest(0, count, count - 1, now.lens, False, wanted.columns, wanted.rows)
     elif wanted.kind == "head":
         start, stop = rows_of(models.viewport.now.head_range, count)
-        request = HeadRequest(0, count, now.tensor, now.layer, now.kv_head, start, stop, wanted.columns)
+        request = HeadRequest(0, count, now.lens, now.layer, now.kv_head, start, stop, wanted.columns)
     else:
         start, stop = rows_of(models.viewport.now.attention_range, count)
         found = models.timeline.fed(0, now.step)

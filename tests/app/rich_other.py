@@ -110,7 +110,7 @@ def feed_hybrid(models: Models) -> None:
     if wanted.head_columns is not None and now.layer == 1:
         count = models.timeline.num_tokens(now.seq_id, now.step)
         start, stop = rows_of(wanted.head_range, count)
-        tensor: TensorName = now.tensor
+        tensor: TensorName = now.lens
         request = HeadRequest(now.seq_id, count, tensor, 1, now.kv_head, start, stop, wanted.head_columns)
         models.slices.put(replace(samples.head_slice(request), state_shape=(1, 16, 8), tensor_label="recurrence"))
 
@@ -160,7 +160,7 @@ def feed_gone(models: Models) -> None:
     feed(models)
     now, slices = models.selection.now, models.slices
     count = models.timeline.num_tokens(now.seq_id, now.step)
-    request = WallRequest(now.seq_id, count, count - 1, now.tensor, now.change, 40, 40)
+    request = WallRequest(now.seq_id, count, count - 1, now.lens, now.change, 40, 40)
     piece = slices.wall or wall(request)
     assert piece.holders is not None
     holders = piece.holders.copy()

@@ -217,7 +217,7 @@ def wall_slice(request: WallRequest) -> WallSlice:
     per_column = max(1, math.ceil(request.num_tokens / max(1, request.max_columns)))
     per_row = max(1, math.ceil(HEAD_DIM / max(1, request.max_rows)))
     columns, rows = math.ceil(request.num_tokens / per_column), math.ceil(HEAD_DIM / per_row)
-    salt = (7 if request.tensor == "values" else 0) + (31 if request.change else 0)
+    salt = (7 if request.lens == "values" else 0) + (31 if request.change else 0)
     low, high = _wall(columns, rows, salt)
     return WallSlice(
         request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, high,
@@ -261,7 +261,7 @@ def _head_slice(request: HeadRequest) -> HeadSlice:
         lowest=float(values.min()) if values.size else 0.0, highest=float(values.max()) if values.size else 0.0,
         num_nan=0, num_inf=0, query_heads=(2 * request.kv_head, 2 * request.kv_head + 1),
         magnitudes=Magnitudes(*(part[request.layer : request.layer + 1] for part in astuple(magnitudes()))),
-        tensor_label="keys after rotary embedding" if request.tensor == "keys" else "values", note="", took_ms=0.6,
+        tensor_label="keys after rotary embedding" if request.lens == "keys" else "values", note="", took_ms=0.6,
     ))  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
+from msgspec import structs
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
 from engine.cache.layers.build import cache_argument
@@ -57,13 +58,13 @@ def filled_session(model: LoadedModel, spec: CacheSpec, context: int, capture: C
     """A session that stands after `context` tokens."""
     session = Session(model, spec, capture=capture)
     seq_id = session.submit(Prompt(token_ids=(1,) * context))
-    sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
+    live, cache = session.live.get(seq_id), session.cache_of(seq_id)
     cache.begin(context)
     cache.plan_forward(context)
     for layer, (keys, values) in enumerate(random_rows(model, context)):
         cache.live.update(keys, values, layer)
     cache.commit(context)
-    sequence.num_tokens, sequence.sampled = context, 5
+    live.sequence = structs.replace(live.sequence, num_tokens=context, sampled=5)
     return session
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from engine.history.state import SequenceState
 from engine.session.session import Session
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
@@ -40,7 +41,7 @@ def prefilled(session: Session, num_tokens: int) -> tuple[int, float]:
 def marks_share(session: Session, seq_id: int, steps: int) -> float:
     """The share of a decode step spent on the marks of all owners and the node of the tree, in the median step."""
     history, spent = session.history, [0.0]
-    add, mark = history.add, type(session.live.get(seq_id).sequence).mark
+    add, chosen = history.add, SequenceState.chosen
 
     def timed(work: Any) -> Any:
         def run(*args: Any) -> Any:
@@ -53,7 +54,7 @@ def marks_share(session: Session, seq_id: int, steps: int) -> float:
         return run
 
     history.add = timed(add)  # type: ignore[method-assign]
-    type(session.live.get(seq_id).sequence).mark = timed(mark)  # type: ignore[method-assign]
+    SequenceState.chosen = timed(chosen)  # type: ignore[method-assign]
     shares = []
     try:
         for _ in range(steps):
@@ -62,7 +63,7 @@ def marks_share(session: Session, seq_id: int, steps: int) -> float:
             shares.append(spent[0] / (time.process_time() - began))
     finally:
         history.add = add  # type: ignore[method-assign]
-        type(session.live.get(seq_id).sequence).mark = mark  # type: ignore[method-assign]
+        SequenceState.chosen = chosen  # type: ignore[method-assign]
     return statistics.median(shares)
 
 

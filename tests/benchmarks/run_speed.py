@@ -55,12 +55,11 @@ def ours(session: Session, tokens: int) -> float:
     """Tokens per second of a new sequence of a session, which is removed again."""
     began = mark(session.model.device)
     seq_id = session.submit(Prompt(token_ids=PROMPT, has_start=True))
-    sequence = session.sequence(seq_id)
-    while len(sequence.token_ids) < len(PROMPT) + tokens:
+    while len(session.sequence(seq_id).token_ids) < len(PROMPT) + tokens:
         session.step_late()
     session.finish_records()
     took = seconds_since(began, session.model.device)
-    count = len(sequence.token_ids) - len(PROMPT)
+    count = len(session.sequence(seq_id).token_ids) - len(PROMPT)
     session.remove(seq_id)
     session.forget_history()
     return count / took

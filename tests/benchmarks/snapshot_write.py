@@ -25,9 +25,10 @@ import psutil
 import torch
 
 from engine.cache.stored import StoredCache, StoredLayer, StoredPart
+from engine.history.run import Run
+from engine.history.state import SequenceState
 from engine.model.loader import LoadedModel, load
 from engine.session.live import LiveSequence
-from engine.session.sequence import Sequence
 from engine.session.session import Session
 from engine.snapshot.export import export
 from engine.spec.cache import CacheSpec
@@ -70,9 +71,9 @@ def filled(model: LoadedModel, num_tokens: int, spec: CacheSpec) -> Session:
         layers[index] = StoredLayer(keys, values, num_tokens, num_tokens, torch.float32)
     cache = session.live.mode.new_cache(0, 0)
     cache.restore(StoredCache(num_tokens, layers))
-    sequence = Sequence(0, [3] * num_tokens, num_tokens, SamplingParams(), num_tokens)
-    session.live.add(LiveSequence(sequence, cache, None))
-    session.history.begin_at(0, 0, sequence.mark(), session.cache, None, {})
+    sequence = SequenceState(Run([3] * num_tokens), num_tokens, SamplingParams(), num_tokens)
+    session.live.add(LiveSequence(0, sequence, cache))
+    session.history.begin_at(0, 0, sequence, session.cache, None, {})
     if spec != session.cache:
         session.set_cache(tuned(spec, num_pages=num_tokens // spec.page_size + 2) if spec.is_paged else spec)
     return session

@@ -60,7 +60,7 @@ class Shown(Struct, frozen=True):
 class AttentionView(MapView[Shown]):
     """Hovering shows a weight, a click selects the token that it belongs to."""
 
-    title = "Newest row"
+    title = "Attention"
     kind = ATTENTION
     name_length, readout_size = 8, 11.5
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, slices(ATTENTION))
@@ -122,7 +122,7 @@ class AttentionView(MapView[Shown]):
                 return "This model has no attention: its layers keep a state instead of rows."
             return "This model computes its attention in a way that cannot be watched."
         if piece is None:
-            return self._models.status.why_no_rows or "The newest row is on its way."
+            return self._models.status.why_no_rows or "Attention of the newest token is on its way."
         if not piece.weights.size:
             return piece.note or "This layer has no attention weights."
         selected, head, area = selected_run(self._models), self._chosen_head(piece), self._area(piece)

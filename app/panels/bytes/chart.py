@@ -11,7 +11,7 @@ from app.draw.step_axis import StepAxis
 from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, SelectedLine
 from engine.wire.records import StepRecord
 
-NAMES = ("stored", "reserved", "looking", "weights", "allocator", "process", "peak")
+NAMES = ("stored", "reserved", "overhead", "weights", "allocator", "process", "peak")
 ROLES = ("page_used", "page_shared", "good", "accent", "page_cached", "muted", "warning")
 _LEAST_STEPS = 12
 

@@ -74,8 +74,8 @@ def ledger_lines(held: CacheBytes, is_shared: bool) -> tuple[Fact, ...]:
         "stored": "stored in tensors",
         "unnamed": "⚠ without a name",
         "reserved": "reserved in storage",
-        "looking": "held for looking",
-        "kept": "moments to go back to",
+        "looking": "overhead of KV Loupe",
+        "kept": "checkpoints to go back to",
         "weights": "weights of the model",
         "other": "other: workspace",
         "rest": "the program itself",
@@ -90,7 +90,7 @@ def ledger_lines(held: CacheBytes, is_shared: bool) -> tuple[Fact, ...]:
 
 def _line(entry: LedgerLine, label: str) -> Fact:
     if entry.is_within:
-        label = f"of it {label}"
+        label = f"of which {label}"
     if entry.part == "transient":
         label = f"{label}, briefly"
     if entry.num_bytes is None:

@@ -23,7 +23,7 @@ TITLES: dict[ComparedQuantity, str] = {
     "kl": "KL(A ‖ B), nats",
     "logits": "max |Δ logit|",
     "attention": "attention: total variation",
-    "rows": "newest row: error of K or V",
+    "rows": "newest token: error of K or V",
 }
 _FLOORS: dict[ComparedQuantity, int] = {"kl": -12, "logits": -9, "attention": -9, "rows": -9}
 

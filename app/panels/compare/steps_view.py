@@ -52,7 +52,11 @@ class CompareStepsView(View[StepsShown]):
         ("kl", "KL", "KL divergence of the next token, in nats, at every step"),
         ("logits", "Δ logit", "The largest difference of a logit, at every step"),
         ("attention", "Attention", "Total variation distance of the newest query's attention, largest of all heads"),
-        ("rows", "Rows", "By how much the newest row differs, as a part of its own size, largest of all heads"),
+        (
+            "rows",
+            "Rows",
+            "By how much K or V of the newest token differs, as a part of its own size, largest of all heads",
+        ),
     )
 
     def __init__(self, models: Models) -> None:
@@ -62,7 +66,7 @@ class CompareStepsView(View[StepsShown]):
             "kl": StepPlot("KL divergence of both sides at every step"),
             "logits": StepPlot("Difference of the logits of both sides at every step"),
             "attention": StepPlot("Distance of attention of both sides at every step"),
-            "rows": StepPlot("Difference of the newest rows of both sides at every step"),
+            "rows": StepPlot("Difference of the newest K and V of both sides at every step"),
         }
         self.layers, self.top = CellTable("Differences by layer"), CellTable("Next tokens of both sides")
         self.numbers, self.cost = (ElidedLabel(font_text(12), "muted") for _ in range(2))
@@ -125,7 +129,7 @@ class CompareStepsView(View[StepsShown]):
         return tuple(name for name in QUANTITIES if name == chosen or name in others)
 
     def provenance(self, state: StepsShown) -> Provenance:
-        sentence = "from the logits, newest rows and newest attention of both sides, at the same number of tokens"
+        sentence = "from the logits and the newest token (K, V, attention) of both sides, at the same number of tokens"
         return Provenance("difference", "difference", sentence)
 
     def show_state(self, state: StepsShown) -> None:

@@ -163,7 +163,7 @@ class CompareView(View[CompareShown]):
             return
         self._models.selection.update(
             seq_id=compared.seq_id, layer=first.layer, kv_head=first.kv_head, position=first.position,
-            tensor=first.tensor, channel=first.channel, change=False,
+            lens=first.tensor, channel=first.channel, change=False,
         )  # fmt: skip
 
     def _on_picked(self, point: QPointF) -> None:
@@ -302,8 +302,8 @@ class CompareView(View[CompareShown]):
         count = getattr(request, "num_tokens", None)
         if isinstance(pictures.a, AttentionSlice):
             count = pictures.a.query_position + 1
-        shown = tensor_name(request.tensor) if hasattr(request, "tensor") else ""
-        wanted = tensor_name(state.selected.tensor) if shown else ""
+        shown = tensor_name(request.lens) if hasattr(request, "lens") else ""
+        wanted = tensor_name(state.selected.lens) if shown else ""
         newest = self._models.comparison.at(self._models.selection.now.step)
         is_last = newest is not None and newest.num_tokens == count
         late = lateness(self._models, seq_id, count or 0, shown, wanted, is_last=is_last)

@@ -22,8 +22,12 @@ INVITATION = (
 )
 LAYER_HEADS = (
     ColumnHead("layer"),
-    ColumnHead("K", "By how much K of the newest row differs, as a part of its own size, in the head where it is most"),
-    ColumnHead("V", "By how much V of the newest row differs, as a part of its own size, in the head where it is most"),
+    ColumnHead(
+        "K", "By how much K of the newest token differs, as a part of its own size, in the head where it is most"
+    ),
+    ColumnHead(
+        "V", "By how much V of the newest token differs, as a part of its own size, in the head where it is most"
+    ),
     ColumnHead("attention", "Total variation distance of the newest query's attention, in the head where it is most"),
 )
 TOP_HEADS = (
@@ -57,10 +61,10 @@ def subject(piece: Slice) -> str:
     """What a picture shows, and when: `K of layer 1, kv head 0, at 70 tokens`."""
     match piece:
         case WallSlice():
-            name = tensor_name(piece.request.tensor)
+            name = tensor_name(piece.request.lens)
             return f"{name} of every layer and head, at {thousands(piece.num_tokens)} tokens"
         case HeadSlice(request=request):
-            name = tensor_name(request.tensor)
+            name = tensor_name(request.lens)
             where = f"layer {request.layer}, kv head {request.kv_head}"
             return f"{name} of {where}, at {thousands(request.num_tokens)} tokens"
         case AttentionSlice():

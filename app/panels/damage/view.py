@@ -142,7 +142,7 @@ class DamageView(AskingView[Shown]):
             group = max(1, cell.line.columns // max(1, layer.num_kv_heads)) if layer is not None else 1
             place["kv_head"] = cell.column // group
         else:
-            place |= {"kv_head": cell.line.head, "tensor": "keys" if shown.title.startswith("K") else "values"}
+            place |= {"kv_head": cell.line.head, "lens": "keys" if shown.title.startswith("K") else "values"}
         if self.choice == TOKENS:
             place["position"] = cell.first
         self._models.selection.update(**place)

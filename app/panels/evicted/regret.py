@@ -25,7 +25,7 @@ from engine.wire.measuring import MeasureRegret
 
 PAGE_SIZES = (1, 2, 4, 8, 16, 32)
 SIZE_TIP = "Removed at a time, from every layer and head at once; all others stay"
-INVITATION = "Measure: each row is removed in turn, and the change of the next token stands beside the rule's score."
+INVITATION = "Each row is left out in turn: the change of the next token (KL) stands beside the rule's score."
 
 
 class RegretSheet(QWidget):

@@ -52,10 +52,10 @@ class EvictedView(AskingView[Shown]):
 
     title, measures = "Why evicted", "regret"
     abilities = frozenset(("view.reset",))
-    button_name = "Measure policy regret"
+    button_name = "Leave each row out"
     choices = (
         (WHY, "why", "The rule, and the scores of what went and what stayed"),
-        (REGRETTED, "regret", "What removing each row really does, against the rule's score"),
+        (REGRETTED, "leave one out", "What the next token loses (KL) without each row, against the rule's score"),
     )
 
     def __init__(self, models: Models) -> None:
@@ -94,7 +94,7 @@ class EvictedView(AskingView[Shown]):
 
     def problem(self) -> str:
         if self._models.timeline.num_tokens(self._models.selection.now.seq_id) < 2:
-            return "Send a prompt first: regret is measured on the rows of its cache."
+            return "Send a prompt first: each row of its cache is left out in turn."
         return ""
 
     def _on_head(self, head: LayerHead) -> None:

@@ -10,6 +10,7 @@ from app.draw.format import exact
 from app.draw.ghost import Flags, Ghosts, shares
 from app.draw.token_range import column_at
 from engine.spec.edit import Rows
+from engine.spec.lenses import LENSES
 from engine.wire.slices import HeadSlice
 
 
@@ -76,7 +77,7 @@ def area_between(piece: HeadSlice, start: tuple[float, float], stop: tuple[float
     return Rows(
         min(first.first_position, last.first_position), max(first.last_position, last.last_position) + 1,
         (request.layer,), (request.kv_head,), None if len(channels) == piece.low.shape[1] else channels,
-        "keys" if request.tensor == "keys" else "values",
+        LENSES[request.lens].part or "both",
     )  # fmt: skip
 
 

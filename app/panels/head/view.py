@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QActionGroup, QGuiApplication
 from PySide6.QtWidgets import QMenu, QToolButton
@@ -16,6 +17,7 @@ from app.kit.edit_marks import head_boxes, is_of, words_at
 from app.kit.exactness import parts_words, run_words
 from app.kit.heatmap_marks import Box, CellNumbers, Marks
 from app.kit.labels import plain_tip, steady
+from app.kit.lens_menu import LensMenu
 from app.kit.map_view import MapView
 from app.kit.pictures import signed_colors, signed_text
 from app.kit.provenance import (
@@ -35,11 +37,12 @@ from app.kit.range_bar import RangeBar
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, slices
 from app.kit.theme import current_theme
 from app.models import Models
-from app.models.loaded import layer_words
+from app.models.loaded import heads_shared, layer_words
 from app.models.selection import chosen_cell
 from app.models.slices import HEAD
 from app.panels.head import draw
 from engine.spec.edit import Rows
+from engine.spec.lenses import LENSES, TABLE
 from engine.wire.slices import HeadSlice
 
 PER_HEAD, PER_LAYER, FIXED = "head", "layer", "fixed"
@@ -76,6 +79,9 @@ class HeadView(MapView[Shown]):
         self._values = np.zeros((0, 0), np.float32)
         self._map.setAccessibleName("Heat map of one head: tokens by channels")
         self._readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._lenses = LensMenu(TABLE)
+        self._lenses.chosen.connect(self._on_lens)
+        self.add_to_strip(self._lenses)
         self._range = self._make_range_menu()
         self.add_to_strip(self._range)
         self._bar.dragged.connect(self._on_dragged)
@@ -113,6 +119,9 @@ class HeadView(MapView[Shown]):
             self._scope = PER_HEAD
         self.refresh()
 
+    def _on_lens(self, lens: str) -> None:
+        self._models.selection.update(lens=lens, change=False)
+
     def _on_scope(self) -> None:
         action = self._scopes.checkedAction()
         if action is not None:
@@ -139,14 +148,15 @@ class HeadView(MapView[Shown]):
     def area(self, start: QPointF, stop: QPointF) -> Rows | None:
         if self._piece is None:
             return None
-        return draw.area_between(self._piece, (start.x(), start.y()), (stop.x(), stop.y()))
+        found = draw.area_between(self._piece, (start.x(), start.y()), (stop.x(), stop.y()))
+        return None if found is None else replace(found, kv_heads=(self._kv_head_of(self._piece),))
 
     def pin(self, is_pinned: bool) -> None:
         now = self._models.selection.now
-        place = (now.layer, now.kv_head, now.tensor)
+        place = (now.layer, now.kv_head, now.lens)
         if self._piece is not None:
             request = self._piece.request
-            place = (request.layer, request.kv_head, request.tensor)
+            place = (request.layer, self._kv_head_of(self._piece), request.lens)
         self._models.viewport.update(head_place=place if is_pinned else None)
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -154,13 +164,16 @@ class HeadView(MapView[Shown]):
     def refresh(self) -> None:
         super().refresh()
         piece = self._models.slices.head
+        now = self._models.selection.now
+        self._lenses.show_lens(now.lens if piece is None else piece.request.lens)
         if piece is not None and self.isVisible():  # the title is set even if there is nothing to draw
             request = piece.request
             name = layer_words(self._models, request.layer).capitalize()
             if piece.state_shape:
                 self.set_title(f"{name} · {piece.tensor_label}")
                 return
-            self.set_title(f"{name} · kv head {request.kv_head} · {piece.tensor_label}")
+            head = "head" if LENSES[request.lens].heads == "query" else "kv head"
+            self.set_title(f"{name} · {head} {request.kv_head} · {piece.tensor_label}")
 
     def read(self) -> Shown | str:
         """In one line why there is nothing to draw."""
@@ -175,9 +188,8 @@ class HeadView(MapView[Shown]):
             if piece.state_shape:
                 return Shown(piece, limit, self._scope, None, None, None, ())
             place = piece.request
-            edited = head_boxes(
-                self._models, place.seq_id, place.layer, place.kv_head, place.tensor, piece.low.shape[1]
-            )
+            kv_head, num_channels = self._kv_head_of(piece), piece.low.shape[1]
+            edited = head_boxes(self._models, place.seq_id, place.layer, kv_head, place.lens, num_channels)
             return Shown(piece, limit, self._scope, None if area else run, self._channel(piece), area, edited)
         if draw.is_part(piece) and not piece.note:
             return "These positions have left this head's window: press Home to see what it holds."
@@ -224,10 +236,10 @@ class HeadView(MapView[Shown]):
     def provenance(self, state: Shown) -> Provenance:
         piece, now = state.piece, self._models.selection.now
         request = piece.request
-        layer, kv_head, tensor = self._models.viewport.now.head_place or (now.layer, now.kv_head, now.tensor)
-        shown, wanted = tensor_name(request.tensor), tensor_name(tensor)
-        if (request.layer, request.kv_head) != (layer, kv_head):
-            shown, wanted = f"{shown}[{request.layer}, {request.kv_head}]", f"{wanted}[{layer}, {kv_head}]"
+        layer, kv_head, tensor = self._models.viewport.now.head_place or (now.layer, now.kv_head, now.lens)
+        shown, wanted = tensor_name(request.lens), tensor_name(tensor)
+        if (request.layer, self._kv_head_of(piece)) != (layer, kv_head):
+            shown, wanted = f"{shown}[{request.layer}, {self._kv_head_of(piece)}]", f"{wanted}[{layer}, {kv_head}]"
         return picture_source(
             self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted,
             is_whole=self._map.is_loaded, parts=parts_words(self._models, piece),
@@ -264,16 +276,20 @@ class HeadView(MapView[Shown]):
         self._bar.show_range(table, piece, limit)
         self.tell(self._map.hover)
 
+    def _kv_head_of(self, piece: HeadSlice) -> int:
+        """The kv head of a picture, which a query head shares with others."""
+        return piece.request.kv_head // heads_shared(self._models, piece.request.lens, piece.request.layer)
+
     def _channel(self, piece: HeadSlice) -> int | None:
         """The selected channel, if the picture shows its head."""
         now, request = self._models.selection.now, piece.request
-        is_here = (request.layer, request.kv_head, request.tensor) == (now.layer, now.kv_head, now.tensor)
+        is_here = (request.layer, self._kv_head_of(piece), request.lens) == (now.layer, now.kv_head, now.lens)
         return now.channel if is_here and now.channel is not None and now.channel < piece.low.shape[1] else None
 
     def _area(self, piece: HeadSlice) -> Box | None:
         """The part of the selected area in this head, as a box of positions and channels; None if there is none."""
         now, request = self._models.selection.now.area, piece.request
-        if now is None or not is_of(now, request.layer, request.kv_head, request.tensor):
+        if now is None or not is_of(now, request.layer, self._kv_head_of(piece), request.lens):
             return None
         num_channels = piece.low.shape[1]
         channels = now.channels or (0, num_channels - 1)
@@ -307,7 +323,13 @@ class HeadView(MapView[Shown]):
             if parts_words(self._models, piece):
                 text += f"   {run_words(piece.exact_from, cell.first_position, cell.last_position + 1)}"
             if edited := words_at(
-                self._models, cell.first_position, place.layer, place.kv_head, place.tensor, cell.channel, place.seq_id
+                self._models,
+                cell.first_position,
+                place.layer,
+                self._kv_head_of(piece),
+                place.lens,
+                cell.channel,
+                place.seq_id,
             ):
                 text += f"   {edited}"
         self._readout.setText(text or "point at a cell for its exact value")
@@ -317,7 +339,7 @@ class HeadView(MapView[Shown]):
     def _chosen_point(self, piece: HeadSlice) -> QPointF | None:
         now, request = self._models.selection.now, piece.request
         cell = chosen_cell(now)
-        is_here = (request.layer, request.kv_head, request.tensor) == (now.layer, now.kv_head, now.tensor)
+        is_here = (request.layer, self._kv_head_of(piece), request.lens) == (now.layer, now.kv_head, now.lens)
         if cell is None or not (is_here or self._area(piece)) or cell[1] >= piece.low.shape[1]:
             return None
         return QPointF(cell[0] + 0.5, cell[1] + 0.5)
@@ -345,5 +367,5 @@ class HeadView(MapView[Shown]):
             return "   " + "all dropped"
         step = self._models.selection.now.step if piece.provenance != STORED_NOW else None
         place = piece.request
-        words = drop_words(self._models, place.layer, place.kv_head, cell.first_position, step, place.seq_id)
+        words = drop_words(self._models, place.layer, self._kv_head_of(piece), cell.first_position, step, place.seq_id)
         return f"   {words}"

@@ -125,7 +125,7 @@ class ParityView(AskingView[ParityShown]):
                 seq_id=report.request.seq_id,
                 layer=report.layer,
                 position=report.position,
-                tensor=report.tensor,
+                lens=report.tensor,
                 change=False,
             )
 
@@ -194,6 +194,8 @@ class ParityView(AskingView[ParityShown]):
         mine, other = cache_label(report.cache), "no cache"
         if report.request.against is not None:
             other = cache_label(report.request.against)
+        if report.verdict in ("edited by hand", "lossy and edited"):
+            other = f"{other} without the edits"
         are_exact = report.cache.is_exact and (report.request.against is None or report.request.against.is_exact)
         if report.verdict in ("lossy, as asked", "lossy and edited") and are_exact:
             mine = f"{mine}, and lossy modes before it,"

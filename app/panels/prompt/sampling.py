@@ -62,6 +62,12 @@ class SamplingPopup(QFrame):
         form.addRow(about)
         form.addRow(self._problem)
 
+    def field(self, name: str) -> QSpinBox | QDoubleSpinBox | QLineEdit:
+        """The field of that name: `temperature`, `top_k`, `stop` and so on."""
+        found = getattr(self, name, None)
+        assert isinstance(found, QSpinBox | QDoubleSpinBox | QLineEdit), name
+        return found
+
     def params(self, seed: int) -> SamplingParams:
         top_p = self.top_p.value()
         return SamplingParams(
@@ -169,10 +175,24 @@ class SamplingButton(Themed, QToolButton):
         self._refresh()
 
     def _on_clicked(self) -> None:
+        self.open_at("temperature")
+
+    def open_at(self, name: str) -> None:
+        """Open the popup with the cursor in a field."""
         self._popup.adjustSize()
         self._popup.move(self.mapToGlobal(QPoint(0, self.height() + 3)))
         self._popup.show()
-        self._popup.temperature.setFocus()
+        field = self._popup.field(name)
+        field.setFocus()
+        field.selectAll()
+
+    def set_value(self, name: str, value: float) -> None:
+        """Set the number of a field, as if it were typed."""
+        field = self._popup.field(name)
+        if isinstance(field, QDoubleSpinBox):
+            field.setValue(value)
+        elif isinstance(field, QSpinBox):
+            field.setValue(int(value))
 
     def _on_changed(self) -> None:
         self._refresh()

@@ -10,10 +10,10 @@ from app.draw.format import thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.changes import connect_all
-from app.kit.labels import set_text_role
+from app.kit.labels import plain_label, prose, set_text_role
 from app.kit.question import Question
 from app.kit.reader import SELECTION, STATUS, STEPS
-from app.kit.theme import font_fixed
+from app.kit.theme import font_fixed, font_text
 from app.kit.view import View
 from app.models import Models
 from app.models.prompt_ids import is_random, random_prompt
@@ -78,6 +78,9 @@ class PromptPanel(View[Shown]):
         self._send = ActionButton("Send")
         self._add = ActionButton("+")
         self._clear = push_button("Clear", self._on_clear, "Take the long text out", is_small=False)
+        self._warning = plain_label(font=font_text(11.5), role="warning", wraps=True)
+        self._warning.setAccessibleName("Why the prompt cannot be sent")
+        self._warning.hide()
         self._random = push_button("", self._on_random, RANDOM_TIP)
         self._first = push_button("", self._on_first, FIRST_TIP)
         self._build()
@@ -155,6 +158,22 @@ class PromptPanel(View[Shown]):
     def _limited(sampling: SamplingParams, *, is_answer: bool) -> SamplingParams:
         return sampling if is_answer else replace(sampling, max_new_tokens=None)
 
+    def ask_sampling(self, name: str) -> None:
+        """Put the cursor into a field of the sampling; a seed has an effect, and so a field, only where tokens are
+        drawn."""
+        if name == "seed" and self._seed.isVisible():
+            self._seed.setFocus()
+            self._seed.selectAll()
+        else:
+            self._sampling.open_at("temperature" if name == "seed" else name)
+
+    def set_sampling(self, name: str, value: float) -> None:
+        """Set a number of the sampling, as if it were typed into its field."""
+        if name == "seed":
+            self._seed.setValue(int(value))
+        else:
+            self._sampling.set_value(name, value)
+
     def submit(self) -> None:
         """Send the content; a conversation replaces the sequence that it continues."""
         content = self._content()
@@ -185,7 +204,7 @@ class PromptPanel(View[Shown]):
         self._first.hide()
         offers = row(self._seed, self._random, self._first, None)
         send = row(self._sampling, self._clear, None, self._add, self._send)
-        self.set_body(column((self.edit, 1), (self.chat, 1), offers, send, spacing=8))
+        self.set_body(column((self.edit, 1), (self.chat, 1), self._warning, offers, send, spacing=8))
         self.setFocusProxy(self.edit)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -300,7 +319,7 @@ class PromptPanel(View[Shown]):
         text = PromptText(content, self.tokens.ids, refusal, self._limit, mode == IDS, is_shortened)
         shown = words.shown(text, mode, reading(self._models), self._send_key, is_greedy=self.sampling.is_greedy)
         if model is None:  # the actions themselves say that there is no model
-            return replace(shown, problem="", can_draw_random=False)
+            return replace(shown, problem="", warning="", can_draw_random=False)
         return replace(shown, can_draw_random=shown.can_draw_random and model.geometry.vocab_size is not None)
 
     def show_state(self, state: Shown) -> None:
@@ -313,5 +332,9 @@ class PromptPanel(View[Shown]):
         self._first.setVisible(state.can_send_first)
         self._random.setText(f"Random tokens: {thousands(min(READY_IDS, state.limit))}")
         self._random.setVisible(state.can_draw_random)
-        self._models.draft.update(state.problem)
+        # the conversation says that itself
+        is_said = self._mode == CHAT and (state.is_excess or state.problem == self.chat.problem)
+        self._warning.setText("" if is_said else prose(state.warning))
+        self._warning.setVisible(bool(self._warning.text()))
+        self._models.draft.update(state.problem, state.warning)
         self.chat.show_excess(state.problem if state.is_excess else "")

@@ -46,13 +46,14 @@ class PromptText(Struct, frozen=True):
 
 class Shown(Struct, frozen=True):
     """The texts around the editor and which offers to show. `problem` says why the prompt cannot be sent; `is_wrong`:
-    it is shown in the title; `is_excess`: there are too many tokens."""
+    it is shown in the title, and `warning` says it in a sentence; `is_excess`: there are too many tokens."""
 
     detail: str
     brief: str
     is_wrong: bool
     is_excess: bool
     problem: str
+    warning: str
     invitation: str
     has_seed: bool
     can_clear: bool
@@ -70,6 +71,7 @@ def shown(text: PromptText, mode: str, now: str, send_key: str, *, is_greedy: bo
         is_wrong=text.is_wrong and not now,
         is_excess=bool(text.excess) and not text.refusal,
         problem=problem(text, mode),
+        warning=sentence(problem(text, mode)) if text.is_wrong and not now else "",
         invitation=invitation(text.by_ids, send_key),
         has_seed=not is_greedy or text.is_random,  # otherwise the seed has no effect
         can_clear=text.is_shortened,
@@ -98,6 +100,11 @@ def problem(text: PromptText, mode: str) -> str:
         words = "{0} tokens are more than the {1} that there is room for: shorten it, or send the first {1}"
         return words.format(count(text), thousands(text.limit or 0))
     return ""
+
+
+def sentence(words: str) -> str:
+    """A few words as a sentence, with a capital letter and a full stop."""
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}." if words else ""
 
 
 def detail(text: PromptText) -> str:

@@ -82,7 +82,7 @@ class ConditionLine(QLineEdit):
 class StopsView(View[Shown]):
     """Lists the stops, and searches for a condition. Signal: `stops_changed(stops)`."""
 
-    title = "Stops"
+    title = "Breakpoints"
     follows = (STOPS, SELECTION, STATUS, STEPS)
 
     stops_changed = Signal(object)
@@ -93,7 +93,7 @@ class StopsView(View[Shown]):
         self._problem = ""
         self._is_finding = False  # True: Enter goes to the next match; False: it keeps the condition as a stop
         self.line = ConditionLine()
-        self.table = CellTable("Stops")
+        self.table = CellTable("Breakpoints")
         self.words = plain_label(font=font_text(11.5), wraps=True)
         self.words.setMinimumWidth(1)
         self.words.setAccessibleName("What is found")
@@ -101,9 +101,11 @@ class StopsView(View[Shown]):
         for button in (self.previous, self.next):
             button.setFixedWidth(26)
         self.examples = push_button("Examples", self._on_examples, "Conditions to begin with, one for each quantity")
-        self.add = push_button("Halt there", self._on_add, "Keep the condition: runs halt after a step where it holds")
-        self.change = push_button("Change", self._on_change, "Put the condition in the place of the marked stop")
-        self.delete = push_button("Delete", self._on_delete, "Take the marked stop out of the list")
+        self.add = push_button(
+            "Add breakpoint", self._on_add, "Keep the condition: runs halt after a step where it holds"
+        )
+        self.change = push_button("Change", self._on_change, "Put the condition in the place of the marked breakpoint")
+        self.delete = push_button("Delete", self._on_delete, "Take the marked breakpoint out of the list")
         self._typing = QTimer(self, singleShot=True, interval=TYPING_MS)
         self.add_to_strip(self.examples)
         top = row((self.line, 1), self.previous, self.next, self.add, self.change, self.delete)

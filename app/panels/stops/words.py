@@ -51,13 +51,13 @@ def cells_of(row: StopRow, *, is_marked: bool) -> tuple[TableCell, ...]:
 
 def hint(is_finding: bool) -> str:
     """Say what to type and what Enter will do, while the field is empty."""
-    enter = "Enter goes from one to the next" if is_finding else "Enter makes runs halt there"
+    enter = "Enter goes from one to the next" if is_finding else "Enter adds a breakpoint: runs halt there"
     return f"Type a condition: the steps where it held are marked on the timeline, and {enter}."
 
 
 def enter_words(*, keeps: bool, walks: bool) -> str:
     """Say what Enter will do with the typed condition."""
-    return " · Enter: halt there" if keeps else " · Enter: go to the next" if walks else ""
+    return " · Enter: add breakpoint" if keeps else " · Enter: go to the next" if walks else ""
 
 
 def found_words(search: Search, num_steps: int, step: int | None) -> str:
@@ -66,7 +66,7 @@ def found_words(search: Search, num_steps: int, step: int | None) -> str:
         return "the pattern takes too long: write a simpler one"
     if not num_steps:
         return "no step to search yet"
-    far = "" if search.is_done else f" · {thousands(search.num_seen)} looked at so far"
+    far = "" if search.is_done else f" · {thousands(search.num_seen)} searched so far"
     unknown = f" · not known at {thousands(search.num_unknown)}" if search.num_unknown else ""
     held = f"held at {thousands(len(search.matches))} of {counted(num_steps, 'step')}"
     verdict = search.verdicts.get(step) if step is not None else None

@@ -78,5 +78,5 @@ def words_at(models: Models, step: int) -> list[str]:
         words.append(f"halted: {hit.condition} · {hit.value}")
     for text, search in stops.halting:
         if (verdict := search.verdicts.get(step)) is not None and (hit is None or hit.condition != text):
-            words.append(f"stop: {text} · {verdict.value}")
+            words.append(f"breakpoint: {text} · {verdict.value}")
     return words

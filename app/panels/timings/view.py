@@ -1,4 +1,4 @@
-"""The Step time panel: the phases of each step's time, and what looking at it cost."""
+"""The Step time panel: the phases of each step's time, and what measuring it cost."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def phase_words(record: StepRecord) -> str:
     forward, prepare, sample, observe = map(milliseconds, measured)
     by = f" by {runner_words(record.runner)}" if record.runner else ""
     if record.timings.encoder_ms:
-        by += f", {milliseconds(record.timings.encoder_ms)} of it the encoder's"
-    words = f"step {step}: forward {forward}{by}, prepare {prepare}, sample {sample}, looking {observe}"
+        by += f", {milliseconds(record.timings.encoder_ms)} for the encoder"
+    words = f"step {step}: forward {forward}{by}, prepare {prepare}, sample {sample}, overhead {observe}"
     if times.gap_ms:
         words += f"; {milliseconds(times.gap_ms)} passed since the step before"
     if times.compile_ms:
@@ -119,7 +119,7 @@ def reading_words(record: StepRecord) -> str:
     return (
         f"K and V take {byte_size(record.num_bytes.stored)}: at {rate}, a speed that is assumed and that slow memory "
         f"has too, reading them takes {share} of this forward. With a model and a context of this size, products and "
-        "overhead hide what the cache saves. Time every layer, in the Run menu, measures it"
+        "overhead hide what the cache saves. Time every layer, under Run · Measuring, measures it"
     )
 
 
@@ -181,6 +181,6 @@ def _slowest(layers: tuple[int, ...], each: tuple[float, ...]) -> str:
 
 def _key_names(share: float | None, *, is_inside: bool) -> tuple[str, ...]:
     """The legend in the order of `draw.PHASES`; empty for phases that were not timed."""
-    looking = f"looking {percent(share)} of decoding" if share is not None else "looking"
+    overhead = f"overhead {percent(share)} of decoding" if share is not None else "overhead"
     inside = ("attention", "cache") if is_inside else ("", "")
-    return "rest of the forward" if is_inside else "forward", *inside, "prepare", "sample", looking, "between"
+    return "rest of the forward" if is_inside else "forward", *inside, "prepare", "sample", overhead, "between"

@@ -27,11 +27,11 @@ from app.kit.pictures import ghost_brush
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed
 from app.models import Token
-from app.models.sequence_tokens import num_shared
 from app.panels.tokens.chip_marks import paint_edited, paint_marks, paint_source
 from app.panels.tokens.chips import Chips, token_words
 from app.panels.tokens.draw import ChipLayout, ChipPlace
 from app.panels.tokens.surprisal_key import surprisal_color
+from engine.history.run import num_shared
 from engine.spec.bookmark import Bookmark
 
 ROW_HEIGHT = 22

@@ -53,7 +53,7 @@ def paint_by_hand(painter: QPainter, layout: WallLayout, piece: WallSlice, marks
             paint_ribbon(painter, (tile.x + layout.tile_width) / ratio - 2, tile.y / ratio - 1)
             painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
         for one in marks.edited:
-            tensor = "" if one.is_hidden else piece.request.tensor
+            tensor = "" if one.is_hidden else piece.request.lens
             if touches(one.rows, tile.layer, tile.kv_head, tensor):
                 _paint_edited(painter, _place(tile, piece, one.rows, ratio), is_hidden=one.is_hidden)
         if marks.area is not None and touches(marks.area, tile.layer, tile.kv_head):

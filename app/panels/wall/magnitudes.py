@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from app.draw.colormap import Floats
 from app.draw.format import brief, decimal, times
 from app.draw.ghost import Flags
+from engine.spec.lenses import LENSES
 from engine.wire.slices import WallSlice
 
 Tiles = frozenset[tuple[int, int]]  # (layer, kv head)
@@ -35,7 +36,7 @@ def times_range(piece: WallSlice) -> dict[int, float]:
 def farthest(piece: WallSlice) -> tuple[int, str, float] | None:
     """(layer, `K` or `V`, multiple of its range) of the value that is largest relative to its layer's range, of both
     tensors; None if there are no rows, or all are zero."""
-    drawn, other = ("K", "V") if piece.request.tensor == "keys" else ("V", "K")
+    drawn, other = LENSES[piece.request.lens].label, "V" if piece.request.lens == "keys" else "K"
     found: list[tuple[int, str, float]] = []
     for name, magnitudes in ((drawn, piece.magnitudes), (other, piece.other_magnitudes)):
         ratios = times_range(replace(piece, magnitudes=magnitudes))
@@ -49,7 +50,7 @@ def magnitude_words(piece: WallSlice, layer: int) -> str:
         return ""
     index = piece.layers.index(layer)
     largest, limit = float(piece.magnitudes.largest[index]), float(layer_limits(piece)[index])
-    name = "K" if piece.request.tensor == "keys" else "V"
+    name = LENSES[piece.request.lens].label.strip("|")
     if not largest:
         return f"no finite {name} other than zero"
     beyond = decimal(100 * float(piece.magnitudes.clipped[index]))

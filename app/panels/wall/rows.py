@@ -12,6 +12,7 @@ from app.models.loaded import geometry_of, num_source
 from app.panels.wall.draw import WallRow
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.geometry.names import layer_label
+from engine.spec.lenses import LENSES, Lens
 from engine.wire.slices import WallSlice
 
 GROUP = -1  # layer number of a row that is the title of a group
@@ -24,31 +25,32 @@ def wall_rows(models: Models, piece: WallSlice | None) -> tuple[WallRow, ...]:
         if piece is None:
             return ()
         return tuple(WallRow(layer, heads) for layer, heads in zip(piece.layers, piece.heads, strict=True))
-    tensor = piece.request.tensor if piece is not None else models.selection.now.tensor
+    lens = LENSES[piece.request.lens if piece is not None else models.selection.now.lens]
     held = dict(zip(piece.layers, piece.heads, strict=True)) if piece is not None else None
     counts = Counter(state.layer for state in piece.states) if piece is not None else Counter[int]()
-    rows = [row for layer in geometry.layers for row in layer_rows(layer, held, tensor, counts[layer.index])]
+    rows = [row for layer in geometry.layers for row in layer_rows(layer, held, lens, counts[layer.index])]
     if not geometry.has_encoder:
         return tuple(rows)
     return tuple(grouped(rows, geometry, num_source(models)))
 
 
-def layer_rows(layer: LayerGeometry, held: dict[int, int] | None, tensor: str, num_states: int) -> Iterator[WallRow]:
+def layer_rows(layer: LayerGeometry, held: dict[int, int] | None, lens: Lens, num_states: int) -> Iterator[WallRow]:
     """A layer's row for K or V, and its row for a recurrent state: the state alone, or below if it has both."""
     num_rows = (held or {}).get(layer.index, 0)
     if num_rows or not num_states:
-        yield _row(layer, held, tensor)
+        yield _row(layer, held, lens)
     if num_states:
         yield WallRow(layer.index, num_states, name=f"L{layer.index} state", first_head=num_rows)
 
 
-def _row(layer: LayerGeometry, held: dict[int, int] | None, tensor: str) -> WallRow:
-    num_heads = layer.num_kv_heads if held is None else held.get(layer.index, 0)
+def _row(layer: LayerGeometry, held: dict[int, int] | None, lens: Lens) -> WallRow:
+    num_heads = layer.num_heads if lens.heads == "query" else layer.num_kv_heads
+    num_heads = num_heads if held is None else held.get(layer.index, 0)
     if layer.kind in ("linear", "shared", "none") and layer.index not in (held or {}):
         return WallRow(layer.index, 0, _why_empty(layer, is_asked=held is not None))
     if not num_heads:
-        return WallRow(layer.index, 0, "holds no K and V now")
-    dims = layer.key_dim if tensor == "keys" else layer.value_dim
+        return WallRow(layer.index, 0, "holds no K and V now" if lens.part is not None else "no attention is known")
+    dims = 1 if lens.values == 1 else layer.key_dim if lens.part == "keys" else layer.value_dim
     return WallRow(layer.index, num_heads, "", dims or None)
 
 

@@ -15,6 +15,7 @@ from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown, words_at
 from app.kit.exactness import layer_rows_words, parts_words
 from app.kit.labels import plain_tip, steady
+from app.kit.lens_menu import LensMenu
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
 from app.kit.provenance import (
     STORED_NOW,
@@ -31,7 +32,7 @@ from app.kit.reader import BOOKMARKS, EDITS, SELECTION, STATUS, STEPS, slices
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
-from app.models.loaded import layer_label, layer_words
+from app.models.loaded import heads_shared, layer_label, layer_words
 from app.models.slices import WALL
 from app.panels.wall import draw, states
 from app.panels.wall import magnitudes as sizes
@@ -40,6 +41,7 @@ from app.panels.wall.canvas import WallCanvas, WallMarks
 from app.panels.wall.draw import Thumbnail, WallLayout, WallRow
 from app.panels.wall.rows import wall_rows
 from engine.spec.edit import Rows
+from engine.spec.lenses import LENSES, TABLE
 from engine.wire.slices import WallSlice
 
 _COLUMN_STEP = 16
@@ -100,12 +102,15 @@ class WallView(View[Shown]):
         self._largest = QToolButton()
         self._largest.setToolTip("The largest value against its layer's range: open the list of the largest")
         self._largest.hide()
+        self._lenses = LensMenu(lens for lens in TABLE if lens.is_of_every_head)
+        self.add_to_strip(self._lenses)
         self.add_to_strip(self._largest)
         self.set_body(self._scroll)
         self.follow(models)
         connect_all(
             (self._scroll.resized, self._fill),
             (self._largest.clicked, self.outliers_wanted),
+            (self._lenses.chosen, self._on_lens),
             (self._canvas.picked, self._on_picked),
             (self._canvas.dragged, self._on_dragged),
             (self._canvas.menu_wanted, self._on_menu_wanted),
@@ -118,11 +123,23 @@ class WallView(View[Shown]):
 
     def choose(self, choice: str) -> None:
         tensor, change = _CHOICES[choice]
-        self._models.selection.update(tensor=tensor, change=change)
+        self._models.selection.update(lens=tensor, change=change)
+
+    def _on_lens(self, lens: str) -> None:
+        self._models.selection.update(lens=lens, change=False)
+
+    @property
+    def _lens(self) -> str:
+        """The lens of the picture, which for a moment may not be the selected one."""
+        shown = self._models.slices.wall
+        return self._models.selection.now.lens if shown is None else shown.request.lens
+
+    def _shared(self, layer: int) -> int:
+        return heads_shared(self._models, self._lens, layer)
 
     def _on_picked(self, tile: Thumbnail, position: int | None) -> None:
-        place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head}
         piece = self._models.slices.wall
+        place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head // self._shared(tile.layer)}
         if states.is_beside_rows(piece, tile):
             return
         if position is not None and (piece is None or states.state_at(piece, tile) is None):
@@ -142,8 +159,9 @@ class WallView(View[Shown]):
         piece, area = self._models.slices.wall, self._models.selection.now.area
         is_part = tile is not None and area is not None and touches(area, tile.layer, tile.kv_head)
         if tile is not None and piece is not None and not is_part and not states.is_beside_rows(piece, tile):
-            rows = Rows(0, piece.num_tokens, (tile.layer,), (tile.kv_head,))
-            self._models.selection.update(layer=tile.layer, kv_head=tile.kv_head, position=0, area=rows)
+            kv_head = tile.kv_head // self._shared(tile.layer)
+            rows = Rows(0, piece.num_tokens, (tile.layer,), (kv_head,))
+            self._models.selection.update(layer=tile.layer, kv_head=kv_head, position=0, area=rows)
         self.menu_wanted.emit(place)
 
     def _on_pointed(self, tile: Thumbnail | None, position: int | None) -> None:
@@ -151,7 +169,8 @@ class WallView(View[Shown]):
         if tile is not None and (shown := self._models.slices.wall) is not None:
             state = states.state_at(shown, tile)
         if tile is not None:
-            text = f"{layer_words(self._models, tile.layer)} · kv head {tile.kv_head}"
+            head = "head" if LENSES[self._lens].heads == "query" else "kv head"
+            text = f"{layer_words(self._models, tile.layer)} · {head} {tile.kv_head}"
         if state is not None:
             text, position = f"{layer_words(self._models, state.layer)} · {states.state_words(state)}", None
         if position is not None:
@@ -170,9 +189,8 @@ class WallView(View[Shown]):
     def _edited_words(self, tile: Thumbnail | None, position: int | None) -> str:
         if tile is None or position is None:
             return ""
-        shown = self._models.slices.wall
-        tensor = self._models.selection.now.tensor if shown is None else shown.request.tensor
-        return words_at(self._models, position, tile.layer, tile.kv_head, tensor, seq_id=self._shown_seq_id)
+        kv_head = tile.kv_head // self._shared(tile.layer)
+        return words_at(self._models, position, tile.layer, kv_head, self._lens, seq_id=self._shown_seq_id)
 
     @property
     def _shown_seq_id(self) -> int:
@@ -201,8 +219,9 @@ class WallView(View[Shown]):
     def refresh(self) -> None:
         super().refresh()
         now, piece = self._models.selection.now, self._models.slices.wall
-        shown = (now.tensor, now.change) if piece is None else (piece.request.tensor, piece.request.change)
-        self.set_choice(next(k for k, place in _CHOICES.items() if place == shown))  # of the picture shown
+        shown = (now.lens, now.change) if piece is None else (piece.request.lens, piece.request.change)
+        self.set_choice(next((k for k, place in _CHOICES.items() if place == shown), ""))  # of the picture shown
+        self._lenses.show_lens(shown[0])
 
     def read(self) -> Shown | str:
         piece, now = self._models.slices.wall, self._models.selection.now
@@ -219,7 +238,8 @@ class WallView(View[Shown]):
         bookmarks = tuple(self._models.bookmarks.on_heads(seq_id))
         by_hand = WallEdits(area, edits_shown(self._models, seq_id), bookmarks)
         run = selected_run(self._models) if area is None else None
-        return Shown(piece, self._canvas.layout_now, (now.layer, now.kv_head, run), by_hand)
+        head = now.kv_head * self._shared(now.layer)
+        return Shown(piece, self._canvas.layout_now, (now.layer, head, run), by_hand)
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
@@ -298,7 +318,7 @@ class WallView(View[Shown]):
         if (piece := state.piece) is None:
             return None
         request, now = piece.request, self._models.selection.now
-        shown, wanted = tensor_name(request.tensor, change=request.change), tensor_name(now.tensor, change=now.change)
+        shown, wanted = tensor_name(request.lens, change=request.change), tensor_name(now.lens, change=now.change)
         return picture_source(
             self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted,
             parts=parts_words(self._models, piece),

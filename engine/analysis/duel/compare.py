@@ -7,22 +7,19 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
-from engine.analysis.duel.difference import NO_POSITION, gather_rows
 from engine.analysis.duel.sides import ComparedRun
-from engine.analysis.rounding import largest, positions_of, row_errors
+from engine.analysis.rounding import largest, row_errors
 from engine.analysis.tolerance import Tolerance
-from engine.cache.contract import HeldRows
 from engine.geometry.dimensions import LayerGeometry
 from engine.look.divergence import divergence
-from engine.look.rows_at import RowsAt, slots_of
+from engine.look.source import NO_POSITION, PARTS, Rows, Source, gather_rows, slots_of
 from engine.session.sampler import choose
+from engine.spec.codec import Part
 from engine.spec.sampling import SamplingParams
 from engine.wire.arrays import read_only_floats
 from engine.wire.duel import DuelStep, FirstDifference, TokenDivergence
 from engine.wire.records import Candidate
-from engine.wire.requests import TensorName
 
-TENSORS: tuple[TensorName, TensorName] = ("keys", "values")
 NUM_TOP = 5
 
 
@@ -90,12 +87,12 @@ def top_of(logits: torch.Tensor | None, text_of: Callable[[int], str]) -> tuple[
 
 def row_differences(a: ComparedRun, b: ComparedRun, num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Relative errors of the newest row of K and of V, `[L]` each, as described in `DuelStep`."""
-    found = {tensor: no_layers(a).copy() for tensor in TENSORS}
+    found = {tensor: no_layers(a).copy() for tensor in PARTS}
     mine, theirs = a.newest(num_tokens), b.newest(num_tokens)
     for number, layer in enumerate(a.geometry.attention_layers):
         if layer.index not in mine or layer.index not in theirs:
             continue
-        for tensor, row, true in zip(TENSORS, theirs[layer.index], mine[layer.index], strict=True):
+        for tensor, row, true in zip(PARTS, theirs[layer.index], mine[layer.index], strict=True):
             one, other = true.float().cpu(), row.float().cpu()
             size = one.square().mean(-1).sqrt().clamp(min=1e-6)
             errors = (other - one).square().mean(-1).sqrt() / size
@@ -127,8 +124,8 @@ def aligned(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch
 
 @torch.inference_mode()
 def first_difference(
-    mine: RowsAt,
-    theirs: RowsAt,
+    mine: Source,
+    theirs: Source,
     layers: Iterable[LayerGeometry],
     tolerance: Tolerance,
     check: Callable[[], None] = lambda: None,
@@ -138,10 +135,10 @@ def first_difference(
     first: FirstDifference | None = None
     for layer in layers:
         check()
-        held, others = mine.rows(layer.index), theirs.rows(layer.index)
-        if held is None or others is None or not held.keys.shape[2] or not others.keys.shape[2]:
-            continue
-        for tensor in TENSORS:
+        for tensor in PARTS:
+            held, others = mine.rows(layer.index, tensor), theirs.rows(layer.index, tensor)
+            if held is None or others is None or not held.numbers.shape[1] or not others.numbers.shape[1]:
+                continue
             found = difference_of_tensor(held, others, layer, tensor, tolerance.of_row(layer.index))
             if found is not None and (first is None or found.position < first.position):
                 first = found
@@ -149,11 +146,11 @@ def first_difference(
 
 
 def difference_of_tensor(
-    held: HeldRows, others: HeldRows, layer: LayerGeometry, tensor: TensorName, tolerance: float
+    held: Rows, others: Rows, layer: LayerGeometry, tensor: Part, tolerance: float
 ) -> FirstDifference | None:
     """The first row of K or V of one layer that differs by more than the tolerance; None if none does."""
-    rows, expected = getattr(others, tensor)[0].float(), getattr(held, tensor)[0].float()  # [H_kv, S, D]
-    here, there = positions_of(others), positions_of(held)
+    rows, expected = others.numbers.float(), held.numbers.float()  # [H_kv, S, D]
+    here, there = others.places, held.places
     slots, is_held = slots_of(here, there)
     rows = gather_rows(rows, slots)
     errors = row_errors(rows, expected)  # [H_kv, S]

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from engine.analysis.duel.compare import first_difference, not_compared, step_of
-from engine.analysis.duel.difference import PresentRows, RowDifferences
-from engine.analysis.duel.pictures import PicturesOfRows, attention_difference
+from engine.analysis.duel.pictures import attention_difference
 from engine.analysis.duel.sides import ComparedRun, LiveRun, check_comparable
 from engine.analysis.tolerance import tolerance_between
 from engine.common_prefix import num_common
 from engine.errors import InputError
-from engine.look.rows_at import RowsAt
+from engine.look.seen import Seen
+from engine.look.slices import attention_slice, take
+from engine.look.source import Difference, Source
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
 from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, TokenDivergence
-from engine.wire.requests import AttentionRequest, Side, SliceRequest
+from engine.wire.requests import AttentionRequest, HeadRequest, RowRequest, Side, SliceRequest, WallRequest
 from engine.wire.slices import Slice
 
 
@@ -51,7 +53,7 @@ class Duel:
         self.tolerance = tolerance_between(a.side().dtype, b.side().dtype)
         self.steps: list[DuelStep] = []
         self._mode = a.mode
-        self._present, self._differences = PicturesOfRows(a.geometry), PicturesOfRows(a.geometry)
+        self._seen: dict[Side, Seen] = {}
         if not a.num_tokens:
             raise InputError("There is nothing to compare yet: run a prompt first.")
 
@@ -105,7 +107,7 @@ class Duel:
         if self.no_rows or not count:
             return None
         layers = self.a.geometry.attention_layers
-        return DuelScanned(count, first_difference(*self._rows_of_both(count), layers, self.tolerance, check))
+        return DuelScanned(count, first_difference(*self._sources(count), layers, self.tolerance, check))
 
     def slice(self, request: SliceRequest, side: Side) -> Slice:
         """A slice of one side, or of the difference A - B, at the same number of tokens."""
@@ -113,20 +115,31 @@ class Duel:
         if isinstance(request, AttentionRequest):
             return replace(self.a.slice(request), request=request) if side == "a" else self._attention(request, side)
         count = min(self.a.num_tokens if count is None else count, self.b.num_tokens)
-        if side == "a" and self.compares_with_now:
-            rows = PresentRows.of(self.a.past(self.a.num_tokens), count)
-            return self._present.take(request, rows, (self.a.rows_of,))
+        if side == "b" or (side == "a" and not self.compares_with_now):
+            return replace((self.a if side == "a" else self.b).slice(request), request=request)
         if side == "a":
-            return replace(self.a.slice(request), request=request)
-        if side == "b":
-            return replace(self.b.slice(request), request=request)
+            return self._picture(request, side, self._sources(count)[0])
         if self.no_rows:
             raise InputError(self.no_rows)
-        differences = RowDifferences.of(*self._rows_of_both(count))
-        return self._differences.take(request, differences, (self.a.rows_of, self.b.rows_of))
+        return self._picture(request, side, Difference(*self._sources(count)))
 
-    def _rows_of_both(self, num_tokens: int) -> tuple[RowsAt, RowsAt]:
-        return self.a.past(self.a.num_tokens if self.compares_with_now else num_tokens), self.b.past(num_tokens)
+    def _picture(self, request: SliceRequest, side: Side, source: Source) -> Slice:
+        """A picture of rows that no session or file shows; what was drawn and counted of them is used again."""
+        is_change = isinstance(request, WallRequest) and request.change
+        if is_change or not isinstance(request, WallRequest | HeadRequest | RowRequest):
+            raise InputError("Of a difference there are pictures of the wall, of a head, of a row and of attention.")
+        seen = self._seen.get(side)
+        if seen is None or seen.rows_of != source.owner:
+            seen = self._seen[side] = Seen(source.owner)
+        return take(request, source, self.a.geometry, seen)
+
+    def _sources(self, num_tokens: int) -> tuple[Source, Source]:
+        """What is compared: both sides at the same number of tokens, or side A as it is held now."""
+        if self.compares_with_now:
+            assert isinstance(self.a, LiveRun)
+            now = dataclasses.replace(self.a.source(self.a.num_tokens), num_tokens=num_tokens, is_as_now=True)
+            return now, self.b.source(num_tokens)
+        return self.a.source(num_tokens), self.b.source(num_tokens)
 
     def _attention(self, request: AttentionRequest, side: Side) -> Slice:
         compared = (step.num_tokens for step in reversed(self.steps) if step.step <= request.step)
@@ -135,8 +148,9 @@ class Duel:
         if side == "b":
             asked = replace(request, step=theirs if theirs is not None else -1)
             return replace(self.b.slice(asked), request=request)
-        rows = [run.attention(count).get(request.layer) for run in (self.a, self.b)]
-        return attention_difference(request, rows[0], rows[1], count - 1, self.a.geometry)
+        mine, other = (run.attention(count).get(request.layer) for run in (self.a, self.b))
+        layer = self.a.geometry.layers[request.layer]
+        return attention_slice(request, attention_difference(mine, other, count - 1, layer), self.a.geometry)
 
     def _parting(self) -> TokenDivergence | None:
         """The point from which A and B are fed different tokens; None if one of them ends before."""
@@ -183,16 +197,17 @@ class DuelFollower:
     def follow(self, token_ids: list[int], check: Callable[[], None] | None = None) -> Iterator[int]:
         """Step until the run has all of `token_ids`; yields its number of tokens after each step."""
         self._go_back_to(num_common(token_ids, self.run.token_ids), len(token_ids))
-        session, sequence = self.run.session, self.run.session.sequence(self.run.seq_id)
-        while sequence.num_tokens < len(token_ids):
+        session = self.run.session
+        while (sequence := session.sequence(self.run.seq_id)).num_tokens < len(token_ids):
             # one token at a time, so that no forced token is left over if A goes back
             if len(sequence.token_ids) == sequence.num_tokens:
                 session.force(self.run.seq_id, (token_ids[sequence.num_tokens],))
             began = time.perf_counter()
             record = session.step(check)
             stored = sum(layer.stored for layer in record.num_bytes.layers)
-            self.run.note(sequence.num_tokens, (time.perf_counter() - began) * 1e3, stored)
-            yield sequence.num_tokens
+            num_tokens = session.sequence(self.run.seq_id).num_tokens
+            self.run.note(num_tokens, (time.perf_counter() - began) * 1e3, stored)
+            yield num_tokens
 
     def _go_back_to(self, num_common: int, num_tokens: int) -> None:
         """Go back to the last common token if the tokens differ: with the run's own history if it still has that step,

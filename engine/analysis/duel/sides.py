@@ -12,7 +12,7 @@ from engine.analysis.tolerance import TOLERANCES
 from engine.cache.contract import Pair
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.rows_at import RowsAt, heads_without, row_at
+from engine.look.source import PARTS, LiveSource, Source, row_at
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
@@ -44,7 +44,7 @@ class ComparedRun(Protocol):
 
     def side(self) -> DuelSide: ...
 
-    def past(self, num_tokens: int) -> RowsAt: ...
+    def source(self, num_tokens: int) -> Source: ...
 
     def newest(self, num_tokens: int) -> dict[int, Pair]:
         """K and V `[H_kv, D]` by layer of the row that was added when the run reached `num_tokens`, for layers in which
@@ -61,11 +61,6 @@ class ComparedRun(Protocol):
 
     def slice(self, request: SliceRequest) -> Slice:
         """A slice of this run, whatever sequence the request names."""
-        ...
-
-    @property
-    def rows_of(self) -> object:
-        """What the rows belong to: another object once rows that were there before may have other numbers."""
         ...
 
     @property
@@ -118,7 +113,7 @@ class LiveRun:
         is_lossy, moves = not spec.is_exact, self._until is None
         return DuelSide(self._name, info.name, cache_label(spec), info.dtype, is_lossy, moves, edited_from)
 
-    def past(self, num_tokens: int) -> RowsAt:
+    def source(self, num_tokens: int) -> LiveSource:
         return self.session.rows_at(self.seq_id, min(num_tokens, self.num_tokens))
 
     def newest(self, num_tokens: int) -> dict[int, Pair]:
@@ -126,7 +121,7 @@ class LiveRun:
         if num_tokens == sequence.num_tokens:  # avoids dequantising all rows
             found = self.session.cache_of(self.seq_id).all_newest_rows(num_tokens - 1)
             return {layer: (keys[:, -1], values[:, -1]) for layer, (keys, values) in found.items() if keys.shape[1]}
-        return newest_of(self.past(num_tokens), self.geometry, num_tokens - 1)
+        return newest_of(self.source(num_tokens), self.geometry, num_tokens - 1)
 
     def logits(self, num_tokens: int) -> torch.Tensor | None:
         step = self.step_with(num_tokens)
@@ -138,10 +133,6 @@ class LiveRun:
 
     def slice(self, request: SliceRequest) -> Slice:
         return self.session.take_slice(replace(request, seq_id=self.seq_id))
-
-    @property
-    def rows_of(self) -> object:
-        return self.session.magnitudes.of_cache(self.seq_id, self.session.cache_of(self.seq_id))
 
     @property
     def mode(self) -> CacheSpec:
@@ -217,11 +208,11 @@ class FileRun:
         edited_from = file.manifest.edited_from
         return DuelSide(file.path.name, info.name, cache, info.dtype, is_lossy, moves=False, edited_from=edited_from)
 
-    def past(self, num_tokens: int) -> RowsAt:
-        return self._opened.past(num_tokens)
+    def source(self, num_tokens: int) -> Source:
+        return self._opened.at(num_tokens)
 
     def newest(self, num_tokens: int) -> dict[int, Pair]:
-        return newest_of(self._opened.past_row(num_tokens, num_tokens - 1), self.geometry, num_tokens - 1)
+        return newest_of(self._opened.at(num_tokens), self.geometry, num_tokens - 1)
 
     def logits(self, num_tokens: int) -> torch.Tensor | None:
         return self._opened.logits() if num_tokens == self.num_tokens else None
@@ -234,10 +225,6 @@ class FileRun:
 
     def slice(self, request: SliceRequest) -> Slice:
         return self._opened.take(request)
-
-    @property
-    def rows_of(self) -> object:
-        return self._opened
 
     @property
     def mode(self) -> CacheSpec:
@@ -257,14 +244,17 @@ class FileRun:
             self._opened.close()
 
 
-def newest_of(past: RowsAt, geometry: CacheGeometry, position: int) -> dict[int, Pair]:
-    """K and V `[H_kv, D]` of a position by layer, for layers in which every head holds it."""
+def newest_of(source: Source, geometry: CacheGeometry, position: int) -> dict[int, Pair]:
+    """K and V `[H_kv, D]` of a position, for layers in which every head holds it."""
     found: dict[int, Pair] = {}
     for layer in geometry.attention_layers:
-        rows = past.rows(layer.index)
-        pair = None if rows is None else row_at(rows, position)
-        if rows is not None and pair is not None and not heads_without(rows, position):
-            found[layer.index] = pair
+        rows = [source.rows(layer.index, part, range(position, position + 1)) for part in PARTS]
+        pair = [None if each is None else row_at(each, position) for each in rows]
+        is_whole = rows[0] is not None and (
+            rows[0].positions is None or bool((rows[0].positions == position).any(1).all())
+        )
+        if is_whole and pair[0] is not None and pair[1] is not None:
+            found[layer.index] = pair[0], pair[1]
     return found
 
 

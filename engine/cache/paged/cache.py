@@ -84,7 +84,7 @@ class PagedCache(SequenceCache):
 
     # ---- room ------------------------------------------------------------------------------------------------------
 
-    def admit(self, token_ids: list[int], spare_pages: int, at_most: int | None = None) -> int:
+    def admit(self, token_ids: Listing[int], spare_pages: int, at_most: int | None = None) -> int:
         """Reuse the pages of the longest known prefix of the prompt, on the device and then in the host tier. Returns
         the number of tokens reused, at most `at_most`.
 
@@ -222,7 +222,7 @@ class PagedCache(SequenceCache):
                 shared += sum(group.pool.ref_count(page_id) > 1 for page_id in mine)
         return PageCounts(held, shared, self.hit_tokens, self.store.why_no_sharing or self.why_not_reused)
 
-    def register_prefix(self, token_ids: list[int]) -> None:
+    def register_prefix(self, token_ids: Listing[int]) -> None:
         """Make full pages findable by their tokens, and write them through to the host tier.
 
         Not for rows that were computed after others had been evicted or edited: they differ from what the same tokens

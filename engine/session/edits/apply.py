@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from msgspec.structs import replace
 
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import RowMarks
@@ -28,7 +27,7 @@ from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
 from engine.session.sampler import choose, steered
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Scale, Zero
-from engine.spec.sampling import LogitBias
+from engine.wire.changes import EditMade
 from engine.wire.edits import KeptRows
 from engine.wire.records import Candidate
 
@@ -98,11 +97,11 @@ def apply_edit(
 
 def bias_logits(live: LiveSequence, edit: BiasLogits, outcome: EditOutcome, laps: Laps) -> None:
     """Set a logit bias for all later choices; the biased logits before and after are compared."""
-    sequence, old = live.sequence, live.sequence.sampling
-    sequence.sampling = replace(old, bias=LogitBias.of(edit))
+    old = live.sequence.sampling
+    live.sequence = live.sequence.apply(EditMade(edit))
     outcome.took_ms = laps.lap()
     if live.logits is not None:
-        outcome.compare(steered(live.logits, old.bias), steered(live.logits, sequence.sampling.bias))
+        outcome.compare(steered(live.logits, old.bias), steered(live.logits, live.sequence.sampling.bias))
 
 
 def measure_attention(model: LoadedModel, live: LiveSequence, outcome: EditOutcome) -> None:
@@ -120,16 +119,15 @@ def change_rows(
 ) -> None:
     """Edit the cache, and feed the newest token before and after the edit: the two forwards differ in the cache
     only."""
-    sequence, cache = live.sequence, live.cache
-    is_measured = live.logits is not None and not sequence.is_prefilling
-    before = newest_logits(model, cache, sequence.token_ids) if is_measured else None
+    cache, is_measured = live.cache, live.logits is not None and not live.sequence.is_prefilling
+    before = newest_logits(model, cache, live.sequence.token_ids) if is_measured else None
     if is_measured and before is None:
         outcome.why_unmeasured = "seen by the tokens that follow: the newest read what is no longer held"
     outcome.measured_ms = laps.lap()
     outcome.kept = edit_cache(model, live, edit, source)
     outcome.took_ms = laps.lap()
     probe = Probe()
-    after = newest_logits(model, cache, sequence.token_ids, probe) if before is not None else None
+    after = newest_logits(model, cache, live.sequence.token_ids, probe) if before is not None else None
     if before is None or after is None:
         return
     outcome.compare(before, after)

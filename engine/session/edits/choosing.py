@@ -22,5 +22,5 @@ def choose_again(live: LiveSequence, mode: CacheMode, text_of: TokenTexts) -> Sa
         return choice
     after = mode.stop_after(sequence, choice, live.cache)
     stop = "stopped" if sequence.stop == "stopped" else after
-    sequence.set_next(choice.token_id, stop)
+    live.sequence = sequence.chosen(choice.token_id, stop)
     return choice

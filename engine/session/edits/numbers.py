@@ -12,7 +12,7 @@ from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.look.rows_at import chosen, places_of
+from engine.look.source import chosen, places_of
 from engine.session.edits.places import Places, layers_named, places_among, places_in
 from engine.spec.codec import Part
 from engine.spec.edit import AddNoise, Overwrite, Scale, Zero

@@ -9,7 +9,7 @@ import torch
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.look.rows_at import slots_of
+from engine.look.source import slots_of
 from engine.spec.edit import Rows
 
 

@@ -20,6 +20,7 @@ from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
 from engine.spec.edit import ReplaceTokens, Rows
 from engine.wire.arrays import read_only_floats
+from engine.wire.changes import EditMade
 from engine.wire.edits import KeptRows
 
 
@@ -52,7 +53,7 @@ def overwrite(model: LoadedModel, live: LiveSequence, edit: ReplaceTokens) -> Ke
         scratch.feed(sequence.token_ids[stop : cache.num_tokens])
         kept = distances(cache, model.info.geometry.attention_layers, scratch, stop)
     cache.write_rows(writes)
-    sequence.token_ids[start:stop] = edit.token_ids
+    live.sequence = sequence.apply(EditMade(edit))
     return kept
 
 
@@ -83,30 +84,25 @@ def re_prefill(
     cache, sequence = live.cache, live.sequence
     if sequence.is_prefilling:
         raise InputError("The prompt is still being read: let it end, then put other tokens in.")
-    start, stop = edit.position, edit.stop
-    token_ids = [*sequence.token_ids[:start], *edit.token_ids, *sequence.token_ids[stop:]]
-    num_prompt = new_prompt_length(sequence.num_prompt_tokens, edit)
+    start = edit.position
+    edited = sequence.apply(EditMade(edit))
+    token_ids, num_prompt = edited.token_ids, edited.num_prompt_tokens
     check_source(cache, edit, num_prompt)
-    before, sequence.token_ids = sequence.token_ids, token_ids
-    try:
-        mode.check_holds(sequence, cache, "put fewer in")
-        num_kept = keep_first(cache, start)
-        if cache.num_source and not num_kept:
-            cache.num_source = num_prompt - 1
-            cache.clear()
-        driver = Driver(model, cache, num_prompt, token_ids[:num_kept])
-        fed = list(PrefillPlan.of(model).lengths(len(token_ids)))
-        if cache.num_source:  # the encoder reads its source in one forward
-            fed = [num_prompt, *(length for length in fed if length > num_prompt)]
-        logits = None
-        for logits in driver.run(token_ids, lengths_to_feed(cache.spec, num_prompt, fed, len(token_ids)), check):  # noqa: B007
-            pass
-    except BaseException:
-        sequence.token_ids = before
-        raise
+    mode.check_holds(live.seq_id, edited, cache, "put fewer in")
+    num_kept = keep_first(cache, start)
+    if cache.num_source and not num_kept:
+        cache.num_source = num_prompt - 1
+        cache.clear()
+    driver = Driver(model, cache, num_prompt, token_ids[:num_kept])
+    fed = list(PrefillPlan.of(model).lengths(len(token_ids)))
+    if cache.num_source:  # the encoder reads its source in one forward
+        fed = [num_prompt, *(length for length in fed if length > num_prompt)]
+    logits = None
+    for logits in driver.run(token_ids, lengths_to_feed(cache.spec, num_prompt, fed, len(token_ids)), check):  # noqa: B007
+        pass
     if logits is None:  # no token was inserted, and none follows
         raise InputError("Nothing follows what was taken out: go back to the step before it instead.")
-    sequence.num_tokens, sequence.num_prompt_tokens = len(token_ids), num_prompt
+    live.sequence = edited
     cache.by_hand = cache.by_hand.edited(len(token_ids), start)
     return logits.clone()
 
@@ -124,13 +120,6 @@ def check_source(cache: SequenceCache, edit: ReplaceTokens, num_prompt: int) -> 
         )
     if num_prompt < 2:
         raise InputError("An encoder needs a token to read: leave one.")
-
-
-def new_prompt_length(num_prompt: int, edit: ReplaceTokens) -> int:
-    """The prompt's number of tokens after the edit."""
-    if edit.position >= num_prompt:
-        return num_prompt
-    return edit.position + len(edit.token_ids) + max(0, num_prompt - edit.stop)
 
 
 def keep_first(cache: SequenceCache, count: int) -> int:

@@ -39,10 +39,10 @@ class Desk:
         self.shell, self.engine, self.folder = shell, engine, folder
         self.engines: list[str] = []  # where an engine was wished for
         shell.engine_wanted.connect(self.engines.append)
-        self.wanted: list[object] = []  # the sessions that were wished for
-        shell.session_wanted.connect(self.wanted.append)
         self.reloads = 0  # how often the unloaded model was wished for
         shell.reload_wanted.connect(self._on_reload)
+        self.sessions: list[Path] = []  # that were wished for
+        shell.session_wanted.connect(self.sessions.append)
         self.models, self.window = shell.models, shell.window
         engine.loaded()
         turn(shell)
@@ -74,11 +74,6 @@ class Desk:
             action.trigger()
         turn(self.shell, 2)
 
-    def replace(self, former: KeptSession) -> None:
-        """As if the present session had replaced this one."""
-        self.models.kept_sessions.replace(former)
-        turn(self.shell, 2)
-
     def point_at_cell(self) -> None:
         """A cell of a head is selected, and nothing was copied."""
         QGuiApplication.clipboard().clear()
@@ -87,6 +82,9 @@ class Desk:
 
     def _on_reload(self) -> None:
         self.reloads += 1
+
+    def have_a_former_session(self) -> None:
+        self.models.kept_sessions.replace(KeptSession(Path("former.json"), 0.0, "Once"))
 
     def unload(self) -> None:
         """As if the model had been let go."""
@@ -189,7 +187,7 @@ class Desk:
 
 
 def to_change(desk: Desk) -> None:
-    desk.models.selection.update(tensor="values", change=True)
+    desk.models.selection.update(lens="values", change=True)
 
 
 AREA = Rows(4, 8, (3,), (1,))

@@ -12,7 +12,6 @@ from PySide6.QtGui import QGuiApplication
 
 from app.control.pace import PACES
 from app.kit.theme import current_theme
-from app.models.kept_sessions import KeptSession
 from engine.saved.document import is_session
 from engine.spec.capture import CAPTURES
 from engine.spec.edit import Drop, Edit, Mask, Pin, Zero
@@ -119,7 +118,6 @@ EDITS: dict[str, Edit] = {
     "edit.unpin": Pin(0, AREA, pinned=False),
     "edit.drop": Drop(0, AREA),
 }
-FORMER = KeptSession(Path("/nowhere/former.json"), 0.0, "former")
 EFFECTS: dict[str, Effect] = {
     "model.open": Effect(models_loaded, [], ["…"]),
     "model.hub": opens("HubDialog"),
@@ -130,7 +128,7 @@ EFFECTS: dict[str, Effect] = {
     "model.reload": Effect(lambda desk: desk.reloads, 0, 1, lambda desk: desk.unload()),
     "snapshot.open": Effect(lambda desk: [c.path.name for c in desk.engine.of(OpenSnapshot)], [], ["config.json"]),
     "session.save": Effect(lambda desk: is_session(desk.folder / "picture.png"), False, True),
-    "session.return": Effect(lambda desk: desk.wanted, [], [FORMER.path], lambda desk: desk.replace(FORMER)),
+    "session.return": Effect(lambda desk: desk.sessions, [], [Path("former.json")], Desk.have_a_former_session),
     "snapshot.continue": Effect(sent(Continue), [], [Continue(ModelSpec())], lambda desk: desk.open_file()),
     "snapshot.close": Effect(sent(CloseSnapshot), [], [CloseSnapshot(ModelSpec())], lambda desk: desk.open_file()),
     "export": opens("ExportDialog"),
@@ -206,8 +204,8 @@ EFFECTS: dict[str, Effect] = {
     "truth.regret": Effect(lambda desk: desk.counted(MeasureRegret), 0, 1),
     "cache.calculator": opens("Calculator"),
     "cache.max": opens("MaxParams"),
-    "view.keys": Effect(lambda desk: selected("tensor")(desk), "values", "keys", to_change),
-    "view.values": Effect(selected("tensor"), "keys", "values"),
+    "view.keys": Effect(lambda desk: selected("lens")(desk), "values", "keys", to_change),
+    "view.values": Effect(selected("lens"), "keys", "values"),
     "view.change": Effect(selected("change"), False, True),
     "view.layer_up": Effect(selected("layer"), 4, 3),
     "view.layer_down": Effect(selected("layer"), 4, 5),
@@ -260,6 +258,12 @@ EFFECTS: dict[str, Effect] = {
         for name in PACES
     },
     "help.palette": opens("Palette"),
+    "view.go_to": opens("Palette"),
+    "view.warnings": opens("WarningsDialog"),
+    "help.begin": opens("Manual"),
+    "help.glossary": opens("Manual"),
+    "help.manual": opens("Manual"),
+    "help.panel": opens("Manual"),
     "help.keys": opens("KeysDialog"),
     "help.about": opens("AboutDialog"),
 }

@@ -9,6 +9,7 @@ from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
 from app.actions.run import RUN
+from app.control.actions import declared_in
 from app.control.pace import PACES
 from app.shell import Shell
 from tests.app import samples
@@ -31,7 +32,7 @@ def test_keys_take_the_difference_back(desk: Desk) -> None:
     to_change(desk)
     desk.press("view.keys")
     now = desk.models.selection.now
-    assert (now.tensor, now.change) == ("keys", False)
+    assert (now.lens, now.change) == ("keys", False)
 
 
 def test_letters_stay_letters_while_somebody_types(desk: Desk, qtbot: QtBot) -> None:
@@ -41,9 +42,9 @@ def test_letters_stay_letters_while_somebody_types(desk: Desk, qtbot: QtBot) -> 
     qtbot.keyClicks(edit, "vkd fc")
     qtbot.keyClick(edit, Qt.Key.Key_Home)
     assert edit.text() == "vkd fc"
-    assert (desk.models.selection.now.tensor, desk.models.selection.now.change) == ("keys", False)
+    assert (desk.models.selection.now.lens, desk.models.selection.now.change) == ("keys", False)
 
 
 def test_each_pace_has_the_number_at_which_it_stands() -> None:
-    keys = {action.name: action.key for group in RUN for action in group}
+    keys = {action.name: action.key for action in declared_in({"": RUN})}
     assert [keys[f"pace.{name}"] for name in PACES] == ["Alt+1", "Alt+2", "Alt+3", "Alt+4"]

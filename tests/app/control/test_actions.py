@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import pytest
-
 from app.actions import MENUS
+from app.actions.entries import action_entries
 from app.control.actions import Action, Actions, declared_in, tool_tip
 from app.dialogs.help import KeysDialog
 from app.kit.theme import current_theme
 from app.shell import Shell
-from app.window.palette import Palette, rank
+from app.window.palette import Palette
 from engine.wire.events import EngineLost
 from tests.app import samples
 from tests.app.conftest import turn
@@ -70,28 +69,10 @@ def test_a_finished_text_cannot_be_stepped(shell: Shell, engine: FakeEngine) -> 
     assert "ended" in shell.window.actions_.reason("run.step")
 
 
-@pytest.mark.parametrize(
-    ("query", "text", "expected"),
-    [
-        ("", "run: step", 0),
-        ("st", "run: step", 0),
-        ("run", "run: step", 1),
-        ("tep", "run: step", 2),
-        ("xyz", "run: step", None),
-    ],
-)
-def test_ranks(query: str, text: str, expected: int | None) -> None:
-    assert rank(query, text) == expected
-
-
-def test_letters_in_order_match_last() -> None:
-    assert rank("gfh", "run: go on from here") > 2
-
-
 def test_the_palette_finds_and_does(shell: Shell, engine: FakeEngine) -> None:
     engine.loaded()
     turn(shell)
-    palette = Palette(shell.window.actions_, shell.window)
+    palette = Palette([*action_entries(shell.window.actions_)], shell.window)
     palette.open_over(shell.window)
     palette._line.setText("theme light")
     assert palette.matches()[0] == "theme.light"
@@ -100,7 +81,7 @@ def test_the_palette_finds_and_does(shell: Shell, engine: FakeEngine) -> None:
 
 
 def test_the_palette_shows_the_reason_of_a_grey_action(shell: Shell) -> None:
-    palette = Palette(shell.window.actions_, shell.window)
+    palette = Palette([*action_entries(shell.window.actions_)], shell.window)
     palette._line.setText("add as another sequence")
     item = palette._rows.item(0)
     assert not item.isEnabled()
@@ -131,7 +112,7 @@ def test_tool_tips_show_the_key() -> None:
 def test_a_grey_action_is_never_done_from_the_palette(shell: Shell, engine: FakeEngine) -> None:
     done: list[Action] = []
     shell.actions.triggered.connect(done.append)
-    palette = Palette(shell.actions, shell.window)
+    palette = Palette([*action_entries(shell.actions)], shell.window)
     palette._line.setText("add as another sequence")
     assert palette.matches()[0] == "prompt.add"
     palette._do(palette._list.currentIndex())

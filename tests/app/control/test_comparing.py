@@ -206,10 +206,10 @@ def test_a_refused_picture_is_asked_for_again_after_a_later_step(
 def test_a_past_step_and_another_picture_are_asked_for(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     compared(stepped, engine)
     models.viewport.update(compared=WantedPair("wall", 30, 8))
-    models.selection.update(step=2, tensor="values")
+    models.selection.update(step=2, lens="values")
     stepped.tick()
     request = cast(WallRequest, asked(engine)[-1].request)
-    assert (request.num_tokens, request.tensor, request.max_columns) == (samples.PROMPT + 2, "values", 30)
+    assert (request.num_tokens, request.lens, request.max_columns) == (samples.PROMPT + 2, "values", 30)
 
 
 def test_steps_that_were_left_go_when_others_take_their_place(models: Models) -> None:

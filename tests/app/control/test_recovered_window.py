@@ -99,4 +99,6 @@ def test_a_recovered_window_tells_of_the_next_token_and_of_its_stops_what_it_tol
     assert other.isEnabled(), "another text can be typed at once"
     assert undone_and_redone(driver) == (undone, redone)
     bar = driver.window.timeline
-    assert f"stop: {STOP} · entropy" in bar.tip_at(bar.track.x_of(driver.models.timeline.nodes.index(before.red[-1])))
+    assert f"breakpoint: {STOP} · entropy" in bar.tip_at(
+        bar.track.x_of(driver.models.timeline.nodes.index(before.red[-1]))
+    )

@@ -208,7 +208,7 @@ def test_while_it_is_gone_nothing_looks_live(running: Shell, engine: FakeEngine)
     lose(running, engine)
     models, window = running.models, running.window
     assert (sequence_status(models).words, sequence_status(models).role) == ("engine gone", "warning")
-    assert window.status._place.text() == "engine gone: restart it in the Run menu"
+    assert window.status._place.text() == "engine gone: restart it under Run · Engine"
     assert "engine gone" in window.wall.provenance_text
     models.selection.update(step=4)
     turn(running)

@@ -78,7 +78,7 @@ def test_stops_are_written_and_come_back(running: Shell, engine: FakeEngine, fol
     assert running.models.stops.stops == stops
     assert engine.sent[-1] == SetStops(stops)
     assert written(folder).stops == texts
-    assert running.models.status.notice == "A stop of this session cannot be read and is left out: entropy >> 2"
+    assert running.models.status.notice == "A breakpoint of this session cannot be read and is left out: entropy >> 2"
     engine.emit(SessionOpened("", engine.status.sampling))
     turn(running)
     assert running.models.stops.stops == stops, "a session without stops takes none away"

@@ -155,7 +155,7 @@ def test_updates_of_pictures_that_are_wanted_no_more_are_dropped(models: Models,
     unchanged = engine.addressed(Unchanged(first))
     assert requests.answered(engine.addressed(samples.wall_slice(first)))
     assert requests.answered(unchanged)
-    models.selection.update(tensor="values")
+    models.selection.update(lens="values")
     requests.ask()
     assert not requests.answered(unchanged)
     assert requests.answered(engine.addressed(samples.wall_slice(engine.requests(WallRequest)[1])))

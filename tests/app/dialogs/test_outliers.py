@@ -43,16 +43,16 @@ def test_each_line_leads_to_its_place_in_every_panel(running: Shell, qtbot: QtBo
     QApplication.processEvents()
     dialog._tree.setCurrentItem(item(dialog, 1, 0))
     now = models.selection.now
-    assert (now.layer, now.kv_head, now.position, now.tensor, now.channel) == (4, 2, 9, "values", 17)
+    assert (now.layer, now.kv_head, now.position, now.lens, now.channel) == (4, 2, 9, "values", 17)
     models.selection.update(change=True)
     dialog._tree.itemActivated.emit(item(dialog, 0, 1), 0)
     now = models.selection.now
-    assert (now.layer, now.kv_head, now.position, now.tensor, now.channel, now.change) == (1, 1, 2, "keys", 4, False)
+    assert (now.layer, now.kv_head, now.position, now.lens, now.channel, now.change) == (1, 1, 2, "keys", 4, False)
     qtbot.keyClick(dialog._tree, Qt.Key.Key_Down)
-    models.selection.update(tensor="values")
+    models.selection.update(lens="values")
     dialog._tree.setCurrentItem(item(dialog, 2, 1))
     now = models.selection.now
-    assert (now.layer, now.kv_head, now.position, now.tensor, now.channel) == (3, 0, 7, "values", None)
+    assert (now.layer, now.kv_head, now.position, now.lens, now.channel) == (3, 0, 7, "values", None)
     dialog._tree.itemActivated.emit(dialog._tree.topLevelItem(0), 0)
     assert models.selection.now == now, "a heading leads nowhere"
     again = samples.outliers_slice(OutliersRequest(0, 24, 20))

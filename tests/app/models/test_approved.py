@@ -49,7 +49,7 @@ SELECTED: dict[str, dict[str, Any]] = {
     "another sequence": {"seq_id": 1, "position": 4},
     "an earlier step": {"step": 2, "position": 2},
     "a branch that was left": {"step": 5, "seq_id": 0, "position": 1},
-    "values of a channel": {"tensor": "values", "position": None, "channel": 3, "layer": 1},
+    "values of a channel": {"lens": "values", "position": None, "channel": 3, "layer": 1},
     "a page of another pool": {"page": 6, "pool": 1, "position": None},
 }
 
@@ -65,7 +65,7 @@ def values_of(models: Models) -> dict[str, Sequence[Any]]:
         "models": (models,), "history": (history,), "timeline": (models.timeline,), "slices": (models.slices,),
         "seq_id": (0, 1, 7), "step": (None, *nodes[::2], *nodes[1::2], 99), "first": nodes, "tip": nodes[-2:],
         "limit": (3, 12), "max_chars": (4, 16), "layer": (1, 3), "kv_head": (0, 2), "position": (0, 2, 6, 30),
-        "tensor": ("keys", "values"), "channel": (None, 2), "info": infos, "index": (0, 2),
+        "lens": ("keys", "values"), "channel": (None, 2), "info": infos, "index": (0, 2),
         "record": tuple(models.timeline.records)[-2:], "pool": (0, 1), "page_id": (0, 2, 6, 8, 99),
         "target": tuple(one.target for one in models.bookmarks.all), "change": changes, "changes": (changes[:2],),
         "direction": (-1, 1), "text": ("step = 90", "entropy > 2"), "drop": drops, "kind": ("wall", "head"),
@@ -77,7 +77,7 @@ def values_of(models: Models) -> dict[str, Sequence[Any]]:
 def answers(name: str, question: Callable[..., Any], values: dict[str, Sequence[Any]]) -> Iterator[str]:
     """A question with all that it can be asked of, or with some of that where there is much."""
     parameters = [one for one in inspect.signature(question).parameters.values() if one.name != "self"]
-    needed = [one.name for one in parameters if one.default is one.empty or one.name in ("step", "tensor", "channel")]
+    needed = [one.name for one in parameters if one.default is one.empty or one.name in ("step", "lens", "channel")]
     if any(one not in values for one in needed):
         return
     given = list(product(*(values[one] for one in needed)))

@@ -18,8 +18,8 @@ LAST = samples.PROMPT + 7
     ("selected", "rows"),
     [
         ({"position": 6}, Rows(6, 7)),
-        ({"position": 6, "channel": 5, "tensor": "keys"}, Rows(6, 7, (3,), (1,), (5,), "keys")),
-        ({"position": 6, "channel": 5, "tensor": "values"}, Rows(6, 7, (3,), (1,), (5,), "values")),
+        ({"position": 6, "channel": 5, "lens": "keys"}, Rows(6, 7, (3,), (1,), (5,), "keys")),
+        ({"position": 6, "channel": 5, "lens": "values"}, Rows(6, 7, (3,), (1,), (5,), "values")),
         ({"position": LAST - 1}, Rows(LAST - 1, LAST)),
         ({"position": None}, None),
         ({"position": 4, "area": Rows(4, 90, (2,), (0,))}, Rows(4, LAST, (2,), (0,))),

@@ -156,7 +156,7 @@ def test_a_step_costs_its_token_and_what_was_read_stays_as_it_was(models: Models
     models.timeline.append([samples.step_record(6)])
     now = models.timeline.tokens(0)
     assert (len(before), len(now)) == (samples.PROMPT + 5, samples.PROMPT + 6)
-    assert now._tokens is before._tokens
+    assert now.shares_with(before)
     models.timeline.go_to(3)
     models.timeline.append([replace(samples.step_record(4), step=9)])
     assert before[-1].step == 5, "the branch that was left keeps its tokens for those who hold them"

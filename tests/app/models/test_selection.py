@@ -16,7 +16,7 @@ HERE = Selected(step=3, seq_id=0, layer=2, kv_head=1, position=9, page=5, pool=1
     [
         ({"layer": 4}, 5, None),
         ({"kv_head": 0}, 5, None),
-        ({"tensor": "values"}, 5, None),
+        ({"lens": "values"}, 5, None),
         ({"seq_id": 1}, None, None),
         ({"position": 8}, None, 12),
         ({"step": None}, 5, 12),

@@ -159,7 +159,7 @@ def test_a_condition_that_is_none_is_refused_and_the_one_before_stays() -> None:
     with pytest.raises(InputError, match="write entropy"):
         stops.with_added("entrpy > 2")
     stops.set(Stop(number, "differs") for number in range(MAX_STOPS))
-    with pytest.raises(InputError, match="64 stops already"):
+    with pytest.raises(InputError, match="64 breakpoints already"):
         stops.with_added("step = 1")
 
 

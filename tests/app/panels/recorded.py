@@ -36,9 +36,7 @@ def feed(models: Models) -> None:
     assert record is not None
     count = record.sequences[0].num_tokens
     if wanted.wall_size is not None:
-        models.slices.put(
-            samples.wall_slice(WallRequest(0, count, count - 1, now.tensor, now.change, *wanted.wall_size))
-        )
+        models.slices.put(samples.wall_slice(WallRequest(0, count, count - 1, now.lens, now.change, *wanted.wall_size)))
     if wanted.head_columns is not None:
         start, stop = rows_of(wanted.head_range, count)
         models.slices.put(head_slice(start, stop, count, wanted.head_columns))

@@ -39,7 +39,7 @@ MOMENTS: dict[str, dict[str, Any]] = {
     "the first step of the other branch": {"step": 4},
     "step 8": {"step": 8},
     "the other sequence": {"seq_id": 1, "position": 11},
-    "V": {"tensor": "values"},
+    "V": {"lens": "values"},
     "what changed": {"change": True},
     "no token, a channel": {"position": None, "channel": 3},
     "a sequence that is not there": {"seq_id": 7, "position": None},
@@ -137,7 +137,7 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
     models = compared_models()
     witness = witness_of(qtbot, BOTH[name], models, lambda: feed_compared(models))
     witness.look("now")
-    witness.select(OTHERS | {"V": {"tensor": "values"}, "no token, no channel": {"position": None, "channel": None}})
+    witness.select(OTHERS | {"V": {"lens": "values"}, "no token, no channel": {"position": None, "channel": None}})
     witness.choose()
     for _, display, _ in DISPLAYS[1:] if name == "compare" else ():
         witness.view.displays.choose(display)

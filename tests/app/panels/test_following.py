@@ -24,7 +24,7 @@ MOVES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "no token": ({"position": None}, ("tokens", *PICTURES, "inspector")),
     "another layer": ({"layer": 4}, (*PICTURES, "inspector")),
     "another head": ({"kv_head": 2}, (*PICTURES, "inspector")),
-    "the other tensor": ({"tensor": "values"}, ("wall", "head")),
+    "another lens": ({"lens": "values"}, ("wall", "head")),
     "only the change": ({"change": True}, ("wall",)),
     "a channel": ({"channel": 5}, ("head",)),
 }
@@ -58,7 +58,7 @@ def test_every_panel_follows_the_selection_and_back_without_a_trace(shown: Shell
         assert {name for name in EVERYTHING if before[name] != after[name]} == set(), f"{move}, taken back"
 
 
-@pytest.mark.parametrize("move", ["another step", "another layer", "another head", "the other tensor"])
+@pytest.mark.parametrize("move", ["another step", "another layer", "another head", "another lens"])
 def test_until_the_answer_comes_a_picture_says_that_it_is_of_another_place(
     shown: Shell, engine: FakeEngine, move: str
 ) -> None:

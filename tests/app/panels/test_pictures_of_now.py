@@ -89,12 +89,12 @@ def test_a_pinned_head_is_asked_of_its_own_place(fresh: Shell, engine: FakeEngin
     head, attention = fresh.window.head, fresh.window.attention
     for view in (head, attention):
         view._pin.click()
-    fresh.models.selection.update(layer=5, kv_head=2, tensor="values")
+    fresh.models.selection.update(layer=5, kv_head=2, lens="values")
     turn(fresh)
     engine.emit(samples.step_record(STEPS + 1))
     turn(fresh)
     asked, row = fresh.models.slices.head.request, fresh.models.slices.attention.request
-    assert (asked.layer, asked.kv_head, asked.tensor, asked.num_tokens) == (0, 0, "keys", TOKENS + 1)
+    assert (asked.layer, asked.kv_head, asked.lens, asked.num_tokens) == (0, 0, "keys", TOKENS + 1)
     assert (row.layer, row.step) == (0, STEPS + 1)
     assert np.isfinite(fresh.models.slices.head.low).all()
 
@@ -128,17 +128,17 @@ def test_the_list_of_the_largest_leads_to_each(fresh: Shell, engine: FakeEngine,
     words = [first.text(column) for column in range(4)]
     assert words == ["L4 · kv head 2 · channel 17", "-21.5", "5.6×", f"9 {samples.word(9).replace(' ', '·')}"]
     tree.setFocus()
-    fresh.models.selection.update(tensor="values")
+    fresh.models.selection.update(lens="values")
     tree.setCurrentItem(headings[0].child(5))
-    assert fresh.models.selection.now.tensor == "keys"
+    assert fresh.models.selection.now.lens == "keys"
     tree.setCurrentItem(first)  # by the arrow keys or the mouse: at once
     now = fresh.models.selection.now
-    assert (now.layer, now.kv_head, now.position, now.tensor, now.channel) == (4, 2, 9, "values", 17)
+    assert (now.layer, now.kv_head, now.position, now.lens, now.channel) == (4, 2, 9, "values", 17)
     turn(fresh)
     assert engine.requests(HeadRequest)[-1].layer == 4
     tree.setCurrentItem(headings[2].child(1))
     now = fresh.models.selection.now
-    assert (now.layer, now.kv_head, now.position, now.tensor, now.channel) == (3, 0, 7, "values", None)
+    assert (now.layer, now.kv_head, now.position, now.lens, now.channel) == (3, 0, 7, "values", None)
     dialog.close()
     turn(fresh)
     assert not fresh.models.viewport.now.wants_outliers

@@ -237,10 +237,10 @@ def test_an_opened_session_shows_no_numbers_that_were_not_measured(
 def test_the_selection_saved_in_a_snapshot_is_restored(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
     """A window that opens the snapshot begins with the selection of the window that wrote it."""
     models = running.models
-    models.selection.update(layer=1, kv_head=1, position=2, tensor="values", change=True)
+    models.selection.update(layer=1, kv_head=1, position=2, lens="values", change=True)
     running.window.arrange("truth")
     view = view_text(models.selection.now, running.window.docks.layout_name)
-    models.selection.update(layer=0, kv_head=0, position=None, tensor="keys", change=False)
+    models.selection.update(layer=0, kv_head=0, position=None, lens="keys", change=False)
     running.window.arrange("learn")
     opened(running, engine, tmp_path / "a.safetensors")
     for bad in (
@@ -260,5 +260,5 @@ def test_the_selection_saved_in_a_snapshot_is_restored(running: Shell, engine: F
     engine.emit(SessionOpened("", SamplingParams(), view=view))
     turn(running)
     now = models.selection.now
-    assert (now.layer, now.kv_head, now.position, now.tensor, now.change) == (1, 1, 2, "values", True)
+    assert (now.layer, now.kv_head, now.position, now.lens, now.change) == (1, 1, 2, "values", True)
     assert running.window.docks.layout_name == "truth"

@@ -5,13 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.actions.dialogs import open_palette
+from app.actions.entries import action_entries, entries
+from app.actions.finding import open_palette
+from app.actions.parameters import TypedValue
+from app.actions.typed_place import TypedPlace
+from app.kit.panel_rows import PANELS
 from app.shell import Shell
-from app.window.palette import NO_MATCH, Palette, rank
+from app.window.palette import NO_MATCH, Palette, found, rank
+from engine.spec.presets import cache_preset
+from engine.wire.commands import SetCache
+from engine.wire.events import StateChanged
+from tests.app import samples
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
 from tests.app.shown import shown
 from tests.approve import approve
 
@@ -20,21 +31,30 @@ from tests.approve import approve
     ("query", "expected"),
     [
         ("", 0),
-        ("step", 0),  # the name begins with it
-        ("ba", 1),  # a word of it does
-        ("run", 1),  # that of its menu as well
-        ("tep", 2),
-        ("p b", 2),
-        ("sbk", 3 + 4 + 2),  # letters in order: each letter that is skipped counts
-        ("sb ck", 3 + 5 + 4 + 1),
+        ("step back", 0),  # its name
+        ("run step back", 0),
+        ("rewind", 0),  # another word for it
+        ("step", 1),  # the name begins with it
+        ("rew", 2),  # another word does
+        ("ba", 3),  # a word of the name does
+        ("run", 3),  # that of its menu as well
+        ("tep", 4),
+        ("p b", 4),
+        ("how do i step back", 0),
+        ("back step", 5),  # every word begins one of these
+        ("earlier", 6),  # or one of the sentence
+        ("step earlier", 6),
+        ("er", None),  # which two letters are too few for
+        ("sbk", 7 + 4 + 2),  # letters in order: each letter that is skipped counts
+        ("sb ck", 7 + 5 + 4),
         ("rb", None),  # not from the menu's title into the name
         ("bb", None),  # there is one, and each letter counts once
         ("kcab", None),
         ("stepper", None),
     ],
 )
-def test_a_prefix_goes_before_a_word_before_a_part_before_letters(query: str, expected: int | None) -> None:
-    assert rank(query, "run: step back") == expected
+def test_names_go_before_other_words_before_sentences_before_letters(query: str, expected: int | None) -> None:
+    assert rank(query, "Run: Step back", "rewind, previous step", "Show an earlier one") == expected
 
 
 class Typed:
@@ -53,7 +73,7 @@ class Typed:
 def test_the_list_is_walked_and_done_by_keys_and_by_a_click(shell: Shell, qtbot: QtBot) -> None:
     done: list[str] = []
     shell.actions.triggered.connect(lambda action: done.append(action.name))
-    palette = Palette(shell.actions, shell.window)
+    palette = Palette([*action_entries(shell.actions)], shell.window)
     palette.open_over(shell.window)
     palette._line.setText("e")  # among many that are grey before there is a model
     can = [row for row in range(len(palette.matches())) if palette._rows.item(row).isEnabled()]
@@ -75,7 +95,7 @@ def test_the_list_is_walked_and_done_by_keys_and_by_a_click(shell: Shell, qtbot:
         qtbot.keyClick(palette._line, Qt.Key.Key_Down)
     qtbot.keyClick(palette._line, Qt.Key.Key_Return)
     assert (done, palette.isVisible()) == (["theme.light"], False)
-    other = Palette(shell.actions, shell.window)
+    other = Palette([*action_entries(shell.actions)], shell.window)
     other.open_over(shell.window)
     other._line.setText("theme dark")
     other._list.clicked.emit(other._rows.index(0, 0))
@@ -84,7 +104,7 @@ def test_the_list_is_walked_and_done_by_keys_and_by_a_click(shell: Shell, qtbot:
 
 def test_a_typed_command_stands_first_and_is_carried_out(shell: Shell, qtbot: QtBot) -> None:
     typed = Typed()
-    palette = Palette(shell.actions, shell.window, typed)
+    palette = Palette((), shell.window, (typed,))
     palette.open_over(shell.window)
     palette._line.setText("=x!")
     first = palette._rows.item(0)
@@ -114,8 +134,111 @@ def test_a_panel_is_found_by_its_name_and_shown_wherever_it_is(shell: Shell, qtb
         assert not shown[0].visibleRegion().isEmpty(), typed
 
 
+# What people type, and what they mean by it.
+MEANT = {
+    "attention": "Panel: Attention",
+    "outlier": "View: Largest values…",
+    "breakpoint": "Breakpoints: Add breakpoint…",
+    "temperature": "Sampling: Temperature",
+    "top-k": "Sampling: Top-k",
+    "quantize": "Cache: FP8",
+    "recent": "Recent files",
+    "perplexity": "Cache: Measure every cache mode",
+    "go to": "View: Go to…",
+    "hatched": "Panel: Why evicted",
+    "budget": "Cache parameter: Rows kept per head",
+    "page size": "Cache parameter: Page size",
+    "residual": "Cache parameter: Latest rows exact",
+    "theme": "Theme: As the desktop",
+    "dark mode": "Theme: As the desktop",
+    "shortcuts": "Help: Keys",
+    "benchmark": "Cache: Measure the speed of cache modes",
+    "logits": "Panel: Next token",
+    "memory": "Panel: Bytes",
+    "tutorial": "Help: The first five minutes",
+    "prefill": "Run: Send prompt",
+    "codec": "Panel: Codec damage",
+    "what is an attention sink": "Glossary: Attention sink",
+}
+
+
+def test_everything_is_found_under_the_names_that_people_use(shell: Shell) -> None:
+    offered = entries(shell)
+    first = {typed: next(entry.name for entry in found(typed, offered)) for typed in MEANT}
+    assert first == MEANT
+    quantised = [entry.name for entry in found("quantize", offered)][:6]
+    assert all(name.startswith("Cache: ") for name in quantised), "every mode that quantises, before all else"
+    for row in PANELS.values():
+        assert f"Panel: {row.title}" in [entry.name for entry in found(row.title, offered)[:2]]
+
+
+def test_every_panel_has_a_row_of_words(shell: Shell) -> None:
+    shell.window.need_all()
+    assert {name: row.title for name, row in PANELS.items()} == {
+        name: panel.accessibleName() for name, panel in shell.window.panels.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("typed", "words", "selected"),
+    [
+        ("K[2,1,7,13]", "Go to K of layer 2, kv head 1, token 7, channel 13", (2, 1, 7, 13, "keys")),
+        ("v[3, 0]", "Go to V of layer 3, kv head 0", (3, 0, None, None, "values")),
+        ("token 7", "Go to token 7", (0, 0, 7, None, "keys")),
+        ("layer 5 head 2", "Go to layer 5, kv head 2", (5, 2, None, None, "keys")),
+    ],
+)
+def test_a_typed_place_is_gone_to(
+    running: Shell, qtbot: QtBot, typed: str, words: str, selected: tuple[object, ...]
+) -> None:
+    open_palette(running)
+    palette = running.window.findChildren(Palette)[-1]
+    palette._line.setText(typed)
+    assert palette._rows.item(0).text() == words
+    qtbot.keyClick(palette._line, Qt.Key.Key_Return)
+    now = running.models.selection.now
+    assert (now.layer, now.kv_head, now.position, now.channel, now.lens) == selected
+
+
+def test_a_typed_step_is_shown_and_a_place_that_is_not_there_says_what_is(running: Shell) -> None:
+    place = TypedPlace(running)
+    place.make("step 4")
+    assert running.models.selection.now.step == 4
+    said = {text: place.offer(text) for text in ("layer 99", "K[0,99]", "token 999", "K[0,0,0,999]", "step 999")}
+    assert [offer and offer[0] for offer in said.values()] == [
+        f"There is no layer 99: they are 0 to {samples.LAYERS - 1}.",
+        "Layer 0 has no kv head 99: they are 0 to 3.",
+        f"There is no token 999: they are 0 to {running.models.timeline.num_tokens(0, 4) - 1}.",
+        "A row has no channel 999: they are 0 to 31.",
+        "There is no step 999: they are 0 to 20.",
+    ]
+    assert all(place.offer(text) is None for text in ("", "layer", "K", "K[]", "K[a]", "step back", "K[1,2,3,4,5]"))
+
+
+def test_a_typed_value_is_set(running: Shell, engine: FakeEngine) -> None:
+    value = TypedValue(running)
+    assert value.offer("temperature 0.8") == ("Set temperature to 0.8", "")
+    value.make("temperature 0.8")
+    turn(running)
+    assert running.window.prompt.sampling.temperature == 0.8
+    assert value.offer("temperature 9") == ("Temperature is a number from 0 to 5, not 9.", "Set")
+    offer = value.offer("budget 64")
+    assert offer is not None
+    assert offer[0].startswith("The Growing cache has no budget: choose H2O, ")
+    engine.status = replace(engine.status, cache=cache_preset("h2o").spec)
+    engine.emit(StateChanged(engine.status))
+    turn(running)
+    assert value.offer("budget 64") == ("Set budget to 64", "")
+    value.make("budget 64")
+    turn(running)
+    assert [command.cache.retention.budget for command in engine.of(SetCache)] == [64]
+    assert value.offer("budget of 64") is None
+    wrong = value.offer("budget 0.5")
+    assert wrong == ("Rows kept per head: give a whole number.", "Set")
+
+
 def test_with_no_match_the_palette_says_so_and_enter_does_nothing(shell: Shell, qtbot: QtBot) -> None:
-    palette = Palette(shell.actions, shell.window)
+    palette = Palette([*action_entries(shell.actions)], shell.window)
     palette.open_over(shell.window)
     palette._line.setText("qqqq")
     assert [palette._rows.item(row).text() for row in range(palette._rows.rowCount())] == [NO_MATCH]
@@ -125,7 +248,7 @@ def test_with_no_match_the_palette_says_so_and_enter_does_nothing(shell: Shell, 
 
 
 def test_it_opens_over_the_middle_of_its_window_with_the_keys(shell: Shell) -> None:
-    palette = Palette(shell.actions, shell.window)
+    palette = Palette([*action_entries(shell.actions)], shell.window)
     palette.open_over(shell.window)
     QApplication.processEvents()
     window = shell.window.mapToGlobal(shell.window.rect().center())
@@ -133,6 +256,6 @@ def test_it_opens_over_the_middle_of_its_window_with_the_keys(shell: Shell) -> N
     below = palette.y() - shell.window.mapToGlobal(shell.window.rect().topLeft()).y()
     assert abs(below - 64) <= 4
     assert palette._line.hasFocus()
-    palette._line.setText("run")
+    palette._line.setText("run to")
     QApplication.processEvents()
     approve(Path(__file__).parent / "approved" / "palette.txt", shown(palette))

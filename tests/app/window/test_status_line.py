@@ -12,6 +12,7 @@ from app.control.pace import USUAL_PACE
 from app.shell import Shell
 from app.window import status_line
 from app.window.status_line import MAX_LISTED, NonFiniteLog
+from app.window.transport import TransportButton
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.wire.commands import Cancel
 from engine.wire.events import EngineBack, EngineBusy, EngineLost, StateChanged
@@ -88,6 +89,18 @@ def test_a_notice_goes_once_there_was_time_to_read_it(running: Shell) -> None:
     assert (status._note.text(), status._note.toolTip()) == ("", "")
 
 
+def test_a_click_on_a_disabled_button_says_why(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
+    engine.loaded()
+    turn(shell)
+    buttons = {button.defaultAction().data(): button for button in shell.window.findChildren(TransportButton)}
+    qtbot.mouseClick(buttons["run.step"], Qt.MouseButton.LeftButton)
+    assert shell.window.status._note.text() == "Step is not possible now. Send a prompt first."
+    shell.window.prompt.edit.clear()
+    turn(shell)
+    qtbot.mouseClick(shell.window.prompt._send, Qt.MouseButton.LeftButton)
+    assert shell.window.status._note.text() == "Send prompt is not possible now. Type a prompt first."
+
+
 def test_the_reason_why_an_action_is_disabled_goes_once_it_is_enabled(
     shell: Shell, engine: FakeEngine, qtbot: QtBot
 ) -> None:
@@ -161,4 +174,4 @@ def test_what_the_engine_is_busy_with_stands_where_it_runs(running: Shell, engin
     assert not running.models.status.is_engine_lost
     engine.emit(EngineBusy("a decode step", 4), EngineLost("The engine was killed"))
     turn(running)
-    assert place.text() == "engine gone: restart it in the Run menu"
+    assert place.text() == "engine gone: restart it under Run · Engine"

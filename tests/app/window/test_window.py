@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QImage, QMouseEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QWidget
+from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QMenu, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.kit.chart.plot import Plot
@@ -106,7 +106,7 @@ def test_arrows_walk_layers_and_heads_in_a_picture_only(running: Shell, qtbot: Q
     qtbot.keyClick(window.head, Qt.Key.Key_Right)
     qtbot.keyClick(window.head, Qt.Key.Key_V)
     now = running.models.selection.now
-    assert (now.layer, now.kv_head, now.tensor) == (1, 1, "values")
+    assert (now.layer, now.kv_head, now.lens) == (1, 1, "values")
     qtbot.keyClick(window.head, Qt.Key.Key_PageDown)
     assert running.models.selection.now.layer == samples.LAYERS - 1
     window.prompt.edit.setFocus()
@@ -330,3 +330,11 @@ def test_every_action_says_in_its_tip_what_it_does_and_why_not_now(shell: Shell)
         tip, declared = actions[name].toolTip(), actions.declared(name)
         assert declared.tip in tip, name
         assert actions.reason(name).rstrip(".")[1:] in tip, name
+
+
+def test_no_menu_is_higher_than_the_smallest_window(shell: Shell) -> None:
+    """Under its menu bar, in a window of 1280 by 800."""
+    menus = shell.window.menuBar().findChildren(QMenu)
+    heights = {menu.title(): menu.sizeHint().height() for menu in menus}
+    assert len(heights) > 12
+    assert {title for title, height in heights.items() if height > 760} == set()

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from engine.model.runners.decoder import FusedDecoder
+from engine.snapshot import save_cache
 from engine.snapshot.read import SnapshotFile
 from engine.spec.presets import PRESETS
 from engine.spec.quantities import ROWS
@@ -280,9 +281,34 @@ def test_a_step_whose_logits_are_no_numbers_tells_no_token(
 
     def broken(self: FusedDecoder, *given: Any) -> Any:
         logits = forward(self, *given)
-        return logits if given[0].shape[1] > 1 else logits * math.nan
+        return logits if given[0].ids.shape[1] > 1 else logits * math.nan
 
     monkeypatch.setattr(FusedDecoder, "__call__", broken)
     first, second, done = twin.lines("run", "--model", source, "--token-ids", IDS, "--steps", 6)
     assert (second["token_id"], second["text"]) == (None, "")
     assert done["token_ids"] == [first["token_id"]]
+
+
+def test_what_a_run_exports_is_not_stopped_and_goes_on_as_one_run(twin: Twin, folder: Path, tmp_path: Path) -> None:
+    """Also where one of two sequences had its tokens before the other."""
+    path, run = tmp_path / "x.safetensors", ("run", "--model", folder, "--threads", 1, "--prompt", "upon a time")
+    whole = twin.lines(*run, "--steps", 8)[-1]["token_ids"]
+    first = twin.lines(*run, "--steps", 5, "--export", path)[-1]
+    assert first["sequences"][0]["stop"] == "stopped", "so many as were asked for"
+    with SnapshotFile(path) as file:
+        assert file.manifest.sequence.stop is None
+    rest = twin.lines("run", "--model", folder, "--threads", 1, "--from", path, "--steps", 3)[-1]["token_ids"]
+    assert first["token_ids"] + rest == whole
+
+
+def test_a_cache_of_ones_own_loop_goes_on(twin: Twin, folder: Path, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    ids, path = [5, 6, 7, 8, 9, 10], tmp_path / "x.safetensors"
+    with torch.inference_mode():
+        cache = model(torch.tensor([ids])).past_key_values
+        whole = model.generate(torch.tensor([ids]), max_new_tokens=4, min_new_tokens=4, do_sample=False)[0].tolist()
+    save_cache(cache, path, tokens=ids, model=model)
+    lines = twin.lines("run", "--model", folder, "--threads", 1, "--from", path, "--steps", 3)
+    with SnapshotFile(path) as file:
+        assert (file.manifest.fingerprint != "", file.manifest.sequence.sampled) == (True, None)
+    assert lines[-1]["token_ids"] == whole[6:9]

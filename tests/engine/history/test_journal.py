@@ -8,10 +8,10 @@ import pytest
 
 from engine.errors import InputError
 from engine.history import journal
-from engine.history.journal import Journal
-from engine.history.marks import Checkpoint, Mark, Pending
+from engine.history.journal import Checkpoint, Journal
+from engine.history.run import Run
+from engine.history.state import Pending, SequenceState
 from engine.history.tree import rewrites
-from engine.session.sequence import Sequence
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Mask, ReplaceTokens, Rows, Zero
@@ -23,13 +23,11 @@ from tests.engine.session.test_fork import started
 def story(num_steps: int, num_forced: int) -> Journal:
     """One sequence decodes what was forced, another one rests."""
     made, spec = Journal(), CacheSpec()
-    active, resting = (Sequence(seq_id, [1, 2, 3], 3, SamplingParams(), num_tokens=3) for seq_id in (0, 1))
-    active.force(list(range(num_forced)))
+    active = resting = SequenceState(Run([1, 2, 3]), 3, SamplingParams(), num_tokens=3)
+    active = active.apply(TokensForced(0, tuple(range(num_forced))))
     for step in range(num_steps):
-        active.token_ids.append(active.sampled or 0)
-        active.num_tokens += 1
-        active.set_next(7, None)
-        made.add(Checkpoint(step, {0: active.mark(), 1: resting.mark()}, spec))
+        active = active.computed(active.num_tokens + 1, active.sampled).chosen(7, None)
+        made.add(Checkpoint(step, {0: active, 1: resting}, spec))
     return made
 
 
@@ -86,8 +84,11 @@ def test_what_is_pending_is_compared_by_what_is_left() -> None:
     assert not Pending()
 
 
-def mark(num_tokens: int) -> Mark:
-    return Mark(num_tokens, num_tokens, 5, False, Pending(), None, SamplingParams())
+TOKENS = Run([0] * 4096)
+
+
+def mark(num_tokens: int) -> SequenceState:
+    return SequenceState(TOKENS.first(num_tokens), 3, SamplingParams(), num_tokens, 5)
 
 
 def add(kept: Journal, step: int, counts: dict[int, int]) -> None:
@@ -169,7 +170,7 @@ def test_of_what_failed_nothing_stays_noted() -> None:
     before, moves = kept.note_counts(), kept.all_moves(0)
     kept.note_start(0, spec, had=4)
     kept.note_start(5, spec)
-    kept.fork(0, 6, None, Sequence(6, [1], 1, SamplingParams()).mark(), spec)
+    kept.fork(0, 6, None, SequenceState.of_prompt([1], SamplingParams()), spec)
     kept.discard_notes_after(before)
     assert [kept.all_moves(seq_id) for seq_id in (0, 5, 6)] == [moves, (), ()]
     assert kept.note_counts()[0] == before[0]

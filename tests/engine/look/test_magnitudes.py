@@ -8,12 +8,12 @@ import torch
 
 from engine.look import magnitude_counts
 from engine.look.magnitude_counts import LayerCount, counted
-from engine.look.magnitudes import MEDIANS, RowMagnitudes, magnitudes_of
-from engine.look.rows_at import RowsAt
+from engine.look.magnitudes import MEDIANS, Blocks, magnitudes_of
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
+from engine.spec.lenses import LENSES
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.requests import HeadRequest, OutliersRequest, WallRequest
@@ -44,11 +44,7 @@ def told(piece: WallSlice) -> list[list[float]]:
 
 def count_of(tensor: torch.Tensor) -> LayerCount:
     """A count of `[H_kv, S, D]`, all at once."""
-    from engine.cache.contract import HeldRows
-
-    rows = HeldRows(tensor[None], tensor[None], 0)
-    past = RowsAt(None, tensor.shape[1], "live cache")  # type: ignore[arg-type]
-    return next(count for _, count in counted([(0, rows, rows.keys, 0)], past.num_tokens))
+    return next(count for _, count in counted([(0, tensor, None)], tensor.shape[1]))
 
 
 def range_of(tensor: torch.Tensor) -> tuple[float, float, float]:
@@ -199,20 +195,20 @@ def test_kept_up_step_by_step_it_is_as_if_counted_anew(architecture: str, spec: 
         session.step()
         for tensor in ("keys", "values"):
             kept = told(wall(session, 8, 4, tensor))
-            session.magnitudes.forget(0)
+            session.seen.forget(0)
             np.testing.assert_allclose(kept, told(wall(session, 8, 4, tensor)), rtol=1e-6)
 
 
-def counted_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The runs of rows `start, stop` that are counted from now on, one for each layer and tensor."""
-    runs: list[tuple[int, int]] = []
+def counted_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows are counted from now on, one number for each piece of a layer and tensor."""
+    sizes: list[int] = []
 
     def spied(items, num_tokens):  # type: ignore[no-untyped-def]
-        runs.extend((rows.first + start, rows.first + tensor.shape[2]) for _, rows, tensor, start in items)
+        sizes.extend(numbers.shape[1] for _, numbers, _ in items)
         return counted(items, num_tokens)
 
     monkeypatch.setattr("engine.look.magnitudes.counted", spied)
-    return runs
+    return sizes
 
 
 @pytest.mark.parametrize("name", ["growing", "paged", "int8", "paged-int8", "paged-fp8"])
@@ -221,83 +217,76 @@ def test_new_rows_alone_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) 
     session = started(PRESETS[name].spec)
     session.force(0, (5, 6, 7, 8))
     wall(session, 8, 4)
-    runs = counted_runs(monkeypatch)
+    sizes = counted_rows(monkeypatch)
     for _ in range(3):
         session.step()
     wall(session, 8, 4)
-    assert runs == [(24, 27)] * 4  # K and V of two layers
+    assert sizes == [3] * 4  # K and V of two layers
     wall(session, 20, 2)
-    assert runs == [(24, 27)] * 4
+    assert sizes == [3] * 4
 
 
 @pytest.mark.parametrize("name", ["growing", "paged", "static", "int8", "paged-int8", "fp8"])
-def test_of_an_earlier_step_only_the_rows_between_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_an_earlier_step_only_the_rows_since_the_last_block_are_counted(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.look.magnitudes.BLOCK", 8)
     session = started(PRESETS[name].spec if name != "static" else CacheSpec("static", max_length=40))
     wall(session, 8, 4)
-    runs = counted_runs(monkeypatch)
-    for tokens, num_counted in ((23, 1), (20, 3), (22, 2), (24, 0), (5, 5), (6, 1)):
-        runs.clear()
+    sizes = counted_rows(monkeypatch)
+    for tokens, num_counted in ((23, 7), (20, 4), (16, 0), (24, 0), (5, 5), (6, 6)):
+        sizes.clear()
         wall(session, 8, 4, tokens=tokens)
-        assert [stop - start for start, stop in runs] == [num_counted] * 4 * bool(num_counted), tokens  # K, V; 2 layers
+        assert sizes == [num_counted] * 4 * bool(num_counted), tokens  # K, V; 2 layers
 
 
-def test_rows_taken_out_of_a_count_leave_that_of_the_others() -> None:
-    generator = torch.Generator().manual_seed(5)
-    for num_kept in (1, 7, 30, 39):
-        tensor = torch.randn(2, 40, 8, generator=generator).round(decimals=1)  # many are equally far from zero
-        tensor[0, 33, 2], tensor[1, 3, 4], tensor[1, 35, 4], tensor[0, :, 5] = torch.nan, torch.inf, -torch.inf, 0.0
-        left = count_of(tensor).without_later(count_of(tensor[:, num_kept:]))
-        left.search(tensor[:, :num_kept])
-        expected = count_of(tensor[:, :num_kept])
-        assert np.array_equal(left.counts, expected.counts)
-        assert np.array_equal(np.abs(left.peak), np.abs(expected.peak))
-        assert left.num_rows == num_kept
+def test_blocks_of_a_long_sequence_become_longer_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.look.magnitudes.BLOCK", 2)
+    monkeypatch.setattr("engine.look.magnitudes.MOST_BLOCKS", 3)
+    session = started(length=31)
+    wall(session, 8, 4)
+    for tokens in (30, 17, 9, 31, 2, 1):
+        kept = told(wall(session, 8, 4, tokens=tokens))
+        assert kept == told(drawn_anew(session, tokens)), tokens
 
 
-def test_peaks_are_searched_only_where_the_largest_number_may_be_gone() -> None:
-    tensor = torch.rand(1, 10, 3, generator=torch.Generator().manual_seed(6))
-    tensor[0, 2, 0], tensor[0, 7, 1], tensor[0, 9, 2] = 5.0, 3.0, 7.0
-    whole = count_of(tensor)
-    left = whole.without_later(count_of(tensor[:, 9:]))
-    assert left.needs_search(every_channel=False)
-    left.search(tensor[:, :9])
-    assert not left.needs_search(every_channel=True)
-    left = left.without_later(count_of(tensor[:, 6:9]))
-    assert not left.needs_search(every_channel=False)  # 5.0 is still there
-    assert left.needs_search(every_channel=True)
-    again = left.with_later(count_of(tensor[:, 6:9]))
-    assert not again.needs_search(every_channel=True)
-    left.search(tensor[:, :6])
-    assert left.peak.tolist() == tensor[:, :6].amax(1).tolist()
+def drawn_anew(session: Session, tokens: int) -> WallSlice:
+    session.seen.forget(0)
+    return wall(session, 8, 4, tokens=tokens)
 
 
-def starts_after_a_step(spec: CacheSpec, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], int]:
-    """From which row on each layer is counted for a wall of K when one step has passed, and how many rows there are."""
+def sizes_after_a_step(spec: CacheSpec, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], int]:
+    """How many rows of each layer are counted for a wall of K when one step has passed, and how many there are."""
     session = started(spec)
     wall(session, 8, 4)
-    runs = counted_runs(monkeypatch)
+    sizes = counted_rows(monkeypatch)
     session.force(0, (5,))
     session.step()
     wall(session, 8, 4)
-    return [start for start, _ in runs], session.cache_of(0).num_tokens
+    return sizes, session.cache_of(0).num_tokens
 
 
-@pytest.mark.parametrize("name", ["h2o", "none", "transformers-quantized"])
-def test_where_rows_were_dropped_or_computed_anew_all_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    starts, _ = starts_after_a_step(SPECS[name] if name in SPECS else PRESETS[name].spec, monkeypatch)
-    assert starts == [0, 0]  # K of two layers
+@pytest.mark.parametrize("name", ["none", "transformers-quantized"])
+def test_where_rows_were_computed_anew_all_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, num_tokens = sizes_after_a_step(PRESETS[name].spec, monkeypatch)
+    assert sizes == [num_tokens] * 2  # K of two layers
+
+
+def test_where_rows_were_dropped_all_that_are_left_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, _ = sizes_after_a_step(SPECS["h2o"], monkeypatch)
+    assert sizes == [SPECS["h2o"].retention.budget] * 2
 
 
 def test_the_residual_that_kivi_has_still_to_quantise_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 25 rows the first 16 keys are quantised, in both layers; of the values the 8th has just become so."""
-    starts, num_tokens = starts_after_a_step(SPECS["kivi-4"], monkeypatch)
+    sizes, num_tokens = sizes_after_a_step(SPECS["kivi-4"], monkeypatch)
     assert num_tokens == 25
-    assert starts == [16, 16, 8, 8, 9, 9]
+    assert sizes == [9, 9, 1, 1, 16, 16]
 
 
 def test_a_prompt_that_waits_for_its_scale_is_counted_once_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts, num_tokens = starts_after_a_step(PRESETS["fp8"].spec, monkeypatch)
-    assert starts == [num_tokens - 1] * 4  # K and V of two layers
+    sizes, _ = sizes_after_a_step(PRESETS["fp8"].spec, monkeypatch)
+    assert sizes == [1] * 4  # K and V of two layers
 
 
 def test_a_long_layer_is_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +334,7 @@ def test_after_a_failed_step_the_rows_that_were_computed_anew_are_counted(monkey
     session.step()
     kept = told(wall(session, 8, 4))
     assert kept[1][1] < 10
-    session.magnitudes.forget(0)
+    session.seen.forget(0)
     np.testing.assert_allclose(kept, told(wall(session, 8, 4)), rtol=1e-6)
 
 
@@ -361,7 +350,7 @@ def test_going_back_and_on_another_way_counts_what_is_held() -> None:
     for _ in range(5):
         session.step()
     kept = told(wall(session, 8, 4))
-    session.magnitudes.forget(0)
+    session.seen.forget(0)
     assert told(wall(session, 8, 4)) == kept
 
 
@@ -375,10 +364,10 @@ def test_a_fork_and_another_mode_are_counted_by_themselves() -> None:
     tokens = session.sequence(fork).num_tokens
     piece = session.take_slice(WallRequest(fork, tokens, tokens, "keys", False, 8, 4))
     assert isinstance(piece, WallSlice)
-    fresh = RowMagnitudes(session.cache_of(fork)).of("keys", session.rows_at(fork, tokens), [0, 1])
+    fresh = Blocks().of(LENSES["keys"], session.rows_at(fork, tokens), [0, 1])
     assert told(piece)[1] == magnitudes_of([fresh[0], fresh[1]]).largest.tolist()
     session.set_cache(SPECS["int8"])
-    coded = RowMagnitudes(session.cache_of(0)).of("keys", session.rows_at(0, session.sequence(0).num_tokens), [0, 1])
+    coded = Blocks().of(LENSES["keys"], session.rows_at(0, session.sequence(0).num_tokens), [0, 1])
     assert told(wall(session, 8, 4))[1] == magnitudes_of([coded[0], coded[1]]).largest.tolist()
 
 

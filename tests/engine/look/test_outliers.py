@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import torch
 
-from engine.cache.contract import HeldRows
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.outliers import _located, most_attended
+from engine.look.source import Rows
 
 
 def test_rows_of_different_lengths_end_at_the_newest_token() -> None:
@@ -30,8 +30,8 @@ def test_a_row_of_a_later_token_is_none_of_then() -> None:
     """The third of four scattered rows is of the token after the five that there were."""
     values = torch.zeros(1, 1, 4, 2)
     values[0, 0, :, 1] = torch.tensor([1.0, -3.0, 9.0, 8.0])
-    rows = HeldRows(values, values, 0, torch.tensor([[0, 4, 5, 6]]))
+    rows = Rows(values[0], 0, torch.tensor([[0, 4, 5, 6]]))
     for num_tokens, position, value in ((5, 4, -3.0), (6, 5, 9.0)):
-        past = SimpleNamespace(num_tokens=num_tokens, rows=lambda _: rows, exact_from=lambda *_: 0)
+        past = SimpleNamespace(num_tokens=num_tokens, rows=lambda *_, **__: rows, exact_from=lambda *_: 0)
         found = _located(cast(Any, past), "keys", 0, 0, 1, 2.0)
         assert (found.position, found.value) == (position, value)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.cache.row_delta import RowDelta
-from engine.look.reductions import absent_of, missing_rows, num_positions_of, pooled_weights, scattered, touched
+from engine.look.reductions import cells_of, missing_rows, num_positions_of, pooled_weights, rows_in, touched
 
 LENGTHS = range(1, 12)
 
@@ -25,16 +25,15 @@ def test_a_column_of_weights_is_the_largest_that_there_was(per_column: int) -> N
         row[was_dropped] = row[3] = math.nan
         is_gone = missing_rows(row)
         assert is_gone.tolist() == was_dropped.tolist()
-        filled = row.masked_fill(is_gone, -1.0)
-        check_columns(filled, is_gone, per_column)
-        check_columns(filled[:, :-1], is_gone[:, :-1], per_column)  # a part, which may end in rows that are gone
+        check_columns(row, is_gone, per_column)
+        check_columns(row[:, :-1], is_gone[:, :-1], per_column)  # a part, which may end in rows that are gone
 
 
 def check_columns(row: torch.Tensor, is_gone: torch.Tensor, per_column: int) -> None:
     length = row.shape[1]
     if not length:
         return
-    weights, absent = pooled_weights(row, per_column), absent_of(is_gone, per_column)
+    weights, absent = pooled_weights(row, is_gone, per_column)
     for head in range(len(row)):
         for column in range(-(-length // per_column)):
             cells = slice(column * per_column, min(length, (column + 1) * per_column))
@@ -53,16 +52,19 @@ def test_rows_at_any_positions_are_in_the_cells_of_these(per_column: int, per_ro
     generator = torch.Generator().manual_seed(per_column)
     rows = torch.randn(2, 5, channels, generator=generator)
     positions = torch.tensor([[0, 1, 5, 6, 10], [2, 3, 4, 9, 10]])
-    cells = scattered(rows, positions, stop, per_column, per_row)
+    shape = 2, -(-stop // per_column)
+    found = rows_in(positions, np.ones(shape, bool), per_column, stop)
+    cells = cells_of(rows[found.heads, found.slots], found.cells, math.prod(shape), per_row)
     for head in range(2):
-        for column in range(-(-stop // per_column)):
+        for column in range(shape[1]):
+            place = head * shape[1] + column
             mine = rows[head][positions[head] // per_column == column]
-            assert cells.held[head, column] == len(mine)
+            assert cells.held[place] == len(mine)
             for row in range(channels // per_row):
                 part = mine[:, row * per_row : (row + 1) * per_row]
                 low, high = (float(part.min()), float(part.max())) if len(mine) else (math.nan, math.nan)
-                assert cells.low[head, column, row] == pytest.approx(low, nan_ok=True)
-                assert cells.high[head, column, row] == pytest.approx(high, nan_ok=True)
+                assert cells.low[place, row] == pytest.approx(low, nan_ok=True)
+                assert cells.high[place, row] == pytest.approx(high, nan_ok=True)
     assert num_positions_of(np.arange(-(-stop // per_column)), per_column, stop).sum() == stop
 
 

@@ -55,7 +55,7 @@ def test_cells_are_those_of_every_step_and_at_a_rest_so_is_what_is_said_of_all_r
         if number % 4 == 2:
             running.check_cells()
         if number == 7:  # somebody else looks, and all rows are counted anew
-            running.watching.session.magnitudes.forget(0)
+            running.watching.session.seen.forget(0)
             running.watching.session.take_slice(running.watching.screens[0].shown.request)
     owed = running.watching.watcher.catch_up(running.watching.session)
     running.watching.show(owed)
@@ -74,7 +74,7 @@ def test_what_is_said_of_all_rows_follows_four_times_a_second(mode: str) -> None
         if running.watching.screens[wall].seen[-1] is CellUpdate:
             seen.append(before.magnitudes is not after.magnitudes and after.magnitudes.limit.tolist())
     told = [limits for limits in seen if limits]
-    assert PICTURES[wall].request.tensor == "keys"
+    assert PICTURES[wall].request.lens == "keys"
     assert len(seen) >= PER_SECOND - 4, "all but the walls that came whole"
     assert COUNTS_PER_SECOND - 1 <= len(set(map(str, told))) <= COUNTS_PER_SECOND + 4
 

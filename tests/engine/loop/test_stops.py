@@ -95,8 +95,8 @@ def test_a_run_goes_until_its_own_condition_and_forgets_it(driver: Driver) -> No
         (Run(until="entropy >"), "At character 10 something is missing: write a number"),
         (Run(until="pages_allocated"), "has no pages: take a paged cache."),
         (Run(until="tokens > 128"), "0 to 128 tokens"),
-        (SetStops(tuple(Stop(number, "differs") for number in range(MAX_STOPS + 1))), "65 stops are too many"),
-        (SetStops((Stop(1, "differs"), Stop(1, "nonfinite"))), "Two stops have the same id"),
+        (SetStops(tuple(Stop(number, "differs") for number in range(MAX_STOPS + 1))), "65 breakpoints are too many"),
+        (SetStops((Stop(1, "differs"), Stop(1, "nonfinite"))), "Two breakpoints have the same id"),
         (
             MeasureAttention(tuple(AttentionPlace(0, 0, 6) for _ in range(4097)), (TokenSpan(),)),
             "at 4,096 places at most",

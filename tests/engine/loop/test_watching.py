@@ -11,8 +11,8 @@ from msgspec import structs
 
 from app.models.slices import Slices
 from engine.client.outbox import MAX_PICTURES
-from engine.look.watched import update_of
-from engine.session.session import Session
+from engine.look.watch import is_row_unchanged
+from engine.session.slices import SliceReader
 from engine.spec.sampling import Prompt
 from engine.wire.commands import GoTo, Pause, Run, SetPace, Step, SubmitPrompt, TakeSlice, Watch, Watched
 from engine.wire.events import Failed, StateChanged
@@ -81,14 +81,14 @@ def test_a_stalled_window_gets_many_steps_as_one_picture(prompted: Driver) -> No
 def test_a_picture_that_fails_takes_no_other_with_it(prompted: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal answers the picture that failed; the wall goes on, and the row can be watched again."""
     row = Watched(RowRequest(0, 0, 3), id=52)
-    take, are_failing = Session.take_slice, [True]
+    picture, are_failing = SliceReader.picture, [True]
 
-    def failing(self: Session, request: Any) -> Any:
+    def failing(self: SliceReader, request: Any, visible: Any) -> Any:
         if isinstance(request, RowRequest) and are_failing:
             raise ValueError("a broken row")
-        return take(self, request)
+        return picture(self, request, visible)
 
-    monkeypatch.setattr(Session, "take_slice", failing)
+    monkeypatch.setattr(SliceReader, "picture", failing)
     prompted.send(SetPace(None, None), Watch((structs.replace(WALL, id=51), row)), Step(3))
     prompted.wait_for(StepRecord, 3)
     prompted.rest()
@@ -110,12 +110,12 @@ def test_a_picture_that_fails_after_a_step_is_told_and_the_others_go_on(
     prompted.wait_for(WallSlice)
     prompted.rest()
 
-    def failing(session: Any, picture: Any, request: Any, changes: Any, **counted: bool) -> Any:
-        if isinstance(request, RowRequest):
+    def failing(picture: Any, source: Any) -> bool:
+        if isinstance(picture.piece, RowSlice):
             raise ValueError("a broken row")
-        return update_of(session, picture, request, changes, **counted)
+        return is_row_unchanged(picture, source)
 
-    monkeypatch.setattr("engine.look.watch.update_of", failing)
+    monkeypatch.setattr("engine.look.watch.is_row_unchanged", failing)
     prompted.send(Step(3))
     prompted.wait_for(StepRecord, 3)
     prompted.rest()

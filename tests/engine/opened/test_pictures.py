@@ -11,9 +11,10 @@ import torch
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.look.wall import wall_slice
+from engine.look.source import provenance_of
 from engine.opened.description import steps_of
 from engine.opened.file import OpenedSnapshot
+from engine.opened.rows import FileSource
 from engine.session.session import Session
 from engine.snapshot import save_cache
 from engine.wire.requests import (
@@ -144,18 +145,17 @@ def wall(snapshot: OpenedSnapshot, columns: int, rows: int) -> WallSlice:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(187, 16), (120, 9), (31, 1)])
-def test_a_coarse_wall_is_made_of_the_extremes_alone_and_is_exact(columns: int, rows: int, tmp_path: Path) -> None:
+def test_a_coarse_wall_is_made_of_the_extremes_alone_and_is_exact(
+    columns: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     snapshot = large(tmp_path)
     before = snapshot.file.bytes_read
     found = wall(snapshot, columns, rows)
     assert snapshot.file.bytes_read - before < snapshot.file.file_bytes / 6
     assert found.tokens_per_column % 16 == 0
     assert found.low.shape[2] <= columns
-    exact = wall_slice(
-        WallRequest(0, LENGTH, LENGTH, "keys", False, -(-LENGTH // found.tokens_per_column), rows),
-        snapshot.past(LENGTH),
-        snapshot.info.geometry,
-    )
+    monkeypatch.setattr(FileSource, "coarseness", lambda *_: None)
+    exact = wall(snapshot, -(-LENGTH // found.tokens_per_column), rows)
     assert (found.tokens_per_column, found.dims_per_row) == (exact.tokens_per_column, exact.dims_per_row)
     np.testing.assert_array_equal(found.low, exact.low)
     np.testing.assert_array_equal(found.high, exact.high)
@@ -169,10 +169,10 @@ def test_a_finer_wall_is_exact_from_the_rows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.low[0, 0], snapshot.file.rows(0, "keys", 0))
 
 
-def test_magnitudes_beside_the_rows_are_those_that_are_counted(tmp_path: Path) -> None:
+def test_magnitudes_beside_the_rows_are_those_that_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = large(tmp_path)
     told = wall(snapshot, 100, 16).magnitudes
-    snapshot.magnitudes._told = lambda tensor, layer: None  # type: ignore[method-assign]
+    monkeypatch.setattr(FileSource, "ranges", lambda *_: None)
     counted = wall(snapshot, 100, 16).magnitudes
     assert isinstance(told, Magnitudes)
     same(told, counted)
@@ -203,7 +203,7 @@ def test_small_files_have_no_extremes(tmp_path: Path) -> None:
 
 
 def test_extremes_of_a_window_begin_where_its_rows_do(tmp_path: Path) -> None:
-    from engine.opened.wall import merged
+    from engine.look.canvas import merged
     from engine.snapshot.format import LayerEntry
     from engine.snapshot.pyramid import extremes_of, pyramid_for
 
@@ -255,7 +255,8 @@ def test_rows_are_what_they_were_called_when_they_were_written(said: str, shown:
     crafted.say(provenance=said)
     path.write_bytes(crafted.bytes())
     snapshot = OpenedSnapshot(path)
-    assert snapshot.past(snapshot.num_tokens).provenance == shown
+    source = snapshot.at(snapshot.num_tokens)
+    assert provenance_of(source, range(2)) == shown
 
 
 def test_a_foreign_cache_is_of_no_mode_and_its_tokens_have_no_made_up_text(tmp_path: Path) -> None:

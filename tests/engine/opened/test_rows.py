@@ -6,27 +6,33 @@ from pathlib import Path
 
 import pytest
 
+from engine.look.seen import Seen
+from engine.look.slices import take
 from engine.opened import rows as rooms
-from engine.opened.rows import FileRows
 from engine.spec.cache import CacheSpec
-from tests.engine.opened.sessions import opened
+from engine.wire.requests import WallRequest
+from engine.wire.slices import WallSlice
+from tests.engine.opened.sessions import opened, same
 from tests.engine.snapshot.sessions import begun
 
 
-def rows_of(architecture: str, tmp_path: Path) -> FileRows:
-    """Thirty tokens, of which mistral's window holds the latest seven."""
-    return FileRows(opened(begun(CacheSpec("dynamic"), architecture=architecture), tmp_path).file, 2)
-
-
 def test_earlier_rows_are_known_where_none_has_left(tmp_path: Path) -> None:
+    """Thirty tokens, of which mistral's window holds the latest seven."""
     for architecture, is_known in (("llama", True), ("mistral", False)):
-        found = rows_of(architecture, tmp_path)
-        assert [found.knows(count) for count in (29, 30, 31)] == [is_known, True, True]
+        found = opened(begun(CacheSpec("dynamic"), architecture=architecture), tmp_path)
+        assert [found.at(count).is_known for count in (29, 30, 31)] == [is_known, True, True]
 
 
-def test_pieces_part_at_multiples_wherever_the_rows_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of a picture are of whole multiples, so that no cell is made of two pieces."""
-    monkeypatch.setattr(rooms, "NUMBERS_AT_ONCE", 1)
-    found = rows_of("mistral", tmp_path)
-    pieces = [(piece.first, piece.keys.shape[2]) for piece in found.pieces(1, "keys", 4)]
-    assert pieces == [(23, 1), (24, 4), (28, 2)]
+@pytest.mark.parametrize("architecture", ["llama", "mistral"])
+def test_a_wall_read_in_pieces_is_that_of_one_piece(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces end with columns, so that no cell is made of two."""
+    snapshot = opened(begun(CacheSpec("dynamic"), architecture=architecture), tmp_path)
+    request, walls = WallRequest(0, 30, 30, "keys", False, 8, 3), list[WallSlice]()
+    for at_once in (1, 1 << 20):
+        monkeypatch.setattr(rooms, "NUMBERS_AT_ONCE", at_once)
+        piece = take(request, snapshot.at(30), snapshot.info.geometry, Seen(None))
+        assert isinstance(piece, WallSlice)
+        walls.append(piece)
+    same(*walls)

@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.opened.session import OpenedSession
+from engine.opened.session import OpenedSession, walk
 from engine.saved.document import pieces, read_session
 from engine.saved.journal import JournalFile
 from engine.saved.session import entries_of
-from engine.saved.tokens import walk
 from tests.effort import effort
 from tests.engine.saved.attacks import RAW, REFUSED, changed
 from tests.engine.saved.samples import SAMPLE

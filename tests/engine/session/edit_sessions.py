@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from engine.session.session import Session
 from engine.spec.sampling import Prompt, SamplingParams
@@ -23,7 +24,7 @@ def begun(mode: str, num_steps: int = 4, length: int = 30) -> Session:
 
 def step(session: Session) -> None:
     for live in session.live:
-        live.sequence.stop = None
+        live.sequence = replace(live.sequence, stop=None)
     session.step()
 
 
@@ -36,4 +37,4 @@ def same(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> bool:
 
 
 def marks(session: Session) -> object:
-    return {live.seq_id: (live.sequence.mark(), tuple(live.sequence.token_ids)) for live in session.live}
+    return {live.seq_id: (live.sequence, tuple(live.sequence.token_ids)) for live in session.live}

@@ -31,7 +31,7 @@ def copy_of(session: Session, seq_id: int) -> LiveSequence:
     live = session.live.get(seq_id)
     cache = session.live.mode.new_cache(seq_id, session.sequence(seq_id).num_prompt_tokens)
     assert cache.fork_from(live.cache, live.cache.num_tokens)
-    return LiveSequence(live.sequence.fork(seq_id), cache, live.logits, live.logprobs)
+    return LiveSequence(seq_id, live.sequence.forked(), cache, live.logits, live.logprobs)
 
 
 def edit_copy(session: Session, edit: Edit, source: RowsFrom | None = None) -> tuple[LiveSequence, EditOutcome]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.errors import InputError
-from engine.look.rows_at import places_of
+from engine.look.source import places_of
 from engine.session.branching import delete_branch, redo_edit, undo_edit
 from engine.session.continuing import continue_with
 from engine.session.editing import make_edit
@@ -81,7 +81,7 @@ def stands(session: Session) -> dict[int, Stood]:
         logits = None if live.logits is None else live.logits.clone()
         tables = getattr(cache, "tables", ())
         pages = tuple(number for table in tables for number in (table.num_tokens, *table.held_numbers))
-        found[live.seq_id] = Stood(live.sequence.mark(), tuple(live.sequence.token_ids), rows, logits, pages)
+        found[live.seq_id] = Stood(live.sequence, tuple(live.sequence.token_ids), rows, logits, pages)
     return found
 
 

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from engine.cache.contract import HeldBytes
 from engine.cache.row_delta import RowDelta
-from engine.history.marks import Mark, Move
+from engine.history.journal import Move
+from engine.history.state import SequenceState
 from engine.session.live import LiveSequence
 from engine.session.session import Session
 from engine.spec.codec import Part
@@ -78,7 +79,7 @@ def _of_sequence(session: Session, live: LiveSequence) -> Iterator[tuple[str, st
         "tokens",
         (
             f"{len(sequence.token_ids)}: {sequence.token_ids[-5:]} "
-            f"{_mark(sequence.mark())}, prompt {sequence.num_prompt_tokens}, {sequence.state}"
+            f"{_mark(sequence)}, prompt {sequence.num_prompt_tokens}, {sequence.phase}"
             f"{' stale' * live.is_stale}{' logprobs' * (live.logprobs is not None)}, {newest}"
         ),
     )
@@ -155,7 +156,7 @@ def _of_history(session: Session, seq_id: int) -> Iterator[tuple[str, str]]:
     yield (
         "asked",
         (
-            f"{mark.length}/{mark.num_tokens} "
+            f"{len(mark.token_ids)}/{mark.num_tokens} "
             f"{history.tree.fed_at(seq_id, last)} with others {history.tree.is_fed_with_others(seq_id, last)} "
             f"holds {journal.holds(seq_id, early, max(0, count - 3))} moved {journal.has_moved(seq_id, early)} "
             f"step at {[history.step_at(seq_id, n) for n in (1, count - 2, count)]} "
@@ -168,11 +169,11 @@ def _of_history(session: Session, seq_id: int) -> Iterator[tuple[str, str]]:
     )
 
 
-def _mark(mark: Mark) -> str:
+def _mark(mark: SequenceState) -> str:
     forced = list(mark.forced.token_ids[mark.forced.start :])
     sampling = f"{mark.sampling.temperature:g} {mark.sampling.seed} {mark.sampling.max_new_tokens}"
     return (
-        f"{mark.length}/{mark.num_tokens} {mark.sampled}{' forced' * mark.sampled_is_forced} then {forced} "
+        f"{len(mark.token_ids)}/{mark.num_tokens} {mark.sampled}{' forced' * mark.sampled_is_forced} then {forced} "
         f"{mark.stop} {sampling} {mark.num_preemptions}"
     )
 

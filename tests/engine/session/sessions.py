@@ -28,14 +28,17 @@ def started(
     return session, session.submit(Prompt(token_ids=prompt_ids(length), sampling=SamplingParams(**sampling)))
 
 
+def set_state(session: Session, seq_id: int, **values: Any) -> None:
+    """Give a live sequence other values of its state, as no command does."""
+    live = session.live.get(seq_id)
+    live.sequence = replace(live.sequence, **values)
+
+
 def facts(session: Session) -> dict[str, object]:
     """All of a session's state but the tensors."""
     return {
         "step": session.last_step,
-        "sequences": {
-            s.seq_id: (s.mark(), tuple(s.token_ids), s.num_preemptions)
-            for s in (live.sequence for live in session.live)
-        },
+        "sequences": {live.seq_id: (live.sequence, tuple(live.sequence.token_ids)) for live in session.live},
         "state": [(i.state, i.stop) for i in session.sequences],
         "journal": len(session.history.journal),
         "nodes": [moment.node.step for moment in session.history.tree],

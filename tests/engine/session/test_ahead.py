@@ -25,7 +25,7 @@ from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.wire.phases import Chosen, PhaseReached
 from engine.wire.records import StepRecord
 from tests.engine.session.records import assert_same_records
-from tests.engine.session.sessions import GROWING, SEEDED, is_launched
+from tests.engine.session.sessions import GROWING, SEEDED, is_launched, set_state
 from tests.engine.tiny import model_of, prompt_ids
 
 
@@ -166,13 +166,13 @@ def test_where_every_token_is_banned_the_step_that_would_choose_one_is_given_up(
     at_once, late = begun(0), begun(2)
     for session in (at_once, late):
         run(session, 3)
-        session.sequence(0).sampling = structs.replace(SEEDED, bias=LogitBias(banned=tuple(range(128))))
+        set_state(session, 0, sampling=structs.replace(SEEDED, bias=LogitBias(banned=tuple(range(128)))))
     for step in (at_once.step, late.step_late):
         with pytest.raises(InputError, match="Every token is banned"):
             step()
     assert not is_launched(late)
     for session in (at_once, late):
-        session.sequence(0).sampling = SEEDED
+        set_state(session, 0, sampling=SEEDED)
     assert_same_records([at_once.step() for _ in range(3)], [late.step() for _ in range(3)])
 
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.opened.session import history_events
+from engine.opened.session import history_events, walk
 from engine.saved.named import decoded, encoded
 from engine.saved.session import SavedSession
-from engine.saved.tokens import walk
 from engine.session.continuing import answer_of, continue_with, preview
 from engine.session.editing import make_edit
 from engine.session.replay import Replay, repeat_change
@@ -35,7 +34,7 @@ COUNTING = "{{ messages | length }}\n{% for m in messages %}\n{{ m.content }}{{ 
 def reuse_of(session: Session, seq_id: int) -> ContinuedFrom:
     (told,) = (info.why_not_reused for info in session.sequences if info.seq_id == seq_id)
     assert isinstance(told, ContinuedFrom)
-    assert told == session.sequence(seq_id).continued
+    assert told == session.live.get(seq_id).continued
     return told
 
 
@@ -153,7 +152,7 @@ def test_a_full_page_that_is_kept_in_part_stays_to_be_found() -> None:
 
 def test_what_is_refused_changes_nothing() -> None:
     session, first = begun(CHATML, FIRST, PRESETS["static"].spec)
-    before = (session.live.ids, list(session.history.changes), session.sequence(first).mark())
+    before = (session.live.ids, list(session.history.changes), session.sequence(first))
     with pytest.raises(InputError, match="tokens and the static cache holds"):
         goes_on(session, first, FIRST, "long " * 200)
     with pytest.raises(InputError, match="no sequence 7"):
@@ -170,7 +169,7 @@ def test_what_is_refused_changes_nothing() -> None:
         with pytest.raises(InputError, match=words):
             repeat_change(session, change)
     session.live.next_id = first + 1
-    assert (session.live.ids, session.history.changes, session.sequence(first).mark()) == before
+    assert (session.live.ids, session.history.changes, session.sequence(first)) == before
 
 
 @pytest.mark.parametrize("name", ["growing", "paged"])
@@ -205,12 +204,12 @@ def test_a_file_holds_the_turns_and_the_tokens_without_the_model() -> None:
     again = decoded(content, SavedSession)
     assert (again.nodes, again.draft_chat) == (nodes, FIRST)
     *_, last = walk(again.nodes)
-    assert [*last.tokens.sequences] == [child]
-    tokens = last.tokens.sequences[child]
+    assert [*last.states] == [child]
+    tokens = last.states[child]
     assert tokens.token_ids == session.sequence(child).token_ids
     assert tokens.num_prompt_tokens == session.sequence(child).num_prompt_tokens
     events = [event for event in history_events(again, {}, {}) if isinstance(event, ForkMade)]
-    count = session.sequence(child).continued.num_reused  # type: ignore[union-attr]
+    count = session.live.get(child).continued.num_reused  # type: ignore[union-attr]
     assert [(event.parent, event.child, event.num_tokens) for event in events] == [(first, child, count)]
     # an older file: it has no conversation
     old = decoded(b'{"model":null,"nodes":[{"step":0,"parent":null,"changes":['

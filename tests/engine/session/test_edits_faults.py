@@ -15,7 +15,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from tests.effort import effort
 from tests.engine.faults import Injected, failing_at
-from tests.engine.session.sessions import facts, prepared, same, tensors
+from tests.engine.session.sessions import facts, prepared, same, set_state, tensors
 from tests.engine.snapshot.sessions import small
 
 H2O = CacheSpec(retention=RetentionSpec("h2o", budget=9, window=4))
@@ -65,7 +65,7 @@ def test_a_step_that_fails_after_an_edit_keeps_the_edit(architecture: str, spec:
     session, twin = (prepared(architecture, spec, "decode") for _ in range(2))
     for each in (session, twin):
         make_edit(each, edit)
-        each.sequence(0).stop = None
+        set_state(each, 0, stop=None)
     twin.step()
     rows, number = tensors(session), 1
     while isinstance(outcome := failing_at(number, session.step), Injected):
@@ -89,7 +89,7 @@ def test_edited_rows_are_counted_and_drawn_anew(mode: str) -> None:
     position = session.cache_of(0).held_positions(1)[0].tolist()[1]
     make_edit(session, Scale(0, Rows(position, position + 1, (1,), (0,)), 40.0))
     after = session.take_slice(request)
-    session.magnitudes.forget(0)
+    session.seen.forget(0)
     anew = session.take_slice(request)
     assert isinstance(first, WallSlice)
     assert isinstance(after, WallSlice)

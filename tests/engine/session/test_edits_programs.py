@@ -58,7 +58,7 @@ State = tuple[dict[tuple[object, ...], torch.Tensor], object]
 
 
 def state_of(session: Session) -> State:
-    marks = {live.seq_id: (live.sequence.mark(), tuple(live.sequence.token_ids)) for live in session.live}
+    marks = {live.seq_id: (live.sequence, tuple(live.sequence.token_ids)) for live in session.live}
     return tensors(session), marks
 
 

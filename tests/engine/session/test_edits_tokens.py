@@ -9,16 +9,17 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.history.state import SequenceState
 from engine.session.editing import make_edit
-from engine.session.edits.tokens import new_prompt_length
 from engine.session.sampler import choose
 from engine.session.session import Session
 from engine.spec.edit import BiasLogits, Edit, Mask, ReplaceTokens, Rows, Scale, Zero
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
+from engine.wire.changes import EditMade
 from tests.engine.session.edit_sessions import begun, marks, same, state, step
 from tests.engine.session.edited import edit_copy, edit_live, rows_of, running
-from tests.engine.session.sessions import started
+from tests.engine.session.sessions import set_state, started
 from tests.engine.snapshot.sessions import small
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -160,7 +161,7 @@ EDITS: list[Edit] = [
 def test_the_sampler_chooses_from_the_biased_logits(mode: str, edit: BiasLogits, temperature: float) -> None:
     session, seq_id = started(cache=small(mode), length=20, temperature=temperature, seed=3)
     for _ in range(3):
-        session.sequence(seq_id).stop = None
+        set_state(session, seq_id, stop=None)
         session.step()
     before = session.logits(seq_id)
     assert before is not None
@@ -180,7 +181,7 @@ def test_the_sampler_chooses_from_the_biased_logits(mode: str, edit: BiasLogits,
     assert told.kl == pytest.approx(float((probs[positive] * np.log(probs[positive] / raw[positive])).sum()), abs=1e-4)
     assert torch.equal(session.logits(seq_id), before)  # type: ignore[arg-type]
     for _ in range(5):  # the bias holds from now on, and in a fork
-        session.sequence(seq_id).stop = None
+        set_state(session, seq_id, stop=None)
         record = session.step()
         newest = session.logits(seq_id)
         assert newest is not None
@@ -228,7 +229,8 @@ def test_when_every_token_is_banned_one_sentence_says_so() -> None:
 )
 def test_tokens_put_into_a_prompt_belong_to_it(position: int, num_new: int, num_replaced: int, length: int) -> None:
     edit = ReplaceTokens(0, position, (7,) * num_new, "re-prefill", num_replaced)
-    assert new_prompt_length(8, edit) == length
+    before = SequenceState.of_prompt(range(8), SamplingParams()).computed(12, None)
+    assert before.apply(EditMade(edit)).num_prompt_tokens == length
 
 
 @pytest.mark.parametrize("mode", ["growing", "none", "h2o", "paged", "kivi-4", "transformers-quantized"])

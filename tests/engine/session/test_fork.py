@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.history.marks import Pending
+from engine.history.state import Pending
 from engine.session.branching import join
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -25,6 +25,7 @@ from engine.wire.requests import (
 )
 from engine.wire.slices import AttentionSlice, RowSlice, WallSlice
 from tests.engine.session import sessions
+from tests.engine.session.sessions import set_state
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -83,7 +84,7 @@ def test_a_fork_of_a_past_step_has_its_state_to_the_bit(mode: str, architecture:
     assert (forked.parent, forked.child, forked.step, forked.num_tokens) == (0, 1, step, then.num_tokens)
     assert PROMPT < forked.num_tokens < session.sequence(0).num_tokens
     assert child.token_ids == then.token_ids
-    assert child.mark() == then.mark()
+    assert child == then
     if mode != "none":  # there the newest step's rows are a scratch that going back does not compute anew
         assert same(rows(session, 1), rows(twin, 0))
     newest, logged = session.logits(1), twin.logits(0)
@@ -216,8 +217,8 @@ def test_a_second_prompt_leaves_the_sampling_of_the_first_alone() -> None:
     second = both.submit(Prompt(token_ids=prompt_ids(6), sampling=SamplingParams(temperature=0.0, seed=99)))
     both.step()
     for session in (alone, both):
-        session.sequence(0).forced = Pending()
-        session.sequence(0).sampled_is_forced = False
+        set_state(session, 0, forced=Pending())
+        set_state(session, 0, sampled_is_forced=False)
         for _ in range(6):
             session.step()
     assert alone.sequence(0).token_ids == both.sequence(0).token_ids[: len(alone.sequence(0).token_ids)]
@@ -292,7 +293,7 @@ def test_a_sequence_that_was_taken_from_a_branch_and_removed_can_be_taken_again(
 def test_a_sequence_that_has_ended_keeps_its_reason_when_it_is_stopped(reason: StopReason) -> None:
     session, seq_id = sessions.started()
     session.step()
-    session.sequence(seq_id).stop = reason
+    set_state(session, seq_id, stop=reason)
     session.halt(seq_id)
     assert session.sequence(seq_id).stop == reason
     assert session.history.changes == []

@@ -66,7 +66,7 @@ def test_the_state_of_a_step_in_another_mode_comes_back_to_the_bit(path: tuple[s
     assert session.cache == twin.cache == MODES[path[target // LEG]]
     is_other = path[target // LEG] != path[-1]
     assert ("back in the cache mode" in how) == is_other
-    assert session.sequence(0).mark() == twin.sequence(0).mark()
+    assert session.sequence(0) == twin.sequence(0)
     if is_other or not session.cache.recomputes:  # a scratch cache may still hold later rows behind those
         assert same(rows(session, 0), rows(twin, 0))
     for _ in range(3):
@@ -223,7 +223,7 @@ def state(session: Session, seq_id: int) -> tuple[object, list[torch.Tensor], to
     logits = session.logits(seq_id)
     assert logits is not None
     held = [] if session.cache.recomputes else rows(session, seq_id)
-    return session.sequence(seq_id).mark(), held, logits
+    return session.sequence(seq_id), held, logits
 
 
 def equal(one: tuple[object, list[torch.Tensor], torch.Tensor], other: object) -> bool:

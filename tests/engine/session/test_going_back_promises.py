@@ -14,6 +14,7 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import EditMade, SamplingChanged, TokensForced
 from engine.wire.commands import BeginBranch
 from tests.engine.session.histories import MODES, difference, stands
+from tests.engine.session.sessions import set_state
 from tests.engine.session.warm import FORCED, WARM, begun, stepped
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -270,8 +271,8 @@ def test_a_branch_that_is_refused_leaves_the_live_moment(spec: CacheSpec) -> Non
     for _ in range(4):
         session.step()
     full = session.step()
-    session.sequence(0).stop = "end of text"
-    session.history.tree.at(full.step).checkpoint.marks[0] = session.sequence(0).mark()
+    set_state(session, 0, stop="end of text")
+    session.history.tree.at(full.step).checkpoint.marks[0] = session.sequence(0)
     session.go_to(2)
     with pytest.raises(InputError, match="no room"):
         branch(session, BeginBranch(0, full.step, token_ids=(7,)))

@@ -102,7 +102,7 @@ class Programs(RuleBasedStateMachine):
         for seq_id in self.seq_ids:
             logits = session.logits(seq_id)
             found[seq_id] = Stood(
-                session.sequence(seq_id).mark(), rows_of(session, seq_id), None if logits is None else logits.clone()
+                session.sequence(seq_id), rows_of(session, seq_id), None if logits is None else logits.clone()
             )
         return found
 

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.history.marks import Pending
+from engine.history.state import Pending
 from engine.session.session import Session
 from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
+from tests.engine.session.sessions import set_state
 from tests.engine.tiny import model_of, prompt_ids
 
 GROWING, LIMIT = CacheSpec("growing"), 128
@@ -41,7 +42,6 @@ def test_the_last_place_is_used_and_no_forced_token_goes_past_it() -> None:
 def test_an_end_of_text_where_all_is_full_lets_no_forced_token_through(monkeypatch: pytest.MonkeyPatch) -> None:
     session = filled(CacheSpec("static", max_length=16), 15)
     (end,) = session.model.end_ids
-    token = session.sequence(0)
     real = Stepper._sample
 
     def sample_the_end(self: Stepper, forward: object) -> object:
@@ -51,6 +51,7 @@ def test_an_end_of_text_where_all_is_full_lets_no_forced_token_through(monkeypat
 
     monkeypatch.setattr(Stepper, "_sample", sample_the_end)
     session.step()
+    token = session.sequence(0)
     assert (token.num_tokens, token.stop) == (16, "cache full")
     assert not session.has_work
 
@@ -81,8 +82,8 @@ def test_a_full_context_goes_on_in_a_mode_that_has_no_end() -> None:
 def test_one_halted_before_it_was_full_is_not_revived_by_another_sampling() -> None:
     session = filled(GROWING, 10)
     session.halt(0)
-    session.sequence(0).forced = Pending()
-    session.sequence(0).sampled_is_forced = False
+    set_state(session, 0, forced=Pending())
+    set_state(session, 0, sampled_is_forced=False)
     session.set_sampling(SamplingParams(temperature=2.0), 0)
     assert session.sequence(0).stop == "stopped"
     session.force(0, (5,))
@@ -125,7 +126,8 @@ def test_a_preempted_sequence_that_ended_goes_on_with_a_token_given_to_it() -> N
     session = filled(GROWING, 10)
     session.halt(0)
     session.cache_of(0).clear()
-    session.sequence(0).preempt()
+    live = session.live.get(0)
+    live.sequence = live.sequence.preempted()
     session.force(0, (7,))
     assert session.has_work
     session.step()

@@ -121,7 +121,7 @@ def test_magnitudes_of_another_branch_are_counted_once_and_again_after_a_step(mo
     counted: list[int] = []
 
     def counting(items: Any, num_tokens: int) -> Any:
-        counted.extend(numbers.numel() for _, _, numbers, _ in items)
+        counted.extend(numbers.numel() for _, numbers, _ in items)
         return counted_rows(items, num_tokens)
 
     counted_rows = magnitudes.counted

@@ -19,6 +19,7 @@ from engine.spec.tuning import tuned
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from tests.engine.cache.compressed.test_cache_going_back import assert_alike, kept_of
+from tests.engine.session.sessions import set_state
 from tests.engine.tiny import model_of, prompt_ids
 
 PROMPT = 21
@@ -53,7 +54,7 @@ def begun(
 
 def step(session: Session) -> StepRecord:
     """One step, whatever was chosen: an end of text does not end it."""
-    session.sequence(0).stop = None
+    set_state(session, 0, stop=None)
     return session.step()
 
 

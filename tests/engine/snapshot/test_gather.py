@@ -29,5 +29,5 @@ def test_rows_that_are_gathered_to_be_counted_are_not_kept(tmp_path: Path, monke
         assert isinstance(later, LazyTensor)
         later.make()
     assert past._kept == {}
-    assert past.rows(0) is not None
+    assert past.rows(0, "keys") is not None
     assert set(past._kept) == {0}, "what it would have kept"

@@ -24,6 +24,7 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
+from tests.engine.session.sessions import set_state
 from tests.engine.snapshot.exports import in_process
 from tests.engine.snapshot.sessions import kept, step
 
@@ -83,7 +84,7 @@ def edited(model: LoadedModel, folder: Path) -> tuple[Session, list[StepRecord],
     for made in edits:
         for edit in made:
             make_edit(session, edit)
-        session.sequence(0).stop = None
+        set_state(session, 0, stop=None)
         record = step(session)
         records[record.step] = record
     make_edit(session, Scale(0, Rows(5, 6), 0.5))  # and one behind the last step

@@ -250,7 +250,7 @@ def test_the_first_departure_is_described_in_full_and_a_click_selects_it(compare
     )
     compared.view.place.click()
     now = compared.models.selection.now
-    assert (now.layer, now.kv_head, now.position, now.tensor, now.channel) == (1, 2, 3, "values", 5)
+    assert (now.layer, now.kv_head, now.position, now.lens, now.channel) == (1, 2, 3, "values", 5)
     compared.tell(DuelScanned(24, None))
     assert "same within rounding: 24 tokens" in compared.view.place.words
     assert not compared.view.place.isEnabled()

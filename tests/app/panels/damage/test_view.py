@@ -60,12 +60,12 @@ def test_another_codec_takes_the_map_away_and_its_own_brings_it_back(
 
 
 PLACES = [
-    (EFFECT, "attention", 0, {"layer": 3, "kv_head": 0, "position": None, "tensor": "keys"}),
-    (EFFECT, "attention", 3, {"layer": 3, "kv_head": 3 // GROUP, "position": None, "tensor": "keys"}),
-    (EFFECT, "attention", 7, {"layer": 3, "kv_head": 7 // GROUP, "position": None, "tensor": "keys"}),
-    (CHANNELS, "K · error", 9, {"layer": 3, "kv_head": 2, "position": None, "tensor": "keys"}),
-    (CHANNELS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": None, "tensor": "values"}),
-    (TOKENS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": 9, "tensor": "values"}),
+    (EFFECT, "attention", 0, {"layer": 3, "kv_head": 0, "position": None, "lens": "keys"}),
+    (EFFECT, "attention", 3, {"layer": 3, "kv_head": 3 // GROUP, "position": None, "lens": "keys"}),
+    (EFFECT, "attention", 7, {"layer": 3, "kv_head": 7 // GROUP, "position": None, "lens": "keys"}),
+    (CHANNELS, "K · error", 9, {"layer": 3, "kv_head": 2, "position": None, "lens": "keys"}),
+    (CHANNELS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": None, "lens": "values"}),
+    (TOKENS, "V · error", 9, {"layer": 3, "kv_head": 2, "position": 9, "lens": "values"}),
 ]
 
 
@@ -73,7 +73,7 @@ def test_a_cell_leads_to_its_place(two: Shell, view: DamageView, engine: FakeEng
     measured(two, view, engine)
     for shows, title, column, there in PLACES:
         view.choose(shows)
-        two.models.selection.update(position=None, tensor="keys", layer=0, kv_head=0)
+        two.models.selection.update(position=None, lens="keys", layer=0, kv_head=0)
         cell = GridCell(GridLine(3, 2, samples.HEADS), 0, column, column, column, 0.5)
         shown = ValueGrid(title, np.zeros((1, samples.HEADS), np.float32), (cell.line,))
         (view.shift if shows == EFFECT else view.maps).picked.emit((shown, cell))
@@ -143,7 +143,7 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: Prompted
     move_mouse(prompted.damage.maps, place)
     QTest.mouseClick(prompted.damage.maps, Qt.MouseButton.LeftButton, pos=place)
     now = prompted.models.selection.now
-    assert now.tensor == "values"
+    assert now.lens == "values"
     assert now.position is not None
     index = found.layers.index(now.layer)
     value = float(found.values.by_token[index, now.kv_head, now.position // found.tokens_per_column])

@@ -37,7 +37,7 @@ def test_an_edit_is_marked_where_it_was_made_and_nowhere_else(desk: Shell, engin
     desk.models.selection.update(kv_head=2)
     turn(desk)
     assert desk.window.head.state.edited == ()
-    desk.models.selection.update(kv_head=1, tensor="values")
+    desk.models.selection.update(kv_head=1, lens="values")
     turn(desk)
     assert desk.window.head.state.edited == ()
 

@@ -11,7 +11,7 @@ from PySide6.QtTest import QTest
 from app.kit.theme import current_theme
 from app.panels.parity.view import ParityView
 from app.shell import Shell
-from engine.history.log import BoundedLog
+from engine.history.history import BoundedLog
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.tuning import tuned
@@ -49,6 +49,7 @@ def test_a_verdict_has_its_colour(two: Shell, view: ParityView, engine: FakeEngi
         engine.answer(replace(parity(engine.of(CheckParity)[-1], 0.5), verdict=verdict))  # type: ignore[arg-type]
         turn(two)
         assert view.verdict.text().startswith(words)
+        assert view.verdict.text().endswith("without the edits") == ("Edited" in words)
         shown = view.verdict.palette().color(view.verdict.foregroundRole()).name()
         assert shown == getattr(current_theme(), role), verdict
 
@@ -77,10 +78,10 @@ def test_the_first_row_that_departs_is_selected_with_its_layer_and_tensor(
     view.ask()
     engine.answer(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
     turn(two)
-    two.models.selection.update(change=True, step=3, tensor="keys", layer=0, position=None)
+    two.models.selection.update(change=True, step=3, lens="keys", layer=0, position=None)
     view.place.click()
     now = two.models.selection.now
-    assert (now.layer, now.tensor, now.position, now.change, now.step) == (2, "values", 7, False, None)
+    assert (now.layer, now.lens, now.position, now.change, now.step) == (2, "values", 7, False, None)
 
 
 def test_a_dot_looks_at_its_step_and_the_newest_is_live(two: Shell, view: ParityView, engine: FakeEngine) -> None:
@@ -185,7 +186,7 @@ def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: De
     desk.models.selection.update(layer=3, position=9)
     desk.parity.place.click()
     now = desk.models.selection.now
-    assert (now.layer, now.tensor, now.position) == (0, "keys", 0)
+    assert (now.layer, now.lens, now.position) == (0, "keys", 0)
 
 
 def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:

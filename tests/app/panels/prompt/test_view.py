@@ -106,11 +106,16 @@ def test_what_speaks_against_a_prompt_stands_at_the_prompt(shell: Shell, engine:
     assert not shell.window.actions_["prompt.send"].isEnabled()
     assert detail(shell).startswith("“hello” is no token id")
     assert prompt._detail._brief == "no token ids"
+    whole = "“hello” is no token id: give ids like 40977 33717."
+    assert (prompt._warning.text(), prompt._warning.isVisible(), prompt._warning.wordWrap()) == (whole, True, True)
+    assert whole in shell.window.status.warnings
     color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
     assert color == current_theme().warning
     prompt.edit.set_text("1 2 3")
     turn(shell)
     assert detail(shell) == "3 of 1,024 tokens"
+    assert not prompt._warning.isVisible()
+    assert whole not in shell.window.status.warnings
     color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
     assert color == current_theme().muted
 

@@ -14,7 +14,6 @@ from pytestqt.qtbot import QtBot
 
 from app.dialogs.run_to import RunToDialog
 from app.kit.theme import current_theme
-from app.panels.prompt.sampling import LONGEST_ANSWER
 from app.panels.stops.view import StopsView
 from app.shell import Shell
 from app.start.settings import Settings
@@ -22,7 +21,7 @@ from app.window.place_menus import TIMELINE_GROUPS
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.quantities import ROWS
-from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
+from engine.spec.sampling import SamplingParams
 from engine.spec.stops import Stop
 from engine.wire.commands import Run
 from engine.wire.events import Failed, StateChanged
@@ -79,9 +78,9 @@ def test_what_is_typed_is_found_and_walked_through(running: Shell, panel: StopsV
 def test_enter_keeps_what_is_typed_as_a_stop_and_then_walks(
     running: Shell, panel: StopsView, engine: FakeEngine
 ) -> None:
-    assert panel.words.text().endswith("and Enter makes runs halt there.")
+    assert panel.words.text().endswith("and Enter adds a breakpoint: runs halt there.")
     type_in(running, panel, "step = 4 or step = 9")
-    assert panel.words.text() == "held at 2 of 21 steps · Enter: halt there"
+    assert panel.words.text() == "held at 2 of 21 steps · Enter: add breakpoint"
     panel.line.setFocus()
     QTest.keyClick(panel.line, Qt.Key.Key_Return)
     turn(running, 3)
@@ -234,7 +233,7 @@ def test_an_engine_that_cannot_say_leaves_attention_unknown(
     assert [place.step for place in asked.places] == list(range(21))
     engine.emit(Failed("This is an opened snapshot.", reply_to=engine.id_of(MeasureAttention)))
     turn(running, 4)
-    assert panel.words.text() == "held at 0 of 21 steps · not known at 21 · Enter: halt there"
+    assert panel.words.text() == "held at 0 of 21 steps · not known at 21 · Enter: add breakpoint"
     assert not running.models.status.failure
 
 
@@ -271,9 +270,7 @@ def test_stop_strings_are_part_of_the_sampling(shell: Shell) -> None:
     popup = shell.window.prompt.findChildren(type(shell.window.prompt._sampling._popup))[0]
     popup.stop.setText(r'"\n\n" "The end"')
     popup.stop.editingFinished.emit()
-    assert popup.params(0) == SamplingParams(
-        stop=("\n\n", "The end"), max_new_tokens=LONGEST_ANSWER, draws=NEWEST_DRAWS
-    )
+    assert popup.params(0).stop == ("\n\n", "The end")
     popup.stop.setText('The "end"')
     popup.stop.editingFinished.emit()
     assert popup.params(0).stop == ("\n\n", "The end")

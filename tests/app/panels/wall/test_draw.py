@@ -13,6 +13,7 @@ from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, WallRow
 from app.panels.wall.rows import layer_rows
 from engine.geometry.dimensions import LayerGeometry
+from engine.spec.lenses import LENSES
 from engine.wire.requests import WallRequest
 from engine.wire.slices import Magnitudes, StatePicture, WallSlice
 
@@ -105,7 +106,7 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
     shown = [
         row
         for layer, count in ((both, 2), (alone, 1), (plain, 0))
-        for row in layer_rows(layer, {0: 2, 2: 2}, "keys", count)
+        for row in layer_rows(layer, {0: 2, 2: 2}, LENSES["keys"], count)
     ]
     assert [(row.label, row.num_heads, row.first_head) for row in shown] == [
         ("L0", 2, 0), ("L0 state", 2, 2), ("L1 state", 1, 0), ("L2", 2, 0),
@@ -123,9 +124,9 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
     assert [label.name for label in layout.labels if label.is_beside_rows] == ["L0 state"], "no largest K beside it"
 
 
-@pytest.mark.parametrize(("tensor", "dims"), [("keys", 24), ("values", 16)])
-def test_keys_and_values_of_a_layer_are_as_wide_as_each_is(tensor: str, dims: int) -> None:
-    (row,) = layer_rows(LayerGeometry(3, "full", 2, 24, 16, 8), None, tensor, 0)
+@pytest.mark.parametrize(("lens", "dims"), [("keys", 24), ("values", 16), ("keys-norm", 1)])
+def test_keys_and_values_of_a_layer_are_as_wide_as_each_is(lens: str, dims: int) -> None:
+    (row,) = layer_rows(LayerGeometry(3, "full", 2, 24, 16, 8), None, LENSES[lens], 0)
     assert (row.layer, row.num_heads, row.dims) == (3, 2, dims)
 
 

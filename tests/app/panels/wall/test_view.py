@@ -124,10 +124,10 @@ def test_a_click_on_the_wall_opens_the_head_at_its_token(
 def test_the_segments_choose_tensor_and_change(models: Models, show: Callable[..., Any]) -> None:
     wall = show(WallView(models))
     wall.choose("dV")
-    assert (models.selection.now.tensor, models.selection.now.change) == ("values", True)
+    assert (models.selection.now.lens, models.selection.now.change) == ("values", True)
     assert wall._segments.choice == "dV"  # nothing is drawn yet that could be something else
     feed(models)
-    models.selection.update(tensor="keys", change=False)
+    models.selection.update(lens="keys", change=False)
     assert wall._segments.choice == "dV"  # still drawn
     feed(models)
     assert wall._segments.choice == "K"

@@ -10,30 +10,30 @@ import pytest
 import torch
 
 from engine.analysis.duel.compare import attention_distance, first_difference, row_differences
-from engine.analysis.duel.difference import subtract_rows
-from engine.analysis.duel.pictures import farthest
 from engine.analysis.tolerance import TOLERANCES
-from engine.cache.contract import HeldRows
 from engine.geometry.dimensions import CacheGeometry
+from engine.look.reductions import farthest
+from engine.look.source import Rows, subtracted
 
 RUN = "run"
+PARTS = {"keys": 6, "values": 3}
 SCATTERED = [[0, 1, 4, 7, 9], [0, 2, 4, 8, 10]]  # of each head
 OTHERS = [[1, 4, 5, 9, 11], [3, 4, 6, 8, 12]]
-Rows = dict[tuple[int, int], torch.Tensor]
+Part = dict[tuple[int, int], torch.Tensor]
+Both = dict[str, Rows]  # K and V of one layer
 
 
-def held(seed: int, first: int, positions: list[list[int]] | None, count: int = 5) -> HeldRows:
+def held(seed: int, first: int, positions: list[list[int]] | None, count: int = 5) -> Both:
     """Keys of six and values of three channels."""
     made = torch.Generator().manual_seed(seed)
-    keys, values = (torch.randn(1, 2, count, dims, generator=made) for dims in (6, 3))
-    return HeldRows(keys, values, first, None if positions is None else torch.tensor(positions))
+    places = None if positions is None else torch.tensor(positions)
+    return {part: Rows(torch.randn(2, count, dims, generator=made), first, places) for part, dims in PARTS.items()}
 
 
-def by_place(rows: HeldRows, tensor: str) -> Rows:
+def by_place(rows: Rows) -> Part:
     found = {}
-    for head, slot in np.ndindex(rows.keys.shape[1:3]):
-        at = rows.first + slot if rows.positions is None else int(rows.positions[head, slot])
-        found[head, at] = getattr(rows, tensor)[0, head, slot]
+    for head, slot in np.ndindex(rows.numbers.shape[:2]):
+        found[head, int(rows.places[head, slot])] = rows.numbers[head, slot]
     return {place: row for place, row in found.items() if place[1] < 1000}  # beyond it there is none
 
 
@@ -50,14 +50,15 @@ def by_place(rows: HeldRows, tensor: str) -> Rows:
 )
 def test_rows_are_subtracted_where_both_hold_them(a: Any, b: Any) -> None:
     one, other = held(1, *a), held(2, *b)
-    found = subtract_rows(one, other)
-    assert found is not None
-    for tensor in ("keys", "values"):
-        mine, theirs, differences = by_place(one, tensor), by_place(other, tensor), by_place(found, tensor)
+    for part in PARTS:
+        found = subtracted(one[part], other[part])
+        assert found is not None
+        mine, theirs, differences = by_place(one[part]), by_place(other[part]), by_place(found)
         assert differences.keys() == mine.keys() & theirs.keys()
         for place, row in differences.items():
             assert torch.equal(row, mine[place] - theirs[place])
-    assert subtract_rows(held(1, 0, None), held(2, 5, None)) is None, "they have no position in common"
+    nothing = subtracted(held(1, 0, None)["keys"], held(2, 5, None)["keys"])
+    assert nothing is None, "they have no position in common"
 
 
 def test_of_a_column_the_weight_that_is_farthest_from_zero() -> None:
@@ -66,8 +67,8 @@ def test_of_a_column_the_weight_that_is_farthest_from_zero() -> None:
     assert torch.equal(farthest(row, 1), row)
 
 
-def past(layers: dict[int, HeldRows]) -> Any:
-    return SimpleNamespace(rows=layers.get)
+def source(layers: dict[int, Both]) -> Any:
+    return SimpleNamespace(rows=lambda layer, part: layers[layer][part])
 
 
 def test_the_first_departure_is_at_the_lowest_position_and_of_that_in_the_lowest_layer() -> None:
@@ -75,16 +76,19 @@ def test_the_first_departure_is_at_the_lowest_position_and_of_that_in_the_lowest
     mine = {layer: held(layer, 0, SCATTERED) for layer in range(3)}
 
     def departing(*changes: tuple[int, str, int, int, int]) -> Any:
-        theirs = {n: HeldRows(r.keys.clone(), r.values.clone(), 0, r.positions) for n, r in mine.items()}
-        for layer, tensor, head, slot, channel in changes:
-            getattr(theirs[layer], tensor)[0, head, slot, channel] += 1.0
-        return first_difference(past(mine), past(theirs), layers, TOLERANCES["float32"])
+        theirs = {
+            n: {part: Rows(rows.numbers.clone(), 0, rows.positions) for part, rows in both.items()}
+            for n, both in mine.items()
+        }
+        for layer, part, head, slot, channel in changes:
+            theirs[layer][part].numbers[head, slot, channel] += 1.0
+        return first_difference(source(mine), source(theirs), layers, TOLERANCES["float32"])
 
     assert departing() is None
     found = departing((0, "keys", 1, 3, 4), (2, "values", 0, 2, 1), (1, "values", 1, 2, 2), (1, "keys", 0, 4, 0))
     assert (found.position, found.layer, found.tensor, found.kv_head, found.channel) == (4, 1, "values", 1, 2)
     assert found.other_number - found.number == pytest.approx(1.0)
-    assert found.number == pytest.approx(float(mine[1].values[0, 1, 2, 2]))
+    assert found.number == pytest.approx(float(mine[1]["values"].numbers[1, 2, 2]))
     both = departing((0, "values", 0, 1, 1), (0, "keys", 1, 2, 5))
     assert (both.position, both.tensor, both.kv_head) == (1, "values", 0)
 

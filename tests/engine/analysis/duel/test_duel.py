@@ -53,12 +53,12 @@ def test_a_lossy_mode_parts_and_the_first_row_is_named_with_its_numbers() -> Non
     first = duel.scan().first
     assert first is not None
     assert (first.position, first.layer) == (0, 0)
-    mine, theirs = (run.past(45).rows(first.layer) for run in (duel.a, duel.b))
+    mine, theirs = (run.source(45).rows(first.layer, first.tensor) for run in (duel.a, duel.b))
     assert mine is not None
     assert theirs is not None
-    place = (0, first.kv_head, first.position, first.channel)
-    assert first.number == pytest.approx(float(getattr(mine, first.tensor)[place]))
-    assert first.other_number == pytest.approx(float(getattr(theirs, first.tensor)[place]))
+    place = (first.kv_head, first.position, first.channel)
+    assert first.number == pytest.approx(float(mine.numbers[place]))
+    assert first.other_number == pytest.approx(float(theirs.numbers[place]))
     assert first.error > first.tolerance
 
 
@@ -66,10 +66,10 @@ def test_one_wrong_number_is_found_where_it_stands() -> None:
     session, seq_id = started()
     duel = duel_of(session, seq_id, CacheSpec())
     compared(duel)
-    rows = duel.b.past(45).rows(1)
+    rows = duel.b.source(45).rows(1, "values")
     assert rows is not None
     with torch.inference_mode():
-        rows.values[0, 1, 17, 3] += 5.0
+        rows.numbers[1, 17, 3] += 5.0
     first = duel.scan().first
     assert first is not None
     assert (first.layer, first.tensor, first.kv_head, first.position, first.channel) == (1, "values", 1, 17, 3)
@@ -110,11 +110,11 @@ def test_the_newest_row_of_a_past_step_is_compared_as_well_as_that_of_now() -> N
     steps = {step.num_tokens: step for step in compared(duel)}
     for count in (43, 45):
         for number in range(2):
-            mine, theirs = (run.past(count).rows(number) for run in (duel.a, duel.b))
-            assert mine is not None
-            assert theirs is not None
-            for tensor, told in (("keys", steps[count].keys), ("values", steps[count].values)):
-                true, row = (getattr(rows, tensor)[0, :, count - 1] for rows in (mine, theirs))
+            for part, told in (("keys", steps[count].keys), ("values", steps[count].values)):
+                mine, theirs = (run.source(count).rows(number, part) for run in (duel.a, duel.b))  # type: ignore[arg-type]
+                assert mine is not None
+                assert theirs is not None
+                true, row = (rows.numbers[:, count - 1] for rows in (mine, theirs))
                 parts = (row - true).square().mean(-1).sqrt() / true.square().mean(-1).sqrt()
                 assert told[number] == pytest.approx(float(parts.max()), rel=1e-4)
                 assert told[number] > 0
@@ -153,10 +153,10 @@ def test_a_row_that_is_no_number_is_beyond_rounding() -> None:
 
     def spoiled(*args: Any) -> Iterator[int]:
         for count in follow(*args):
-            rows = duel.b.past(count).rows(1)
+            rows = duel.b.source(count).rows(1, "values")
             assert rows is not None
             with torch.inference_mode():
-                rows.values[0, 1, count - 1, 3] = torch.nan
+                rows.numbers[1, count - 1, 3] = torch.nan
             yield count
 
     duel._follower.follow = spoiled  # type: ignore[union-attr,method-assign]

@@ -9,10 +9,11 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.analysis.duel.difference import subtract_rows
 from engine.analysis.duel.duel import Duel
 from engine.analysis.duel.pictures import attention_difference
 from engine.analysis.duel.sides import LiveRun
+from engine.look.slices import attention_slice
+from engine.look.source import subtracted
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -48,10 +49,10 @@ def test_the_difference_is_that_of_both_pictures() -> None:
     assert np.abs(difference.low).max() > 0
     wall = duel.slice(WallRequest(seq_id, 45, 44, "values", False, 9, 4), "difference")
     assert isinstance(wall, WallSlice)
-    mine, theirs = (run.past(45).rows(1) for run in (duel.a, duel.b))
+    mine, theirs = (run.source(45).rows(1, "values") for run in (duel.a, duel.b))
     assert mine is not None
     assert theirs is not None
-    exact = (mine.values - theirs.values)[0].float()  # extremes of the difference, not a difference of extremes
+    exact = (mine.numbers - theirs.numbers).float()  # extremes of the difference, not a difference of extremes
     assert wall.high[1, 0, 0, 0] == pytest.approx(
         float(exact[0, : wall.tokens_per_column, : wall.dims_per_row].max()), abs=0
     )
@@ -141,20 +142,20 @@ def test_what_is_held_now_is_shown_beside_an_earlier_step_as_a_new_duel_shows_it
 
 
 def test_a_difference_of_an_earlier_step_is_made_from_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.look.magnitudes.BLOCK", 4)
     session, seq_id = started(CacheSpec("growing"))
     duel, sizes = duel_of(session, seq_id, CacheSpec(codec=uniform("int8"))), []
     compared(duel)
 
     def spied(a, b):  # type: ignore[no-untyped-def]
-        sizes.append(a.keys.shape[2])
-        return subtract_rows(a, b)
+        sizes.append(a.numbers.shape[1])
+        return subtracted(a, b)
 
-    monkeypatch.setattr("engine.analysis.duel.difference.subtract_rows", spied)
+    monkeypatch.setattr("engine.look.source.subtracted", spied)
     for tokens in (45, 44):
         sizes.clear()
         duel.slice(WallRequest(seq_id, tokens, tokens, "keys", False, 9, 4), "difference")
-    # a column; one layer may be searched for the largest number
-    assert sum(size > 5 for size in sizes) <= 1 < len(sizes)
+    assert 0 < max(sizes) <= 5, "a column"
 
 
 def test_attention_to_a_row_that_a_side_has_dropped_has_no_difference() -> None:
@@ -165,16 +166,18 @@ def test_attention_to_a_row_that_a_side_has_dropped_has_no_difference() -> None:
     two[:, 5] = 0.5
     two[0, 1:4] = torch.nan  # one head has dropped three rows; no head has the first of the longer side
     request = AttentionRequest(0, 5, 1, 100)
-    piece = attention_difference(request, one, two[:, 1:], 5, geometry)
+    query = attention_difference(one, two[:, 1:], 5, geometry.layers[1])
+    piece = attention_slice(request, query, geometry)
     assert piece.absent is not None
     np.testing.assert_array_equal(piece.absent[0], [1, 1, 1, 1, 0, 0])
     np.testing.assert_array_equal(piece.absent[1], [1, 0, 0, 0, 0, 0])
     assert np.isnan(piece.weights[0, :4]).all()
     np.testing.assert_array_equal(piece.weights[1, 1:], [0, 0, 0, 0, -0.375])
-    pooled = attention_difference(replace(request, max_columns=3), one, two[:, 1:], 5, geometry)
+    pooled = attention_slice(replace(request, max_columns=3), query, geometry)
     np.testing.assert_array_equal(pooled.absent[0], [2, 2, 0])  # type: ignore[index]
     np.testing.assert_array_equal(pooled.weights[1], [0, 0, -0.375])
-    assert attention_difference(request, one, one, 5, geometry).absent is None
+    same = attention_difference(one, one, 5, geometry.layers[1])
+    assert attention_slice(request, same, geometry).absent is None
 
 
 @pytest.mark.parametrize(("name", "against"), [("bart", "fp8"), ("t5", "dynamic")])
@@ -203,20 +206,20 @@ def test_a_side_that_is_behind_is_compared_as_both_stood_with_its_tokens() -> No
     assert (duel.a.num_tokens, duel.b.num_tokens) == (46, 45)
     picture = duel.slice(HeadRequest(seq_id, 46, "values", 0, 0, 0, 46, 100), "difference")
     assert isinstance(picture, HeadSlice)
-    mine, theirs = (run.past(45).rows(0) for run in (duel.a, duel.b))
+    mine, theirs = (run.source(45).rows(0, "values") for run in (duel.a, duel.b))
     assert mine is not None
     assert theirs is not None
-    np.testing.assert_array_equal(picture.low.T, (mine.values - theirs.values)[0, 0].T)
-    coded = session.rows_at(seq_id, 46).rows(0)
+    np.testing.assert_array_equal(picture.low.T, (mine.numbers - theirs.numbers)[0].T)
+    coded = session.rows_at(seq_id, 46).rows(0, "values")
     assert coded is not None
-    assert not torch.equal(coded.values[0, 0, 29], mine.values[0, 0, 29])
+    assert not torch.equal(coded.numbers[0, 29], mine.numbers[0, 29])
 
 
 def test_rows_that_one_side_has_dropped_are_no_difference() -> None:
     session, seq_id = started()
     duel = duel_of(session, seq_id, CacheSpec(retention=RetentionSpec("h2o", budget=12, window=4)))
     compared(duel)
-    theirs = duel.b.past(45).rows(0)
+    theirs = duel.b.source(45).rows(0, "keys")
     assert theirs is not None
     assert theirs.positions is not None
     picture = duel.slice(HeadRequest(seq_id, 45, "keys", 0, 1, 0, 45, 100), "difference")

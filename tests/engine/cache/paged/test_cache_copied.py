@@ -11,6 +11,7 @@ from engine.spec.edit import Mask, Rows, Scale
 from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
+from tests.engine.session.sessions import set_state
 from tests.engine.tiny import model_of, prompt_ids
 
 
@@ -23,7 +24,7 @@ def test_a_copy_has_the_rows_of_the_original_and_knows_what_it_knows(name: str, 
     session.submit(Prompt(token_ids=prompt_ids(11)))
     for edit in (Scale(0, Rows(4, 7, part="values"), 0.5), Mask(0, Rows(9, 10))):
         while session.sequence(0).num_tokens < edit.rows.stop + 4:
-            session.sequence(0).stop = None
+            set_state(session, 0, stop=None)
             session.step()
         if architecture == "llama":  # rows beside a state that came of them are not changed
             make_edit(session, edit)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.history.marks import Pending
+from engine.history.state import Pending
 from engine.model.runners.launch import Launches, bucket_of, record_weights
 from engine.model.runners.recorders import RerunRecorder, StepFunction
 from engine.model.runners.runners import Runners
@@ -22,6 +22,7 @@ from engine.spec.presets import cache_preset
 from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt
 from tests.engine.model.runners.test_guard import changes
+from tests.engine.session.sessions import set_state
 from tests.engine.tiny import model_of, prompt_ids, tiniest_model
 
 LAYOUTS = {
@@ -94,7 +95,7 @@ def test_a_step_that_is_recorded_ahead_of_its_token_is_the_fused_one(layout: str
     session = session_of(LAYOUTS[layout], [length], "graph", late_steps=2)
     eager = session_of(LAYOUTS[layout], [length], "fused")
     for each in (session, eager):
-        each.live.get(0).sequence.forced = Pending()  # what is forced is not launched ahead
+        set_state(each, 0, forced=Pending())  # what is forced is not launched ahead
         each.step()
     found = [record for _ in range(4) for record in session.step_late()] + session.finish_records()
     expected = [eager.step() for _ in range(4)]

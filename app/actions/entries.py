@@ -1,0 +1,86 @@
+"""What the palette finds: every action, panel, setting, recent file, and word of the glossary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import Qt
+
+from app.actions import dialogs
+from app.actions.parameters import parameter_entries
+from app.control.actions import Actions, native
+from app.dialogs.manual_pages import GLOSSARY, terms
+from app.kit.labels import prose
+from app.kit.panel_rows import PANELS, TIMELINE
+from app.window.menus import RecentFiles, moment_words
+from app.window.palette import Entry
+from engine.spec.lenses import LENSES
+
+if TYPE_CHECKING:
+    from app.shell import Shell
+
+
+def entries(shell: Shell) -> list[Entry]:
+    """All of them, in the order in which those that match equally well are listed."""
+    window = shell.window
+    found = [*action_entries(shell.actions)]
+    found += [
+        Entry(f"panel.{name}", f"Panel: {row.title}", partial(window.show_panel, name), row.also, row.says)
+        for name, row in PANELS.items()
+    ]
+    show_timeline = partial(window.timeline.setFocus, Qt.FocusReason.ShortcutFocusReason)
+    found.append(Entry("panel.timeline", f"Panel: {TIMELINE.title}", show_timeline, TIMELINE.also, TIMELINE.says))
+    found += parameter_entries(shell)
+    found += [
+        Entry(
+            f"lens.{lens.name}",
+            f"Lens: {lens.words}",
+            partial(shell.navigator.show_lens, lens.name),
+            lens.label,
+            lens.formula,
+        )
+        for lens in LENSES.values()
+    ]
+    found += [*_recent_files(window.recent), *_recent_sessions(shell)]
+    found += [
+        Entry(f"glossary.{title}", f"Glossary: {title}", partial(dialogs.open_manual, shell, f"{GLOSSARY}#{title}"))
+        for title in terms()
+    ]
+    return found
+
+
+def action_entries(actions: Actions) -> Iterator[Entry]:
+    """An entry for each action, in the order of the menus."""
+    for name in actions.names():
+        declared = actions.declared(name)
+        yield Entry(
+            name,
+            actions.full_name(name),
+            actions[name].trigger,
+            declared.also,
+            declared.tip,
+            native(declared.key),
+            actions.reason(name),
+        )
+
+
+def _recent_files(menu: RecentFiles) -> Iterator[Entry]:
+    """An entry for each file of the menu of recent ones; a disabled one if it has none."""
+    if not menu.actions():
+        yield Entry("recent.files", "Recent files", menu.clear, "recent", why_not="no file was opened yet")
+    for action in menu.actions():
+        name = f"Recent file: {action.text().replace('&&', '&')}"
+        yield Entry(f"recent.{action.data()}", name, action.trigger, "recent", prose(str(action.data())))
+
+
+def _recent_sessions(shell: Shell) -> Iterator[Entry]:
+    """An entry for each session that is kept; a disabled one if there is none."""
+    kept = shell.models.kept_sessions.all
+    if not kept:
+        yield Entry("recent.sessions", "Recent sessions", shell.window.sessions.clear, "recent", why_not="none yet")
+    for session in kept:
+        name = f"Recent session: {prose(session.title)} · {moment_words(session.written)}"
+        do = partial(shell.session_wanted.emit, session.path)
+        yield Entry(f"recent.{session.path}", name, do, "recent, former session", prose(str(session.path)))

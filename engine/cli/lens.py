@@ -1,0 +1,127 @@
+"""`lenses` and `lens`: the lenses that there are, and what one of them shows of a run, number by number."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from engine.cli.arguments import add_model_arguments, add_prompt_arguments, checked_steps, load_model, prompts_of
+from engine.cli.cache_options import add_cache_arguments, spec_of
+from engine.cli.output import print_json
+from engine.errors import InputError
+from engine.spec.lenses import LENSES, TABLE, Lens
+from engine.spec.presets import NAMES
+from engine.spec.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.look.source import LiveSource
+    from engine.session.session import Session
+
+SHOWN = ("name", "label", "formula", "values", "exact")
+
+
+def add_parsers(commands: Any) -> None:
+    table = commands.add_parser("lenses", help="the lenses through which a cache can be looked at")
+    table.add_argument("--json", action="store_true", help="JSON lines")
+    table.set_defaults(func=print_table)
+    lens = commands.add_parser("lens", help="what a lens shows of a run, one line a layer and head")
+    lens.add_argument("lens", metavar="NAME", help=f"one of {', '.join(LENSES)}")
+    add_model_arguments(lens)
+    add_prompt_arguments(lens)
+    lens.add_argument("--cache", metavar="NAME", default="growing", help=f"one of {NAMES}")
+    add_cache_arguments(lens)
+    lens.add_argument("--layer", type=int, metavar="L", help="this layer alone")
+    lens.add_argument("--head", type=int, metavar="H", help="this head alone: a query head where the lens shows these")
+    lens.add_argument("--latest", type=int, metavar="N", help="of the attention of the latest N queries alone")
+    lens.add_argument("--json", action="store_true", help="JSON lines")
+    lens.set_defaults(func=print_lens)
+
+
+def print_table(args: argparse.Namespace) -> int:
+    for lens in TABLE:
+        if args.json:
+            print_json({name: getattr(lens, name) for name in SHOWN})
+        else:
+            print(f"{lens.name:<22} {lens.words}: {lens.formula}")
+    return 0
+
+
+def print_lens(args: argparse.Namespace) -> int:
+    lens = LENSES.get(args.lens)
+    if lens is None:
+        raise InputError(f"There is no lens '{args.lens}': choose one of {', '.join(LENSES)}.")
+    if args.latest is not None and args.latest < 1:
+        raise InputError(f"The latest {args.latest} queries are none: give 1 or more.")
+    steps, spec = checked_steps(args), spec_of(args.cache, args)
+    (prompt,) = prompts_of(args, SamplingParams())
+    from engine.cli.run import new_session
+
+    session = new_session(load_model(args), spec, [prompt], steps)
+    num_chosen = 0
+    while session.has_work and num_chosen < steps:  # as `run`: the last token is chosen and not fed
+        num_chosen += any(part.sampled is not None for part in session.step().sequences)
+    for line in lines(session, lens, args.layer, args.head, args.latest):
+        if args.json:
+            print_json(line)
+        else:
+            print(f"layer {line['layer']} head {line['head']}")
+            for position, value in zip(line["positions"], line["values"], strict=True):
+                print(f"  {position:>6} {value if isinstance(value, float) else ' '.join(f'{x:.6g}' for x in value)}")
+    return 0
+
+
+def lines(
+    session: Session, lens: Lens, layer: int | None, head: int | None, latest: int | None
+) -> Iterator[dict[str, Any]]:
+    """What a lens shows of each layer and head of the first sequence; raises `InputError` where it cannot be."""
+    from engine.look.lenses import held_of, why_not
+
+    geometry, seq_id = session.model.info.geometry, session.sequences[0].seq_id
+    if layer is not None and not 0 <= layer < len(geometry.layers):
+        raise InputError(f"There is no layer {layer}: this model has layers 0 … {len(geometry.layers) - 1}.")
+    source = session.rows_at(seq_id, session.sequence(seq_id).num_tokens)
+    if source.queries is not None:
+        source.queries.most = source.num_tokens if latest is None else latest
+    if why := why_not(source, lens):
+        raise InputError(why)
+    layers = [each.index for each in geometry.attention_layers] if layer is None else [layer]
+    for index in layers:
+        held = held_of(source, lens, index)
+        if held is None:
+            if layer is not None:
+                raise InputError(f"Layer {layer} has nothing to show through '{lens.name}'.")
+            continue
+        if head is not None and not 0 <= head < held.num_heads:
+            raise InputError(f"There is no head {head}: layer {index} has heads 0 … {held.num_heads - 1} here.")
+        for number in range(held.num_heads) if head is None else (head,):
+            yield line_of(source, lens, index, number)
+
+
+def line_of(source: LiveSource, lens: Lens, layer: int, head: int) -> dict[str, Any]:
+    """One layer and head: positions of tokens, or of queries, and a number or a list for each."""
+    import torch
+
+    from engine.look.lenses import read
+    from engine.look.source import NO_POSITION
+
+    with torch.inference_mode():
+        rows = read(source, lens, layer, head=head)
+    assert rows is not None, "a layer that has something to show"
+    pairs = zip(rows.places[0].tolist(), rows.numbers[0].float().tolist(), strict=True)
+    held = [(position, numbers) for position, numbers in pairs if position < min(source.num_tokens, NO_POSITION)]
+    line: dict[str, Any] = {
+        "lens": lens.name,
+        "layer": layer,
+        "head": head,
+        "positions": [position for position, _ in held],
+        "values": [finite(numbers[0]) if lens.values == 1 else [finite(x) for x in numbers] for _, numbers in held],
+    }
+    if lens.reads == "queries" and source.queries is not None:
+        line["queries"] = source.num_tokens - source.queries.first(source.num_tokens)
+    return line
+
+
+def finite(number: float) -> float | None:
+    """A number as JSON can have it: None for NaN and infinities."""
+    return number if abs(number) < float("inf") else None

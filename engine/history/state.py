@@ -1,0 +1,228 @@
+"""The fold of history: what a session knows of its sequences after each change and each step. Used by the engine, by
+saved sessions, and by whoever shows one; rows, logits and texts are elsewhere. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from engine.history.run import Run
+from engine.spec.chat import Chat
+from engine.spec.edit import BiasLogits, ReplaceTokens
+from engine.spec.sampling import LogitBias, SamplingParams
+from engine.wire.changes import (
+    Change,
+    EditMade,
+    ModeChanged,
+    PromptAppended,
+    SamplingChanged,
+    SequenceAdded,
+    SequenceForked,
+    SequenceRemoved,
+    SequenceStopped,
+    TokensForced,
+)
+from engine.wire.records import SequencePhase, StopReason
+from engine.wire.tree import PlannedPart, PlannedStep
+
+UNKNOWN = -1  # stands for a token that a file does not contain
+
+
+class Pending(Struct, frozen=True, eq=False, gc=False):
+    """Forced tokens to be fed next: `token_ids` from `start` on. What is left after one was fed shares the tuple, so
+    that the state after every step copies nothing."""
+
+    token_ids: tuple[int, ...] = ()
+    start: int = 0
+
+    def __len__(self) -> int:
+        return len(self.token_ids) - self.start
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Pending):
+            return NotImplemented
+        if self.token_ids is other.token_ids:
+            return self.start == other.start
+        return self.token_ids[self.start :] == other.token_ids[other.start :]
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    @property
+    def first(self) -> int:
+        return self.token_ids[self.start]
+
+    @property
+    def rest(self) -> Pending:
+        """All but the first."""
+        return Pending(self.token_ids, self.start + 1) if len(self) > 1 else NOTHING
+
+    def with_first(self, token_id: int) -> Pending:
+        """The same tokens behind `token_id`."""
+        return Pending((token_id, *self.token_ids[self.start :]))
+
+
+NOTHING = Pending()
+
+
+class SequenceState(Struct, frozen=True, gc=False):
+    """One sequence after a step. The first `num_tokens` of its `token_ids` have rows in the cache. `sampled`, chosen
+    with `sampling`, is fed next, then the tokens in `forced`. `chat` is the conversation that its prompt was rendered
+    from. Immutable: a change or a step gives another state, which shares the tokens.
+
+    ::
+
+        |------------- token_ids -------------| sampled | forced ...
+        |--- num_tokens ---|--- to prefill ---|
+    """
+
+    token_ids: Run[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    num_tokens: int = 0
+    sampled: int | None = None
+    sampled_is_forced: bool = False
+    forced: Pending = NOTHING
+    stop: StopReason | None = None
+    num_preemptions: int = 0
+    chat: Chat | None = None
+
+    @classmethod
+    def of_prompt(cls, token_ids: Iterable[int], sampling: SamplingParams, chat: Chat | None = None) -> SequenceState:
+        """A new sequence, of which nothing is computed yet."""
+        run = Run(token_ids)
+        return cls(run, len(run), sampling, chat=chat)
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether tokens have no rows yet, so that the next step is a prefill chunk."""
+        return self.num_tokens < len(self.token_ids)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step can feed it: it has not ended, and a token is there to be fed."""
+        return self.stop is None and (self.is_prefilling or self.sampled is not None)
+
+    @property
+    def phase(self) -> SequencePhase:
+        if self.stop is not None:
+            return "finished"
+        if self.num_tokens == 0:
+            return "waiting"
+        return "prefill" if self.is_prefilling else "decode"
+
+    def next_ids(self, chunk: int) -> list[int]:
+        """The tokens to feed next: up to `chunk` tokens of the prompt, or the sampled one."""
+        if self.is_prefilling:
+            return self.token_ids[self.num_tokens : self.num_tokens + chunk]
+        assert self.sampled is not None
+        return [self.sampled]
+
+    # ---- a step --------------------------------------------------------------------------------------------------
+
+    def step(self, part: PlannedPart) -> SequenceState:
+        """After a step that computed tokens of it. O(new tokens)."""
+        computed = self.computed(part.num_tokens, self.sampled if part.token_id is None else part.token_id)
+        return computed if part.sampled is None else computed.chosen(part.sampled, part.stop)
+
+    def computed(self, num_tokens: int, newest: int | None) -> SequenceState:
+        """After K and V of its first `num_tokens` tokens were computed, of which `newest` is the last. If it had fewer,
+        those before that one are unknown."""
+        run, missing = self.token_ids, num_tokens - len(self.token_ids)
+        if missing > 0:
+            run = run.extended([*[UNKNOWN] * (missing - 1), UNKNOWN if newest is None else newest])
+        return replace(self, token_ids=run, num_tokens=num_tokens)
+
+    def chosen(self, token_id: int, stop: StopReason | None) -> SequenceState:
+        """After this token was chosen to be fed next, unless a forced token comes first. `stop`: why it ends here."""
+        if self.forced:
+            return replace(self, sampled=self.forced.first, sampled_is_forced=True, forced=self.forced.rest, stop=stop)
+        return replace(self, sampled=token_id, sampled_is_forced=False, stop=stop)
+
+    def preempted(self) -> SequenceState:
+        """After its rows were freed. Its tokens and the next one are kept, and are prefilled again later."""
+        forced = self.forced
+        if self.sampled_is_forced and self.sampled is not None:
+            forced = forced.with_first(self.sampled)  # the prefill samples again, and a forced token must stay
+        count = self.num_preemptions + 1
+        return replace(self, num_tokens=0, forced=forced, sampled_is_forced=False, num_preemptions=count)
+
+    # ---- a change ------------------------------------------------------------------------------------------------
+
+    def apply(self, change: Change) -> SequenceState:
+        """After a change that was made to it. Changes that only concern rows, or its cache, leave it as it is."""
+        match change:
+            case PromptAppended(_, token_ids, sampling, chat):
+                run, count = self.token_ids.extended(token_ids), self.num_preemptions
+                return SequenceState(run, len(run), sampling, self.num_tokens, num_preemptions=count, chat=chat)
+            case SequenceStopped():
+                return replace(self, stop=self.stop or "stopped")
+            case TokensForced(_, token_ids):
+                return self._force(Pending(token_ids))
+            case SamplingChanged(_, sampling):
+                return replace(self, sampling=sampling)
+            case EditMade(ReplaceTokens() as edit):
+                return self._replace(edit)
+            case EditMade(BiasLogits() as edit):
+                return replace(self, sampling=replace(self.sampling, bias=LogitBias.of(edit)))
+            case _:
+                return self
+
+    def forked(self, num_tokens: int | None = None) -> SequenceState:
+        """A fork of it; with `num_tokens` of its first tokens alone, which have rows, and nothing chosen to follow."""
+        if num_tokens is None:
+            return replace(self, num_preemptions=0)
+        run, count = self.token_ids.first(num_tokens), min(self.num_tokens, num_tokens)
+        return SequenceState(run, self.num_prompt_tokens, self.sampling, count, chat=self.chat)
+
+    def _force(self, forced: Pending) -> SequenceState:
+        """Feed these tokens next, the first in place of the token already chosen."""
+        # a forced token continues a sequence that has ended, unless there is no room for it
+        stop = self.stop if self.stop in ("context full", "cache full") else None
+        if self.is_prefilling:
+            return replace(self, forced=forced, stop=stop)
+        return replace(self, sampled=forced.first, sampled_is_forced=True, forced=forced.rest, stop=stop)
+
+    def _replace(self, edit: ReplaceTokens) -> SequenceState:
+        run = self.token_ids.replaced(edit.position, edit.stop, edit.token_ids)
+        if edit.how == "overwrite":
+            return replace(self, token_ids=run)
+        num_prompt = self.num_prompt_tokens
+        if edit.position < num_prompt:
+            num_prompt = edit.position + len(edit.token_ids) + max(0, num_prompt - edit.stop)
+        return replace(self, token_ids=run, num_tokens=len(run), num_prompt_tokens=num_prompt)
+
+
+States = dict[int, SequenceState]  # of all sequences at one node, by `seq_id`
+
+
+def apply(states: States, change: Change, past: Callable[[int], States | None]) -> None:
+    """Apply a change to the states of all sequences; `past` has those after an earlier step of any branch, None where
+    it is not known. A change of a sequence that is missing is ignored."""
+    match change:
+        case SequenceAdded(seq_id, token_ids, sampling, chat):
+            states[seq_id] = SequenceState.of_prompt(token_ids, sampling, chat)
+        case SequenceForked(seq_id, parent, at, num_tokens):
+            then = None if at is None else past(at)
+            if (source := (states if then is None else then).get(parent)) is not None:
+                states[seq_id] = source.forked(num_tokens)
+        case SequenceRemoved(seq_id):
+            states.pop(seq_id, None)
+        case ModeChanged():
+            pass
+        case _:
+            seq_id = change.edit.seq_id if isinstance(change, EditMade) else change.seq_id
+            if seq_id in states:
+                states[seq_id] = states[seq_id].apply(change)
+
+
+def step(states: States, work: PlannedStep) -> None:
+    """Apply a step to the states of all sequences. One of which nothing was said begins with unknown tokens."""
+    for seq_id in work.preempted:
+        if seq_id in states and states[seq_id].num_tokens:
+            states[seq_id] = states[seq_id].preempted()
+    for part in work.parts:
+        state = states.get(part.seq_id) or SequenceState.of_prompt((), SamplingParams())
+        states[part.seq_id] = state.step(part)

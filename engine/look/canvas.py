@@ -1,0 +1,450 @@
+"""The cells of a wall or of a head: drawn once, and from then on only where they differ.
+
+A whole picture is all of its columns, an update those that steps have touched, the picture of an earlier step those
+behind its final rows: all of them are filled by the same function. A cell keeps both its smallest and its largest
+value, so that a single outlier channel never averages away; a NaN makes its cell NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec import structs
+
+from engine.cache.row_delta import NO_ROWS, RowDelta
+from engine.geometry.dimensions import CacheGeometry
+from engine.look.lenses import computed, held_of, read, rows_at_once
+from engine.look.reductions import (
+    Flags,
+    cells_of,
+    fill_cells,
+    per_cell,
+    rows_in,
+    touched,
+)
+from engine.look.source import Held, Source, rewrites, slots_of
+from engine.spec.codec import Part
+from engine.spec.lenses import LENSES, Lens
+from engine.wire.arrays import read_only_ints
+from engine.wire.records import Floats, Ints
+from engine.wire.requests import HeadRequest, WallRequest
+
+EXACT_NUMBERS = (
+    1 << 24
+)  # more numbers than these are drawn from stored extremes even if they are coarser than requested
+
+Wanted = range | Flags  # columns of all heads, or some of the cells [H, columns]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer of a picture: its index, the rows that it holds, which of its heads is drawn (None: all), and how many
+    values its lens has there."""
+
+    index: int
+    held: Held
+    num_heads: int
+    num_values: int
+    head: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The cells of a picture, `[L, H, columns, rows]`: column 0 begins at position `first`, and so many tokens and
+    values share a cell, up to position `stop`. `is_scattered`: some layer has gaps between its rows. `is_coarse`: cells
+    consist of whole cells of the extremes that a file stores."""
+
+    layers: tuple[Layer, ...]
+    first: int
+    stop: int
+    per_column: int
+    per_row: int
+    num_columns: int
+    num_rows: int
+    is_scattered: bool
+    is_coarse: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        heads = max((layer.num_heads for layer in self.layers), default=0)
+        return len(self.layers), heads, self.num_columns, self.num_rows
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What two grids must have in common so that cells of one can be those of the other."""
+        layers = tuple((layer.index, layer.num_heads, layer.num_values, layer.head) for layer in self.layers)
+        size = (self.per_column, self.per_row, self.num_rows) if self.num_rows else ()
+        return layers, size, self.is_scattered, self.is_coarse
+
+    def span(self, columns: range) -> range:
+        """The positions of some columns."""
+        start = self.first + columns.start * self.per_column
+        return range(start, max(start, min(self.stop, self.first + columns.stop * self.per_column)))
+
+
+def has_no_size(request: WallRequest | HeadRequest) -> bool:
+    """Whether a wall is requested only to learn which rows are held, and no cells are to be drawn."""
+    return isinstance(request, WallRequest) and request.max_columns * request.max_rows <= 1
+
+
+def layers_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> tuple[Layer, ...]:
+    """The layers of a picture that hold rows."""
+    lens, found = LENSES[request.lens], []
+    is_wall = isinstance(request, WallRequest)
+    indices = [layer.index for layer in geometry.attention_layers] if is_wall else [request.layer]  # type: ignore[union-attr]
+    for index in indices:
+        held = held_of(source, lens, index) if lens.is_of_every_head or not is_wall else None
+        if held is not None:
+            num_heads, num_values = held.num_heads, 1 if lens.values == 1 else held.dim(lens.part or "keys")
+            head = None if isinstance(request, WallRequest) else min(request.kv_head, num_heads - 1)
+            found.append(Layer(index, held, num_heads if head is None else 1, num_values, head))
+    return tuple(found)
+
+
+def grid_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> Grid:
+    """The grid for a request."""
+    layers = layers_of(request, source, geometry)
+    is_scattered = any(layer.held.positions is not None for layer in layers)
+    if isinstance(request, HeadRequest):
+        return _grid_of_head(request, layers, is_scattered)
+    tokens = max(1, request.num_tokens)
+    values = max((layer.num_values for layer in layers), default=1)
+    per_column, per_row = per_cell(tokens, request.max_columns), per_cell(values, request.max_rows)
+    if has_no_size(request):
+        return Grid(layers, 0, request.num_tokens, per_column, per_row, 0, 0, is_scattered)
+    stored, is_coarse = source.stored, False
+    coarse = None if stored is None or request.change else stored.coarseness(request.lens)
+    if stored is not None and coarse is not None:
+        is_fine = coarse[0] <= per_column and coarse[1] <= per_row
+        is_coarse = is_fine or stored.num_numbers(request.lens) > EXACT_NUMBERS
+        if is_coarse:
+            per_column, per_row = -(-per_column // coarse[0]) * coarse[0], -(-per_row // coarse[1]) * coarse[1]
+    num_columns, num_rows = -(-tokens // per_column), -(-values // per_row)
+    return Grid(layers, 0, request.num_tokens, per_column, per_row, num_columns, num_rows, is_scattered, is_coarse)
+
+
+def _grid_of_head(request: HeadRequest, layers: tuple[Layer, ...], is_scattered: bool) -> Grid:
+    stop = min(request.stop, request.num_tokens)
+    if not layers:
+        return Grid((), 0, 0, per_cell(0, request.max_columns), 1, 0, 0, False)
+    first = max(layers[0].held.first, request.start)
+    stop = stop if is_scattered else min(stop, layers[0].held.stop)
+    count, values = max(0, stop - first), layers[0].num_values
+    per_column = per_cell(count, request.max_columns)
+    per_row = per_cell(values, request.max_columns) if LENSES[request.lens].values == "tokens" else 1
+    num_rows = -(-values // per_row) if count or is_scattered else 0
+    num_columns = -(-count // per_column)
+    return Grid(layers, first, max(first, stop), per_column, per_row, num_columns, num_rows, is_scattered)
+
+
+@dataclass(eq=False)
+class Canvas:
+    """One picture as it was last drawn: `low` and `high` `[L, H, columns, rows]`, NaN where there are no rows, and how
+    many rows are `held` in each `[L, H, columns]`.
+
+    Cells stay as they are where nothing has happened to their rows; `draw` tells which ones it has drawn. `num_removed`
+    columns were removed at the left end, and `deltas` are what happened to the rows of each layer since the picture
+    before, if that is how it was drawn.
+    """
+
+    request: WallRequest | HeadRequest | None = None
+    grid: Grid | None = None
+    source: Source | None = None
+    low: Floats = field(default_factory=lambda: np.empty((0, 0, 0, 0), np.float32))
+    high: Floats = field(default_factory=lambda: np.empty((0, 0, 0, 0), np.float32))
+    held: Ints = field(default_factory=lambda: np.empty((0, 0, 0), np.int64))
+    num_removed: int = 0
+    deltas: list[RowDelta] | None = None
+    _num_final: int = 0
+    _room: tuple[Any, Any, Any] | None = None  # arrays with space for more columns
+
+    @torch.inference_mode()
+    def draw(self, request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> Ints | None:
+        """Draw the picture of a request. Returns the places `[3, N]` (layer, head, column) of the cells that were drawn
+        again; all others stay as they were. None: all of them were drawn."""
+        lens, grid = LENSES[request.lens], grid_of(request, source, geometry)
+        is_wall = isinstance(request, WallRequest)
+        final = min(
+            (source.num_final(each.index, lens.part) for each in grid.layers if is_wall and lens.part), default=0
+        )
+        self.deltas, self.num_removed = None, 0
+        wanted = self._wanted(request, source, grid, final)
+        if wanted is not None and self.grid is not None:
+            self.num_removed = (grid.first - self.grid.first) // grid.per_column
+        self._resize(request, grid, keeps=wanted is not None)
+        self.request, self.grid, self.source, self._num_final = request, grid, source, final
+        self._fill([range(grid.num_columns)] * len(grid.layers) if wanted is None else wanted, request, source, grid)
+        return None if wanted is None else _places(wanted, grid)
+
+    def forget(self) -> None:
+        """Draw everything the next time."""
+        self.source = None
+
+    def _wanted(
+        self, request: WallRequest | HeadRequest, source: Source, grid: Grid, final: int
+    ) -> list[Wanted] | None:
+        """The cells of each layer that may differ from those drawn; None if all may."""
+        lens, was, before = LENSES[request.lens], self.source, self.request
+        if was is None or before is None or self.grid is None or source.owner != was.owner:
+            return None
+        shift = grid.first - self.grid.first
+        if _asked(before) != _asked(request) or self.grid.form != grid.form or shift < 0 or shift % grid.per_column:
+            return None
+        if isinstance(request, HeadRequest) and not (grid.num_columns and self.grid.num_columns):
+            return None
+        # a picture of changes must also redraw the cells that the step before had changed
+        is_change = isinstance(before, WallRequest) and before.change
+        since = before.previous_tokens if is_change else was.num_tokens  # type: ignore[union-attr]
+        is_later = source.num_tokens >= was.num_tokens and source.half is None and was.half is None
+        if lens.part is None:  # what a query saw stays; what a token received grows
+            new = range(max(0, was.num_tokens - grid.first) // grid.per_column, grid.num_columns)
+            return [new] * len(grid.layers) if lens.columns == "queries" and lens.values == 1 and is_later else None
+        self.deltas = source.changes(since) if is_later else None
+        if self.deltas is not None:
+            has_rewritten = not is_change or rewrites(source.spec)
+            alike: dict[object, Wanted] = {}  # layers to which the same happened
+            return [self._touched(layer, grid, lens.part, alike, has_rewritten=has_rewritten) for layer in grid.layers]
+        first = min(final, self._num_final) // grid.per_column
+        return None if is_change or not first else [range(first, grid.num_columns)] * len(grid.layers)
+
+    def _touched(
+        self, layer: Layer, grid: Grid, part: Part, alike: dict[object, Wanted], *, has_rewritten: bool
+    ) -> Wanted:
+        """The cells of a layer in which rows were written, rewritten or evicted since the picture before."""
+        assert self.deltas is not None
+        delta = self.deltas[layer.index]
+        key = id(delta), layer.num_heads
+        if key not in alike:
+            if layer.head is not None and delta.evicted:  # of the head that is drawn
+                went = tuple(each[min(layer.head, len(each) - 1)][None] for each in delta.evicted)
+                delta = replace(delta, evicted=went)
+            rewritten = delta.rewritten(part) if has_rewritten else NO_ROWS
+            shape = layer.num_heads, grid.num_columns
+            alike[key] = as_run(touched(delta, rewritten, shape, grid.first, grid.per_column))
+        return alike[key]
+
+    def _resize(self, request: WallRequest | HeadRequest, grid: Grid, *, keeps: bool) -> None:
+        """Make room for the cells of a grid; those drawn are kept, moved to the left if columns were removed."""
+        layers, heads, columns, rows = grid.shape
+        had = self.low.shape[2] if keeps else 0
+        if self._room is None or not keeps or self._room[0].shape[2] < columns:
+            room = max(columns, min(request.max_columns, 2 * columns + 16) if keeps else columns)
+            low = np.full((layers, heads, room, rows), np.nan, np.float32)
+            made: tuple[Any, Any, Any] = low, low.copy(), np.zeros((layers, heads, room), np.int64)
+            if keeps:
+                for new, old in zip(made, (self.low, self.high, self.held), strict=True):
+                    new[:, :, :had] = old
+            self._room = made
+        kept, shift = max(0, had - self.num_removed), self.num_removed
+        self.low, self.high, self.held = (
+            _moved(array, shift, kept, columns, empty)
+            for array, empty in zip(self._room, (np.nan, np.nan, 0), strict=True)
+        )
+
+    # ---- cells ---------------------------------------------------------------------------------------------------
+
+    def _fill(self, wanted: Sequence[Wanted], request: WallRequest | HeadRequest, source: Source, grid: Grid) -> None:
+        """Fill the wanted cells from the rows of a source, of which few are in memory at a time if that is a file."""
+        lens, change = LENSES[request.lens], Change.of(request, source)
+        runs: list[tuple[int, torch.Tensor, int]] = []
+        for number, (layer, want) in enumerate(zip(grid.layers, wanted, strict=True)):
+            if not grid.num_columns or not len(want):
+                continue
+            if change is not None or layer.held.positions is not None or not isinstance(want, range):
+                self._gather(number, want, lens, source, change)
+                continue
+            columns = (number, slice(layer.num_heads), slice(want.start, want.stop))
+            self.low[columns] = self.high[columns] = np.nan
+            self.held[columns] = _held_in_columns(layer.held, grid, want)
+            if grid.is_coarse and self._fill_from_extremes(number, want, lens, source):
+                continue
+            span, at_once = grid.span(want), max(1, rows_at_once(source, lens, layer.index) // grid.per_column)
+            for start in range(span.start, span.stop, at_once * grid.per_column):
+                piece = range(start, min(span.stop, start + at_once * grid.per_column))
+                rows = read(source, lens, layer.index, piece, layer.head)
+                if rows is not None and rows.numbers.shape[1]:
+                    runs.append((number, rows.numbers, rows.first - grid.first))
+                if source.stored is not None:  # no piece of a file is kept until the next one is read
+                    fill_cells(self.low, self.high, runs, grid.per_column, grid.per_row)
+                    runs.clear()
+        fill_cells(self.low, self.high, runs, grid.per_column, grid.per_row)
+
+    def _gather(self, number: int, want: Wanted, lens: Lens, source: Source, change: Change | None) -> None:
+        """Fill the wanted cells of a layer from rows that are not consecutive, or that are drawn as a step changed
+        them."""
+        grid = self.grid
+        assert grid is not None
+        layer = grid.layers[number]
+        is_wanted = want
+        if isinstance(want, range):
+            is_wanted = np.zeros((layer.num_heads, grid.num_columns), bool)
+            is_wanted[:, want.start : want.stop] = True
+        assert isinstance(is_wanted, np.ndarray)
+        low, high, held = (part[number, : layer.num_heads] for part in (self.low, self.high, self.held))
+        num_rows = -(-layer.num_values // grid.per_row)
+        if change is not None and isinstance(want, range) and len(want) == grid.num_columns:
+            held[:] = _held_in_cells(layer.held, grid)  # zero wherever rows are held and the step changed none
+            low[..., :num_rows] = high[..., :num_rows] = np.where(held > 0, np.float32(0), np.float32(np.nan))[
+                ..., None
+            ]
+            is_wanted = change.touched(layer, lens, grid)
+        columns = np.flatnonzero(is_wanted.any(0))
+        if not columns.size:
+            return
+        span = grid.span(range(int(columns[0]), int(columns[-1]) + 1))
+        plain = lens if lens.part is None else LENSES[lens.part]  # computed below, of what the step changed
+        rows = read(source, plain, layer.index, span, layer.head)
+        low[is_wanted] = high[is_wanted] = np.nan
+        held[is_wanted] = 0
+        if rows is None:
+            return
+        places = rows.places
+        found = rows_in(places - grid.first, is_wanted, grid.per_column, grid.stop - grid.first)
+        values, positions = rows.numbers[found.heads, found.slots].float(), places[found.heads, found.slots]
+        if change is not None:
+            values = change.of_rows(values, found.heads, positions, layer, lens, span)
+        values = computed(lens, values[None], positions[None], source, layer.index)[0]
+        cells = cells_of(values, found.cells, int(is_wanted.sum()), grid.per_row)
+        low[..., :num_rows][is_wanted], high[..., :num_rows][is_wanted] = cells.low, cells.high
+        held[is_wanted] = cells.held
+
+    def _fill_from_extremes(self, number: int, want: range, lens: Lens, source: Source) -> bool:
+        """Fill the cells of a layer from the extremes that a file stores; False if it has none of this layer."""
+        grid, stored = self.grid, source.stored
+        assert grid is not None
+        assert stored is not None
+        coarse, found = stored.coarseness(lens.name), stored.extremes(grid.layers[number].index, lens.name)
+        if coarse is None or found is None or len(want) < grid.num_columns:
+            return False
+        columns, rows = grid.per_column // coarse[0], grid.per_row // coarse[1]
+        for numbers, into in ((found.low, self.low), (found.high, self.high)):
+            cells = merged(numbers, found.held, columns, rows, is_low=into is self.low)
+            into[number, : cells.shape[0], : cells.shape[1], : cells.shape[2]] = cells
+        return True
+
+
+def _moved(array: Any, shift: int, kept: int, columns: int, empty: float) -> Any:
+    """The first `columns` of an array `[L, H, columns, …]`, of which `kept` are those from `shift` on, the others
+    empty."""
+    if shift:
+        array[:, :, :kept] = array[:, :, shift : shift + kept].copy()
+    array[:, :, kept:columns] = empty
+    return array[:, :, :columns]
+
+
+def _asked(request: WallRequest | HeadRequest) -> object:
+    """A request without the fields that change from step to step."""
+    changes = {"previous_tokens": 0} if isinstance(request, WallRequest) else {"start": 0, "stop": 0}
+    return structs.replace(request, num_tokens=0, **changes)
+
+
+def as_run(flags: Flags) -> Wanted:
+    """Cells `[H, columns]` as a run of columns, if they are all cells of consecutive columns."""
+    columns = np.flatnonzero(flags.any(0))
+    if not columns.size:
+        return range(0)
+    run = range(int(columns[0]), int(columns[-1]) + 1)
+    return run if flags[:, run.start : run.stop].all() else flags
+
+
+def _places(wanted: Sequence[Wanted], grid: Grid) -> Ints:
+    """The places `[3, N]` (layer, head, column) of some cells, in order."""
+    found: list[np.ndarray] = []
+    for number, (layer, want) in enumerate(zip(grid.layers, wanted, strict=True)):
+        if isinstance(want, range):
+            heads, columns = np.divmod(np.arange(layer.num_heads * len(want)), max(1, len(want)))
+            columns += want.start
+        else:
+            heads, columns = np.nonzero(want)
+        found.append(np.stack([np.full_like(heads, number), heads, columns]))
+    return read_only_ints(np.concatenate(found, 1) if found else np.zeros((3, 0)))
+
+
+def _held_in_columns(held: Held, grid: Grid, columns: range) -> Ints:
+    """How many of the rows of a layer without gaps are in each of these columns."""
+    edges = grid.first + np.arange(columns.start, columns.stop + 1) * grid.per_column
+    return read_only_ints(np.diff(np.clip(np.minimum(edges, grid.stop), held.first, max(held.first, held.stop))))
+
+
+def _held_in_cells(held: Held, grid: Grid) -> Ints:
+    """How many rows each head of a layer holds in each column: `[H_kv, columns]`, or `[1, columns]` for all."""
+    if held.positions is None:
+        return _held_in_columns(held, grid, range(grid.num_columns))[None]
+    places, last = held.positions, grid.num_columns
+    columns = torch.where(places < grid.stop, places // grid.per_column, last).clamp(max=last)
+    counts = torch.zeros(len(places), last + 1, dtype=torch.long, device=places.device)
+    return read_only_ints(counts.scatter_add_(1, columns, torch.ones_like(columns)).cpu().numpy()[:, :-1])
+
+
+def merged(numbers: Floats, held: range, columns: int, rows: int, *, is_low: bool) -> Floats:
+    """Merge extremes into `[H, columns, rows]`, `columns` × `rows` cells into each; NaN takes precedence. Only the
+    columns in `held` have rows; other columns that are merged with the first or last of them are ignored."""
+    smallest, found = np.minimum if is_low else np.maximum, numbers.copy()
+    found[:, held.start // columns * columns : held.start] = found[:, held.start : held.start + 1]
+    found[:, held.stop : -(-held.stop // columns) * columns] = found[:, held.stop - 1 : held.stop]
+    for axis, count in ((1, columns), (2, rows)):
+        if count > 1:
+            found = smallest.reduceat(found, np.arange(0, found.shape[axis], count), axis=axis)
+    return found
+
+
+# ---- what a step changed -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What the step after `previous` tokens did to the rows of a source: `deltas` by layer, and the rows `before` it,
+    None where these are not known or nothing was rewritten."""
+
+    previous: int
+    deltas: list[RowDelta] | None
+    written: range
+    before: Source | None
+
+    @classmethod
+    def of(cls, request: WallRequest | HeadRequest, source: Source) -> Change | None:
+        """The change that a picture shows; None if it shows the rows themselves."""
+        if not isinstance(request, WallRequest) or not request.change or LENSES[request.lens].part is None:
+            return None
+        previous = request.previous_tokens
+        may_rewrite = rewrites(source.spec)
+        deltas = source.changes(previous) if may_rewrite else None
+        if may_rewrite and not deltas:  # it is not known which older rows it rewrote, so all may be
+            older = range(previous)
+            deltas = [RowDelta(range(previous, source.num_tokens), older, older)]
+        return cls(
+            previous, deltas, range(previous, source.num_tokens), source.before(previous) if may_rewrite else None
+        )
+
+    def delta(self, layer: int) -> RowDelta:
+        if not self.deltas:
+            return RowDelta(self.written)
+        return self.deltas[layer] if len(self.deltas) > 1 else self.deltas[0]
+
+    def touched(self, layer: Layer, lens: Lens, grid: Grid) -> Flags:
+        """The cells `[H, columns]` of a layer in which the step wrote, rewrote or evicted rows."""
+        assert lens.part is not None
+        delta = self.delta(layer.index)
+        return touched(delta, delta.rewritten(lens.part), (layer.num_heads, grid.num_columns), 0, grid.per_column)
+
+    def of_rows(
+        self, values: torch.Tensor, heads: torch.Tensor, positions: torch.Tensor, layer: Layer, lens: Lens, span: range
+    ) -> torch.Tensor:
+        """The change of rows `[M, D]`: new rows as they are, rewritten ones minus their former numbers, zero for all
+        others and where these are unknown."""
+        assert lens.part is not None
+        changed = values.masked_fill((positions < self.previous)[:, None], 0.0)
+        rewritten = self.delta(layer.index).rewritten(lens.part)
+        older = self.before.rows(layer.index, lens.part, span) if self.before is not None and rewritten else None
+        if older is None or not older.numbers.shape[1]:
+            return changed
+        known = older.places
+        slots, are_held = slots_of(known, positions.expand(len(known), -1))
+        at = heads, torch.arange(len(heads), device=heads.device)
+        is_rewritten = (positions >= rewritten.start) & (positions < min(rewritten.stop, self.previous))
+        is_known = is_rewritten & are_held[at]
+        return torch.where(is_known[:, None], values - older.numbers[heads, slots[at]].float(), changed)
