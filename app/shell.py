@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from msgspec import structs
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication
 
@@ -273,7 +272,7 @@ class Shell(QObject):
         if (status := self.models.status.now) is not None and status.model is not None and event.view != "{}":
             num_tokens = max((info.num_tokens for info in status.sequences), default=0)
             view = view_of(event.view, status.model.geometry, num_tokens)
-            self.models.selection.update(**structs.asdict(view.selection))
+            self.models.selection.update(**view.selection.place)
             if view.layout in GRIDS:
                 self.window.arrange(view.layout)
 

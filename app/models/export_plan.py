@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 from app.models import Models
 from app.models.selection import Selected
 from engine.geometry.dimensions import CacheGeometry
+from engine.spec.lenses import LENSES
 from engine.wire.encoding import packed
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
@@ -57,13 +58,22 @@ def records_bytes(records: Sequence[StepRecord]) -> int:
 
 
 class SavedSelection(msgspec.Struct, frozen=True):
-    """The part of a selection that still has a meaning in a file."""
+    """The part of a selection that still has a meaning in a file. Files written before there were lenses name K or V
+    as their `tensor`."""
 
     layer: int = 0
     kv_head: int = 0
     position: int | None = None
-    tensor: TensorName = "keys"
+    lens: str = ""
     change: bool = False
+    tensor: TensorName = "keys"
+
+    @property
+    def place(self) -> dict[str, object]:
+        """What to select."""
+        lens = self.lens if self.lens in LENSES else self.tensor
+        where = {"layer": self.layer, "kv_head": self.kv_head, "position": self.position}
+        return {**where, "lens": lens, "change": self.change}
 
 
 class SavedView(msgspec.Struct, frozen=True):

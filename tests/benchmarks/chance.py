@@ -70,11 +70,11 @@ class Chance(Arguments):
             (lambda: commands.Tokenize(chance.choice(TEXTS)), 1),
             (self.export, 1.5),
             (lambda: exporting.EstimateExport(self.export()), 0.5),
-            (lambda: measuring.WhatIf(self.sequence, self.cache(), self.often(0.5)), 2),
+            (lambda: measuring.WhatIf(self.sequence, self.cache()), 2),
             (lambda: measuring.CheckParity(self.sequence, None if self.often(0.7) else self.cache()), 3),
             (self.damage, 0.7),
             (
-                lambda: measuring.MeasureRegret(self.sequence, self.cache(), self.number(4, 20), self.often(0.5)),
+                lambda: measuring.MeasureRegret(self.sequence, self.cache(), self.number(4, 20)),
                 0.7,
             ),
             (self.sweep, 0.15),

@@ -98,7 +98,7 @@ def _looked_at(path: Path, sound: Path, model: LoadedModel, chance: random.Rando
                 check_sentence(error)
         for record in islice(steps_of(opened.file), 50):
             encode(record)
-        _ = opened.status(SamplingParams(), None), opened.logits(), opened.past_row(n, 0)
+        _ = opened.status(SamplingParams(), None), opened.logits()
     finally:
         opened.close()
 

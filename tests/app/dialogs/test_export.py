@@ -290,7 +290,7 @@ def test_without_an_engine_tables_and_pictures_are_written(
     engine.emit(EngineLost("It was killed"))
     turn(running)
     give(dialog, "snapshot", tmp_path / "x.safetensors")
-    assert dialog._problem.text() == "The engine is gone, and only it can write this: restart it in the Run menu."
+    assert dialog._problem.text() == "The engine is gone, and only it can write this: restart it under Run · Engine."
     give(dialog, "table", tmp_path / "x.csv")
     assert len((tmp_path / "x.csv").read_text().splitlines()) == 22
 

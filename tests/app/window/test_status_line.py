@@ -93,8 +93,8 @@ def test_a_click_on_a_disabled_button_says_why(shell: Shell, engine: FakeEngine,
     engine.loaded()
     turn(shell)
     buttons = {button.defaultAction().data(): button for button in shell.window.findChildren(TransportButton)}
-    qtbot.mouseClick(buttons["run.step"], Qt.MouseButton.LeftButton)
-    assert shell.window.status._note.text() == "Step is not possible now. Send a prompt first."
+    qtbot.mouseClick(buttons["run.back"], Qt.MouseButton.LeftButton)
+    assert shell.window.status._note.text() == "Step back is not possible now. There is no step to go back to yet."
     shell.window.prompt.edit.clear()
     turn(shell)
     qtbot.mouseClick(shell.window.prompt._send, Qt.MouseButton.LeftButton)

@@ -53,7 +53,7 @@ def without_rows(session: Session, seq_id: int, start: int, stop: int) -> float:
 
 
 def trial_of_session(session: Session, seq_id: int) -> Trial:
-    pieces = trial_of(session, seq_id, False)
+    pieces = trial_of(session, seq_id)
     with pytest.raises(StopIteration) as end:
         next(pieces)
     trial = end.value.value

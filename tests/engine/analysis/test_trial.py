@@ -102,7 +102,6 @@ def test_what_if_of_a_budget_beyond_the_context_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("live", "tried", "said"),
     [
-        (CacheSpec(retention=WINDOW), CacheSpec(codec=uniform("int8")), "has dropped rows"),
         (CacheSpec(), CacheSpec("paged"), "exact"),
         (CacheSpec("dynamic"), CacheSpec(codec=uniform("kivi-2")), "do not divide"),
     ],

@@ -13,11 +13,11 @@ import torch
 from msgspec import structs
 
 from engine.look.probe import RECENT, attention_measures
-from engine.look.strip import Strip, masses
+from engine.look.strip import masses
+from engine.model.batch import Batch, Result
 from engine.model.runners.launch import Launches
 from engine.model.runners.recorders import ReplayFunction, RerunRecorder, StepFunction
-from engine.model.runners.runners import Runners
-from engine.session.captured import Captured
+from engine.model.runners.runners import OwnForward, Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, CaptureLevel
@@ -75,27 +75,27 @@ def test_what_is_measured_within_a_step_is_what_is_measured_behind_it(
 ) -> None:
     """Over an edge of a bucket and of a page; of one sequence, of several apart, and of several together."""
     within, behind = (session_of(LAYOUTS[layout], lengths, level, recorder) for recorder in (RerunRecorder, Behind))
-    strips = strips_of(within, monkeypatch)
+    measured = measured_in(within, monkeypatch)
     for _ in range(5):
         one = within.step()
         assert one.runner == "graph"
-        assert [strip is not None and strip.measured is not None for strip in strips] == [level != "off"] * len(strips)
+        assert measured == [level != "off"] * len(measured)
         compare(one, behind.step())
-    assert len(strips) == 5 * (2 if layout == "static" else 1)
+    assert len(measured) == 5 * (2 if layout == "static" else 1)
 
 
-def strips_of(session: Session, patch: pytest.MonkeyPatch) -> list[Strip | None]:
-    """Grows with what every forward of the session is asked to measure."""
-    found: list[Strip | None] = []
-    captured, make = session.captured, Captured.strip
+def measured_in(session: Session, patch: pytest.MonkeyPatch) -> list[bool]:
+    """Grows with whether each forward of the session measured itself."""
+    found: list[bool] = []
+    runners, run = session.model.runners, Runners.run
 
-    def made(self: Captured) -> Strip | None:
-        strip = make(self)
-        if self is captured:
-            found.append(strip)
-        return strip
+    def noted(self: Runners, batch: Batch, own: OwnForward) -> Result:
+        result = run(self, batch, own)
+        if self is runners:
+            found.append(result.measured is not None)
+        return result
 
-    patch.setattr(Captured, "strip", made)
+    patch.setattr(Runners, "run", noted)
     return found
 
 

@@ -49,25 +49,26 @@ def check(session: Session) -> None:
     """What every layer stores and reserves is what the calculator says of its sequences together."""
     info, spec = session.model.info, session.cache
     geometry = info.geometry
-    sequences = [session.sequence(s.seq_id) for s in session.sequences]
+    sequences = {s.seq_id: session.sequence(s.seq_id) for s in session.sequences}
     for layer in session.bytes().layers:
         assert layer.predicted == layer.stored, f"layer {layer.layer}: the ledger"
-    if any(s.is_prefilling for s in sequences):
+    if any(s.is_prefilling for s in sequences.values()):
         return  # a part of a prompt is no moment that the calculator knows
     budgets = [
-        budget_of(geometry, BudgetSpec(spec, s.num_tokens, 1, info.dtype, s.num_prompt_tokens)) for s in sequences
+        budget_of(geometry, BudgetSpec(spec, s.num_tokens, 1, info.dtype, s.num_prompt_tokens))
+        for s in sequences.values()
     ]
     stored = sum(b.stored_bytes_per_sequence + (b.state_bytes_per_sequence or 0) for b in budgets)
     reserved = sum(b.bytes_per_sequence for b in budgets)
     held = session.bytes()
     assert held.stored == stored
-    if spec.layout == "dynamic" and any(s.num_tokens == s.num_prompt_tokens for s in sequences):
+    if spec.layout == "dynamic" and any(s.num_tokens == s.num_prompt_tokens for s in sequences.values()):
         return  # a prompt's last chunk leaves more behind a window than a decode step does
     if not spec.is_paged:
         assert held.reserved == reserved
         return
     in_pages = sum(
-        session.cache_of(s.seq_id).all_bytes()[la.index].reserved for s in sequences for la in geometry.layers
+        session.cache_of(seq_id).all_bytes()[la.index].reserved for seq_id in sequences for la in geometry.layers
     )
     assert in_pages == reserved, "the pages of the sequences"
     alone = sum(part.reserved for part in held.layers if not is_pageable(geometry.layers[part.layer]))

@@ -98,7 +98,9 @@ def test_a_window_that_is_computed_anew_every_step_comes_back_by_one_forward(
     session, twin = walked(("none", "none"), 8, architecture), walked(("none",), 4, architecture)
     session.kept.clear()
     forwards, forward = [], session.model.forward
-    monkeypatch.setattr(session.model, "forward", lambda *a, **k: forwards.append(a[0].shape[1]) or forward(*a, **k))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(
+        session.model, "forward", lambda *a, **k: forwards.append(a[0].ids.shape[1]) or forward(*a, **k)
+    )  # type: ignore[func-returns-value]
     assert session.go_to(3) == "repeated 1 step from a moment that was kept"
     assert forwards == [PROMPT + 3]
     assert same(rows(session, 0), rows(twin, 0))

@@ -137,7 +137,7 @@ def test_a_snapshot_with_its_script_beside_it(tmp_path: Path) -> None:
     for _ in range(2):  # the second time both are replaced
         written(session, command)
     assert (tmp_path / "a b.py").read_bytes().startswith(FIRST_WORDS)
-    assert 'SNAPSHOT = "a b.safetensors"' in (tmp_path / "a b.py").read_text()
+    assert "SNAPSHOT = 'a b.safetensors'" in (tmp_path / "a b.py").read_text()
 
 
 def test_a_script_of_somebody_else_is_left_alone_and_so_is_the_old_snapshot(tmp_path: Path) -> None:
