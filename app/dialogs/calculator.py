@@ -73,7 +73,7 @@ class Calculator(Sheet):
             modes.insert(0, (IN_USE, f"{cache_label(cache)}, in use"))
             chosen = IN_USE
         self.mode = self.add_choice("Cache mode", modes, chosen)
-        pages = [(size, f"{thousands(size)} tokens") for size in PAGE_SIZES]
+        pages = [(size, counted(size, "token")) for size in PAGE_SIZES]
         self.page_size = self.add_choice("Page size", pages, cache.page_size)
         auto = "as the mode does"
         self.reserved = self.add_number("Reserved length", 0, " tokens", least=0, automatic=auto)

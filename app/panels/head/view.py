@@ -11,7 +11,7 @@ from PySide6.QtGui import QActionGroup, QGuiApplication
 from PySide6.QtWidgets import QMenu, QToolButton
 
 from app.draw.colormap import signed_index
-from app.draw.format import brief, thousands
+from app.draw.format import brief, counted, thousands
 from app.kit.edit_marks import head_boxes, is_of, words_at
 from app.kit.exactness import parts_words, run_words
 from app.kit.heatmap_marks import Box, CellNumbers, Marks
@@ -215,8 +215,8 @@ class HeadView(MapView[Shown]):
         if piece.absent is not None and piece.absent.any():
             dropped, (start, stop) = int(piece.absent.sum()), draw.extent(piece)
             is_now = piece.provenance == STORED_NOW
-            text = "hatched: {0} of {1} rows gone by now" if is_now else "hatched: {0} of {1} dropped"
-            words.append(text.format(thousands(dropped), thousands(stop - start)))
+            gone = f"{counted(stop - start, 'row')} gone by now" if is_now else f"{thousands(stop - start)} dropped"
+            words.append(f"hatched: {thousands(dropped)} of {gone}")
         if piece.num_nan or piece.num_inf:
             words.append(f"▲ {piece.num_nan} NaN, {piece.num_inf} Inf")
         self.set_detail(" · ".join([*words, piece.note] if piece.note else words))
@@ -340,7 +340,7 @@ class HeadView(MapView[Shown]):
             return ""
         if not cell.is_gone:
             count = cell.last_position - cell.first_position + 1
-            return "   " + f"{cell.num_dropped} of {count} rows dropped"
+            return "   " + f"{cell.num_dropped} of {counted(count, 'row')} dropped"
         if cell.last_position > cell.first_position:
             return "   " + "all dropped"
         step = self._models.selection.now.step if piece.provenance != STORED_NOW else None

@@ -9,7 +9,7 @@ import numpy as np
 from app.draw import attention as attention_draw
 from app.draw import spark as spark_draw
 from app.draw.colormap import Floats, packed, signed_index
-from app.draw.format import brief, decimal, milliseconds, percent, thousands
+from app.draw.format import brief, counted, decimal, milliseconds, percent, thousands
 from app.kit.edit_marks import words_at
 from app.kit.exactness import DEQUANTISED, EXACT
 from app.kit.facts import Fact
@@ -195,7 +195,7 @@ def _held(models: Models, row: RowSlice) -> list[Fact]:
     if holders is None or row.request.position >= len(holders.heads):
         return []
     heads, layers = holders.heads[row.request.position], holders.layers[row.request.position]
-    text = f"{heads} of {holders.all_heads} heads · {layers} of {holders.all_layers} layers"
+    text = f"{heads} of {counted(holders.all_heads, 'head')} · {layers} of {counted(holders.all_layers, 'layer')}"
     label = "now held by" if holders.is_now else "held by"
     return [Fact(label, text, role="muted" if heads < holders.all_heads else "text")]
 

@@ -8,7 +8,7 @@ from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton
 
 from app.draw.edited import touches
-from app.draw.format import times
+from app.draw.format import counted, times
 from app.draw.resample import whole_steps
 from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
@@ -280,9 +280,9 @@ class WallView(View[Shown]):
         ]
         cell = []
         if piece.tokens_per_column > 1:
-            cell.append(f"{piece.tokens_per_column} tokens")
+            cell.append(counted(piece.tokens_per_column, "token"))
         if piece.dims_per_row > 1:
-            cell.append(f"{piece.dims_per_row} channels")
+            cell.append(counted(piece.dims_per_row, "channel"))
         if cell and not self._pointed:
             words.append("a cell: largest of {}".format(" × ".join(cell)))
         if piece.absent is not None and not self._pointed:
