@@ -67,6 +67,12 @@ class Shown(Struct, frozen=True):
     by_hand: WallEdits
 
 
+CELL_TIP = (
+    "A cell is the number of the largest magnitude among the tokens and channels it covers, coloured by the range of "
+    "its layer."
+)
+
+
 class WallView(View[Shown]):
     """A click on a thumbnail selects its layer, kv head and token; a drag selects the tokens inside one, or several
     whole ones. Signals: `outliers_wanted()`, show the list of the largest values; `menu_wanted(point on the screen)`,
@@ -165,7 +171,7 @@ class WallView(View[Shown]):
             found = None if tile is None else self._models.bookmarks.on_heads(self._shown_seq_id)
             notes = () if tile is None or found is None else tip_lines(found.get((tile.layer, tile.kv_head)))
             self._canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, rows, edited, *notes) if line)))
-            self.set_detail(self._words(piece))
+            self.set_detail(self._words(piece), tip=CELL_TIP)
 
     def _edited_words(self, tile: Thumbnail | None, position: int | None) -> str:
         if tile is None or position is None:
@@ -230,7 +236,7 @@ class WallView(View[Shown]):
         self._canvas.set_selected(*state.selected)
         self._canvas.set_by_hand(state.by_hand)
         self._name_largest(state.piece)
-        self.set_detail(self._words(state.piece))
+        self.set_detail(self._words(state.piece), tip=CELL_TIP)
         key = (state.piece, state.layout, current_theme())
         is_blank = self._canvas.image.isNull()  # another arrangement has discarded the picture
         if state.piece is not None and state.layout is not None and (key != self._drawn or is_blank):
