@@ -13,7 +13,7 @@ from app.draw.resample import whole_steps
 from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown, words_at
-from app.kit.exactness import layer_rows_words, parts_words
+from app.kit.exactness import LINE, layer_rows_words, parts_words, residual_starts
 from app.kit.labels import plain_tip, steady
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
 from app.kit.provenance import (
@@ -296,6 +296,8 @@ class WallView(View[Shown]):
             is_half = suspended_step(self._models, piece.request.seq_id, piece.num_tokens) is not None
             gone = "rows gone by now" if is_now else "rows dropped, or not written yet" if is_half else "dropped rows"
             words.append(f"hatched: {gone}")
+        if not self._pointed and residual_starts(piece):
+            words.append(LINE)
         if piece.note:
             words.append(piece.note)
         return " · ".join(words)
