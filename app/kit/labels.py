@@ -74,7 +74,7 @@ class ElidedLabel(Opaque, QLabel):
 
     def enterEvent(self, event: QEnterEvent) -> None:
         if self._brief or self._more:
-            told = "\n".join(filter(None, (self._text if self._brief else "", self._more)))
+            told = "\n".join(filter(None, (self._text, self._more)))
             self.setToolTip(plain_tip(told))  # the whole text, as the painted one may be the brief one
         super().enterEvent(event)
 
