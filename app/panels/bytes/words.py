@@ -97,8 +97,8 @@ _FIGURES: dict[FigureKey, tuple[str, str]] = {
     "stored": ("stored in tensors", "Bytes of tensors that hold rows of tokens."),
     "unnamed": ("⚠ without a name", "Reserved bytes that the program cannot explain: please report it."),
     "reserved": ("reserved in storage", "All that the storage of the cache really holds."),
-    "looking": ("held for looking", "What the program keeps to show and to go back; a cache alone does not need it."),
-    "kept": ("moments to go back to", "States of the cache that are kept so that a step can be gone on from."),
+    "looking": ("overhead of KV Loupe", "What the program keeps to show and to go back; a cache alone does not need it."),
+    "kept": ("checkpoints to go back to", "States of the cache that are kept so that a step can be gone on from."),
     "weights": ("weights of the model", "The parameters of the model, in the memory of its device."),
     "other": ("other: workspace", "What the allocator holds beyond the lines above: the workspace of forwards."),
     "rest": ("the program itself", "What the process holds beyond the lines above: program and libraries."),
@@ -117,7 +117,7 @@ def _words_of(entry: LedgerLine, words: Mapping[FigureKey, tuple[str, str]]) -> 
 
 def _line(entry: LedgerLine, label: str, tip: str) -> Fact:
     if entry.is_within:
-        label = f"of it {label}"
+        label = f"of which {label}"
     if entry.part == "transient":
         label = f"{label}, briefly"
     if entry.num_bytes is None:
