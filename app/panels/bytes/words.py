@@ -97,7 +97,10 @@ _FIGURES: dict[FigureKey, tuple[str, str]] = {
     "stored": ("stored in tensors", "Bytes of tensors that hold rows of tokens."),
     "unnamed": ("⚠ without a name", "Reserved bytes that the program cannot explain: please report it."),
     "reserved": ("reserved in storage", "All that the storage of the cache really holds."),
-    "looking": ("overhead of KV Loupe", "What the program keeps to show and to go back; a cache alone does not need it."),
+    "looking": (
+        "overhead of KV Loupe",
+        "What KV Loupe keeps to show and to go back; the cache itself does not need it.",
+    ),
     "kept": ("checkpoints to go back to", "States of the cache that are kept so that a step can be gone on from."),
     "weights": ("weights of the model", "The parameters of the model, in the memory of its device."),
     "other": ("other: workspace", "What the allocator holds beyond the lines above: the workspace of forwards."),
