@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.control.sender import Sender
-from app.draw.format import milliseconds
+from app.draw.format import counted, milliseconds
 from app.models import Models
 from engine.wire.commands import Redo
 from engine.wire.events import Redone, Restarted
@@ -52,7 +52,7 @@ class Restore:
         what = "no step was" if not count else "its only step was" if count == 1 else f"all its {count:,} steps were"
         as_first = "exactly as first"
         if event.num_computed_anew:
-            anew = f"{event.num_computed_anew:,} tokens in pages of an earlier run, computed anew"
+            anew = f"{counted(event.num_computed_anew, 'token')} in pages of an earlier run, computed anew"
             as_first += f" but for the rounding of {anew}"
         if event.why_not_exact:
             as_first = f"not exactly as first: {event.why_not_exact}"

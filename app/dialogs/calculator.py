@@ -9,7 +9,7 @@ from PySide6.QtCore import QSignalBlocker
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QWidget
 
-from app.draw.format import byte_size, decimal, thousands
+from app.draw.format import byte_size, counted, decimal, thousands
 from app.kit.buttons import push_button
 from app.kit.facts import Fact, section, term_facts, term_tip
 from app.kit.sheet import Sheet
@@ -18,6 +18,7 @@ from engine.errors import InputError
 from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
+from engine.predict.published import PUBLISHED
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding
 from engine.spec.codec_names import get_codec_names
@@ -51,7 +52,9 @@ class Calculator(Sheet):
         self._config_problem = ""
         known = model.geometry if model is not None else None
         sources = [(LOADED, model.name)] if model is not None else []
-        self.source = self.add_choice("Model", [*sources, (TYPED, "typed dimensions"), (CONFIG, "a config.json")])
+        published = [(other.name, other.name) for other in PUBLISHED]
+        others = [*published, (TYPED, "typed dimensions"), (CONFIG, "a config.json")]
+        self.source = self.add_choice("Model", [*sources, *others], None if sources else TYPED)
         self._browse = push_button("Choose config.json…", self._on_browse, is_small=False)
         self.form.addRow("", self._browse)
         self.layers = self.add_number("Layers", _TYPED[0])
@@ -70,7 +73,7 @@ class Calculator(Sheet):
             modes.insert(0, (IN_USE, f"{cache_label(cache)}, in use"))
             chosen = IN_USE
         self.mode = self.add_choice("Cache mode", modes, chosen)
-        pages = [(size, f"{thousands(size)} tokens") for size in PAGE_SIZES]
+        pages = [(size, counted(size, "token")) for size in PAGE_SIZES]
         self.page_size = self.add_choice("Page size", pages, cache.page_size)
         auto = "as the mode does"
         self.reserved = self.add_number("Reserved length", 0, " tokens", least=0, automatic=auto)
@@ -78,7 +81,7 @@ class Calculator(Sheet):
         codecs = [(AS_IT_IS, auto), *((name, name) for name in get_codec_names())]
         self.keys = self.add_choice("Keys written as", codecs, AS_IT_IS)
         self.values = self.add_choice("Values written as", [(AS_KEYS, "as the keys"), *codecs[1:]], AS_KEYS)
-        self.memory = self.add_gib("Memory for it", 8.0)
+        self.memory = self.add_gib("Memory", 24.0)
         self.resize(760, 640)
         self.refresh()
 
@@ -103,9 +106,21 @@ class Calculator(Sheet):
         return self._live if name == IN_USE else PRESETS[name].spec
 
     def _known(self) -> CacheGeometry | None:
-        """Return the geometry of the loaded model or of the config.json; None for typed dimensions."""
-        known = {LOADED: self._model.geometry if self._model is not None else None, CONFIG: self._config}
-        return known.get(self.source.currentData())
+        """Return the geometry of the loaded model, of a published one or of the config.json; None for typed
+        dimensions."""
+        source = self.source.currentData()
+        if source == LOADED and self._model is not None:
+            return self._model.geometry
+        if source == CONFIG:
+            return self._config
+        return next((model.geometry for model in PUBLISHED if model.name == source), None)
+
+    def _weight_bytes(self) -> int:
+        """Bytes of the chosen model's weights; 0 where only its dimensions are known."""
+        source = self.source.currentData()
+        if source == LOADED and self._model is not None:
+            return self._model.weight_bytes
+        return next((model.weight_bytes for model in PUBLISHED if model.name == source), 0)
 
     def _show_dimensions(self, known: CacheGeometry | None) -> None:
         """Copy the dimensions of a known model into the fields, so that they can be changed by typing."""
@@ -176,8 +191,7 @@ class Calculator(Sheet):
     def _facts(self) -> tuple[Fact, ...]:
         geometry, spec = self.dimensions(), self.spec()
         budget = budget_of(geometry, spec)
-        fitting = tokens_that_fit(geometry, spec, int(self.memory.value() * _GIB))
-        return (*self._totals(budget), *self._fit(fitting, spec), *self._kinds(budget), *self._tutorial())
+        return (*self._totals(budget), self._fit(geometry, spec), *self._kinds(budget), *self._tutorial())
 
     def _totals(self, budget: Budget) -> list[Fact]:
         facts = [
@@ -198,19 +212,27 @@ class Calculator(Sheet):
             facts.append(self._bytes("copy in host memory", budget.host_bytes))
         total = "total, {0} sequences" if budget.spec.batch > 1 else "total, one sequence"
         facts.append(self._bytes(total.format(thousands(budget.spec.batch)), budget.total_bytes))
-        if self.source.currentData() == LOADED and self._model is not None and self._model.weight_bytes:
+        if weights := self._weight_bytes():
             held = max(budget.total_bytes, budget.pool_bytes)
-            facts.append(self._bytes("weights of the model", self._model.weight_bytes))
-            facts.append(self._bytes("model and cache", self._model.weight_bytes + held))
+            facts.append(self._bytes("weights of the model", weights))
+            facts.append(self._bytes("model and cache", weights + held))
         return facts
 
-    def _fit(self, fitting: int | None, spec: BudgetSpec) -> list[Fact]:
-        label = f"fits in {byte_size(int(self.memory.value() * _GIB))}"
+    def _fit(self, geometry: CacheGeometry, spec: BudgetSpec) -> Fact:
+        """The longest context whose cache fits in the memory beside the weights."""
+        memory, weights = int(self.memory.value() * _GIB), self._weight_bytes()
+        label = f"fits on {byte_size(memory)}"
+        if weights > memory:
+            tip = "The weights of the model alone take more than the memory."
+            return Fact(label, f"no: weights of {byte_size(weights)}", role="bad", tip=tip)
+        tip = "The longest context whose cache takes at most the memory"
+        tip += f", less {byte_size(weights)} of weights." if weights else "; weights are not counted."
+        fitting = tokens_that_fit(geometry, spec, memory - weights)
         if fitting is None:
-            return [Fact(label, "any context", role="good")]
-        text = "{0} tokens each" if spec.batch > 1 else "{0} tokens"
+            return Fact(label, "any context", role="good", tip=tip)
+        each = " each" if spec.batch > 1 else ""
         role: TextRole = "good" if fitting >= spec.context else "bad"
-        return [Fact(label, text.format(thousands(fitting)), role=role)]
+        return Fact(label, f"up to {counted(fitting, 'token')}{each}", role=role, tip=tip)
 
     def _kinds(self, budget: Budget) -> list[Fact]:
         return [*section("By kind of layer, per sequence"), *(self._kind(kind) for kind in budget.kinds)]

@@ -11,7 +11,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QStandardItemModel
 from PySide6.QtWidgets import QCheckBox, QComboBox, QFileDialog, QVBoxLayout, QWidget
 
-from app.draw.format import byte_size, thousands
+from app.draw.format import byte_size, counted, thousands
 from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.changes import on_change
@@ -202,7 +202,7 @@ def forecast_facts(told: LoadForecast, cache: str) -> list[Fact]:
         *([Fact(prose(told.why_device), role="muted", indent=1)] if told.why_device else []),
         Fact("weights", byte_size(told.weight_bytes), thousands(told.weight_bytes)),
         Fact(
-            f"{cache} cache, {thousands(told.context)} tokens", byte_size(told.cache_bytes), thousands(told.cache_bytes)
+            f"{cache} cache, {counted(told.context, 'token')}", byte_size(told.cache_bytes), thousands(told.cache_bytes)
         ),
         Fact("together", byte_size(told.needed_bytes), thousands(told.needed_bytes), has_rule=True),
         Fact("free there", free, thousands(told.free_bytes)),

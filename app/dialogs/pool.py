@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from PySide6.QtWidgets import QWidget
 
 from app.dialogs.parameter_fields import CODED, CodecFields
-from app.draw.format import byte_size, thousands
+from app.draw.format import byte_size, counted
 from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
@@ -35,7 +35,7 @@ class PoolDialog(QuestionDialog):
         self._spec = spec
         self._model = model
         self.codec: CodecFields | None = None
-        sizes = [(size, f"{thousands(size)} tokens") for size in PAGE_SIZES]
+        sizes = [(size, counted(size, "token")) for size in PAGE_SIZES]
         self.page_size = choice_field(PAGE_SIZE.label, sizes, spec.page_size)
         is_sized = spec.num_pages is not None
         units = (AUTOMATIC, PAGES, TOKENS, *([MIB] if self._page_bytes(spec.page_size) else []))
@@ -128,7 +128,7 @@ class PoolDialog(QuestionDialog):
         tokens = "room for four full contexts, at most 16,384 tokens"
         if spec.num_pages is not None:
             num_tokens = (spec.num_pages - 1) * spec.page_size
-            tokens = f"{thousands(spec.num_pages)} pages, one of them the null page: {thousands(num_tokens)} tokens"
+            tokens = f"{counted(spec.num_pages, 'page')}, one of them the null page: {counted(num_tokens, 'token')}"
         per_page = self._page_bytes(spec.page_size)
         size = f" · {byte_size(num_pages * per_page)}" if per_page and num_pages else ""
         self._sum.setText(tokens + size)

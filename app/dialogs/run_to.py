@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QRadioButton, QWidget
 
+from app.draw.format import counted
 from app.kit.changes import connect_all
 from app.kit.dialog import QuestionDialog
 from app.kit.fields import line_field, whole_field
@@ -75,6 +76,7 @@ class RunToDialog(QuestionDialog):
         wanted = self._tokens.value()
         if wanted <= self._num_tokens:
             raise InputError(
-                f"Sequence {self._seq_id} has {self._num_tokens:,} tokens already: give more, or go back to that step."
+                f"Sequence {self._seq_id} has {counted(self._num_tokens, 'token')} already: "
+                "give more, or go back to that step."
             )
         return f"tokens >= {wanted} and sequence = {self._seq_id}"

@@ -82,7 +82,7 @@ class TokensField(QWidget):
         self._ids, self._problem, self._is_waiting = ids, problem, False
         more = " …" if len(ids) > _MANY else ""
         listed = ", ".join(map(str, ids[:_MANY]))
-        self.words.setText(f"{len(ids)} token{'s' if len(ids) != 1 else ''}: {listed}{more}" if ids else "")
+        self.words.setText(f"{counted(len(ids), 'token')}: {listed}{more}" if ids else "")
         self.changed.emit()
 
     def _on_text(self) -> None:

@@ -10,6 +10,22 @@ from engine.wire.slices import HeadSlice, WallSlice
 EXACT, DEQUANTISED = "exact", "dequantised"
 
 
+# What the line over a picture is, for its legend
+LINE = "line: exact from here on"
+
+
+def residual_start(exact_from: int, first: int, stop: int) -> int | None:
+    """Where within the positions `first … stop - 1` the rows that the codec leaves exact begin; None if all of them are
+    alike."""
+    return exact_from if first < exact_from < stop else None
+
+
+def residual_starts(piece: WallSlice) -> dict[int, int]:
+    """The same for each layer of the wall; layers whose rows are all alike are left out."""
+    starts = zip(piece.layers, piece.exact_from, strict=False)  # empty where all rows are exact
+    return {layer: start for layer, start in starts if residual_start(start, 0, piece.num_tokens) is not None}
+
+
 def run_words(exact_from: int, first: int, stop: int) -> str:
     """What the rows of positions `first … stop - 1` are: `exact`, `dequantised`, or both, as in `dequantised, exact
     from token 64 on`."""

@@ -10,7 +10,7 @@ from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QSizePolicy, QToolTip, QWidget
 
-from app.draw.format import thousands
+from app.draw.format import counted, thousands
 from app.draw.spark import Spark, spark
 from app.kit.labels import Opaque, plain_tip
 from app.kit.pictures import argb, loud_color, pixels_image
@@ -61,7 +61,7 @@ def term_facts(terms: Sequence[Term]) -> tuple[Fact, ...]:
 
 def term_tip(term: Term) -> str:
     """The term in symbols and in numbers, and what each symbol means."""
-    return f"{term.words}\n{term.symbols}\n= {term.values}\n= {thousands(term.num_bytes)} bytes\n{term.legend}"
+    return f"{term.words}\n{term.symbols}\n= {term.values}\n= {counted(term.num_bytes, 'byte')}\n{term.legend}"
 
 
 def section(title: str) -> tuple[Fact, ...]:

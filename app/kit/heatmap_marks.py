@@ -135,7 +135,7 @@ def paint_marks(
 
 
 def _paint_lines(painter: QPainter, frame: PictureFrame, marks: Marks, theme: Theme) -> None:
-    painter.setPen(QPen(theme.color("muted", 110), 1))
+    painter.setPen(QPen(theme.color("text", 170), 1))
     for position in marks.x_lines:
         if frame.low < position < frame.high:
             x = round(frame.x(position))

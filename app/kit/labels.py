@@ -62,7 +62,8 @@ class ElidedLabel(Opaque, QLabel):
 
     def setText(self, text: str, brief: str = "", more: str = "") -> None:
         """Set the text; the label's width does not depend on it, so no layout is needed (as QLabel would request).
-        `brief` is painted where the text does not fit; the tool tip then has the text, and `more` below it."""
+        `brief` is painted where the text does not fit; the tool tip then has the text, and `more`, if any, below
+        it."""
         self._more = more
         text, brief = inert(text), inert(brief)
         if (text, brief) != (self._text, self._brief):
@@ -72,7 +73,7 @@ class ElidedLabel(Opaque, QLabel):
             self.update()
 
     def enterEvent(self, event: QEnterEvent) -> None:
-        if self._brief:
+        if self._brief or self._more:
             told = "\n".join(filter(None, (self._text, self._more)))
             self.setToolTip(plain_tip(told))  # the whole text, as the painted one may be the brief one
         super().enterEvent(event)

@@ -57,14 +57,14 @@ def change_words(change: Change) -> str:
             how = "greedy" if sampling.is_greedy else f"temperature {sampling.temperature:g}, seed {sampling.seed}"
             return f"sampling of sequence {seq_id}: {how}"
         case SequenceAdded(seq_id, token_ids):
-            return f"prompt of {thousands(len(token_ids))} tokens as sequence {seq_id}"
+            return f"prompt of {counted(len(token_ids), 'token')} as sequence {seq_id}"
         case SequenceForked(seq_id, parent, _, int(num_tokens)):
-            return f"sequence {seq_id} goes on from {parent}: {thousands(num_tokens)} tokens kept"
+            return f"sequence {seq_id} goes on from {parent}: {counted(num_tokens, 'token')} kept"
         case SequenceForked(seq_id, parent, step):
             where = "" if step is None else f" after step {thousands(step)}"
             return f"sequence {seq_id} forked from {parent}{where}"
         case PromptAppended(seq_id, token_ids):
-            return f"{thousands(len(token_ids))} tokens more of the prompt of sequence {seq_id}"
+            return f"{counted(len(token_ids), 'token')} more of the prompt of sequence {seq_id}"
         case SequenceRemoved(seq_id):
             return f"sequence {seq_id} removed"
         case SequenceStopped(seq_id):

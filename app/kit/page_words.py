@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from app.draw.format import byte_size, milliseconds, shortened, thousands, token_label, visible
+from app.draw.format import byte_size, counted, milliseconds, shortened, thousands, token_label, visible
 from app.kit.labels import prose
 from app.models import Models
 from engine.wire import page_events
@@ -52,15 +52,16 @@ def event_line(event: page_events.PageEvent) -> str:
         case page_events.PageFreed():
             return _freed(event)
         case page_events.PageCopied():
-            text = "copy on write: {0} writes to page {1}, {2} tokens copied from page {3}"
-            return text.format(_holder(event.seq_id), event.dst_page_id, event.num_tokens, event.src_page_id)
+            text = "copy on write: {0} writes to page {1}, {2} copied from page {3}"
+            copied = counted(event.num_tokens, "token")
+            return text.format(_holder(event.seq_id), event.dst_page_id, copied, event.src_page_id)
         case page_events.PageMoved():
             return _moved(event)
         case page_events.PrefixHit():
-            text = "prefix hit: seq {0} starts with {1} of {2} tokens served"
-            return text.format(event.seq_id, thousands(event.num_hit_tokens), thousands(event.num_tokens))
+            text = "prefix hit: seq {0} starts with {1} of {2} served"
+            return text.format(event.seq_id, thousands(event.num_hit_tokens), counted(event.num_tokens, "token"))
         case page_events.PrefixMiss():
-            return f"prefix miss: seq {event.seq_id} computes all {thousands(event.num_tokens)} tokens"
+            return f"prefix miss: seq {event.seq_id} computes all {counted(event.num_tokens, 'token')}"
         case page_events.PageCommitted():
             where = "page {0}" if event.tier is page_events.Tier.DEVICE else "host page {0}"
             text = "{0} is full and can be found as {1}"
@@ -141,24 +142,25 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None, *,
         case NothingFollows() if why.position == 0:
             return "0 tokens served: no page in the cache begins like this prompt."
         case NothingFollows():
-            text = "{0} tokens served: no cached page continues this prefix after token {1}."
-            return text.format(thousands(served), thousands(why.position - 1))
+            text = "{0} served: no cached page continues this prefix after token {1}."
+            return text.format(counted(served, "token"), thousands(why.position - 1))
         case TokensDiffer():
             return _differ(why, info, models, page_size or 1)
 
 
 def _all_hit(why: AllFullPagesHit, served: int, page_size: int) -> str:
-    begin = f"{thousands(served)} tokens served: every page that may be served was found. "
+    begin = f"{counted(served, 'token')} served: every page that may be served was found. "
     if why.num_tail_tokens == page_size:
         rule = "The last page was computed: the last token of a prompt is never served, its logits are wanted."
         return begin + rule
-    text = "The last {0} were computed: they fill no page of {1}, and pages are shared whole or not at all."
+    last = "one was computed: it fills" if why.num_tail_tokens == 1 else "{0} were computed: they fill"
+    text = f"The last {last} no page of {{1}}, and pages are shared whole or not at all."
     return begin + text.format(thousands(why.num_tail_tokens), thousands(page_size))
 
 
 def _differ(why: TokensDiffer, info: SequenceInfo, models: Models, page_size: int) -> str:
-    text = "{0} equal tokens, {1} served: pages of {2}."
-    counts = text.format(thousands(why.position), thousands(info.hit_tokens), thousands(page_size))
+    text = "{0}, {1} served: pages of {2}."
+    counts = text.format(counted(why.position, "equal token"), thousands(info.hit_tokens), thousands(page_size))
     tokens = models.timeline.tokens(info.seq_id)[: why.position + page_size]
     here, there = _sides([token.token_id for token in tokens], why, models, page_size)
     if there is None:
@@ -190,4 +192,4 @@ def _pages_shared(num_shared: int, num_pages: int) -> str:
     if num_shared == num_pages == 1:
         return "its page is shared, until one of them writes to it"
     verb = "is" if num_shared == 1 else "are"
-    return f"{thousands(num_shared)} of its {thousands(num_pages)} pages {verb} shared, until one of them writes to it"
+    return f"{thousands(num_shared)} of its {counted(num_pages, 'page')} {verb} shared, until one of them writes to it"

@@ -129,9 +129,10 @@ class Panel(Themed, QWidget):
         """Show or hide the title: a tab above the panel may show its name already."""
         self._title.setVisible(is_shown)
 
-    def set_detail(self, text: str, brief: str = "") -> None:
-        """Muted text after the title; where the strip is narrow it is replaced by `brief`, then left out."""
-        self._detail.setText(text, brief)
+    def set_detail(self, text: str, brief: str = "", tip: str = "") -> None:
+        """Muted text after the title; where the strip is narrow it is replaced by `brief`, then left out. `tip` says
+        what the words mean."""
+        self._detail.setText(text, brief, tip)
 
     def set_provenance(self, text: str, kind: str = "live cache", whole: str = "", brief: str = "") -> None:
         """Where the numbers come from, in two words. `kind` colours the dot; `whole` is the tool tip's sentence (the

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.draw.format import brief, short_dtype, thousands, token_label
+from app.draw.format import brief, counted, short_dtype, thousands, token_label
 from app.kit.edit_marks import since_words
 from app.kit.moment_words import branch_name
 from app.models import Models, RowDrop
@@ -237,7 +237,7 @@ def tensor_name(lens: str, *, change: bool = False) -> str:
 
 def pooling_words(tokens_per_column: int) -> str:
     """What a column stands for, for the axis; empty if it is one token."""
-    return f"largest of {tokens_per_column} tokens" if tokens_per_column > 1 else ""
+    return f"largest of {counted(tokens_per_column, 'token')}" if tokens_per_column > 1 else ""
 
 
 def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) -> str:
@@ -304,9 +304,9 @@ class Holders(Struct, frozen=True, eq=False):
         heads, layers = int(self.heads[position]), int(self.layers[position])
         if not heads:
             return "gone by now in every head" if self.is_now else "dropped by every head of every layer"
-        words = "held by {0} of {1} heads, in {2} of {3} layers"
-        words = "now held by {0} of {1} heads, in {2} of {3} layers" if self.is_now else words
-        return words.format(heads, self.all_heads, layers, self.all_layers)
+        words = "held by {0} of {1}, in {2} of {3}"
+        words = f"now {words}" if self.is_now else words
+        return words.format(heads, counted(self.all_heads, "head"), layers, counted(self.all_layers, "layer"))
 
 
 def holders_of(models: Models) -> Holders | None:

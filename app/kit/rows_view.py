@@ -12,6 +12,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu
 
 from app.draw import measured_rows
+from app.draw.format import counted
 from app.kit.boxes import column, row
 from app.kit.cells import CellTable
 from app.kit.changes import connect_all
@@ -128,7 +129,7 @@ class RowsView(AskingView[ShownRows]):
     def copy_table(self) -> None:
         """Copy the rows to the clipboard, with numbers in full precision."""
         QGuiApplication.clipboard().setText(self.csv_text())
-        self.told.emit(f"{len(self.rows())} rows copied as CSV")
+        self.told.emit(f"{counted(len(self.rows()), 'row')} copied as CSV")
 
     def save_table(self) -> None:
         """Ask for a file and write the rows as CSV."""

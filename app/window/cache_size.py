@@ -7,7 +7,7 @@ from PySide6.QtCore import QSize
 from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.draw.format import byte_size, percent, thousands
+from app.draw.format import byte_size, counted, percent, thousands
 from app.kit.labels import Opaque, plain_tip, steady
 from app.kit.reader import SELECTION, STATUS, STEPS, Reader
 from app.kit.text_lines import TextPainter
@@ -70,9 +70,9 @@ class CacheSize(Reader[SizeShown], Opaque, QWidget):
             return SizeShown((), "")
         size, sequences = byte_size(held.stored), "K and V of all sequences together take"
         if not held.exact:
-            return SizeShown((size,), f"{sequences} {thousands(held.stored)} bytes")
+            return SizeShown((size,), f"{sequences} {counted(held.stored, 'byte')}")
         share = f"{percent(held.stored / held.exact)} of exact"
-        tip = f"{sequences} {thousands(held.stored)} bytes; with every row exact they would take"
+        tip = f"{sequences} {counted(held.stored, 'byte')}; with every row exact they would take"
         return SizeShown((f"{size} · {share}", share), f"{tip} {thousands(held.exact)}: {share}")
 
     def show_state(self, state: SizeShown) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from app.draw.format import brief, percent, thousands, token_label
+from app.draw.format import brief, counted, percent, thousands, token_label
 from app.kit.provenance import token_name
 from app.models import Models
 from engine.wire.phases import (
@@ -39,7 +39,7 @@ def phase_words(models: Models, event: PhaseReached) -> str:
             words, others = chosen_words(_mine(models, tokens)), len(tokens) - 1
         case Written(sequences=written):
             words, others = written_words(_mine(models, written)), len(written) - 1
-    return f"{words} · and {others} other sequence{'s' if others > 1 else ''}" if others else words
+    return f"{words} · and {counted(others, 'other sequence')}" if others else words
 
 
 def _mine(models: Models, parts: tuple[T, ...]) -> T:
@@ -53,7 +53,7 @@ def scheduled_words(part: ScheduledSequence) -> str:
     if count == 1:
         words = f"{token_label(part.texts[0], MOST_CHARS)} is fed at position {thousands(first)}"
     else:
-        words = f"{thousands(count)} tokens are fed at positions {thousands(first)} … {thousands(first + count - 1)}"
+        words = f"{counted(count, 'token')} are fed at positions {thousands(first)} … {thousands(first + count - 1)}"
     if part.hit_tokens and part.phase == "prefill":
         words += f" · {thousands(part.hit_tokens)} before them were found in pages"
     if part.pages:
@@ -103,10 +103,10 @@ def chosen_words(token: ChosenToken) -> str:
 
 def written_words(part: WrittenRows) -> str:
     """`6 rows written, one a layer · 96 older ones coded anew · 12 dropped · 1 new page`."""
-    words = [f"{thousands(part.num_written)} rows written in all layers"]
+    words = [f"{counted(part.num_written, 'row')} written in all layers"]
     if part.num_rewritten:
-        words.append(f"{thousands(part.num_rewritten)} older ones written anew")
+        words.append(f"{counted(part.num_rewritten, 'older one')} written anew")
     words.append(f"{thousands(part.num_dropped)} dropped" if part.num_dropped else "none dropped")
     if part.num_new_pages:
-        words.append(f"{part.num_new_pages} new page{'s' if part.num_new_pages > 1 else ''}")
+        words.append(counted(part.num_new_pages, "new page"))
     return " · ".join(words)

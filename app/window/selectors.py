@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QMenu
 
 from app.control.actions import Actions
 from app.control.conditions import needs_no_file
-from app.draw.format import byte_size, short_dtype, shortened, thousands, whole_words
+from app.draw.format import byte_size, counted, short_dtype, shortened, whole_words
 from app.kit.labels import plain_tip, prose
 from app.kit.question import Question
 from app.models import Models
@@ -265,14 +265,14 @@ def _menu_text(text: str) -> str:
 
 def _model_detail(model: ModelInfo) -> str:
     geometry = model.geometry
-    heads = f"{geometry.num_heads} heads on {geometry.num_kv_heads} kv"
-    num_layers = f"{geometry.num_layers} layers"
+    heads = f"{counted(geometry.num_heads, 'head')} on {geometry.num_kv_heads} kv"
+    num_layers = counted(geometry.num_layers, "layer")
     if geometry.has_encoder:
-        num_layers = f"{geometry.num_blocks} + {geometry.num_blocks} cross layers"
+        num_layers = f"{geometry.num_blocks} + {counted(geometry.num_blocks, 'cross layer')}"
     shape = f"{num_layers} · {heads} · head_dim {geometry.head_dim}"
     devices = len(set(model.layer_devices))
-    where = f"{f'{devices} devices' if devices else model.device} {short_dtype(model.dtype)}"
-    parts = [_family(model.architecture), shape if geometry.num_heads else f"{geometry.num_layers} layers", where]
+    where = f"{counted(devices, 'device') if devices else model.device} {short_dtype(model.dtype)}"
+    parts = [_family(model.architecture), shape if geometry.num_heads else counted(geometry.num_layers, "layer"), where]
     return " · ".join((["random weights"] if model.random_weights else []) + parts)
 
 
@@ -296,7 +296,7 @@ def _family(architecture: str) -> str:
 def _model_tip(model: ModelInfo) -> str:
     lines = [
         prose(model.source),
-        f"{thousands(model.num_parameters)} parameters · {byte_size(model.weight_bytes)}"
+        f"{counted(model.num_parameters, 'parameter')} · {byte_size(model.weight_bytes)}"
         if model.num_parameters
         else "",
         f"on {model.device}: {model.why_device}" if model.why_device else "",

@@ -230,7 +230,7 @@ class StatusLine(Reader[Shown], QWidget):
         lasting = [why for why in (models.status.unwritten, models.draft.warning) if why]
         lasting += _of_model(model) if model is not None else []
         places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
-        more = [f"and {len(places) - MAX_LISTED} more places"] if len(places) > MAX_LISTED else []
+        more = [f"and {counted(len(places) - MAX_LISTED, 'more place')}"] if len(places) > MAX_LISTED else []
         work = status.work if status is not None else None
         # the progress of a download, and a busy engine, need the space of two other texts
         is_long = bool(models.status.busy) or (work is not None and work.bytes_per_s is not None)
@@ -284,7 +284,7 @@ def _device_words(model: ModelInfo | None, status: Status) -> str:
         return f"engine {status.loss}: restart it under Run · Engine"
     engine, words = status.engine, model.device
     if model.device == "cpu" and model.num_threads:
-        words += f" · {model.num_threads} thread" + ("s" if model.num_threads > 1 else "")
+        words += f" · {counted(model.num_threads, 'thread')}"
     return f"{words} · engine in a {engine}" if engine else words
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from app.models import Models
-from engine.spec.codec import CodecSpec, Coding, LayerCoding, coding_of
+from engine.spec.codec import CodecSpec, Coding, LayerCoding
 from engine.spec.grid import SweepMode
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
@@ -32,7 +32,7 @@ from tests.app.panels.bench.rows import ROWS
 from tests.app.rich import SPEC, rich_models
 
 KIVI = cache_preset("kivi-2").spec
-CHOSEN = coding_of("kivi", 4, samples.HEAD_DIM, samples.HEAD_DIM)  # what the panel of codecs has at its start
+CHOSEN = Coding("int8")  # what the panel of codecs has at its start
 LAYERS, KV_HEADS, DIM = samples.LAYERS, samples.KV_HEADS, samples.HEAD_DIM
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.draw.format import thousands
+from app.draw.format import counted, thousands
 from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.fields import SmallBox, small_steps
@@ -93,7 +93,7 @@ class BenchView(RowsView):
         longest, geometry = max(counts(self.contexts)), geometry_of(self._models)
         context = context_length(geometry) if geometry is not None else 0
         beyond = f"; this model's context is {thousands(context)}" if longest + self.steps.value() >= context else ""
-        return f"{len(self._modes())} modes, in turns{beyond}: measure their speed"
+        return f"{counted(len(self._modes()), 'mode')}, in turns{beyond}: measure their speed"
 
     def provenance(self, state: ShownRows) -> Provenance | None:
         sentence = words.source_words(state.answers, state.is_waiting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
+from app.draw.format import byte_size, counted, decimal, milliseconds, percent, thousands
 from app.kit.cells import ColumnHead, TableCell, with_arrow
 from app.panels.bench.draw import BenchOutcome, key_of
 from engine.spec.cache import CacheSpec
@@ -50,7 +50,7 @@ def cells(row: BenchOutcome, spec: CacheSpec, marked: str) -> list[TableCell]:
         TableCell(milliseconds(row.ttft_ms)),
         TableCell(
             byte_size(row.kv_bytes) if row.kv_bytes else "–",
-            tip=f"{thousands(row.kv_bytes)} bytes, {thousands(row.reserved_bytes)} reserved",
+            tip=f"{counted(row.kv_bytes, 'byte')}, {thousands(row.reserved_bytes)} reserved",
         ),
         TableCell(percent(row.overhead_ratio)),
     ]
@@ -60,7 +60,7 @@ def row_words(row: BenchOutcome, spec: CacheSpec) -> str:
     """A point of the plot in one line."""
     if not isinstance(row, BenchRow):
         return ""
-    place = f"{thousands(row.context)} tokens" + (f" × {row.batch}" if row.batch > 1 else "")
+    place = counted(row.context, "token") + (f" × {row.batch}" if row.batch > 1 else "")
     return (
         f"{cache_label(spec)} · {place} · {decimal(row.tok_per_s, 1)} ± {decimal(row.spread, 1)} tok/s · "
         f"{decimal(row.ratio)}× {row.base}"
@@ -83,8 +83,8 @@ def rests_on(benched: Sequence[Benched]) -> str:
         return ""
     request = benched[0].request
     row = next((each.row for each in benched if isinstance(each.row, BenchRow)), None)
-    where = f", {row.num_turns} turns, {row.dtype} on {row.device}" if row is not None else ""
-    return f"{thousands(request.num_steps)} steps{where}"
+    where = f", {counted(row.num_turns, 'turn')}, {row.dtype} on {row.device}" if row is not None else ""
+    return f"{counted(request.num_steps, 'step')}{where}"
 
 
 def labels(modes: Mapping[str, CacheSpec]) -> dict[str, str]:

@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
 
 from app.draw.format import byte_size, thousands
 from app.kit.cells import ColumnHead, TableCell
 from app.kit.facts import Fact, term_facts
 from app.kit.theme import TextRole
 from app.panels.bytes import draw
-from app.panels.bytes.draw import FigureKey, LedgerLine
+from app.panels.bytes.draw import BytesPart, FigureKey, LedgerLine
 from engine.spec.terms import Term
 from engine.wire.records import CacheBytes, LayerBytes
 
 
-def gap_words(name: str) -> str:
-    """The label of a gap, from the engine's name."""
-    return {
-        "positions of the rows kept": "positions of rows",
-        "rows kept for going back": "for going back",
-        "attention that the rule remembers": "remembered attention",
-        "padding to the reserved length": "padding, to full length",
-    }.get(name, name)
+class GapWords(Struct, frozen=True):
+    """A gap's label, a short one for the head of a column, and what takes the bytes."""
+
+    label: str
+    short: str
+    tip: str
 
 
-def short_words(name: str) -> str:
-    """A short label of a gap, for the head of a column."""
-    return {
-        "scales and offsets": "scales",
-        "exact residual": "residual",
-        "positions of the rows kept": "positions",
-        "room to grow": "room",
-        "dequantised copy": "copy",
-        "page slack": "slack",
-        "pages not in use": "unused",
-        "padding to the reserved length": "padding",
-    }.get(name, name)
+# By the engine's name of a gap
+_GAPS = {
+    "scales and offsets": GapWords("scales and offsets", "scales", "What turns the codes back into numbers."),
+    "exact residual": GapWords("exact residual", "residual", "The newest rows, which the codec leaves as they are."),
+    "positions of the rows kept": GapWords(
+        "positions of rows", "positions", "Where each kept row stood, as dropped rows leave holes."
+    ),
+    "room to grow": GapWords("room to grow", "room", "Storage for rows that are still to come."),
+    "dequantised copy": GapWords(
+        "dequantised copy", "copy", "The numbers that attention reads, turned back from the codes of one layer."
+    ),
+    "page slack": GapWords("page slack", "slack", "Free slots in the last page of each sequence."),
+    "pages not in use": GapWords("pages not in use", "unused", "Pages of the pool that hold no row of a sequence."),
+    "padding to the reserved length": GapWords(
+        "padding, to full length", "padding", "Rows reserved at once and not written yet."
+    ),
+    "rows kept for going back": GapWords(
+        "for going back", "for going back", "Rows that the newest steps replaced or dropped, so that one can go back."
+    ),
+    "attention that the rule remembers": GapWords(
+        "remembered attention", "remembered attention", "What the rule adds up to choose the rows it drops."
+    ),
+}
+
+
+def gap_words(name: str) -> GapWords:
+    """The words for a gap, from the engine's name."""
+    return _GAPS.get(name, GapWords(name, name, "Bytes beside the rows of tokens."))
 
 
 def layer_words(layer: LayerBytes) -> str:
@@ -51,7 +67,7 @@ def layer_words(layer: LayerBytes) -> str:
     }
     order = ("stored", "reserved", "transient", "looking")
     for gap in sorted(layer.gaps, key=lambda gap: order.index(gap.part)):
-        lines.append(f"   {signs[gap.part]} {thousands(gap.num_bytes)}  {gap_words(gap.name)}")
+        lines.append(f"   {signs[gap.part]} {thousands(gap.num_bytes)}  {gap_words(gap.name).label}")
     lines.append(f"{thousands(layer.reserved)}  reserved")
     return "\n".join(lines)
 
@@ -66,41 +82,56 @@ def formula_label(terms: Sequence[Term]) -> str:
 def ledger_lines(held: CacheBytes, is_shared: bool) -> tuple[Fact, ...]:
     """The lines of the ledger, and the formula of the predicted bytes, filled in, below these. `is_shared`: sequences
     share pages."""
-    labels: dict[FigureKey, str] = {
-        "predicted": formula_label(held.terms),
-        "beyond_formula": "stored beyond the formula",
-        # why less is stored than the formula says
-        "below_formula": "shared, stored once" if is_shared else "left the window, or not kept",
-        "stored": "stored in tensors",
-        "unnamed": "⚠ without a name",
-        "reserved": "reserved in storage",
-        "looking": "overhead of KV Loupe",
-        "kept": "checkpoints to go back to",
-        "weights": "weights of the model",
-        "other": "other: workspace",
-        "rest": "the program itself",
-        "allocator": "held by the allocator",
-        "process": "process, resident",
-        "peak": "peak since the step before",
-        "device": "on the device, all programs",
-    }
-    predicted, *others = (_line(entry, labels.get(entry.key) or gap_words(entry.name)) for entry in draw.ledger(held))
+    words = {**_FIGURES, "predicted": (formula_label(held.terms), _FIGURES["predicted"][1])}
+    if is_shared:
+        words["below_formula"] = _SHARED
+    predicted, *others = (_line(entry, *_words_of(entry, words)) for entry in draw.ledger(held))
     return (predicted, *term_facts(held.terms), *others)
 
 
-def _line(entry: LedgerLine, label: str) -> Fact:
+# The figures of the ledger: label, and what it counts
+_FIGURES: dict[FigureKey, tuple[str, str]] = {
+    "predicted": ("predicted by formula", "What the rows take by the formula of this cache mode."),
+    "beyond_formula": ("stored beyond the formula", "Stored bytes that the formula does not have."),
+    "below_formula": ("left the window, or not kept", "Rows of the formula that have left the window or were dropped."),
+    "stored": ("stored in tensors", "Bytes of tensors that hold rows of tokens."),
+    "unnamed": ("⚠ without a name", "Reserved bytes that the program cannot explain: please report it."),
+    "reserved": ("reserved in storage", "All that the storage of the cache really holds."),
+    "looking": (
+        "overhead of KV Loupe",
+        "What KV Loupe keeps to show and to go back; the cache itself does not need it.",
+    ),
+    "kept": ("checkpoints to go back to", "States of the cache that are kept so that a step can be gone on from."),
+    "weights": ("weights of the model", "The parameters of the model, in the memory of its device."),
+    "other": ("other: workspace", "What the allocator holds beyond the lines above: the workspace of forwards."),
+    "rest": ("the program itself", "What the process holds beyond the lines above: program and libraries."),
+    "allocator": ("held by the allocator", "Memory of the device that torch's allocator has taken."),
+    "process": ("process, resident", "Memory of the engine's process that is in RAM."),
+    "peak": ("peak since the step before", "The most that the allocator held at once during the step."),
+    "device": ("on the device, all programs", "Memory of the device in use, by all programs."),
+}
+_SHARED = ("shared, stored once", "Rows that several sequences share: the formula counts them for each.")
+
+
+def _words_of(entry: LedgerLine, words: Mapping[FigureKey, tuple[str, str]]) -> tuple[str, str]:
+    gap = gap_words(entry.name)
+    return words.get(entry.key, (gap.label, gap.tip))
+
+
+def _line(entry: LedgerLine, label: str, tip: str) -> Fact:
     if entry.is_within:
         label = f"of which {label}"
     if entry.part == "transient":
         label = f"{label}, briefly"
     if entry.num_bytes is None:
-        return Fact(label, "not recorded" if entry.key == "process" else "cannot be asked here", role="muted")
+        unknown = "not recorded" if entry.key == "process" else "cannot be asked here"
+        return Fact(label, unknown, role="muted", tip=tip)
     size = byte_size(entry.num_bytes) if abs(entry.num_bytes) >= 1024 else ""
     is_aside = entry.is_gap or entry.is_within or entry.part == "transient"
     sign = "+" if entry.part == "reserved" else "~" if entry.part == "transient" else ""
     role: TextRole = "bad" if entry.key == "unnamed" else "muted" if is_aside else "text"
     has_rule = entry.key in ("looking", "allocator")
-    return Fact(label, sign + thousands(entry.num_bytes), size, role, int(is_aside), has_rule=has_rule)
+    return Fact(label, sign + thousands(entry.num_bytes), size, role, int(is_aside), has_rule=has_rule, tip=tip)
 
 
 _TIPS = {
@@ -119,10 +150,10 @@ def layer_cells(held: CacheBytes) -> Cells:
     up."""
     table = draw.layer_table(held)
     heads = (
-        ColumnHead("layer", is_words=True),
+        ColumnHead("layer", "the layer and its kind; point at it for its sum", is_words=True),
         ColumnHead("formula", "what the rows kept take by formula"),
         ColumnHead("stored", "in tensors, for rows that hold tokens"),
-        *(ColumnHead(short_words(name), f"{gap_words(name)}: {_TIPS[part]}") for name, part in table.names),
+        *(_gap_head(gap_words(name), part) for name, part in table.names),
         ColumnHead("reserved", "what storage really holds"),
     )
     signs = ["", "", *(_SIGNS[part] for _, part in table.names), ""]
@@ -139,6 +170,10 @@ def layer_cells(held: CacheBytes) -> Cells:
     if len(rows) > 1:
         rows.insert(0, (TableCell("all", is_bold=True), *cells(table.total)))
     return heads, tuple(rows)
+
+
+def _gap_head(gap: GapWords, part: BytesPart) -> ColumnHead:
+    return ColumnHead(gap.short, f"{gap.label}: {gap.tip}" + f"\n{_TIPS[part]}" * bool(_TIPS[part]))
 
 
 def _layer_name(layer: LayerBytes, held: CacheBytes) -> str:

@@ -62,14 +62,14 @@ def subject(piece: Slice) -> str:
     match piece:
         case WallSlice():
             name = tensor_name(piece.request.lens)
-            return f"{name} of every layer and head, at {thousands(piece.num_tokens)} tokens"
+            return f"{name} of every layer and head, at {counted(piece.num_tokens, 'token')}"
         case HeadSlice(request=request):
             name = tensor_name(request.lens)
             where = f"layer {request.layer}, kv head {request.kv_head}"
-            return f"{name} of {where}, at {thousands(request.num_tokens)} tokens"
+            return f"{name} of {where}, at {counted(request.num_tokens, 'token')}"
         case AttentionSlice():
-            count = thousands(piece.query_position + 1)
-            return f"attention of layer {piece.request.layer}, newest query at {count} tokens"
+            count = counted(piece.query_position + 1, "token")
+            return f"attention of layer {piece.request.layer}, newest query at {count}"
     return ""
 
 
@@ -116,9 +116,9 @@ def verdict(models: Models, compared: ComparedPair) -> tuple[str, TextRole]:
     if not judged and comparison.num_scanned is None:
         return "Nothing is compared yet: the sides have no step in common whose numbers are kept", "muted"
     if not beyond and first is None:
-        rows = f"the rows of {thousands(comparison.num_scanned or 0)} tokens"
+        rows = f"the rows of {counted(comparison.num_scanned or 0, 'token')}"
         if (last := parts_at(models, compared)) is not None:
-            where = f"step {thousands(last.step)}, {thousands(last.num_tokens)} tokens"
+            where = f"step {thousands(last.step)}, {counted(last.num_tokens, 'token')}"
             return f"The same up to where they part ({where}): other tokens follow, which are not compared", "text"
         so_far = " so far" if compared.a.moves else ""
         return f"Within rounding{so_far}: {counted(many, 'step') if judged else rows}", "good"

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from app.draw import grid
-from app.draw.format import brief, byte_share, bytes_words, divergence_words, exact, percent
+from app.draw.format import brief, byte_share, bytes_words, counted, divergence_words, exact, percent
 from app.draw.grid import ValueGrid
 from app.kit.chart.bars import Bar, BarRow, BarTable
 from app.kit.facts import Reading
@@ -85,7 +85,8 @@ def numbers(found: DamageMap) -> tuple[Reading, ...]:
     worst = max(float(found.keys.max_abs.max(initial=0)), float(found.values.max_abs.max(initial=0)))
     share, size = byte_share(found.exact_bytes, found.kv_bytes), bytes_words(found.exact_bytes, found.kv_bytes)
     kl_tip = f"KL of the next token with every layer coded: {brief(found.kl, 9)} nats"
-    size_tip = f"{found.exact_bytes:,} bytes → {found.kv_bytes:,} bytes with scales and exact residual"
+    sizes = counted(found.exact_bytes, "byte"), counted(found.kv_bytes, "byte")
+    size_tip = "{} → {} with scales and exact residual".format(*sizes)
     worst_tip = f"The largest absolute error of any number of K or V: {brief(worst, 9)}"
     return (
         Reading("KL, all layers coded", "KL, all", divergence_words(found.kl), kl_tip),

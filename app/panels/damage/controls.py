@@ -16,7 +16,7 @@ from engine.spec.codec import CodecSpec, fitting_group
 from engine.spec.codecs import BITS, DEFAULT_GROUP, GROUP, RESIDUAL
 from engine.spec.parameters import Parameter
 
-_FIRST = "kivi"
+_FIRST = "int8"  # loses something from the first token on, where KIVI leaves a short prompt exact
 
 
 class CodecControls(QWidget):
@@ -33,6 +33,10 @@ class CodecControls(QWidget):
         self._group, self._residual = _spin(GROUP), _spin(RESIDUAL)
         self._bits.choose(BITS.default)
         self._codec.choose(_FIRST)
+        for field in (self._bits, self._group, self._residual):
+            policy = field.sizePolicy()
+            policy.setRetainSizeWhenHidden(True)  # so that a codec with more fields pushes no other panel aside
+            field.setSizePolicy(policy)
         row(self._codec, self._bits, self._group, self._residual, None, spacing=4, on=self)
         on_change(self._on_changed, self._codec, self._bits, self._group, self._residual)
         self._show_fields()

@@ -267,7 +267,7 @@ class DamageView(AskingView[Shown]):
         if state.hint:
             return state.hint
         if found.kv_bytes == found.exact_bytes:
-            return f"All {found.num_rows} rows are within the exact residual: nothing is coded."
+            return "Every row is within the exact residual: nothing is coded."
         if not state.is_low or state.picture == PLAN:
             return f"Point at a cell for its exact error. Measured on a copy in {milliseconds(found.took_ms)}."
         size = bytes_words(found.exact_bytes, found.kv_bytes)

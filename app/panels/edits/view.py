@@ -10,7 +10,7 @@ from PySide6.QtCore import QModelIndex, Qt, Signal
 from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QMenu
 
-from app.draw.format import divergence_words, thousands
+from app.draw.format import counted, divergence_words, thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable
@@ -214,14 +214,14 @@ class EditsView(View[Shown]):
     def copy_text(self) -> None:
         """Copy the edits that are not undone to the clipboard, one per line."""
         QGuiApplication.clipboard().setText(words.edits_text(self.not_undone))
-        self.told.emit(f"{len(self.not_undone)} edits copied as text")
+        self.told.emit(f"{counted(len(self.not_undone), 'edit')} copied as text")
 
     def export_edits(self) -> None:
         """Ask for a file and write the edits that are not undone."""
         path, _ = QFileDialog.getSaveFileName(self, "Export edits", "edits.json", JSON_FILES)
         if path:
             problem = save_text(words.edits_json(self.not_undone), Path(path))
-            self.told.emit(problem or f"{len(self.not_undone)} edits written to {path}")
+            self.told.emit(problem or f"{counted(len(self.not_undone), 'edit')} written to {path}")
 
     def import_edits(self) -> None:
         """Ask for a file and make its edits, all or none, on the selected sequence."""

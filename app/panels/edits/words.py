@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from app.draw.edit_words import edit_name, edit_place
-from app.draw.format import divergence_words, thousands
+from app.draw.format import counted, divergence_words, thousands
 from app.kit.cells import ColumnHead, TableCell
 from app.kit.theme import TextRole
 from engine.errors import InputError
@@ -79,5 +79,5 @@ def edits_from_json(text: str, seq_id: int, num_tokens: int) -> tuple[Edit, ...]
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise InputError("The edits of this file are no list of lines like “zero pos=4:8 layer=3”.")
     if len(lines) > MOST_EDITS:
-        raise InputError(f"This file holds {thousands(len(lines))} edits: at most {thousands(MOST_EDITS)} are read.")
+        raise InputError(f"This file holds {counted(len(lines), 'edit')}: at most {thousands(MOST_EDITS)} are read.")
     return tuple(parse_edit(line, seq_id, num_tokens) for line in lines)

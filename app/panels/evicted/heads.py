@@ -10,6 +10,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QPainter, QPen
 from PySide6.QtWidgets import QSizePolicy
 
+from app.draw.format import counted
 from app.kit.chart.surface import Surface
 from app.kit.theme import Theme, font_fixed
 from app.models.eviction_log import HELD
@@ -39,7 +40,7 @@ class HeadGrid(Surface):
         is_resized = steps.shape != self._steps.shape
         self._layers, self._steps, self._selected, self._is_certain = layers, steps, selected, is_certain
         gone = int((steps != HELD).sum())
-        self.setAccessibleDescription(f"gone from {gone} of {steps.size} heads")
+        self.setAccessibleDescription(f"gone from {gone} of {counted(steps.size, 'head')}")
         if is_resized:
             self.updateGeometry()
         self.update()

@@ -8,7 +8,7 @@ from msgspec import Struct
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QStackedWidget
 
-from app.draw.format import brief, thousands
+from app.draw.format import brief, counted, thousands
 from app.kit.boxes import column, holder, row
 from app.kit.chart.plot import Plot
 from app.kit.labels import ElidedLabel, plain_tip
@@ -197,7 +197,7 @@ class EvictedView(AskingView[Shown]):
             name = self._name(now.position)
             at = f"step {when[0]}" if len(when) == 1 else f"steps {when[0]} to {when[-1]}"
             count = thousands(gone) if not self._gap(record) else f"at least {gone}"
-            return f"{name} ({now.position}) went from {count} of {steps.size} heads at {at}"
+            return f"{name} ({now.position}) went from {count} of {counted(steps.size, 'head')} at {at}"
         positions = sorted({int(p) for drop in latest for p in drop.eviction.positions})
         names = [f"{self._name(p)} ({p})" for p in positions[:_NAMED]]
         more = f" and {thousands(len(positions) - _NAMED)} more" if len(positions) > _NAMED else ""

@@ -12,9 +12,9 @@ from PySide6.QtGui import QActionGroup, QGuiApplication
 from PySide6.QtWidgets import QMenu, QToolButton
 
 from app.draw.colormap import signed_index
-from app.draw.format import brief, thousands
+from app.draw.format import brief, counted, thousands
 from app.kit.edit_marks import head_boxes, is_of, words_at
-from app.kit.exactness import parts_words, run_words
+from app.kit.exactness import LINE, parts_words, residual_start, run_words
 from app.kit.heatmap_marks import Box, CellNumbers, Marks
 from app.kit.labels import plain_tip, steady
 from app.kit.lens_menu import LensMenu
@@ -227,8 +227,10 @@ class HeadView(MapView[Shown]):
         if piece.absent is not None and piece.absent.any():
             dropped, (start, stop) = int(piece.absent.sum()), draw.extent(piece)
             is_now = piece.provenance == STORED_NOW
-            text = "hatched: {0} of {1} rows gone by now" if is_now else "hatched: {0} of {1} dropped"
-            words.append(text.format(thousands(dropped), thousands(stop - start)))
+            gone = f"{counted(stop - start, 'row')} gone by now" if is_now else f"{thousands(stop - start)} dropped"
+            words.append(f"hatched: {thousands(dropped)} of {gone}")
+        if self._residual(piece):
+            words.append(LINE)
         if piece.num_nan or piece.num_inf:
             words.append(f"▲ {piece.num_nan} NaN, {piece.num_inf} Inf")
         self.set_detail(" · ".join([*words, piece.note] if piece.note else words))
@@ -267,6 +269,7 @@ class HeadView(MapView[Shown]):
             selected_row=state.channel,
             area=state.area,
             edited=state.edited,
+            x_lines=self._residual(piece),
             alarms=self._alarms(piece, start),
             ghosts=draw.ghosts_of(piece),
             note=pooling_words(piece.tokens_per_column),
@@ -295,6 +298,11 @@ class HeadView(MapView[Shown]):
         channels = now.channels or (0, num_channels - 1)
         start, stop = draw.extent(piece)
         return Box(max(now.start, start), min(now.stop, stop), min(channels), min(max(channels) + 1, num_channels))
+
+    def _residual(self, piece: HeadSlice) -> tuple[int, ...]:
+        """Where the rows that a codec leaves exact begin, if the picture has others before them."""
+        start = residual_start(piece.exact_from, *draw.extent(piece))
+        return () if start is None else (start,)
 
     def _alarms(self, piece: HeadSlice, start: int) -> tuple[float, ...]:
         if not (piece.num_nan or piece.num_inf):
@@ -362,7 +370,7 @@ class HeadView(MapView[Shown]):
             return ""
         if not cell.is_gone:
             count = cell.last_position - cell.first_position + 1
-            return "   " + f"{cell.num_dropped} of {count} rows dropped"
+            return "   " + f"{cell.num_dropped} of {counted(count, 'row')} dropped"
         if cell.last_position > cell.first_position:
             return "   " + "all dropped"
         step = self._models.selection.now.step if piece.provenance != STORED_NOW else None

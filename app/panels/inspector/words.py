@@ -9,7 +9,7 @@ import numpy as np
 from app.draw import attention as attention_draw
 from app.draw import spark as spark_draw
 from app.draw.colormap import Floats, packed, signed_index
-from app.draw.format import brief, decimal, milliseconds, percent, thousands
+from app.draw.format import brief, counted, decimal, milliseconds, percent, thousands
 from app.kit.edit_marks import words_at
 from app.kit.exactness import DEQUANTISED, EXACT
 from app.kit.facts import Fact
@@ -22,6 +22,9 @@ from app.models.page_places import page_of
 from engine.wire.records import StepRecord
 from engine.wire.slices import AttentionSlice, RowSlice
 
+SURPRISAL = "Minus the logarithm of the probability that the model gave this token before it came."
+ATTENTION = "The share of its attention that the newest token gives this one: a bar for each head, and their mean."
+DROPPED = "The selected layer and kv head hold its row no more."
 _SAME = 1e-4  # relative; two ways to sum the same squares differ by less
 
 
@@ -59,29 +62,46 @@ def _about(models: Models, token: Token) -> list[Fact]:
     step = f"step {thousands(token.step)}"
     took = f" · {milliseconds(written.timings.total_ms)}" if written is not None and written.timings.total_ms else ""
     facts = [
-        Fact("position · id", f"{thousands(token.position)} · {token.id_text}"),
-        Fact("written at", f"{step} · {origin}{took}", short=f"{step} · {origin}"),
+        Fact(
+            "position · id",
+            f"{thousands(token.position)} · {token.id_text}",
+            tip="Its place in the sequence, from 0, and its number in the vocabulary.",
+        ),
+        Fact(
+            "written at",
+            f"{step} · {origin}{took}",
+            short=f"{step} · {origin}",
+            tip="The step whose forward wrote its rows, where the token came from, and how long the step took.",
+        ),
     ]
     facts += _page(models, token)
     source = num_source(models)
     if token.position < source:
         facts.append(
-            Fact("read by", "the encoder: its rows are in the cross layers", role="muted", short="the encoder")
+            Fact(
+                "read by",
+                "the encoder: its rows are in the cross layers",
+                role="muted",
+                short="the encoder",
+                tip="Which part of the model this token was fed to.",
+            )
         )
     elif token.position == source > 0:
-        facts.append(Fact("surprisal", "the decoder starts from it", role="muted"))
+        facts.append(Fact("surprisal", "the decoder starts from it", role="muted", tip=SURPRISAL))
     elif token.surprisal is None:
-        facts.append(Fact("surprisal", token.no_surprisal, role="muted", short=token.no_surprisal.split(":")[0]))
+        short = token.no_surprisal.split(":")[0]
+        facts.append(Fact("surprisal", token.no_surprisal, role="muted", short=short, tip=SURPRISAL))
     else:
         bits = f"{decimal(token.surprisal)} nats  (p {percent(math.exp(-token.surprisal))})"
-        facts.append(Fact("surprisal", bits, short=f"{decimal(token.surprisal)} nats"))
+        facts.append(Fact("surprisal", bits, short=f"{decimal(token.surprisal)} nats", tip=SURPRISAL))
     return facts
 
 
 def _edited(models: Models, token: Token) -> list[Fact]:
     """The edits of this token's row."""
     words = words_at(models, token.position).removeprefix("edited: ")
-    return [Fact("edited by hand", words, short=words.split(", ")[-1])] if words else []
+    tip = "What you changed in this token's rows."
+    return [Fact("edited by hand", words, short=words.split(", ")[-1], tip=tip)] if words else []
 
 
 def _origin(token: Token) -> str:
@@ -100,7 +120,8 @@ def _page(models: Models, token: Token) -> list[Fact]:
         return []
     size = record.page_maps[0].page_size
     slot = page_id * size + (token.position - num_source(models)) % size
-    return [Fact("page · slot", f"{thousands(page_id)} · {thousands(slot)}")]
+    tip = "The page of the pool that holds its rows, and its row in the whole pool."
+    return [Fact("page · slot", f"{thousands(page_id)} · {thousands(slot)}", tip=tip)]
 
 
 def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
@@ -111,7 +132,7 @@ def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
         geometry = geometry_of(models)
         has_rows = geometry is None or geometry.attention_layers
         why = "not recorded" if has_rows else "none: layers keep a state"
-        return [Fact("‖k‖, ‖v‖ by layer", why, role="muted")]
+        return [Fact("‖k‖, ‖v‖ by layer", why, role="muted", tip=_norm_tip("its key and value", "written"))]
     layer = models.selection.now.layer
     marked = norms.layers.index(layer) if layer in norms.layers else None
     facts, label = list[Fact](), layer_label(models, layer)
@@ -119,15 +140,21 @@ def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
         ("‖k‖", norms.mean_keys(), row.keys if row is not None else (), "page_used"),
         ("‖v‖", norms.mean_values(), row.values if row is not None else (), "page_shared"),
     ):
-        facts.append(_norm_fact(label, f"{name} as written", written, marked, color, absent="none"))
+        tip = _norm_tip(name, "the forward wrote it")
+        facts.append(_norm_fact(label, f"{name} as written", written, marked, color, tip, absent="none"))
         stored = spark_draw.row_norms(row.layers, rows, norms.layers) if row is not None else written
         if not np.allclose(stored, written, rtol=_SAME, atol=0, equal_nan=True):
-            facts.append(_norm_fact(label, f"{name} as stored", stored, marked, color))
+            tip = _norm_tip(name, "the cache holds it")
+            facts.append(_norm_fact(label, f"{name} as stored", stored, marked, color, tip))
     return facts
 
 
+def _norm_tip(name: str, how: str) -> str:
+    return f"The length of {name} as {how}: a bar for each layer, and the number of the selected layer."
+
+
 def _norm_fact(
-    layer: str, label: str, values: list[float], marked: int | None, color: str, absent: str = "gone"
+    layer: str, label: str, values: list[float], marked: int | None, color: str, tip: str, absent: str = "gone"
 ) -> Fact:
     """A bar per layer, and the number of the selected layer; `absent` is the text for a layer without a row."""
     text = ""
@@ -135,7 +162,7 @@ def _norm_fact(
         is_held = not math.isnan(values[marked])
         text = f"{layer} {brief(values[marked]) if is_held else absent}"
     bars = tuple(0.0 if math.isnan(value) else value for value in values)  # a missing row has no bar, and is no warning
-    return Fact(label, text, bars=bars, marked=marked, color=color)
+    return Fact(label, text, bars=bars, marked=marked, color=color, tip=tip)
 
 
 def _looked_at(models: Models, token: Token, attention: AttentionSlice | None) -> list[Fact]:
@@ -147,10 +174,10 @@ def _looked_at(models: Models, token: Token, attention: AttentionSlice | None) -
     column = token.position - int(attention.positions[0])
     held = weights[~attention_draw.gone(attention)[:, column]]
     if not held.size:
-        return [Fact(label, "its row was gone", role="muted")]
+        return [Fact(label, "its row was gone", role="muted", tip=ATTENTION)]
     bars = tuple(float(weight) for weight in np.nan_to_num(weights))
     share = f"mean {percent(float(held.mean()))}"
-    return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())))]
+    return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())), tip=ATTENTION)]
 
 
 def _values(models: Models, row: RowSlice | None) -> list[Fact]:
@@ -175,7 +202,8 @@ def _read_as(row: RowSlice, index: int) -> list[Fact]:
     if not (row.coded_keys or row.coded_values):
         return []
     keys, values = (DEQUANTISED if coded and coded[index] else EXACT for coded in (row.coded_keys, row.coded_values))
-    return [Fact("read as", keys if keys == values else f"K {keys} · V {values}")]
+    tip = "Whether attention reads this row exactly or back from the codes of a codec."
+    return [Fact("read as", keys if keys == values else f"K {keys} · V {values}", tip=tip)]
 
 
 def _changed(row: RowSlice, index: int, kv_head: int) -> list[Fact]:
@@ -185,7 +213,10 @@ def _changed(row: RowSlice, index: int, kv_head: int) -> list[Fact]:
         if written and kv_head < len(held[index]):
             most = float(np.abs(held[index][kv_head] - written[index][kv_head]).max())
             text = f"by up to {brief(most)}" if most else "as it was written, to the bit"
-            facts.append(Fact(f"{name} changed since", text, role="text" if most else "muted"))
+            tip = (
+                f"The largest difference between any number of {name} as the forward wrote it and as it is stored now."
+            )
+            facts.append(Fact(f"{name} changed since", text, role="text" if most else "muted", tip=tip))
     return facts
 
 
@@ -195,9 +226,10 @@ def _held(models: Models, row: RowSlice) -> list[Fact]:
     if holders is None or row.request.position >= len(holders.heads):
         return []
     heads, layers = holders.heads[row.request.position], holders.layers[row.request.position]
-    text = f"{heads} of {holders.all_heads} heads · {layers} of {holders.all_layers} layers"
+    text = f"{heads} of {counted(holders.all_heads, 'head')} · {layers} of {counted(holders.all_layers, 'layer')}"
     label = "now held by" if holders.is_now else "held by"
-    return [Fact(label, text, role="muted" if heads < holders.all_heads else "text")]
+    tip = "How many heads still hold its row, and in how many layers; a rule dropped the others."
+    return [Fact(label, text, role="muted" if heads < holders.all_heads else "text", tip=tip)]
 
 
 def _gone(models: Models, row: RowSlice) -> list[Fact]:
@@ -210,13 +242,14 @@ def _gone(models: Models, row: RowSlice) -> list[Fact]:
     label = f"K, V[{now.layer}, {now.kv_head}, {row.request.position}]"
     drop = drop_of(models, now.layer, now.kv_head, row.request.position, step)
     if drop is None:
-        return [Fact(label, "gone by now" if is_now else "dropped", role="muted")]
+        return [Fact(label, "gone by now" if is_now else "dropped", role="muted", tip=DROPPED)]
     scores = score_words(models, drop)
     facts = [
-        Fact(label, f"dropped at step {thousands(drop.step)}", role="muted"),
-        Fact(drop.rule),
+        Fact(label, f"dropped at step {thousands(drop.step)}", role="muted", tip=DROPPED),
+        Fact(drop.rule, tip="The rule that dropped it."),
     ]
-    return [*facts, Fact("score < kept", scores, role="muted")] if scores else facts
+    tip = "Its score when it was dropped, and the lowest score of a row that stayed."
+    return [*facts, Fact("score < kept", scores, role="muted", tip=tip)] if scores else facts
 
 
 def _row_fact(label: str, values: Floats) -> Fact:
@@ -224,7 +257,8 @@ def _row_fact(label: str, values: Floats) -> Fact:
     most = float(np.abs(finite).max()) if finite.size else 1.0
     words = packed(signed_colors(current_theme()))[signed_index(values, most)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (math.nan, math.nan)
-    return Fact(label, f"{brief(low)} … {brief(high)}", strip=tuple(int(word) for word in words))
+    tip = "Its row in the selected layer and kv head, a colour for each channel: the lowest and the highest number."
+    return Fact(label, f"{brief(low)} … {brief(high)}", strip=tuple(int(word) for word in words), tip=tip)
 
 
 def _warnings(models: Models, record: StepRecord, token: Token) -> list[Fact]:
@@ -236,5 +270,6 @@ def _warnings(models: Models, record: StepRecord, token: Token) -> list[Fact]:
         if bad.tensor != "logits" and bad.position != token.position:
             continue
         place = "logits" if bad.layer is None else f"{bad.tensor} L{bad.layer} h{bad.kv_head}"
-        facts.append(Fact("⚠ not a number", f"{place} · {thousands(bad.count)}", role="bad"))
+        tip = "Where NaN or Inf was found, and how many numbers."
+        facts.append(Fact("⚠ not a number", f"{place} · {thousands(bad.count)}", role="bad", tip=tip))
     return facts

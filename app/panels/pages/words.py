@@ -35,9 +35,9 @@ def pools_words(pools: Sequence[PageMap]) -> tuple[str, str]:
     parts = [f"{count} of {thousands(first.num_pages)}"]
     parts.append(f"slack {counted(sum(pool.num_slack_tokens for pool in pools), 'token')}")
     if first.host_pages:
-        parts.append(f"host {thousands(first.host_used)} of {thousands(first.host_pages)} pages")
-    parts.append(f"{thousands(first.page_size)} tokens a page")
-    return " · ".join(parts), f"{thousands(sum(pool.num_pages for pool in pools))} pages"
+        parts.append(f"host {thousands(first.host_used)} of {counted(first.host_pages, 'page')}")
+    parts.append(f"{counted(first.page_size, 'token')} a page")
+    return " · ".join(parts), counted(sum(pool.num_pages for pool in pools), "page")
 
 
 def pool_names(pools: Sequence[PageMap]) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def page_words(models: Models, record: StepRecord, pool: int, page_id: int) -> t
     if KEPT in owners and state != PageCell.KEPT:
         words.append("kept for another branch")
     if is_filled := state not in (PageCell.FREE, PageCell.NULL):
-        words.append(f"{fill}/{size} tokens")
+        words.append(f"{fill}/{counted(size, 'token')}")
     if first is not None and fill:
         last = f"–{thousands(first + fill - 1)}" if fill > 1 else ""
         words.append(f"at {thousands(first)}{last}")

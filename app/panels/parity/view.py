@@ -208,8 +208,8 @@ class ParityView(AskingView[ParityShown]):
         }[report.verdict]
         taken, compared = len(self._steps_taken(report.request.seq_id)), len(report.steps)
         if compared < taken:  # a verdict on a few steps must not read like one on all
-            words = "{0} at {1} of {2} steps: {3} against {4}"
-            return words.format(verdict, thousands(compared), thousands(taken), mine, other)
+            words = "{0} at {1} of {2}: {3} against {4}"
+            return words.format(verdict, thousands(compared), counted(taken, "step"), mine, other)
         return f"{verdict}: {mine} against {other}"
 
     def _steps_taken(self, seq_id: int) -> set[int]:

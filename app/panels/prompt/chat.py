@@ -222,7 +222,7 @@ class ChatEditor(QWidget):
         reused = {} if info is None else reuse_by_turn(self._models, turns)
         for number, each in enumerate(self.turns.rows):
             if (found := reused.get(number)) is not None:
-                each.show_note(f"{thousands(found.reused)} of {thousands(found.total)} tokens reused from the cache")
+                each.show_note(f"{thousands(found.reused)} of {counted(found.total, 'token')} reused from the cache")
             else:
                 each.show_note(self._endings.get(number, ""))
 

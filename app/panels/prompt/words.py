@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from app.draw.format import thousands
+from app.draw.format import counted, thousands
 from app.models.prompt_ids import is_random
 
 TEXT, CHAT, IDS = "text", "chat", "ids"  # how a prompt is written
@@ -111,7 +111,7 @@ def detail(text: PromptText) -> str:
     """The text after the title: how many tokens there are, and how many fit."""
     words = []
     if text.ids is not None and text.limit is not None:
-        words.append(f"{count(text)} of {thousands(text.limit)} tokens")
+        words.append(f"{count(text)} of {counted(text.limit, 'token')}")
         if text.is_random:
             words.append("random")
     elif text.by_ids:

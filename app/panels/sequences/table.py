@@ -23,6 +23,20 @@ Index = QModelIndex | QPersistentModelIndex
 _NO_INDEX = QModelIndex()
 
 
+# The columns: heading, and what it means
+HEADS = (
+    ("seq", "The number of the sequence, in the order in which they were made"),
+    ("state", "What it is doing, or why it stopped"),
+    ("forked from", "The sequence or the other branch that it was forked from, after which step"),
+    ("tokens", "Tokens in the cache"),
+    ("pages", "Pages it refers to"),
+    ("shared", "Pages that others refer to as well"),
+    ("served", "Tokens of its prompt that a prefix hit served"),
+    ("preempted", "Preempted: how often it gave its pages up for others"),
+    ("", "Stop, fork or remove the sequence"),
+)
+
+
 class SequenceRow(Struct, frozen=True):
     """A sequence, whether its page counts have a meaning in this cache mode, and what it was forked from."""
 
@@ -41,17 +55,6 @@ class SequenceModel(QAbstractTableModel):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._rows: tuple[SequenceRow, ...] = ()
-        self.heads = (
-            "seq", "state", "forked from", "tokens", "pages", "shared",
-            "served", "preempted", "",
-        )  # fmt: skip
-        self.tips = (
-            "", "What it is doing, or why it stopped",
-            "The sequence or the other branch that it was forked from, after which step", "Tokens in the cache",
-            "Pages it refers to", "Pages that others refer to as well",
-            "Tokens of its prompt that a prefix hit served",
-            "Preempted: how often it gave its pages up for others", "",
-        )  # fmt: skip
 
     def row(self, number: int) -> SequenceRow | None:
         return self._rows[number] if 0 <= number < len(self._rows) else None
@@ -74,16 +77,16 @@ class SequenceModel(QAbstractTableModel):
         return 0 if parent.isValid() else len(self._rows)
 
     def columnCount(self, parent: Index = _NO_INDEX) -> int:
-        return 0 if parent.isValid() else len(self.heads)
+        return 0 if parent.isValid() else len(HEADS)
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if orientation != Qt.Orientation.Horizontal:
             return None
         match role:
             case Qt.ItemDataRole.DisplayRole:
-                return self.heads[section]
+                return HEADS[section][0]
             case Qt.ItemDataRole.ToolTipRole:
-                return self.tips[section]
+                return HEADS[section][1]
             case Qt.ItemDataRole.TextAlignmentRole:
                 return int(_alignment(section))
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from app.draw.format import thousands
+from app.draw.format import counted
 from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.fields import SmallBox, small_steps
@@ -220,5 +220,5 @@ class SweepView(RowsView):
         count = len(texts[0].prompt.token_ids or ())
         held = self._models.timeline.num_tokens(self._models.selection.now.seq_id)
         first = "the first " if count == self._most_tokens() < held else ""
-        several = f"{len(texts)} texts × " if len(texts) > 1 else ""
-        return f"from {first}{thousands(count)} tokens, {several}{len(modes)} modes: measure them all"
+        several = f"{counted(len(texts), 'text')} × " if len(texts) > 1 else ""
+        return f"from {first}{counted(count, 'token')}, {several}{counted(len(modes), 'mode')}: measure them all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.draw.format import brief, byte_size, decimal, percent, thousands
+from app.draw.format import brief, byte_size, counted, decimal, percent
 from app.kit.cells import ColumnHead, TableCell, with_arrow
 from app.panels.sweep.draw import SweepOutcome, key_of
 from engine.spec.cache import CacheSpec
@@ -63,7 +63,7 @@ def cells(
         reason = TableCell(row.unavailable, "muted", row.unavailable, is_wide=True)
         return [TableCell(label, "muted", tip), reason, *[TableCell("")] * (7 if has_texts else 5)]
     is_marked = key_of(row) == marked
-    bytes_tip = f"{thousands(row.kv_bytes)} bytes" if row.kv_bytes else "It keeps nothing."
+    bytes_tip = counted(row.kv_bytes, "byte") if row.kv_bytes else "It keeps nothing."
     found = [
         TableCell(label, "selected" if is_marked else "text", tip, is_marked),
         TableCell(byte_size(row.kv_bytes) if row.kv_bytes else "–", tip=bytes_tip),
@@ -140,9 +140,9 @@ def rests_on(swept: Sequence[Swept], text: str | None = None) -> str:
     if not rows:
         return ""
     if text is None and len({row.text for row in rows}) > 1:
-        return f"{len(swept[0].request.texts)} texts"
+        return counted(len(swept[0].request.texts), "text")
     row = rows[0]
-    return f"{thousands(row.num_steps)} steps after {thousands(row.num_prompt_tokens)} tokens"
+    return f"{counted(row.num_steps, 'step')} after {counted(row.num_prompt_tokens, 'token')}"
 
 
 def ppl_words(swept: Sequence[Swept]) -> str:

@@ -52,5 +52,7 @@ class Shown(Struct, frozen=True):
         """For a screen reader."""
         behind = f", {self.left.words}" if self.left is not None else ""
         elsewhere = ", on another branch" if self.live_index is not None and self.index > self.live_index else ""
-        ahead = f", {thousands(self.ahead)} steps ahead are chosen" if self.ahead else ""
+        ahead = (
+            f", {counted(self.ahead, 'step')} ahead {'is' if self.ahead == 1 else 'are'} chosen" if self.ahead else ""
+        )
         return f"step {thousands(self.step)}{elsewhere}{behind}{ahead}{self.found.words}"

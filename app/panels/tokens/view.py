@@ -41,6 +41,15 @@ class FindLine(QLineEdit):
         super().keyPressEvent(event)
 
 
+# What the words of the title strip mean
+TIPS = {
+    "surprisal": "The colour of a token is its surprisal: minus the logarithm of the probability that it had.",
+    "hatched": "The higher the hatch of a token, the more heads have dropped its row.",
+    "forked": "The sequence that this one was forked from, and after which step.",
+    "source": "Tokens that the encoder read, and tokens of the decoder.",
+}
+
+
 class TokensPanel(View[Chips]):
     """Chips coloured by surprisal; a click selects a position, a drag several. Signal: `menu_wanted(point on the
     screen)`, for the selection."""
@@ -116,7 +125,10 @@ class TokensPanel(View[Chips]):
         if state.num_source:
             own = len(state.tokens) - state.num_source
             words = f"{thousands(state.num_source)} source, {thousands(own)} decoder · {words}"
-        self.set_detail(words, brief)
+        tip = [TIPS["hatched" if state.holders is not None else "surprisal"]]
+        tip += [TIPS["forked"]] if origin else []
+        tip += [TIPS["source"]] if state.num_source else []
+        self.set_detail(words, brief, "\n".join(tip))
         self.strip.show_chips(state)
         self._fit_key()
 

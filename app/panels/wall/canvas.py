@@ -22,6 +22,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QWidget
 
 from app.draw.format import brief_times
+from app.kit.exactness import residual_starts
 from app.kit.pictures import loud_color
 from app.kit.provenance import PositionSpan, span_of_run
 from app.kit.theme import current_theme, font_fixed, font_text
@@ -176,6 +177,7 @@ class WallCanvas(QWidget):
             self._paint_labels(painter, self._layout)
         if self._piece is not None and not self._image.isNull():
             paint_by_hand(painter, self._layout, self._piece, self._by_hand, self.devicePixelRatioF())
+            self._paint_residual(painter, self._layout, self._piece)
         self._paint_selected(painter, self._layout)
         self._paint_alarms(painter, self._layout)
 
@@ -253,6 +255,17 @@ class WallCanvas(QWidget):
             painter.drawRect(rect.adjusted(-0.5, -0.5, -0.5, -0.5))
             painter.setPen(QPen(current_theme().color("selected"), 1.6))
             painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
+
+    def _paint_residual(self, painter: QPainter, layout: WallLayout, piece: WallSlice) -> None:
+        """A hairline in each thumbnail where the rows that the codec leaves exact begin."""
+        ratio, starts = self.devicePixelRatioF(), residual_starts(piece)
+        painter.setPen(QPen(current_theme().color("text", 170), 1))
+        for tile in layout.tiles if starts else ():
+            start = starts.get(tile.layer)
+            span = draw.column_span(tile, piece, start) if start is not None and state_at(piece, tile) is None else None
+            if span is not None:
+                left, top = round(span[0] / ratio), tile.y / ratio
+                painter.drawLine(QPointF(left, top), QPointF(left, top + tile.height / ratio - 1))
 
     def _paint_columns(self, painter: QPainter, layout: WallLayout, piece: WallSlice, run: PositionSpan) -> None:
         """Mark the selected tokens: a frame in the selected thumbnail, a tick above each of the others, where frames

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from app.draw.format import counted
 from app.models import Models
 from app.models.loaded import geometry_of, num_source
 from app.panels.wall.draw import WallRow
@@ -68,7 +69,7 @@ def grouped(rows: list[WallRow], geometry: CacheGeometry, num_source: int) -> It
     """The layers of an encoder-decoder in two groups with titles; the encoder read `num_source` tokens."""
     titles = {
         False: "self-attention · a row more with every token of the decoder",
-        True: f"cross-attention · {num_source:,} rows of what the encoder read, written once" if num_source
+        True: f"cross-attention · {counted(num_source, 'row')} of what the encoder read, written once" if num_source
         else "cross-attention · rows of what the encoder reads, written once",
     }  # fmt: skip
     for row in rows:

@@ -8,12 +8,12 @@ from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton
 
 from app.draw.edited import touches
-from app.draw.format import times
+from app.draw.format import counted, times
 from app.draw.resample import whole_steps
 from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown, words_at
-from app.kit.exactness import layer_rows_words, parts_words
+from app.kit.exactness import LINE, layer_rows_words, parts_words, residual_starts
 from app.kit.labels import plain_tip, steady
 from app.kit.lens_menu import LensMenu
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
@@ -67,6 +67,12 @@ class Shown(Struct, frozen=True):
     layout: WallLayout | None
     selected: tuple[int, int, PositionSpan | None]
     by_hand: WallEdits
+
+
+CELL_TIP = (
+    "A cell is the number of the largest magnitude among the tokens and channels it covers, coloured by the range of "
+    "its layer."
+)
 
 
 class WallView(View[Shown]):
@@ -184,7 +190,7 @@ class WallView(View[Shown]):
             found = None if tile is None else self._models.bookmarks.on_heads(self._shown_seq_id)
             notes = () if tile is None or found is None else tip_lines(found.get((tile.layer, tile.kv_head)))
             self._canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, rows, edited, *notes) if line)))
-            self.set_detail(self._words(piece))
+            self.set_detail(self._words(piece), tip=CELL_TIP)
 
     def _edited_words(self, tile: Thumbnail | None, position: int | None) -> str:
         if tile is None or position is None:
@@ -250,7 +256,7 @@ class WallView(View[Shown]):
         self._canvas.set_selected(*state.selected)
         self._canvas.set_by_hand(state.by_hand)
         self._name_largest(state.piece)
-        self.set_detail(self._words(state.piece))
+        self.set_detail(self._words(state.piece), tip=CELL_TIP)
         key = (state.piece, state.layout, current_theme())
         is_blank = self._canvas.image.isNull()  # another arrangement has discarded the picture
         if state.piece is not None and state.layout is not None and (key != self._drawn or is_blank):
@@ -300,9 +306,9 @@ class WallView(View[Shown]):
         ]
         cell = []
         if piece.tokens_per_column > 1:
-            cell.append(f"{piece.tokens_per_column} tokens")
+            cell.append(counted(piece.tokens_per_column, "token"))
         if piece.dims_per_row > 1:
-            cell.append(f"{piece.dims_per_row} channels")
+            cell.append(counted(piece.dims_per_row, "channel"))
         if cell and not self._pointed:
             words.append("a cell: largest of {}".format(" × ".join(cell)))
         if piece.absent is not None and not self._pointed:
@@ -310,6 +316,8 @@ class WallView(View[Shown]):
             is_half = suspended_step(self._models, piece.request.seq_id, piece.num_tokens) is not None
             gone = "rows gone by now" if is_now else "rows dropped, or not written yet" if is_half else "dropped rows"
             words.append(f"hatched: {gone}")
+        if not self._pointed and residual_starts(piece):
+            words.append(LINE)
         if piece.note:
             words.append(piece.note)
         return " · ".join(words)

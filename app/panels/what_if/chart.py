@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.draw.format import brief, byte_share, bytes_words, divergence_words, percent
+from app.draw.format import brief, byte_share, bytes_words, counted, divergence_words, percent
 from app.kit.chart.bars import Bar, BarRow, BarTable
 from app.kit.facts import Reading
 from app.panels.what_if import draw
@@ -45,7 +45,7 @@ def numbers(answer: WhatIfAnswer) -> tuple[Reading, ...]:
     kl_tip = f"KL(before ‖ after) of the next token, in nats: {brief(answer.kl, 9)}"
     largest_tip = f"The largest change of any logit: {brief(answer.max_abs_logit_diff, 9)}"
     rows_tip = "Rows that stay, in all layers and heads, of those before the newest token"
-    bytes_tip = f"{exact:,} bytes of exact rows → {kept:,} bytes, the newest token's own rows aside"
+    bytes_tip = f"{counted(exact, 'byte')} of exact rows → {counted(kept, 'byte')}, the newest token's own rows aside"
     return (
         Reading("KL divergence", "KL", divergence_words(answer.kl), kl_tip),
         Reading("max |Δ logit|", "max |Δ|", brief(answer.max_abs_logit_diff), largest_tip),

@@ -11,6 +11,7 @@ from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import GoTo
 from engine.wire.events import BranchDeleted, CacheChanged, Event, Failed, Restarted, StateChanged, WentTo
+from engine.wire.phases import LayerDone, PhaseReached
 from engine.wire.requests import WallRequest
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
@@ -102,3 +103,20 @@ def test_the_end_of_the_branch_that_is_looked_at_is_deleted(
     assert list(timeline.nodes) == [*range(8)]
     assert (models.selection.now.step, timeline.is_elsewhere, timeline.is_of_live) == (6, True, False)
     assert list(timeline.live_path.nodes) == [*range(5), 11, 12]
+
+
+def test_a_step_in_phases_selects_the_layer_that_was_computed(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    """As long as the live step is shown; a past one that is looked at keeps its layer."""
+
+    def computed(layer: int) -> tuple[int, int]:
+        engine.emit(PhaseReached(21, samples.LAYERS, LayerDone(layer, ())))
+        stepped.tick()
+        return models.selection.now.layer, models.selection.now.kv_head
+
+    models.selection.update(layer=0, kv_head=2, step=None)
+    assert computed(3) == (3, 2)
+    assert computed(4) == (4, 2)
+    models.selection.update(step=1)
+    assert computed(5) == (4, 2)

@@ -71,9 +71,27 @@ def test_typed_dimensions_are_worked_out_while_they_are_typed(sheet: Calculator)
 def test_how_many_tokens_fit(sheet: Calculator) -> None:
     choose(sheet, LOADED, "dynamic", "float32")
     sheet.memory.setValue(1.0)
-    assert lines(sheet)["fits in 1.0 GiB"] == f"{1024**3 // 6144:,} tokens"
+    assert lines(sheet)["fits on 1.0 GiB"] == f"up to {(1024**3 - 11_000_000) // 6144:,} tokens"
     sheet.mode.setCurrentIndex(sheet.mode.findData("none"))
-    assert lines(sheet)["fits in 1.0 GiB"] == "any context"
+    assert lines(sheet)["fits on 1.0 GiB"] == "any context"
+
+
+@pytest.mark.parametrize(
+    ("name", "per_token", "fits"),
+    [
+        ("Llama 3.1 8B", 2 * 32 * 8 * 128 * 2, f"up to {(24 * 1024**3 - 2 * 8_030_261_248) // 131_072:,} tokens"),
+        ("Qwen 3 8B", 2 * 36 * 8 * 128 * 2, f"up to {(24 * 1024**3 - 2 * 8_190_735_360) // 147_456:,} tokens"),
+        ("Mistral 7B v0.3", 2 * 32 * 8 * 128 * 2, f"up to {(24 * 1024**3 - 2 * 7_248_023_552) // 131_072:,} tokens"),
+        ("DeepSeek V3", 61 * (512 + 64) * 2, "no: weights of 624.9 GiB"),
+    ],
+)
+def test_what_a_published_model_takes(sheet: Calculator, name: str, per_token: int, fits: str) -> None:
+    """A config's numbers, worked out by hand: K and V of every layer, or the latent and the rotary key of MLA."""
+    choose(sheet, name, "dynamic", "bfloat16")
+    sheet.batch.setValue(1)
+    assert lines(sheet)["bytes per token"] == f"{per_token:,}"
+    assert lines(sheet)["fits on 24.0 GiB"] == fits
+    assert not sheet.layers.isEnabled()
 
 
 def test_pages_round_up_and_only_matter_to_paged_modes(sheet: Calculator) -> None:

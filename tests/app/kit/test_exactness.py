@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from app.kit.exactness import layer_rows_words, parts_words, run_words, source_words
+from app.kit.exactness import (
+    layer_rows_words,
+    parts_words,
+    residual_start,
+    residual_starts,
+    run_words,
+    source_words,
+)
 from app.kit.provenance import source_of
 from app.models import Models
 from engine.wire.requests import HeadRequest, WallRequest
@@ -20,6 +27,7 @@ N = 40
 )
 def test_a_run_of_rows_is_exact_dequantised_or_both(exact_from: int, words: str) -> None:
     assert run_words(exact_from, 8, N) == words
+    assert (residual_start(exact_from, 8, N) is not None) == ("from token" in words)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +46,7 @@ def test_a_wall_names_the_layers_that_differ(models: Models, exact_from: tuple[i
     piece = replace(plain, exact_from=exact_from, provenance="dequantised" if exact_from else "live cache")
     assert parts_words(models, piece) == words
     assert source_words(models, piece) == (words or piece.provenance)
+    assert residual_starts(piece) == {layer: start for layer, start in enumerate(exact_from) if start == 32}
     one = layer_rows_words(piece, 3)
     assert one == (run_words(exact_from[3], 0, N) if exact_from else "")
     found = source_of(models, piece.provenance, "float32", 6, parts=words)

@@ -37,6 +37,7 @@ from tests.app import samples
         (PageFreed(KEPT, 3, 1, False), "a kept moment let go of page 3 (ref count 1)"),
         (PageFreed(KEPT, 3, 0, False), "a kept moment let go of page 3: free again"),
         (PageCopied(KEPT, 2, 3, 4), "copy on write: a kept moment writes to page 3, 4 tokens copied from page 2"),
+        (PageCopied(1, 2, 3, 1), "copy on write: seq 1 writes to page 3, 1 token copied from page 2"),
     ],
 )
 def test_a_kept_moment_is_no_sequence(event: PageEvent, line: str) -> None:

@@ -104,7 +104,7 @@ def damage(view: DamageView, models: Models, folder: Path) -> Steps:
     for codec, values in (("int8", ""), ("kivi", ""), ("fp8", "kivi"), ("exact", "exact")):
         yield f"{codec} {values}", lambda codec=codec, values=values: view.controls.choose(codec, 2, values)  # type: ignore[misc]
     yield "measured", view.ask
-    yield "the plan", lambda: (view.controls.choose("kivi", 4), view.choose("plan"))
+    yield "the plan", lambda: (view.controls.choose("int8"), view.choose("plan"))
     yield "a budget in KiB", lambda: view.plan._kib.setValue(10.0)
     yield "a budget beyond all", lambda: view.plan._kib.setValue(1e6)
     yield "half", lambda: view.plan.set_share(0.5)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.window.phase_words import scheduled_words
-from engine.wire.phases import ScheduledSequence
+from app.window.phase_words import scheduled_words, written_words
+from engine.wire.phases import ScheduledSequence, WrittenRows
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,10 @@ from engine.wire.phases import ScheduledSequence
 def test_the_words_name_each_sequence_and_the_tokens_that_it_is_fed(part: ScheduledSequence, words: str) -> None:
     """Tokens served from cached pages are named while the prompt is read, and not with every token after it."""
     assert scheduled_words(part).endswith(words)
+
+
+def test_one_of_each_is_no_plural() -> None:
+    one = "1 row written in all layers · 1 older one written anew · 1 dropped · 1 new page"
+    assert written_words(WrittenRows(0, 1, 1, 1, 1)) == one
+    two = "2 rows written in all layers · 2 older ones written anew · 2 dropped · 2 new pages"
+    assert written_words(WrittenRows(0, 2, 2, 2, 2)) == two

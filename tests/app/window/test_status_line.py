@@ -149,7 +149,7 @@ def test_a_path_of_as_many_steps_is_read_again() -> None:
     assert log.follow([]) == []
 
 
-@pytest.mark.parametrize(("more", "last"), [(-1, None), (0, None), (1, "and 1 more places"), (5, "and 5 more places")])
+@pytest.mark.parametrize(("more", "last"), [(-1, None), (0, None), (1, "and 1 more place"), (5, "and 5 more places")])
 def test_of_many_places_the_first_are_listed(running: Shell, engine: FakeEngine, more: int, last: str | None) -> None:
     places = tuple(NonFinite("values", 0, 0, position, 1) for position in range(MAX_LISTED + more))
     text, told = bad(running, engine, 21, *places)

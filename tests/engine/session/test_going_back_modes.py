@@ -97,7 +97,7 @@ def test_a_window_that_is_computed_anew_every_step_comes_back_by_one_forward(
 ) -> None:
     session, twin = walked(("none", "none"), 8, architecture), walked(("none",), 4, architecture)
     session.kept.clear()
-    forwards, forward = [], session.model.forward
+    forwards, forward = list[int](), session.model.forward
     monkeypatch.setattr(
         session.model, "forward", lambda *a, **k: forwards.append(a[0].ids.shape[1]) or forward(*a, **k)
     )  # type: ignore[func-returns-value]

@@ -151,6 +151,7 @@ def test_why_not_reused_names_both_tokens_and_the_page_border(desk: Desk, view: 
 REASONS = [
     (NothingFollows(0), "0 tokens served: no page in the cache begins like this prompt."),
     (NothingFollows(8), "8 tokens served: no cached page continues this prefix after token 7."),
+    (AllFullPagesHit(1), "The last one was computed: it fills no page of 4"),
     (AllFullPagesHit(3), "The last 3 were computed: they fill no page of 4"),
     (AllFullPagesHit(4), "the last token of a prompt is never served"),
     ("recurrent layers keep a state", "No prefix can be shared: recurrent layers keep a state."),

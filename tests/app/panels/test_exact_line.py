@@ -1,0 +1,62 @@
+"""A hairline on Head and on the wall where the rows begin that a codec such as KIVI leaves exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+from PySide6.QtGui import QImage
+from PySide6.QtWidgets import QApplication, QWidget
+
+from app.panels.head.view import HeadView
+from app.panels.wall.view import WallView
+from tests.app import samples
+from tests.app.panels.recorded import TOKENS, feed, recorded_models
+
+LINE = "line: exact from here on"
+
+
+def pixels(widget: QWidget) -> np.ndarray:
+    QApplication.processEvents()
+    image = widget.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
+    return np.frombuffer(image.constBits(), np.uint32).reshape(image.height(), image.width()).copy()
+
+
+def changed_columns(before: np.ndarray, after: np.ndarray) -> list[int]:
+    return np.flatnonzero((before != after).any(axis=0)).tolist()
+
+
+def test_on_head(qapp: QApplication, show: Callable[..., Any]) -> None:
+    models = recorded_models()
+    view = show(HeadView(models))
+    feed(models)
+    piece = models.slices.head
+    assert piece is not None
+    assert LINE not in view.detail_text
+    before = pixels(view._map)
+    models.slices.put(replace(piece, exact_from=TOKENS // 2))
+    assert LINE in view.detail_text
+    assert len(changed_columns(before, pixels(view._map))) == 1
+    for whole in (0, TOKENS):
+        models.slices.put(replace(piece, exact_from=whole))
+        assert LINE not in view.detail_text
+        assert changed_columns(before, pixels(view._map)) == []
+
+
+def test_on_the_wall_in_the_layers_that_have_both(qapp: QApplication, show: Callable[..., Any]) -> None:
+    models = recorded_models()
+    view = show(WallView(models))
+    feed(models)
+    piece = models.slices.wall
+    assert piece is not None
+    assert LINE not in view.detail_text
+    before = pixels(view._canvas)
+    half = TOKENS // 2
+    models.slices.put(replace(piece, exact_from=(half, TOKENS, *(0 for _ in range(samples.LAYERS - 2)))))
+    assert LINE in view.detail_text
+    assert len(changed_columns(before, pixels(view._canvas))) == samples.KV_HEADS, "one line in each head"
+    rows = np.flatnonzero((before != pixels(view._canvas)).any(axis=1))
+    tile = view._canvas.layout_now.tile(0, 0)
+    assert set(rows.tolist()) <= set(range(tile.y, tile.y + tile.height)), "within the row of the first layer"
