@@ -45,7 +45,7 @@ def session_of(
     """A session of recorded steps that has read prompts of these lengths; the first is drawn, the others are greedy."""
     model = model_of("llama")
     runners = Runners(model.runners.decoder, "graph")
-    runners._launches["graph"] = Launches(recorder(), lambda label: nullcontext())
+    runners._launches["graph"] = Launches(runners.decoder, recorder(), lambda label: nullcontext())
     session = Session(replace(model, runners=runners), spec, capture=level)
     for seed, length in enumerate(lengths):
         sampling = structs.replace(SamplingParams() if seed else DRAWN, bias=NO_END)
