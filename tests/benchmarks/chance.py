@@ -143,7 +143,7 @@ class Chance(Arguments):
     def damage(self) -> Command:
         codec = uniform(self.random.choice(("exact", "fp8", "int8", "kivi-4", "kivi-2")))
         budget = None if self.often(0.7) else self.number(1000, 100_000)
-        return measuring.MapDamage(self.sequence, codec, self.number(1, 64), budget, self.often(0.5))
+        return measuring.MapDamage(self.sequence, codec, self.number(1, 64), budget)
 
     def redo(self) -> Command:
         """A plan to replay, as after a restart; mostly refused, since there is a session already."""

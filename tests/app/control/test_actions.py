@@ -37,10 +37,11 @@ def test_what_is_not_possible_is_grey_and_says_why(shell: Shell, engine: FakeEng
     engine.loaded()
     turn(shell)
     assert actions["prompt.add"].isEnabled()
-    assert not actions["run.step"].isEnabled()
+    assert actions["run.step"].isEnabled()  # the first one sends the prompt
+    assert not actions["run.run"].isEnabled()
     actions["prompt.send"].trigger()
     turn(shell)
-    assert actions["run.step"].isEnabled()
+    assert actions["run.run"].isEnabled()
     assert not actions["run.go_on"].isEnabled()
     actions["run.step"].trigger()
     turn(shell)

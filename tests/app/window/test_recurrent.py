@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from PySide6.QtWidgets import QApplication
 
-from app.kit.view import PAGED
 from app.panels.attention.view import AttentionView
 from app.panels.bytes.view import BytesView
 from app.panels.head.view import HeadView
@@ -59,8 +58,7 @@ def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mam
     assert facts["‖k‖, ‖v‖ by layer"] == "none: layers keep a state"
     assert row.empty_text == "This model has no attention: its layers keep a state instead of rows."
     pages = mamba.window.panels["pages"]
-    assert pages.empty_text == "This model has no pages: its layers keep a state instead of rows."
-    assert pages._remedies[PAGED].isHidden()
+    assert not pages.isVisible(), "there are no pages"
     assert "H_kv" not in ledger._facts.text(), "a state has no heads and no tokens to multiply by"
     assert ledger._facts.text().startswith("formula")
 
