@@ -53,7 +53,7 @@ def test_an_edit_that_fails_anywhere_changes_nothing(architecture: str, spec: Ca
         assert len(session.live.caches) == 1
         failures += 1
         number += effort(13, 1)
-    assert failures > 3
+    assert failures >= 3
     assert outcome[0].node.step == 3
     undo_edit(session)
     assert same(tensors(session), rows)
