@@ -81,6 +81,8 @@ class RefusingNumber(QObject):
 
 
 class WholeNumber(QSpinBox):
+    """A field for a whole number that refuses one beyond its limits in a sentence."""
+
     def __init__(self) -> None:
         super().__init__()
         self.refusing = RefusingNumber(self)
@@ -94,6 +96,8 @@ class WholeNumber(QSpinBox):
 
 
 class DecimalNumber(QDoubleSpinBox):
+    """The same for a number with decimals: Qt has a class for each."""
+
     def __init__(self) -> None:
         super().__init__()
         self.refusing = RefusingNumber(self)

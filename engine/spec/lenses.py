@@ -19,8 +19,7 @@ class Lens(Struct, frozen=True):
     `reads`: K or V; the attention weights of the newest query; or those of all queries, as far as they were recorded or
     can be computed again. `heads`: whose heads its pictures have. `columns`: whether a column is a token that is held,
     or a query. `values`: how many numbers a column has: those of a row ("dims"), one for each token, or 1. `exact`:
-    whether the numbers are those that are stored or were computed, rather than rounded by undoing something. `rises`:
-    whether no number is below zero.
+    whether the numbers are those that are stored or were computed, rather than rounded by undoing something.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Lens(Struct, frozen=True):
     columns: Literal["tokens", "queries"] = "tokens"
     values: Literal["dims", "tokens", 1] = "dims"
     exact: bool = True
-    rises: bool = False
 
     @property
     def part(self) -> Part | None:
@@ -48,27 +46,27 @@ class Lens(Struct, frozen=True):
 TABLE = (
     Lens("keys", "K", "Keys", "K[t]", "keys"),
     Lens("values", "V", "Values", "V[t]", "values"),
-    Lens("keys-norm", "|K|", "Length of each key", "‖K[t]‖₂", "keys", values=1, rises=True),
-    Lens("values-norm", "|V|", "Length of each value", "‖V[t]‖₂", "values", values=1, rises=True),
+    Lens("keys-norm", "|K|", "Length of each key", "‖K[t]‖₂", "keys", values=1),
+    Lens("values-norm", "|V|", "Length of each value", "‖V[t]‖₂", "values", values=1),
     Lens(
         "keys-before-rotation", "K before rotation", "Keys before they were turned by their position",
         "R(t)⁻¹ K[t], with the angles t·f of the model's rotary embedding", "keys", exact=False,
     ),
     Lens(
         "attention", "attention", "Attention of the newest token", "softmax(q·K[t] / √d) of the newest query q",
-        "weights", "query", values=1, rises=True,
+        "weights", "query", values=1,
     ),
     Lens(
         "attention-received", "attention received", "Attention that each token received, summed over the queries",
-        "Σ_q softmax(q·K / √d)[t]", "queries", "query", values=1, rises=True,
+        "Σ_q softmax(q·K / √d)[t]", "queries", "query", values=1,
     ),
     Lens(
         "attention-entropy", "attention entropy", "How widely each query looked, in nats", "−Σ_t a_q[t] ln a_q[t]",
-        "queries", "query", "queries", 1, rises=True,
+        "queries", "query", "queries", 1,
     ),
     Lens(
         "attention-map", "attention map", "Attention of one head: queries by tokens", "a_q[t]", "queries", "query",
-        "queries", "tokens", rises=True,
+        "queries", "tokens",
     ),
 )  # fmt: skip
 LENSES = {lens.name: lens for lens in TABLE}
