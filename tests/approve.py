@@ -28,7 +28,7 @@ import numpy as np
 from msgspec import NODEFAULT, Struct, structs
 
 LISTED = 8  # elements of a sequence, and numbers of an array, that are written one by one
-LONG, BRIEF = 120, 30  # characters of a line that tells of a change, and of one that is never only counted
+LONG, BRIEF = 96, 30  # characters of a line that tells of a change, and of one that is never only counted
 ROUNDING = 2e-3  # of a number with a point
 ROUGHLY, FEW = 0.1, 3  # of a number after "~": a tenth of it, and at least so much
 _NUMBER = re.compile(r"~-?\d+|-?\d+\.\d+(?:e[-+]\d+)?")
