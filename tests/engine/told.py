@@ -241,6 +241,8 @@ def said_by_kind(entries: Sequence[Entry]) -> Iterator[str]:
     counts = Counter(kind for kind, _ in entries)
     for kind, parts in entries:
         for name, words in parts.items():
+            if name.endswith("request"):  # what was asked, which the command says
+                continue
             fields.setdefault(kind, {}).setdefault(name, []).append(words)
     fields.pop("EngineStatus", None)  # it says again what the records, the models and the modes say
     for kind, named in fields.items():
