@@ -21,8 +21,7 @@ from app.models.slices import Picture
 from engine.spec.presets import cache_label
 from engine.wire import devices, duel, events, exporting, stopping
 from engine.wire.changes import EditMade
-from engine.wire.edits import EditMeasured
-from engine.wire.measurements import Measured
+from engine.wire.measurements import EditMeasured, Measured
 from engine.wire.page_map import PageMaps
 from engine.wire.phases import LayerDone, PhaseReached
 from engine.wire.records import StepRecord

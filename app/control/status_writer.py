@@ -6,8 +6,7 @@ import time
 
 from msgspec.structs import replace
 
-from app.control.measuring import MeasurementControl
-from app.control.restore import Restore
+from app.control.requests import MeasurementControl, Restore
 from app.models import Models
 from app.models.sequence_status import selected_info, why_ended
 from engine.wire.events import StateChanged

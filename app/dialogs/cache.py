@@ -14,8 +14,8 @@ from app.kit.dialog import QuestionDialog
 from app.kit.fields import choice_field
 from app.kit.labels import plain_label, set_text_role
 from engine.spec.cache import CacheSpec
-from engine.spec.parameters import Parameter, ParameterValue
 from engine.spec.presets import cache_label, cache_summary, parameters_of
+from engine.spec.terms import Parameter, ParameterValue
 from engine.spec.tuning import tuned
 
 ParameterField = QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox

@@ -11,7 +11,7 @@ from app.kit.fields import decimal_field, whole_field
 from app.kit.labels import plain_label
 from engine.spec.codec import CodecSpec, recoded
 from engine.spec.codecs import BITS, GROUP, RESIDUAL
-from engine.spec.parameters import Parameter, ParameterValue
+from engine.spec.terms import Parameter, ParameterValue
 
 NumberField = QSpinBox | QDoubleSpinBox
 CODED = (BITS, GROUP, RESIDUAL)

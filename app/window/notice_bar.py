@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
+from PySide6.QtCore import Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from app.control.actions import Actions
+from app.draw.format import byte_size, counted
 from app.kit.boxes import row
+from app.kit.buttons import push_button
 from app.kit.icons import pixmap
-from app.kit.labels import ElidedLabel
-from app.kit.reader import Reader, State
+from app.kit.labels import ElidedLabel, plain_tip, prose
+from app.kit.reader import STATUS, Reader, SignalSource, State
 from app.kit.theme import current_theme
+from app.models import Models, UnclosedSession
+from app.models.kept_sessions import first_words, session_counts
+from engine.saved.session import SavedSession
+from engine.wire.status import OpenedFile
 
 ICON, HEIGHT = 14, 32
 LONGEST = 400  # characters of a file's own text in a tool tip
@@ -53,3 +62,114 @@ class NoticeBar(Reader[State], QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         paint_bar(self, self.role, self.icon)
+
+
+class OpenedBar(NoticeBar[OpenedFile]):
+    """Visible as long as the engine holds a file. Signals: `continue_wanted()`, `close_wanted()`."""
+
+    follows = (STATUS,)
+    role, icon = "selected", "folder"
+
+    continue_wanted = Signal()
+    close_wanted = Signal()
+
+    def __init__(self, models: Models, actions: Actions) -> None:
+        super().__init__()
+        action = actions["snapshot.continue"]
+        self._go_on = push_button(action.text(), self.continue_wanted)
+        close = actions["snapshot.close"]
+        self._close = push_button("Close file", self.close_wanted)
+        self._close.setToolTip(plain_tip(close.toolTip()))
+        self.build(self._go_on, self._close)
+        self.follow(models)
+
+    def read(self) -> OpenedFile | str:
+        return self._models.status.opened or "no file is open"
+
+    def show_state(self, state: OpenedFile) -> None:
+        name = prose(state.path.name)
+        count = state.num_steps
+        steps = "no recorded steps" if not count else counted(count, "recorded step")
+        model = prose(state.model) or "unknown model"
+        kind = "file" if state.has_rows else "session"
+        parts = [f"Opened {kind}: {name}, read-only", model, steps, byte_size(state.num_bytes)]
+        if not state.has_rows:
+            parts.append("K and V come with its model")
+        if state.why_not:
+            parts.append(f"cannot be gone on from: {prose(state.why_not)}")
+        self.words.setText(" · ".join(parts), name)
+        self._go_on.setEnabled(not state.why_not)
+        about = [str(state.path), state.created, state.written_by, state.notes]
+        tip = "\n".join(prose(words[:LONGEST]) for words in about if words)
+        self.words.setToolTip(plain_tip(tip))
+        why = f"Not possible: {prose(state.why_not)}" if state.why_not else f"Decode on with {model}"
+        self._go_on.setToolTip(plain_tip(why))
+        super().show_state(state)
+
+
+class RecoveryBar(NoticeBar[UnclosedSession]):
+    """Visible while a session is offered. Signals: `accepted()`, `dismissed()`."""
+
+    follows = (SignalSource("recovery"),)
+    role, icon = "accent", "alert"
+
+    accepted = Signal()
+    dismissed = Signal()
+
+    def __init__(self, models: Models) -> None:
+        super().__init__()
+        self._accept = push_button("Restore", self.accepted)
+        self._dismiss = push_button("Not now", self.dismissed, "It stays under File · Recent sessions")
+        self.build(self._accept, self._dismiss)
+        self.follow(models)
+
+    def read(self) -> UnclosedSession | str:
+        return self._models.recovery.offered or "every window was closed"
+
+    def show_state(self, state: UnclosedSession) -> None:
+        words = offer_words(state)
+        self.words.setText(words, "A session was not closed")
+        self.setAccessibleName(words)
+        self.words.setToolTip(plain_tip(_tip(state)))
+        is_draft = not state.session.nodes
+        self._accept.setText("Take it up" if is_draft else "Restore")
+        self._accept.setToolTip(what_is_done(state.session))
+        super().show_state(state)
+
+
+def offer_words(left: UnclosedSession) -> str:
+    """What is offered, in one line."""
+    session = left.session
+    when = f"{datetime.fromtimestamp(left.written):%d %b, %H:%M}"
+    if not session.nodes:
+        what = "a prompt was taken and not read" if session.pending else "a prompt was being written"
+        what = counted(len(session.stops), "stop") + " for runs" if has_stops_alone(session) else what
+        return f"The window of {when} ended without being closed: {what}"
+    parts = [f"The session {prose(first_words(session))} of {when} ended without being closed"]
+    parts += [prose(session.model.name)] if session.model is not None else []
+    parts.append(", ".join(session_counts(session)))
+    return " · ".join(parts)
+
+
+def what_is_done(session: SavedSession) -> str:
+    """What accepting the offer does, in one line."""
+    if session.nodes:
+        return "Do its steps once more, and compare them with what they were"
+    return "Set its breakpoints again" if has_stops_alone(session) else "Put the prompt into the editor"
+
+
+def has_stops_alone(session: SavedSession) -> bool:
+    """Whether the session contains nothing but stops."""
+    return bool(session.stops) and not (session.pending or session.draft or session.draft_chat)
+
+
+def _tip(left: UnclosedSession) -> str:
+    text = "".join(left.session.texts.get(token_id, "") for token_id in _newest_ids(left.session))
+    parts = [str(left.path), left.problem, left.session.draft[:LONGEST], text[-LONGEST:]]
+    return "\n".join(prose(words) for words in parts if words)
+
+
+def _newest_ids(session: SavedSession) -> tuple[int, ...]:
+    """The tokens that the first sequence of each step on the live path sampled, oldest first."""
+    parts = [node.work.parts[0] for node in session.path if node.work is not None]
+    return tuple(part.sampled for part in parts if part.sampled is not None)

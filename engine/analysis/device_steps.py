@@ -19,7 +19,7 @@ from engine.look.probe import attention_measures
 from engine.look.strip import ROUNDING
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import SMALLEST_BUCKET, bucket_of
-from engine.session import draws
+from engine.session import sampler
 from engine.session.observe import Observation, checksums_of
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -260,10 +260,10 @@ class DrawsCheck:
 
     def __call__(self) -> tuple[Verdict, str]:
         here, seed = torch.device("cpu"), 2**63 - 1
-        made = [each % 2**64 for each in draws.numbers(seed, DRAWN_NUMBERS, self.device).tolist()]
-        if made != [draws.number(seed, index) for index in range(DRAWN_NUMBERS)]:
+        made = [each % 2**64 for each in sampler.numbers(seed, DRAWN_NUMBERS, self.device).tolist()]
+        if made != [sampler.number(seed, index) for index in range(DRAWN_NUMBERS)]:
             return "FAILED", "other numbers than those of the rule"
-        found, expected = (draws.exponentials(seed, 7, VOCABULARY, each).cpu() for each in (self.device, here))
+        found, expected = (sampler.exponentials(seed, 7, VOCABULARY, each).cpu() for each in (self.device, here))
         if not torch.allclose(found, expected, rtol=1e-5):
             return "FAILED", "other exponential numbers than on the CPU"
         return "ok", f"{DRAWN_NUMBERS} numbers of a seed are those of the rule"

@@ -13,7 +13,7 @@ from engine.cli.config_report import BYTES_LIMIT, DTYPES, add_source, one_of, re
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, budget_of, tokens_that_fit, tutorial_table
-from engine.spec.codec_names import codec_name
+from engine.spec.codec import codec_name
 from engine.spec.presets import NAMES, cache_name
 
 

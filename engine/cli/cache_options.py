@@ -10,14 +10,13 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec
-from engine.spec.codec_names import get_codec_names, parse_codec
+from engine.spec.codec import CodecSpec, get_codec_names, parse_codec
 from engine.spec.codecs import CODECS, CodecRow
 from engine.spec.layouts import LAYOUTS, LayoutRow
-from engine.spec.parameters import Parameter
 from engine.spec.presets import NAMES, PRESETS, cache_named, parameters_of
 from engine.spec.retention import LayerBudgets, parse_budget
 from engine.spec.rules import RULES, RuleRow
+from engine.spec.terms import Parameter
 from engine.spec.tuning import tuned
 
 MOST = 2**31 - 1

@@ -22,7 +22,7 @@ from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace
 from engine.spec.sampling import Prompt
-from engine.wire import commands, devices, measuring, stopping
+from engine.wire import commands, devices, measurements, stopping
 from engine.wire.events import (
     BranchDeleted,
     CacheChanged,
@@ -345,12 +345,12 @@ HANDLERS: dict[type[Command], Callable[[Parts, Any], object]] = {
     devices.UnloadModel: lambda loop, _: loop.workspace.unload(),
     Export: lambda loop, command: exporting.export(_exported(loop), command, loop.reporter),
     EstimateExport: lambda loop, command: exporting.estimate(_exported(loop), command, loop.reporter),
-    measuring.WhatIf: lambda loop, command: loop.measuring.what_if(loop.session, command),
-    measuring.CheckParity: lambda loop, command: loop.measuring.check_parity(loop.session, command),
-    measuring.MapDamage: lambda loop, command: loop.measuring.map_damage(loop.session, command),
-    measuring.MeasureRegret: lambda loop, command: loop.measuring.measure_regret(loop.session, command),
-    measuring.Sweep: lambda loop, command: loop.measuring.sweep(loop.session, command),
-    measuring.Bench: lambda loop, command: loop.measuring.bench(loop.session, command),
+    measurements.WhatIf: lambda loop, command: loop.measuring.what_if(loop.session, command),
+    measurements.CheckParity: lambda loop, command: loop.measuring.check_parity(loop.session, command),
+    measurements.MapDamage: lambda loop, command: loop.measuring.map_damage(loop.session, command),
+    measurements.MeasureRegret: lambda loop, command: loop.measuring.measure_regret(loop.session, command),
+    measurements.Sweep: lambda loop, command: loop.measuring.sweep(loop.session, command),
+    measurements.Bench: lambda loop, command: loop.measuring.bench(loop.session, command),
     stopping.SetStops: lambda loop, command: loop.stops.set(command),
     stopping.MeasureAttention: lambda loop, command: loop.stops.measure(loop.session, command),
 }

@@ -10,11 +10,33 @@ from queue import Empty, SimpleQueue
 from msgspec.structs import replace
 
 from engine.errors import Cancelled
-from engine.loop.activity import Activity
 from engine.wire import events
 from engine.wire.commands import Cancel, EndDuel, Shutdown, StartDuel
 from engine.wire.events import Done, Event, word_of_cancelled
 from engine.wire.message import Command
+
+
+class Activity:
+    """`what` the loop does in words, empty while it waits; `num_marks` grows with every sign of progress: a command, a
+    step, a chunk, a layer of a forward, a measured piece. Only the loop writes, one assignment at a time: no lock."""
+
+    def __init__(self) -> None:
+        self.what = "starting"
+        self.num_marks = 0
+
+    def mark(self) -> None:
+        self.num_marks += 1
+
+    def begin(self, what: str) -> None:
+        """Set what the loop does from now on."""
+        self.what = what
+        self.mark()
+
+    def rest(self) -> None:
+        """Note that the loop waits for a command, or for the pace of a run."""
+        self.what = ""
+        self.mark()
+
 
 LONGEST_WAIT_S = 1e6  # the longest timeout that a queue accepts is finite
 

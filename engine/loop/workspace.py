@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.errors import InputError
-from engine.loop.activity import Activity
 from engine.loop.duelling import Duelling
-from engine.loop.inbox import Inbox
+from engine.loop.inbox import Activity, Inbox
 from engine.loop.loading import HeldModel, load_model, session_of
 from engine.loop.opened import OpenFile
 from engine.loop.reporter import Reporter

@@ -29,7 +29,7 @@ from engine.wire.changes import (
     SequenceStopped,
     TokensForced,
 )
-from engine.wire.edits import EditMeasured
+from engine.wire.measurements import EditMeasured
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 

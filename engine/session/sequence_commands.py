@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.history.state import SequenceState
 from engine.session.atomic import atomic
-from engine.session.edits.choosing import choose_again
+from engine.session.edits.apply import choose_again
 from engine.session.live import LiveSequence
 from engine.session.prompt import encode, encode_prompt, with_start
 from engine.session.stop_strings import check_stop_strings

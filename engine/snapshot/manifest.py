@@ -11,8 +11,8 @@ import msgspec
 from msgspec.structs import fields
 
 from engine.errors import InputError
-from engine.snapshot.checksum import DIGITS
 from engine.snapshot.format import (
+    DIGITS,
     DTYPE_NAMES,
     EXTREMES,
     FIRST,

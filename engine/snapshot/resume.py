@@ -22,9 +22,8 @@ from engine.predict.capacity import is_pageable
 from engine.session.forward import vocabulary
 from engine.session.live import LiveSequence
 from engine.session.session import Session
-from engine.snapshot.checksum import checksum
 from engine.snapshot.foreign import GOES_ON_AS, why_not_whole
-from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, part_shapes
+from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, checksum, part_shapes
 from engine.snapshot.manifest import table_name
 from engine.snapshot.patching import rows_of_file
 from engine.snapshot.read import Array, SnapshotFile

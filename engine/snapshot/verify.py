@@ -16,9 +16,8 @@ import numpy as np
 from msgspec import Struct
 
 from engine.errors import InputError
-from engine.snapshot.checksum import checksum
 from engine.snapshot.decode import numbers_of
-from engine.snapshot.format import EXTREMES, MAX_TOKENS, NUMBERS
+from engine.snapshot.format import EXTREMES, MAX_TOKENS, NUMBERS, checksum
 from engine.snapshot.header import Damaged, TensorEntry
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM, table_name
 from engine.snapshot.read import NUMPY_NAMES, SnapshotFile

@@ -10,10 +10,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from app.draw.axis import UNJUDGED, StepPoints, kinds_of, step_points
 from app.draw.format import brief
-from app.draw.step_points import UNJUDGED, StepPoints, kinds_of, step_points
 from app.kit.chart.marks import Chart, SelectedLine
-from app.kit.chart.step_chart import step_chart
+from app.kit.chart.plot import step_chart
 from app.models.comparison import ComparedPair
 from engine.wire.duel import DuelStep
 from engine.wire.records import Floats

@@ -17,19 +17,35 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.look.divergence import divergence
 from engine.look.probe import nan_where_dropped, spread
 from engine.model.loader import LoadedModel
-from engine.model.text import TokenTexts
-from engine.session.edits.choosing import choose_again
-from engine.session.edits.numbers import RowsFrom, row_writes
-from engine.session.edits.places import heads_of, layers_named, places_in
+from engine.model.tokenizer import TokenTexts
+from engine.session.edits.numbers import RowsFrom, heads_of, layers_named, places_in, row_writes
 from engine.session.edits.scratch import newest_logits
 from engine.session.edits.tokens import overwrite, re_prefill
 from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
-from engine.session.sampler import choose, steered
+from engine.session.sampler import SampledToken, choose, steered
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Scale, Zero
 from engine.wire.changes import EditMade
-from engine.wire.edits import KeptRows
+from engine.wire.measurements import KeptRows
 from engine.wire.records import Candidate
+
+
+def choose_again(live: LiveSequence, mode: CacheMode, text_of: TokenTexts) -> SampledToken | None:
+    """Sample again from the present logits; a forced token stays the next one. None where there are no logits or the
+    prompt is not read yet."""
+    sequence, count = live.sequence, live.sequence.num_tokens
+    if live.logits is None or sequence.is_prefilling:
+        return None
+    ruled = mode.model.apply_generation_rules(
+        live.logits, sequence.token_ids[:count], sequence.num_prompt_tokens, sequence.sampling.max_new_tokens
+    )
+    choice = choose(live.logits, sequence.sampling, count, text_of, ruled)
+    if sequence.sampled_is_forced:
+        return choice
+    after = mode.stop_after(sequence, choice, live.cache)
+    stop = "stopped" if sequence.stop == "stopped" else after
+    live.sequence = sequence.chosen(choice.token_id, stop)
+    return choice
 
 
 @dataclass(eq=False)

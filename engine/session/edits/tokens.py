@@ -14,14 +14,14 @@ from engine.geometry.dimensions import LayerGeometry
 from engine.model.loader import LoadedModel
 from engine.session.chunks import PrefillPlan
 from engine.session.driver import Driver, lengths_to_feed
-from engine.session.edits.places import places_in
+from engine.session.edits.numbers import places_in
 from engine.session.edits.scratch import Scratch, layer_without
 from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
 from engine.spec.edit import ReplaceTokens, Rows
-from engine.wire.arrays import read_only_floats
 from engine.wire.changes import EditMade
-from engine.wire.edits import KeptRows
+from engine.wire.measurements import KeptRows
+from engine.wire.records import read_only_floats
 
 
 def overwrite(model: LoadedModel, live: LiveSequence, edit: ReplaceTokens) -> KeptRows | None:

@@ -22,9 +22,8 @@ from engine.spec.stops import Stop
 from engine.wire import commands, devices, duel, events, stopping
 from engine.wire.changes import EditMade
 from engine.wire.commands import SetCache
-from engine.wire.edits import EditMeasured
-from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, WhatIf
-from engine.wire.opponents import OtherStep
+from engine.wire.duel import OtherStep
+from engine.wire.measurements import CheckParity, EditMeasured, MapDamage, MeasureRegret, WhatIf
 from engine.wire.phases import (
     Chosen,
     ChosenToken,

@@ -11,10 +11,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.draw import attention, axis, colormap, format, ghost, grid, names, resample, scale, spark, token_range
-from app.draw.axis import ByteTicks, FixedTicks, LinearTicks, Tick
-from app.draw.scale import LogScale
-from engine.wire.requests import AttentionRequest
+from app.draw import attention, axis, colormap, format, ghost, grid, spark, token_range
+from app.draw.axis import ByteTicks, FixedTicks, LinearTicks, LogScale, Tick
+from engine.wire.slices import AttentionRequest
 from tests.app import samples
 from tests.approve import approve, in_words
 
@@ -83,7 +82,7 @@ def calls() -> Iterator[tuple[Callable[..., Any], Iterator[tuple[Any, ...]] | li
     )
     yield FixedTicks((Tick(1, "a"), Tick(2, "b"), Tick(3, "c"))).ticks, [(9, 1, 2), (9, 1.5, 3), (9, 4, 5)]
     yield (
-        scale.log_scale,
+        axis.log_scale,
         [
             (v, lo, hi, f)
             for v in ((), (0.0, NAN, INF), (1e-7, 3.0), (20.0, 1e5))
@@ -94,24 +93,24 @@ def calls() -> Iterator[tuple[Callable[..., Any], Iterator[tuple[Any, ...]] | li
     for log in (LogScale(-3, 1), LogScale(-2, 2, has_floor=False), LogScale(0, 0)):
         yield log.at, [([0.0, 1e-4, 1e-3, 0.5, 1.0, 10.0, 99.0, 1e6, NAN, INF],)]
         yield log.ticks, [(most, low, high) for most in (0, 1, 2, 9) for low, high in ((0, 1), (0.2, 0.6), (0.35, 0.4))]
-    yield resample.whole_steps, list(product((0, 63.9, 64, 200.5), (1, 64)))
+    yield grid.whole_steps, list(product((0, 63.9, 64, 200.5), (1, 64)))
     yield (
-        resample.cell_span,
+        grid.cell_span,
         [(cell, count, size) for count, size in ((4, 4), (3, 8), (9, 4), (1, 5)) for cell in range(count)],
     )
     yield (
-        resample.cell_at,
+        grid.cell_at,
         [(pixel, count, size) for count, size in ((4, 4), (3, 8), (9, 4)) for pixel in range(-1, size + 1)],
     )
     low = np.arange(14, dtype=np.float32).reshape(2, 7)
     yield (
-        resample.resample,
+        grid.resample,
         [(low, low + 10, size, 1) for size in (1, 3, 7, 12)] + [(low, -low, size, 0) for size in (1, 2, 5)],
     )
-    yield names.clusters, [(np.array([0, 1, 9, 0.5, 9]), np.array([0, 0, 3, 1, 3]), reach) for reach in (0.5, 1.0, 4.0)]
+    yield axis.clusters, [(np.array([0, 1, 9, 0.5, 9]), np.array([0, 0, 3, 1, 3]), reach) for reach in (0.5, 1.0, 4.0)]
     x, y = np.array([20.0, 60, 64, 150, 190]), np.array([20.0, 40, 42, 60, 10])
     yield (
-        names.labels,
+        axis.labels,
         [(x, y, (30, 40, 40, 50, 30), size, 12.0, first) for size in ((200, 80), (90, 50)) for first in ((), (2, 3))],
     )
     yield (

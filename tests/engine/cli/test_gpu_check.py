@@ -23,8 +23,8 @@ from engine.model.batch import Result
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import Launches, bucket_of
 from engine.model.runners.pages import PageReader
-from engine.session import draws, sampler
-from engine.session.ahead import LaunchedAhead
+from engine.session import sampler
+from engine.session.stepper import LaunchedAhead
 from engine.spec.presets import OPT_IN_PRESETS, PRESETS
 from engine.spec.runners import RunnerName
 from tests.engine.card import CARD, card, has_card, moved
@@ -104,7 +104,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "pages": (PageReader, "read", changed(PageReader.read, lambda read: 1.1 * read)),
     "graph · bfloat16": (GrowingLayer, "append", of_other_values),
     "measured": (LaunchedAhead, "of", of_other_tokens),
-    "measured · float32: drawn": (draws, "numbers", changed(draws.numbers, lambda numbers: numbers ^ 1)),
+    "measured · float32: drawn": (sampler, "numbers", changed(sampler.numbers, lambda numbers: numbers ^ 1)),
     "measured · float32: within": (Measured, "clone", changed(Measured.clone, of_other_bytes)),
     "measured · float32: times": (HostMark, "ms_since", changed(HostMark.ms_since, lambda ms: 1.1 * ms)),
 }

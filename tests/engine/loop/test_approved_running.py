@@ -18,10 +18,10 @@ from engine.spec.stops import Stop
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
 from engine.wire.devices import UnloadModel
+from engine.wire.duel import OtherFile, OtherRun, OtherStep
 from engine.wire.exporting import Export
-from engine.wire.measuring import CheckParity, MeasureRegret, WhatIf
-from engine.wire.opponents import OtherFile, OtherRun, OtherStep
-from engine.wire.requests import HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.measurements import CheckParity, MeasureRegret, WhatIf
+from engine.wire.slices import HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 from tests.engine.loop.story import Script, Story, answers
 from tests.engine.tiny import prompt_ids
@@ -157,7 +157,7 @@ def test_what_arrives_in_a_run_is_told_as_approved(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With pieces of four tokens, so that a prompt is read in several."""
-    monkeypatch.setattr("engine.session.chunks.LARGEST", 4)
+    monkeypatch.setattr("engine.session.scheduler.LARGEST", 4)
     approve_story(
         Path(__file__).parent / "approved" / "running.txt", Story(monkeypatch).run(in_the_middle(folder, tmp_path))
     )

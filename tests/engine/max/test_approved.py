@@ -9,8 +9,7 @@ from typing import Any
 from engine.max import arch, buffers, capacity, dispatch, params
 from engine.max.capacity import GIB
 from engine.max.dispatch import AmdHeuristic, MHAAttnKey, MLAAttnKey, NvidiaHeuristic, SinglePartition
-from engine.max.listing import SCALE_DTYPES, params_values
-from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig
+from engine.max.params import SCALE_DTYPES, KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, params_values
 from tests.engine.max.parameters import FP8, deepseek, gpus, llama
 from tests.engine.told import approve
 
