@@ -45,12 +45,11 @@ from app.panels.timeline.view import TimelineBar
 from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
 from app.panels.wall.view import WallView
-from app.window.banner import Banner
 from app.window.bars import Footer, TopBar
 from app.window.docks import DockHost
 from app.window.layouts import layout_with
 from app.window.menus import RecentFiles, fill_menu_bar
-from app.window.notice_bar import OpenedBar, RecoveryBar
+from app.window.notice_bar import Banner, OpenedBar, RecoveryBar
 from app.window.phase_bar import PhaseBar
 from app.window.place_menus import EditMenu, NoteMenu, TimelineMenu
 from app.window.status_line import StatusLine

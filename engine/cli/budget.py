@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from engine.cli.cache_options import add_cache_arguments, spec_of
+from engine.cli.arguments import add_cache_arguments, spec_of
 from engine.cli.config_report import BYTES_LIMIT, DTYPES, add_source, one_of, read_config, report, whole
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import structs
 
 from engine.cli.arguments import (
+    add_cache_arguments,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
     load_model,
     model_spec,
     prompts_of,
+    spec_of,
     token_ids_of,
 )
-from engine.cli.cache_options import add_cache_arguments, spec_of
 from engine.cli.config_report import geometry_on_disk
 from engine.cli.conversation import later_turns, print_prompt_notes
 from engine.cli.output import print_json, printable
@@ -34,10 +35,10 @@ from engine.saved.recorder import SessionRecorder
 from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, DEFAULT_CAPTURE, check_capture
+from engine.spec.condition import HOW_TO_COMBINE, help_lines
 from engine.spec.edit import AddNoise, Drop, Mask, Overwrite, Pin, Scale, Zero
 from engine.spec.edit_text import EXAMPLE, FORMS, parse_edit, parse_numbers
 from engine.spec.presets import NAMES, cache_label, cache_name
-from engine.spec.quantities import HOW_TO_COMBINE, help_lines
 from engine.spec.sampling import NEWEST_DRAWS, Prompt, SamplingParams
 from engine.spec.stops import parsed
 from engine.spec.tuning import fitted

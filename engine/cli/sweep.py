@@ -14,14 +14,15 @@ import msgspec
 
 from engine.cli.arguments import (
     MAX_PROMPT_FILE_BYTES,
+    add_cache_arguments,
     add_caches_argument,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
     load_model,
     prompts_of,
+    specs_of,
 )
-from engine.cli.cache_options import add_cache_arguments, specs_of
 from engine.cli.output import print_rows, printable
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text

@@ -13,11 +13,10 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.loop import exporting, replaying
 from engine.loop.duelling import Duelling
-from engine.loop.inbox import Inbox
+from engine.loop.inbox import Inbox, StepsToDo
 from engine.loop.loading import forecast_of, found_devices, found_models
 from engine.loop.measuring import MeasurementRunner
 from engine.loop.reporter import Reporter
-from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace
@@ -116,7 +115,7 @@ def _continue_with(
     loop: Parts, command: commands.SubmitPrompt, after: int, prompt: Prompt, *, was_running: bool
 ) -> None:
     """Replace the sequence `after` by one for the prompt that reuses its rows; the history goes on."""
-    from engine.session.continuing import continue_with
+    from engine.session.sequence_commands import continue_with
 
     session = loop.session
     seq_id = continue_with(session, after, prompt)
@@ -173,7 +172,7 @@ def _tokenize(loop: Parts, command: commands.Tokenize) -> None:
 
 
 def _preview(loop: Parts, command: commands.PreviewPrompt) -> None:
-    from engine.session.continuing import preview
+    from engine.session.sequence_commands import preview
 
     loop.reporter.reply(preview(loop.session, command))
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from engine.errors import Cancelled, DeviceLost, InputError, first_line
 from engine.loop.duelling import Duelling
 from engine.loop.handlers import Parts
-from engine.loop.inbox import Activity, Inbox
+from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.loop.measuring import MeasurementRunner
 from engine.loop.prompt_surprisal import SurprisalReporter
 from engine.loop.reporter import Reporter
-from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace

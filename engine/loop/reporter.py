@@ -21,7 +21,7 @@ from engine.errors import (
     not_imported,
 )
 from engine.loop.inbox import Activity, Inbox
-from engine.shortage import Memory, out_of_memory
+from engine.memory import Memory, out_of_memory
 from engine.wire.events import Done, Event, Failed, StateChanged
 from engine.wire.message import Command
 from engine.wire.status import EngineStatus, Work

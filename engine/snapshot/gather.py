@@ -33,7 +33,7 @@ from engine.snapshot.format import (
 )
 from engine.snapshot.manifest import manifest_strings, table_name
 from engine.snapshot.pyramid import Preview, preview_shape, pyramid_for, pyramid_of, some_rows
-from engine.snapshot.records import record_bytes, record_fields
+from engine.snapshot.read import record_bytes, record_fields
 from engine.snapshot.session_script import unrecorded_nodes
 from engine.snapshot.write import LazyTensor, Snapshot
 from engine.spec.codec import Coding, Part

@@ -13,8 +13,7 @@ from engine.cache.paged.pages import PoolExhausted
 from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.history.run import Run
-from engine.history.state import Pending, SequenceState
+from engine.history.state import Pending, Run, SequenceState
 from engine.look.source import chosen
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint

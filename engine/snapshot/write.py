@@ -26,12 +26,15 @@ from engine.snapshot.format import (
     FORMAT,
     ITEM_BYTES,
     MAX_HEADER_BYTES,
+    PREFIX_BYTES,
     WRITTEN_KIND,
     Checksum,
+    Damaged,
     checksum,
     num_bytes,
+    padded,
+    parse,
 )
-from engine.snapshot.header import PREFIX_BYTES, Damaged, padded, parse
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM
 
 CHUNK_BYTES = 8 << 20

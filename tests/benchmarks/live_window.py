@@ -79,9 +79,9 @@ class Live:
     """A window on an engine that runs."""
 
     def __init__(self, engine: str, model: str, cache: str, tokens: int) -> None:
-        import app.kit.heatmap_image  # noqa: F401  # as the program does before the first picture
         from PySide6.QtWidgets import QApplication
 
+        import app.kit.heatmap_image  # noqa: F401  # as the program does before the first picture
         from app.control.clock import GarbageTimer, TickClock
         from app.kit.theme import load_fonts
         from app.shell import Shell

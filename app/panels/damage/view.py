@@ -15,9 +15,9 @@ from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all, on_change
 from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.chart.grid import ChosenHead, FoundCell, GridMaps
-from app.kit.codec_choice import CodecChoice
 from app.kit.facts import FactBar, Reading
 from app.kit.fields import INSET, Room, SmallBox, WholeNumber
+from app.kit.knobs import CodecChoice
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import AskingView, why_nothing
 from app.kit.provenance import Provenance, token_name

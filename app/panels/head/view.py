@@ -16,8 +16,7 @@ from app.draw.format import brief, counted, thousands
 from app.kit.edit_marks import head_boxes, is_of, words_at
 from app.kit.heatmap_marks import Box, CellNumbers, Marks
 from app.kit.labels import plain_tip, steady
-from app.kit.lens_menu import LensMenu
-from app.kit.map_view import MapView
+from app.kit.map_view import LensMenu, MapView
 from app.kit.pictures import signed_colors, signed_text
 from app.kit.provenance import (
     LINE,

@@ -24,9 +24,8 @@ from app.models import Models
 from app.models.search import Search
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
-from engine.spec.possible import why_never
-from engine.spec.quantities import HOW_TO_COMBINE, ROWS, help_lines
-from engine.spec.stops import Stop, parsed
+from engine.spec.condition import HOW_TO_COMBINE, ROWS, help_lines
+from engine.spec.stops import Stop, parsed, why_never
 
 HEADS = (
     ColumnHead("on", "Whether a run halts there: a click switches it", is_words=True),

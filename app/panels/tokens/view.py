@@ -22,8 +22,7 @@ from app.models import Models, Selected
 from app.models.loaded import num_source
 from app.models.sequence_status import after_edit
 from app.models.slices import WALL
-from app.panels.tokens.canvas import SurprisalKey, TokenCanvas
-from app.panels.tokens.chips import Chips
+from app.panels.tokens.canvas import Chips, SurprisalKey, TokenCanvas
 from engine.spec.edit import Rows
 from engine.wire.records import SequenceStep, has_chosen
 

@@ -14,7 +14,7 @@ from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown, words_at
 from app.kit.labels import plain_tip, steady
-from app.kit.lens_menu import LensMenu
+from app.kit.map_view import LensMenu
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
 from app.kit.provenance import (
     LINE,

@@ -8,9 +8,8 @@ from PySide6.QtWidgets import QWidget
 
 from app.kit.boxes import column
 from app.kit.changes import on_change
-from app.kit.codec_choice import CodecChoice
 from app.kit.fields import SmallBox
-from app.kit.knobs import Knob
+from app.kit.knobs import CodecChoice, Knob
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import fitting_group

@@ -60,7 +60,7 @@ class Clock:
 
 
 def test_wishes_and_answers_are_as_approved(qapp: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.control.status_writer.time", Clock())
+    monkeypatch.setattr("app.control.events.time", Clock())
     story = Story()
     chapters: dict[str, Callable[[Story], None]] = {
         "without_a_model": _without_model, "begin": _begin, "look_back": _look_back, "measure": _measure,

@@ -9,8 +9,8 @@ import pytest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.dialogs.cache import AUTOMATIC, MIB, PAGES, TOKENS, PoolDialog
 from app.dialogs.calculator import CONFIG, LOADED, TYPED, Calculator
-from app.dialogs.pool import AUTOMATIC, MIB, PAGES, TOKENS, PoolDialog
 from app.draw.format import byte_size
 from app.shell import Shell
 from engine.spec.cache import CacheSpec

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pytestqt.qtbot import QtBot
 
 from app.models import Models, Selected
-from app.models.rates import rates
+from app.models.sequence_status import rates
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken
 from engine.wire.records import NonFinite
 from engine.wire.slices import CellUpdate, HeadRequest, TableRequest, TableSlice, Unchanged, WallRequest

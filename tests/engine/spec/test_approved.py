@@ -16,6 +16,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, captures
 from engine.spec.codec import CodecSpec, Coding, Part, codec_name, codec_summary, get_codec_names, parse_codec, recoded
 from engine.spec.codecs import CODECS
+from engine.spec.condition import ROWS
 from engine.spec.grid import takes_codecs
 from engine.spec.layouts import LAYOUTS, PAGE_SIZES
 from engine.spec.model import WEIGHTS
@@ -34,7 +35,6 @@ from engine.spec.presets import (
     preset_of,
     size_words,
 )
-from engine.spec.quantities import ROWS
 from engine.spec.retention import RetentionSpec, parse_budget
 from engine.spec.rules import RULES
 from engine.spec.runners import PAGED_ATTENTION, RUNNERS

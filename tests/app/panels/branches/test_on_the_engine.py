@@ -14,7 +14,7 @@ from app.kit.chart.marks import SelectedLine
 from app.kit.moment_words import branch_name
 from app.kit.view import GO_THERE
 from app.models.branches import origin_of
-from app.panels.compare.chart import compare_chart, points
+from app.panels.compare.steps_view import compare_chart, points
 from app.panels.compare.words import departure_words, verdict
 from engine.spec.presets import PRESETS
 from engine.wire.changes import TokensForced
