@@ -10,16 +10,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-<<<<<<< HEAD
-from app.draw import attention, axis, colormap, format, ghost, grid, spark, token_range
+from app.draw import axis, colormap, format, grid
 from app.draw.axis import ByteTicks, FixedTicks, LinearTicks, LogScale, Tick
-from engine.wire.slices import AttentionRequest
-from tests.app import samples
-=======
-from app.draw import axis, colormap, format, resample, scale
-from app.draw.axis import ByteTicks, FixedTicks, LinearTicks, Tick
-from app.draw.scale import LogScale
->>>>>>> main
 from tests.approve import approve, in_words
 
 APPROVED = Path(__file__).parent / "approved"
@@ -99,25 +91,6 @@ def calls() -> Iterator[tuple[Callable[..., Any], Iterator[tuple[Any, ...]] | li
         grid.resample,
         [(low, low + 10, size, 1) for size in (1, 3, 7, 12)] + [(low, -low, size, 0) for size in (1, 2, 5)],
     )
-<<<<<<< HEAD
-    yield axis.clusters, [(np.array([0, 1, 9, 0.5, 9]), np.array([0, 0, 3, 1, 3]), reach) for reach in (0.5, 1.0, 4.0)]
-    x, y = np.array([20.0, 60, 64, 150, 190]), np.array([20.0, 40, 42, 60, 10])
-    yield (
-        axis.labels,
-        [(x, y, (30, 40, 40, 50, 30), size, 12.0, first) for size in ((200, 80), (90, 50)) for first in ((), (2, 3))],
-    )
-    yield (
-        spark.spark,
-        [
-            ((0.0, 1.0, NAN, -0.5, 0.001), w, h, gap, marked)
-            for w, h in ((20, 6), (5, 4), (0, 0))
-            for gap in (0, 1)
-            for marked in (None, 1)
-        ],
-    )
-    yield spark.row_norms, [((0, 2), (np.ones((2, 4), np.float32), np.full((1, 4), 2, np.float32)), (2, 1, 0))]
-=======
->>>>>>> main
     yield colormap.rgb, [("#102030",), ("#ffffff",)]
     table = colormap.signed_table("#62b5ff", "#121417", "#ffaa54", "#ff00ff")
     yield colormap.signed_table, [("#62b5ff", "#121417", "#ffaa54", "#ff00ff")]

@@ -9,14 +9,8 @@ from typing import Any
 
 from engine.max import arch, capacity
 from engine.max.capacity import GIB
-<<<<<<< HEAD
-from engine.max.dispatch import AmdHeuristic, MHAAttnKey, MLAAttnKey, NvidiaHeuristic, SinglePartition
-from engine.max.params import SCALE_DTYPES, KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, params_values
-=======
 from engine.max.dispatch import AmdHeuristic, SinglePartition
-from engine.max.params import params_values
-from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig
->>>>>>> main
+from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, params_values
 from tests.engine.max.parameters import FP8, deepseek, gpus, llama
 from tests.engine.told import approve
 
