@@ -213,12 +213,12 @@ class SweepView(RowsView):
         has_texts = len(request.texts) > 1 or request.texts[0].kind == "recall"
         labels = {mode.name: label_of(mode) for mode in request.modes}
         specs = self._fitted(request, state.rows)
-        cells = [
+        rows = [
             cells(each, labels[each.cache], specs[each.cache], state.answers, state.marked, has_texts)
             for each in self.sorted_rows()
         ]
-        waiting = waiting_cells(request, state.rows, has_texts) if not cells or state.is_waiting else []
-        self.table.show_cells(heads(state.sort, has_texts), cells + waiting)
+        waiting = waiting_cells(request, state.rows, has_texts) if not rows or state.is_waiting else []
+        self.table.show_cells(heads(state.sort, has_texts), rows + waiting)
         if state.has_plot:
             self._show_plot(state, labels)
 

@@ -22,14 +22,14 @@ def test_a_larger_model_has_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> N
     assert PrefillPlan.of(model).size == LARGEST == 2048
 
     def size_with(flops: float) -> int:
-        monkeypatch.setattr("engine.session.scheduler.flops_per_token", lambda model: flops)
+        monkeypatch.setattr("engine.session.chunks.flops_per_token", lambda model: flops)
         return PrefillPlan.of(model).size
 
     two_layers = 2 * 3.5e10
     assert size_with(two_layers / 1100) == 1024, "a cancel is checked at every layer"
     assert size_with(two_layers / 900) == 512
     assert size_with(1e12) == SMALLEST == 64
-    monkeypatch.setattr("engine.session.scheduler.num_looks", lambda model: 30)
+    monkeypatch.setattr("engine.session.chunks.num_looks", lambda model: 30)
     assert size_with(0.27e9) == 1024, "SmolLM2-135M: the time of the chunk limits it"
 
 
@@ -58,8 +58,8 @@ def test_a_model_that_returns_its_attention_weights_has_smaller_chunks_still() -
 @pytest.mark.parametrize("cache", PRESETS)
 def test_two_sessions_of_a_prompt_agree_to_the_last_bit(cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any mode, however long the chunks of the first one took."""
-    monkeypatch.setattr("engine.session.scheduler.LARGEST", 16)
-    monkeypatch.setattr("engine.session.scheduler.SMALLEST", 16)
+    monkeypatch.setattr("engine.session.chunks.LARGEST", 16)
+    monkeypatch.setattr("engine.session.chunks.SMALLEST", 16)
     found = []
     for _ in range(2):
         session = Session(model_of("llama"), small(PRESETS[cache]))

@@ -258,7 +258,7 @@ def test_caches_that_keep_no_exact_rows_in_place_take_the_fused_decoder() -> Non
 
 def test_a_compiled_step_is_the_fused_one_and_is_made_once_for_a_static_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it but the code that torch writes: `test_compiled_step` has it write some."""
-    monkeypatch.setattr("engine.model.runners.compiled_step.BACKEND", "eager")
+    monkeypatch.setattr("engine.model.runners.compiler.BACKEND", "eager")
     monkeypatch.setattr("engine.model.runners.runners.why_not_compiled", lambda device: "")
     model, spec = tiniest_model(), CacheSpec("static", max_length=80)
     compiled, fused = (Session(replace(model, runners=Runners(model.runners.decoder, runner)), spec)
