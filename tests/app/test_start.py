@@ -116,7 +116,7 @@ def test_what_pictures_need_is_imported_in_the_windows_thread(tmp_path: Path) ->
         opened = program.Program.open
         def open_and_close(self):
             opened(self)
-            timer.timeout.connect(lambda: "app.kit.heatmap" in sys.modules and self.shell.window.close())
+            timer.timeout.connect(lambda: "app.kit.heatmap_image" in sys.modules and self.shell.window.close())
             timer.start(10)
         program.Program.open = open_and_close
         sys.exit(program.run(parse(["--settings", sys.argv[1]])))
