@@ -186,7 +186,7 @@ def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str
         if matched * size == len(ids):
             return answer(
                 "last token",
-                f"All {len(ids):,} tokens are stored, but the last is always computed, and its block of {size} with it.",
+                f"All {len(ids):,} tokens are stored; the last is always computed, and its block of {size} with it.",
             )
         rest = len(ids) - matched * size
         return answer(
