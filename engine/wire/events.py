@@ -16,6 +16,7 @@ from engine.wire.page_map import PoolStep
 from engine.wire.phases import PhaseReached
 from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.records import CacheBytes, StepRecord
+from engine.wire.serving import PrefixExplained, PrefixTree, ServersChanged
 from engine.wire.slices import (
     AttentionSlice,
     CellUpdate,
@@ -279,4 +280,7 @@ Event = (
     | EngineLost
     | EngineBusy
     | EngineBack
+    | PrefixTree
+    | PrefixExplained
+    | ServersChanged
 )
