@@ -90,7 +90,8 @@ class OpponentBox(SmallBox):
             folder = QFileDialog.getExistingDirectory(parent, "Compare with a model of the same vocabulary")
             return OtherRun(status.cache, ModelSpec(folder, _dtype_of(status.model))) if folder else None
         if self.choice == FILE:
-            path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", "Snapshot (*.safetensors)")
+            kinds = "Snapshots (*.safetensors *.npz *.bin)"
+            path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", kinds)
             return OtherFile(Path(path)) if path else None
         if self.choice.startswith(_DTYPE):
             dtype = next(name for name in get_args(Dtype) if self.choice == _DTYPE + name)
