@@ -188,7 +188,8 @@ def test_what_is_dropped_is_a_model_its_shape_or_a_file(shell: Shell, engine: Fa
         (tmp_path / name).write_text("{}")
     expected: dict[str, object] = {
         ".": ModelSpec(str(tmp_path)), "config.json": ModelSpec(f"shape:{tmp_path / 'config.json'}"),
-        "s.json": session, "a.safetensors": tmp_path / "a.safetensors", "b.npz": tmp_path / "b.npz", "c.txt": None, "d.gguf": tmp_path / "d.gguf",
+        "s.json": session, "a.safetensors": tmp_path / "a.safetensors", "b.npz": tmp_path / "b.npz", "c.txt": None,
+        "d.gguf": tmp_path / "d.gguf",
     }  # fmt: skip
     keys, buttons = Qt.KeyboardModifier.NoModifier, Qt.MouseButton.LeftButton
     for name, wanted in expected.items():

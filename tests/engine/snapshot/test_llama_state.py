@@ -158,7 +158,7 @@ BAD = {
     "rows behind it": (F32 + bytes(100), "goes on for 100 bytes .* several"),
     "two sequences": (changed(F32, 152, 2), "not those of one sequence"),
     "a position twice": (changed(F32, 148, 1), "not those of one sequence"),
-    "another type": (changed(F32, 148 + 12 * 32 + 8, 77), "ggml type 77|gguf: pip install"),
+    "another type": (changed(F32, 148 + 12 * 32 + 8, 77), "ggml type 77|pip install"),
 }
 
 
