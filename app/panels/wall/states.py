@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.draw.colormap import ColorTable, larger, packed, signed_index
+from app.draw.colormap import ColorScale, larger, packed
 from app.draw.format import brief
 from app.draw.ghost import Pixels
 from app.draw.resample import source_cells
@@ -34,7 +34,7 @@ def state_words(state: StatePicture) -> str:
     return f"state, fixed size · {state.name} {list(state.shape)} {state.dtype} · max {brief(state.largest)}"
 
 
-def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, table: ColorTable) -> None:
+def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, scale: ColorScale) -> None:
     """Paint the states into their thumbnails, each with a colour range of its own."""
     for tile in layout.tiles if piece.states else ():
         state = state_at(piece, tile)
@@ -43,5 +43,5 @@ def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, table: ColorTab
             columns, rows = (source_cells(n, m) for n, m in zip(values.shape, (tile.width, tile.height), strict=True))
             shown = values[columns][:, rows].T
             picture[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] = np.take(
-                packed(table), signed_index(shown, 1.0)
+                packed(scale.table), scale.index(shown, 1.0)
             )
