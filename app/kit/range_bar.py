@@ -1,4 +1,4 @@
-"""A colour bar with a histogram of the values; the ends of its range can be dragged, both at once where it is symmetric."""
+"""A colour bar with a histogram of the values; the ends of its range can be dragged."""
 
 from __future__ import annotations
 
