@@ -26,9 +26,8 @@ from engine.session.mode import CacheMode
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.tuning import fitted
-from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.measurements import ParityReport, Verdict
-from engine.wire.measuring import CheckParity
+from engine.wire.measurements import CheckParity, ParityReport, Verdict
+from engine.wire.records import read_only_floats, read_only_ints
 
 Progress = tuple[int, int]
 OTHER_PIECES = "The other cache reads the prompt in other pieces: step once after the prompt, then compare."

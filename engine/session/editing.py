@@ -22,8 +22,8 @@ from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.spec.presets import cache_label
 from engine.wire.changes import EditMade
-from engine.wire.edits import EditMeasured
 from engine.wire.events import NodeAdded
+from engine.wire.measurements import EditMeasured
 from engine.wire.records import Provenance
 from engine.wire.tree import Node
 

@@ -13,9 +13,8 @@ from engine.history.history import History
 from engine.history.state import SequenceState
 from engine.model.loader import LoadedModel
 from engine.session.driver import Driver
-from engine.session.edits.apply import edit_cache
+from engine.session.edits.apply import edit_cache, keep_first
 from engine.session.edits.scratch import newest_logits
-from engine.session.edits.tokens import keep_first
 from engine.session.live import LiveSequence
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.wire.changes import Change, EditMade
