@@ -41,8 +41,8 @@ class HeadRequest(Variant, frozen=True):
 
 
 class AttentionRequest(Variant, frozen=True):
-    """The attention weights of the newest query of `step`, in every head of one layer, at positions `start … stop`
-    (None: up to the query itself)."""
+    """What a lens of queries shows of one layer at `step`, in every query head, at positions `start … stop` (None: up
+    to the newest query). The attention map is of one `head`: its queries are the rows, at most `max_rows`."""
 
     seq_id: int
     step: int
@@ -50,6 +50,9 @@ class AttentionRequest(Variant, frozen=True):
     max_columns: int
     start: int = 0
     stop: int | None = None
+    lens: str = "attention"
+    head: int = 0
+    max_rows: int = 64
 
 
 class RowRequest(Variant, frozen=True):

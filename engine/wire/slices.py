@@ -117,12 +117,14 @@ class HeadSlice(EventMessage, frozen=True, eq=False):
 
 class AttentionSlice(EventMessage, frozen=True, eq=False):
     """Attention weights of one step's newest query, `[H, columns]`, the largest in each column. The weights of a row
-    sum to less than one if the model has sink logits.
+    sum to less than one if the model has sink logits. Through another lens, its numbers, of the queries from
+    `first_query` on; those of the attention map are the weights of one head, `[rows, columns]`, with `queries_per_row`
+    queries in each row.
 
     `absent` `[H, columns]` counts the positions of a column whose rows had been dropped before the query; a column
     without rows is NaN, which does not count as non-finite. None: all were there. `top_positions` and `top_weights`
     `[H, N]` are the positions of the whole row with the largest weights, in descending order; heads with fewer than `N`
-    rows are padded with weight NaN. `entropy` `[H]` in nats is that of the whole row.
+    rows are padded with weight NaN. `entropy` `[H]` in nats is that of the whole row, of the newest query alone.
     """
 
     request: AttentionRequest
@@ -138,6 +140,8 @@ class AttentionSlice(EventMessage, frozen=True, eq=False):
     top_positions: Ints | None = None
     top_weights: Floats | None = None
     entropy: Floats | None = None
+    first_query: int = 0
+    queries_per_row: int = 1
 
 
 class RowSlice(EventMessage, frozen=True, eq=False):

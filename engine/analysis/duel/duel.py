@@ -15,11 +15,12 @@ from engine.analysis.tolerance import tolerance_between
 from engine.common_prefix import num_common
 from engine.errors import InputError
 from engine.look.seen import Seen
-from engine.look.slices import attention_slice, take
+from engine.look.slices import attention_slice, of_queries, take
 from engine.look.source import Difference, Source
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.lenses import LENSES
 from engine.spec.sampling import Prompt
 from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, TokenDivergence
 from engine.wire.requests import AttentionRequest, HeadRequest, RowRequest, Side, SliceRequest, WallRequest
@@ -148,6 +149,9 @@ class Duel:
         if side == "b":
             asked = replace(request, step=theirs if theirs is not None else -1)
             return replace(self.b.slice(asked), request=request)
+        if LENSES[request.lens].reads == "queries":
+            found = of_queries(request, Difference(*self._sources(count)))
+            return attention_slice(request, found, self.a.geometry)
         mine, other = (run.attention(count).get(request.layer) for run in (self.a, self.b))
         layer = self.a.geometry.layers[request.layer]
         return attention_slice(request, attention_difference(mine, other, count - 1, layer), self.a.geometry)
