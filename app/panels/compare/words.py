@@ -12,8 +12,7 @@ from app.models import Models
 from app.models.comparison import ComparedPair, Pictures
 from app.models.loaded import layer_label
 from engine.spec.lenses import LENSES
-from engine.wire.duel import DuelSide, DuelStep, FirstDifference, TokenDivergence
-from engine.wire.opponents import OtherStep
+from engine.wire.duel import DuelSide, DuelStep, FirstDifference, OtherStep, TokenDivergence
 from engine.wire.records import Candidate
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from app.draw import axis, colormap, format, resample, scale
-from app.draw.axis import ByteTicks, FixedTicks, LinearTicks, Tick
-from app.draw.scale import LogScale
+from app.draw import axis, colormap, format, grid
+from app.draw.axis import ByteTicks, FixedTicks, LinearTicks, LogScale, Tick
 from tests.approve import approve, in_words
 
 APPROVED = Path(__file__).parent / "approved"
@@ -67,7 +66,7 @@ def calls() -> Iterator[tuple[Callable[..., Any], Iterator[tuple[Any, ...]] | li
     )
     yield FixedTicks((Tick(1, "a"), Tick(2, "b"), Tick(3, "c"))).ticks, [(9, 1, 2), (9, 1.5, 3), (9, 4, 5)]
     yield (
-        scale.log_scale,
+        axis.log_scale,
         [
             (v, lo, hi, f)
             for v in ((), (0.0, NAN, INF), (1e-7, 3.0), (20.0, 1e5))
@@ -78,18 +77,18 @@ def calls() -> Iterator[tuple[Callable[..., Any], Iterator[tuple[Any, ...]] | li
     for log in (LogScale(-3, 1), LogScale(-2, 2, has_floor=False), LogScale(0, 0)):
         yield log.at, [([0.0, 1e-4, 1e-3, 0.5, 1.0, 10.0, 99.0, 1e6, NAN, INF],)]
         yield log.ticks, [(most, low, high) for most in (0, 1, 2, 9) for low, high in ((0, 1), (0.2, 0.6), (0.35, 0.4))]
-    yield resample.whole_steps, list(product((0, 63.9, 64, 200.5), (1, 64)))
+    yield grid.whole_steps, list(product((0, 63.9, 64, 200.5), (1, 64)))
     yield (
-        resample.cell_span,
+        grid.cell_span,
         [(cell, count, size) for count, size in ((4, 4), (3, 8), (9, 4), (1, 5)) for cell in range(count)],
     )
     yield (
-        resample.cell_at,
+        grid.cell_at,
         [(pixel, count, size) for count, size in ((4, 4), (3, 8), (9, 4)) for pixel in range(-1, size + 1)],
     )
     low = np.arange(14, dtype=np.float32).reshape(2, 7)
     yield (
-        resample.resample,
+        grid.resample,
         [(low, low + 10, size, 1) for size in (1, 3, 7, 12)] + [(low, -low, size, 0) for size in (1, 2, 5)],
     )
     yield colormap.rgb, [("#102030",), ("#ffffff",)]

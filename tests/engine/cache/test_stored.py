@@ -12,8 +12,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stored import StoredPart
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, uniform
-from engine.spec.codec_names import get_codec_names
+from engine.spec.codec import CodecSpec, Coding, get_codec_names, uniform
 from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned

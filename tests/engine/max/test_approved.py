@@ -10,8 +10,7 @@ from typing import Any
 from engine.max import arch, capacity
 from engine.max.capacity import GIB
 from engine.max.dispatch import AmdHeuristic, SinglePartition
-from engine.max.listing import params_values
-from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig
+from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, params_values
 from tests.engine.max.parameters import FP8, deepseek, gpus, llama
 from tests.engine.told import approve
 

@@ -17,10 +17,9 @@ from engine.__main__ import main
 from engine.seeds import memory, speed
 from engine.seeds.line import SeedLine, checked
 from engine.seeds.models import SeedModel, SeedModels, SeedSetting
-from engine.seeds.page import page, shown
+from engine.seeds.page import TABLES, page, shown
 from engine.seeds.serving import allocated_lines, max_lines
 from engine.seeds.shapes import logit_lines, numbers_line, shape_lines, softmax_by_hand
-from engine.seeds.tables import TABLES
 from engine.session.driver import ModeDriver
 from engine.spec.presets import PRESETS
 from tests.engine.cli.conftest import Twin

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, Part, recoded
-from engine.spec.codec_names import codec_name, codec_summary, get_codec_names, parse_codec
+from engine.spec.codec import CodecSpec, Coding, Part, codec_name, codec_summary, get_codec_names, parse_codec, recoded
 from engine.spec.grid import takes_codecs
 from engine.spec.presets import (
     cache_label,
