@@ -35,7 +35,7 @@ from app.kit.reader import BOOKMARKS, EDITS, SELECTION, STATUS, STEPS, slices
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
-from app.models.loaded import geometry_of, heads_shared, layer_label, layer_words
+from app.models.loaded import geometry_of, head_of, heads_shared, layer_label, layer_words
 from app.models.slices import WALL
 from app.panels.wall import canvas, draw
 from app.panels.wall import magnitudes as sizes
@@ -148,7 +148,10 @@ class WallView(View[Shown]):
 
     def _on_picked(self, tile: Thumbnail, position: int | None) -> None:
         piece = self._models.slices.wall
-        place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head // self._shared(tile.layer)}
+        shared = self._shared(tile.layer)
+        place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head // shared}
+        if shared > 1:
+            self._models.viewport.update(query_head=tile.kv_head)
         if canvas.is_beside_rows(piece, tile):
             return
         if position is not None and (piece is None or canvas.state_at(piece, tile) is None):
@@ -275,7 +278,7 @@ class WallView(View[Shown]):
         bookmarks = tuple(self._models.bookmarks.on_heads(seq_id))
         by_hand = WallEdits(area, edits_shown(self._models, seq_id), bookmarks)
         run = selected_run(self._models) if area is None else None
-        head = now.kv_head * self._shared(now.layer)
+        head = head_of(self._models, self._lens, now.layer, now.kv_head)
         return Shown(piece, self._canvas.layout_now, (now.layer, head, run), by_hand)
 
     def show_nothing(self, why: str) -> None:
