@@ -22,7 +22,7 @@ from engine.look.lenses import held_of, read, rows_at_once
 from engine.look.magnitude_counts import EDGES, LayerCount, LayerRows, counted
 from engine.look.source import Held, Source
 from engine.spec.lenses import Lens
-from engine.wire.arrays import read_only_floats
+from engine.wire.records import read_only_floats
 from engine.wire.slices import Magnitudes
 
 QUANTILE = 0.995

@@ -12,15 +12,14 @@ from engine.errors import InputError
 from engine.files.llama import kind_of
 from engine.look.outliers import outliers_slice
 from engine.look.seen import Seen
-from engine.look.slices import NewestQuery, attention_slice, checked, take
+from engine.look.slices import NewestQuery, attention_slice, checked, of_queries, take
 from engine.look.source import PARTS
 from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
 from engine.opened.rows import FileRows, FileSource
 from engine.snapshot.read import SnapshotFile
 from engine.spec.lenses import LENSES
 from engine.spec.sampling import SamplingParams
-from engine.wire.requests import AttentionRequest, OutliersRequest, SliceRequest
-from engine.wire.slices import Slice
+from engine.wire.slices import AttentionRequest, OutliersRequest, Slice, SliceRequest
 from engine.wire.status import EngineStatus, Work
 
 
@@ -111,6 +110,8 @@ class OpenedSnapshot:
             case OutliersRequest():
                 return self._outliers(request, source)
             case AttentionRequest():
+                if LENSES[request.lens].reads == "queries":
+                    return attention_slice(request, of_queries(request, source), geometry)
                 row = self.attention(request.layer) if self._is_newest(request.step) else None
                 note = "" if row is not None else f"The attention of step {request.step} is not in the file."
                 return attention_slice(request, NewestQuery(row, self.num_tokens - 1, "recorded", note), geometry)

@@ -5,19 +5,88 @@ Shapes: L attention layers, H query heads, H_kv key/value heads, S rows, D head_
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
-from engine.wire.message import EventMessage, Part
+from engine.wire.message import EventMessage, Part, Variant
 from engine.wire.records import Floats, Ints, Provenance
-from engine.wire.requests import (
-    AttentionRequest,
-    HeadRequest,
-    OutliersRequest,
-    RowRequest,
-    SliceRequest,
-    TableRequest,
-    WallRequest,
-)
+
+TensorName = Literal["keys", "values"]
+Side = Literal["a", "b", "difference"]
+
+
+class WallRequest(Variant, frozen=True):
+    """Thumbnails of every layer and head through a lens: tokens `0 … num_tokens`, pooled to at most `max_columns` x
+    `max_rows` cells.
+
+    With `change`, only what the step at `num_tokens` changed: the difference from the state with `previous_tokens`.
+    """
+
+    seq_id: int
+    num_tokens: int
+    previous_tokens: int
+    lens: str
+    change: bool
+    max_columns: int
+    max_rows: int
+
+
+class HeadRequest(Variant, frozen=True):
+    """One head of one layer through a lens: rows `start … stop` of the first `num_tokens`, pooled to at most
+    `max_columns`."""
+
+    seq_id: int
+    num_tokens: int
+    lens: str
+    layer: int
+    kv_head: int
+    start: int
+    stop: int
+    max_columns: int
+
+
+class AttentionRequest(Variant, frozen=True):
+    """What a lens of queries shows of one layer at `step`, in every query head, at positions `start … stop` (None: up
+    to the newest query). The attention map is of one `head`: its queries are the rows, at most `max_rows`."""
+
+    seq_id: int
+    step: int
+    layer: int
+    max_columns: int
+    start: int = 0
+    stop: int | None = None
+    lens: str = "attention"
+    head: int = 0
+    max_rows: int = 64
+
+
+class RowRequest(Variant, frozen=True):
+    """The exact K and V of one position in all layers."""
+
+    seq_id: int
+    num_tokens: int
+    position: int
+
+
+class TableRequest(Variant, frozen=True):
+    """The page table of a sequence when it had `num_tokens` tokens."""
+
+    seq_id: int
+    num_tokens: int
+
+
+class OutliersRequest(Variant, frozen=True):
+    """The largest |K| and |V| of a sequence when it had `num_tokens` tokens, and the tokens that the query of `step`
+    attended to most."""
+
+    seq_id: int
+    num_tokens: int
+    step: int
+    count: int = 10
+
+
+SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | TableRequest | OutliersRequest
 
 
 class Magnitudes(Part, frozen=True, eq=False):
@@ -117,12 +186,14 @@ class HeadSlice(EventMessage, frozen=True, eq=False):
 
 class AttentionSlice(EventMessage, frozen=True, eq=False):
     """Attention weights of one step's newest query, `[H, columns]`, the largest in each column. The weights of a row
-    sum to less than one if the model has sink logits.
+    sum to less than one if the model has sink logits. Through another lens, its numbers, of the queries from
+    `first_query` on; those of the attention map are the weights of one head, `[rows, columns]`, with `queries_per_row`
+    queries in each row.
 
     `absent` `[H, columns]` counts the positions of a column whose rows had been dropped before the query; a column
     without rows is NaN, which does not count as non-finite. None: all were there. `top_positions` and `top_weights`
     `[H, N]` are the positions of the whole row with the largest weights, in descending order; heads with fewer than `N`
-    rows are padded with weight NaN. `entropy` `[H]` in nats is that of the whole row.
+    rows are padded with weight NaN. `entropy` `[H]` in nats is that of the whole row, of the newest query alone.
     """
 
     request: AttentionRequest
@@ -138,6 +209,8 @@ class AttentionSlice(EventMessage, frozen=True, eq=False):
     top_positions: Ints | None = None
     top_weights: Floats | None = None
     entropy: Floats | None = None
+    first_query: int = 0
+    queries_per_row: int = 1
 
 
 class RowSlice(EventMessage, frozen=True, eq=False):

@@ -3,37 +3,135 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
+from typing import cast, get_args
 
 from msgspec import Struct
 from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QMenu, QStackedWidget
+from PySide6.QtWidgets import QFileDialog, QMenu, QStackedWidget, QWidget
 
 from app.draw.format import brief, short_dtype
 from app.draw.token_range import TokenRange
 from app.kit.boxes import column, row
 from app.kit.buttons import LinkButton, ProgressButton, push_button
 from app.kit.changes import connect_all, on_change
-from app.kit.exactness import source_words
-from app.kit.fields import SmallBox
+from app.kit.fields import Option, SmallBox
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
-from app.kit.provenance import Provenance, lateness, step_of, tensor_name, token_name
+from app.kit.map_view import LensMenu
+from app.kit.provenance import Provenance, lateness, source_words, step_of, tensor_name, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, SignalSource
 from app.kit.theme import font_fixed, font_text
 from app.kit.view import COMPARE, View
 from app.models import Models
 from app.models.comparison import ComparedPair, Pictures
-from app.models.loaded import layer_label, layer_words
-from app.models.selection import Selected
-from app.models.viewport import WantedPair
+from app.models.loaded import head_of, heads_shared, layer_label, layer_words
+from app.models.selection import Selected, WantedPair
 from app.panels.compare import words
 from app.panels.compare.draw import Matrix, matrix_of
 from app.panels.compare.maps import CompareMaps, Shown
-from app.panels.compare.opponents import OpponentBox
+from engine.spec.lenses import TABLE
+from engine.spec.model import Dtype, ModelSpec
+from engine.spec.presets import PRESETS, preset_of
 from engine.wire.commands import EndDuel
-from engine.wire.duel import FirstDifference
-from engine.wire.opponents import Opponent
-from engine.wire.slices import AttentionSlice
+from engine.wire.duel import FirstDifference, Opponent, OtherFile, OtherRun, OtherStep
+from engine.wire.slices import AttentionSlice, Slice
+from engine.wire.status import ModelInfo
+
+STEP, MODEL, FILE = "the step", "another model", "a snapshot"
+_CACHE, _DTYPE = "cache ", "dtype "
+_MODEL_LABEL = "another model…"
+SNAPSHOT_FILES = "Snapshots (*.safetensors *.npz *.bin)"
+
+
+def cache_choice(name: str) -> str:
+    """The value of a cache preset in the list."""
+    return _CACHE + name
+
+
+def _options() -> list[Option]:
+    dtypes = [dtype for dtype in get_args(Dtype) if dtype != "auto"]
+    return [
+        *(
+            (preset.label, cache_choice(preset.name), preset.summary)
+            for preset in PRESETS.values()
+            if preset.name != "none"
+        ),
+        ("no cache", cache_choice("none"), PRESETS["none"].summary),
+        ("the step I look at", STEP, "The same sequence as it stood after an earlier step"),
+        *(
+            (f"dtype {dtype}", _DTYPE + dtype, "The same model in this dtype, in the same cache mode")
+            for dtype in dtypes
+        ),
+        (_MODEL_LABEL, MODEL, "A folder with a model of the same vocabulary, in the same cache mode and dtype"),
+        ("a snapshot…", FILE, "A file that was exported here, as it was written"),
+    ]
+
+
+class OpponentBox(SmallBox):
+    """The list of these; `opponent` is the chosen one."""
+
+    def __init__(self, models: Models) -> None:
+        super().__init__("Compare with", "What the same tokens are fed to for comparison", _options(), characters=13)
+        self._models = models
+
+    @property
+    def choice(self) -> str:
+        return str(self.currentData())
+
+    def problem(self) -> str:
+        """Why nothing can be compared now; empty if it can."""
+        status, step = self._models.status.now, self._models.selection.now.step
+        if status is None or status.model is None:
+            return "A model is needed first."
+        if not len(self._models.timeline):
+            return "Send a prompt first: a comparison needs its tokens."
+        if status.opened is not None:
+            return self._problem_of_file()
+        if self.choice == STEP and step is None:
+            return "Look at an earlier step first: drag the timeline, or press Shift+F10."
+        if self.choice == _DTYPE + status.model.dtype:
+            return f"The model is in {status.model.dtype} already: choose another dtype."
+        return ""
+
+    def _problem_of_file(self) -> str:
+        """Why an opened file cannot be compared with the choice: running its tokens needs its model."""
+        if self.choice == STEP:
+            return "A snapshot has the rows of one moment: choose another snapshot, a cache mode or a dtype."
+        if self.choice in (MODEL, FILE) or self._models.status.source_of_file:
+            return ""
+        return f"The model of this file is not known here: choose '{_MODEL_LABEL}' and its folder, or another snapshot."
+
+    def opponent(self, parent: QWidget) -> Opponent | None:
+        """The chosen opponent; asks for a file or folder if necessary. None if nothing is possible or the user
+        cancelled."""
+        status, step = self._models.status.now, self._models.selection.now.step
+        if self.problem() or status is None or status.model is None:
+            return None
+        if self.choice == STEP:
+            return None if step is None else OtherStep(step)
+        if self.choice == MODEL:
+            folder = QFileDialog.getExistingDirectory(parent, "Compare with a model of the same vocabulary")
+            return OtherRun(status.cache, ModelSpec(folder, _dtype_of(status.model))) if folder else None
+        if self.choice == FILE:
+            path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", SNAPSHOT_FILES)
+            return OtherFile(Path(path)) if path else None
+        if self.choice.startswith(_DTYPE):
+            dtype = next(name for name in get_args(Dtype) if self.choice == _DTYPE + name)
+            source = self._models.status.source_of_file or status.model.source
+            return OtherRun(status.cache, ModelSpec(source, dtype))
+        name = self.choice.removeprefix(_CACHE)
+        is_in_use = preset_of(status.cache).name == name and status.cache.codec.is_uniform
+        cache = status.cache if is_in_use else PRESETS[name].spec  # the mode in use keeps its present parameters
+        if status.opened is None:
+            return OtherRun(cache)
+        return OtherRun(cache, ModelSpec(self._models.status.source_of_file, _dtype_of(status.model)))
+
+
+def _dtype_of(model: ModelInfo) -> Dtype:
+    """The dtype for another run that is compared with this model's."""
+    return cast(Dtype, model.dtype if model.dtype in get_args(Dtype) else "auto")
+
 
 WALL, HEAD, ATTENTION = "wall", "head", "attention"
 BUTTON = "Compare with"
@@ -90,6 +188,7 @@ class CompareView(View[CompareShown]):
         self.sides, self.place = ElidedLabel(font_text(12), "muted"), LinkButton()
         self.maps = CompareMaps(self._token_name)
         self.why = plain_label(role="muted", wraps=True)
+        self.lenses, self.query_lenses = LensMenu(TABLE), LensMenu(x for x in TABLE if x.heads == "query")
         self._stack = QStackedWidget()
         self.readout = plain_label(_POINT, font_fixed())
         self._shown: Shown | None = None
@@ -107,12 +206,14 @@ class CompareView(View[CompareShown]):
         self._stack.addWidget(self.why)
         self.set_body(column(head, self.place, 2, (self._stack, 1), self.readout))
         self.displays.setMinimumContentsLength(11)
-        for widget in (self.displays, self.button, self.opponents, self.end_button):
+        for widget in (self.lenses, self.query_lenses, self.displays, self.button, self.opponents, self.end_button):
             self.add_to_strip(widget)
         on_change(self.refresh, self.displays, self.opponents)
         connect_all(
             (self.button.clicked, self._on_button),
             (self.opponents.activated, self._on_chosen),
+            (self.lenses.chosen, lambda lens: self._models.selection.update(lens=lens, change=False)),
+            (self.query_lenses.chosen, lambda lens: self._models.viewport.update(attention_lens=lens)),
             (self.place.clicked, self._on_place),
             (self.maps.pointed, self._tell),
             (self.maps.picked, self._on_picked),
@@ -172,13 +273,12 @@ class CompareView(View[CompareShown]):
         if shown is None or cell is None or state is None or state.pictures is None:
             return
         place, piece = shown.a.places[cell[0]], state.pictures.a
-        is_query = isinstance(piece, AttentionSlice)
         self._models.selection.update(
             seq_id=state.compared.seq_id,
             layer=place.layer,
-            kv_head=place.head // piece.group_size if isinstance(piece, AttentionSlice) else place.head,
+            kv_head=place.head // heads_shared(self._models, self._lens_of(piece), place.layer),
             position=shown.a.positions(cell[1])[0],
-            channel=None if is_query or place.first_channel != place.last_channel else place.first_channel,
+            channel=None if place.first_channel != place.last_channel else place.first_channel,
         )
 
     def _on_zoomed(self, wanted: TokenRange | None) -> None:
@@ -221,7 +321,12 @@ class CompareView(View[CompareShown]):
         self.button.setEnabled(is_asked or not problem)
         self.button.setToolTip(plain_tip(work.label if work is not None else problem))
         self.end_button.setVisible(comparison.now is not None and not is_asked)
-        self.displays.setVisible(comparison.now is not None and not comparison.now.no_rows)
+        has_rows = comparison.now is not None and not comparison.now.no_rows
+        self.displays.setVisible(has_rows)
+        self.lenses.setVisible(has_rows and self.choice != ATTENTION)
+        self.query_lenses.setVisible(has_rows and self.choice == ATTENTION)
+        self.lenses.show_lens(self._models.selection.now.lens)
+        self.query_lenses.show_lens(self._models.viewport.now.attention_lens)
 
     def read(self) -> CompareShown | str:
         comparison, viewport = self._models.comparison, self._models.viewport.now
@@ -288,11 +393,14 @@ class CompareView(View[CompareShown]):
         """The row of the selected channel, or the first row of the selected head if there are several heads; None
         otherwise."""
         now, piece = state.selected, state.pictures.a if state.pictures is not None else None
-        if isinstance(piece, AttentionSlice):
-            return matrix.row_of(now.layer, now.kv_head * piece.group_size, None)
         if now.channel is None and len({(place.layer, place.head) for place in matrix.places}) == 1:
             return None
-        return matrix.row_of(now.layer, now.kv_head, now.channel)
+        head = head_of(self._models, self._lens_of(piece), now.layer, now.kv_head) if piece is not None else 0
+        return matrix.row_of(now.layer, head, None if isinstance(piece, AttentionSlice) else now.channel)
+
+    @staticmethod
+    def _lens_of(piece: Slice) -> str:
+        return str(getattr(piece.request, "lens", "keys"))
 
     def provenance(self, state: CompareShown) -> Provenance | None:
         pictures = state.pictures
@@ -303,7 +411,9 @@ class CompareView(View[CompareShown]):
         if isinstance(pictures.a, AttentionSlice):
             count = pictures.a.query_position + 1
         shown = tensor_name(request.lens) if hasattr(request, "lens") else ""
-        wanted = tensor_name(state.selected.lens) if shown else ""
+        is_of_queries = isinstance(pictures.a, AttentionSlice)
+        lens = self._models.viewport.now.attention_lens if is_of_queries else state.selected.lens
+        wanted = tensor_name(lens) if shown else ""
         newest = self._models.comparison.at(self._models.selection.now.step)
         is_last = newest is not None and newest.num_tokens == count
         late = lateness(self._models, seq_id, count or 0, shown, wanted, is_last=is_last)
