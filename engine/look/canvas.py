@@ -17,7 +17,7 @@ from msgspec import structs
 
 from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.lenses import computed, held_of, read, rows_at_once
+from engine.look.lenses import computed, held_of_all, read, read_all, rows_at_once
 from engine.look.reductions import (
     Flags,
     cells_of,
@@ -96,12 +96,10 @@ def layers_of(request: WallRequest | HeadRequest, source: Source, geometry: Cach
     lens, found = LENSES[request.lens], []
     is_wall = isinstance(request, WallRequest)
     indices = [layer.index for layer in geometry.attention_layers] if is_wall else [request.layer]  # type: ignore[union-attr]
-    for index in indices:
-        held = held_of(source, lens, index) if lens.is_of_every_head or not is_wall else None
-        if held is not None:
-            num_heads, num_values = held.num_heads, 1 if lens.values == 1 else held.dim(lens.part or "keys")
-            head = None if isinstance(request, WallRequest) else min(request.kv_head, num_heads - 1)
-            found.append(Layer(index, held, num_heads if head is None else 1, num_values, head))
+    for index, held in held_of_all(source, lens, indices if lens.is_of_every_head or not is_wall else ()).items():
+        num_heads, num_values = held.num_heads, 1 if lens.values == 1 else held.dim(lens.part or "keys")
+        head = None if isinstance(request, WallRequest) else min(request.kv_head, num_heads - 1)
+        found.append(Layer(index, held, num_heads if head is None else 1, num_values, head))
     return tuple(found)
 
 
@@ -250,28 +248,38 @@ class Canvas:
     def _fill(self, wanted: Sequence[Wanted], request: WallRequest | HeadRequest, source: Source, grid: Grid) -> None:
         """Fill the wanted cells from the rows of a source, of which few are in memory at a time if that is a file."""
         lens, change = LENSES[request.lens], Change.of(request, source)
-        runs: list[tuple[int, torch.Tensor, int]] = []
+        alike: dict[object, list[int]] = {}  # layers of which the same columns are filled with rows of one form
         for number, (layer, want) in enumerate(zip(grid.layers, wanted, strict=True)):
             if not grid.num_columns or not len(want):
                 continue
             if change is not None or layer.held.positions is not None or not isinstance(want, range):
                 self._gather(number, want, lens, source, change)
-                continue
-            columns = (number, slice(layer.num_heads), slice(want.start, want.stop))
-            self.low[columns] = self.high[columns] = np.nan
-            self.held[columns] = _held_in_columns(layer.held, grid, want)
-            if grid.is_coarse and self._fill_from_extremes(number, want, lens, source):
-                continue
-            span, at_once = grid.span(want), max(1, rows_at_once(source, lens, layer.index) // grid.per_column)
-            for start in range(span.start, span.stop, at_once * grid.per_column):
-                piece = range(start, min(span.stop, start + at_once * grid.per_column))
-                rows = read(source, lens, layer.index, piece, layer.head)
-                if rows is not None and rows.numbers.shape[1]:
-                    runs.append((number, rows.numbers, rows.first - grid.first))
-                if source.stored is not None:  # no piece of a file is kept until the next one is read
-                    fill_cells(self.low, self.high, runs, grid.per_column, grid.per_row)
-                    runs.clear()
-        fill_cells(self.low, self.high, runs, grid.per_column, grid.per_row)
+            else:  # of a file, no piece is kept until the next one is read
+                key = (layer.held.form, want) if source.stored is None else number
+                alike.setdefault(key, []).append(number)
+        for numbers in alike.values():
+            want = wanted[numbers[0]]
+            assert isinstance(want, range)
+            self._fill_columns(numbers, want, lens, source)
+
+    def _fill_columns(self, numbers: Sequence[int], want: range, lens: Lens, source: Source) -> None:
+        """Fill these columns of layers that hold rows of one form."""
+        grid = self.grid
+        assert grid is not None
+        layer, layers = grid.layers[numbers[0]], [grid.layers[number] for number in numbers]
+        columns = (numbers, slice(layer.num_heads), slice(want.start, want.stop))
+        self.low[columns] = self.high[columns] = np.nan
+        self.held[columns] = _held_in_columns(layer.held, grid, want)
+        if grid.is_coarse and self._fill_from_extremes(numbers[0], want, lens, source):
+            return
+        span, at_once = grid.span(want), max(1, rows_at_once(source, lens, layer.index) // grid.per_column)
+        held = {each.index: each.held for each in layers}
+        for start in range(span.start, span.stop, at_once * grid.per_column):
+            piece = range(start, min(span.stop, start + at_once * grid.per_column))
+            for rows in read_all(source, lens, held, piece, layer.head):
+                if rows.numbers.shape[2]:
+                    places, first = [numbers[place] for place in rows.places], rows.first - grid.first
+                    fill_cells(self.low, self.high, places, rows.numbers, first, grid.per_column, grid.per_row)
 
     def _gather(self, number: int, want: Wanted, lens: Lens, source: Source, change: Change | None) -> None:
         """Fill the wanted cells of a layer from rows that are not consecutive, or that are drawn as a step changed
@@ -353,15 +361,13 @@ def as_run(flags: Flags) -> Wanted:
 
 def _places(wanted: Sequence[Wanted], grid: Grid) -> Ints:
     """The places `[3, N]` (layer, head, column) of some cells, in order."""
-    found: list[np.ndarray] = []
-    for number, (layer, want) in enumerate(zip(grid.layers, wanted, strict=True)):
+    is_wanted = np.zeros(grid.shape[:3], bool)
+    for cells, layer, want in zip(is_wanted, grid.layers, wanted, strict=True):
         if isinstance(want, range):
-            heads, columns = np.divmod(np.arange(layer.num_heads * len(want)), max(1, len(want)))
-            columns += want.start
+            cells[: layer.num_heads, want.start : want.stop] = True
         else:
-            heads, columns = np.nonzero(want)
-        found.append(np.stack([np.full_like(heads, number), heads, columns]))
-    return read_only_ints(np.concatenate(found, 1) if found else np.zeros((3, 0)))
+            cells[: layer.num_heads] = want
+    return read_only_ints(np.stack(is_wanted.nonzero()))
 
 
 def _held_in_columns(held: Held, grid: Grid, columns: range) -> Ints:
