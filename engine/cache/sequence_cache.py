@@ -374,8 +374,9 @@ class SequenceCache:
 
     def num_final(self, part: Part, num_tokens: int) -> list[int]:
         """For each layer, how many of the rows that it held at `num_tokens` tokens, for which `knows` must hold, no
-        later step has overwritten or will, from position 0 on; 0 where any of them was dropped since."""
-        return [0 if self.spec.recomputes else layer.num_final(part, num_tokens) for layer in self.layers]
+        later step has overwritten or will, from position 0 on; 0 where any of them was dropped since. Nothing where
+        every step computes all rows again."""
+        return [] if self.spec.recomputes else [layer.num_final(part, num_tokens) for layer in self.layers]
 
     # ---- edits by hand -----------------------------------------------------------------------------------------------
 

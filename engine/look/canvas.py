@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from engine.look.reductions import (
     touched,
 )
 from engine.look.source import Held, Source, rewrites, slots_of
-from engine.spec.codec import Part
 from engine.spec.lenses import LENSES, Lens
 from engine.wire.arrays import read_only_ints
 from engine.wire.records import Floats, Ints
@@ -68,15 +68,15 @@ class Grid:
     is_scattered: bool
     is_coarse: bool = False
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int, int]:
-        heads = max((layer.num_heads for layer in self.layers), default=0)
+        heads = max([layer.num_heads for layer in self.layers], default=0)
         return len(self.layers), heads, self.num_columns, self.num_rows
 
-    @property
+    @cached_property
     def form(self) -> tuple[object, ...]:
         """What two grids must have in common so that cells of one can be those of the other."""
-        layers = tuple((layer.index, layer.num_heads, layer.num_values, layer.head) for layer in self.layers)
+        layers = [(layer.index, layer.num_heads, layer.num_values, layer.head) for layer in self.layers]
         size = (self.per_column, self.per_row, self.num_rows) if self.num_rows else ()
         return layers, size, self.is_scattered, self.is_coarse
 
@@ -94,10 +94,10 @@ def has_no_size(request: WallRequest | HeadRequest) -> bool:
 def layers_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> tuple[Layer, ...]:
     """The layers of a picture that hold rows."""
     lens, found = LENSES[request.lens], []
-    is_wall = isinstance(request, WallRequest)
+    is_wall, part = isinstance(request, WallRequest), lens.part or "keys"
     indices = [layer.index for layer in geometry.attention_layers] if is_wall else [request.layer]  # type: ignore[union-attr]
     for index, held in held_of_all(source, lens, indices if lens.is_of_every_head or not is_wall else ()).items():
-        num_heads, num_values = held.num_heads, 1 if lens.values == 1 else held.dim(lens.part or "keys")
+        num_heads, num_values = held.num_heads, 1 if lens.values == 1 else held.dim(part)
         head = None if isinstance(request, WallRequest) else min(request.kv_head, num_heads - 1)
         found.append(Layer(index, held, num_heads if head is None else 1, num_values, head))
     return tuple(found)
@@ -110,7 +110,7 @@ def grid_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheG
     if isinstance(request, HeadRequest):
         return _grid_of_head(request, layers, is_scattered)
     tokens = max(1, request.num_tokens)
-    values = max((layer.num_values for layer in layers), default=1)
+    values = max([layer.num_values for layer in layers], default=1)
     per_column, per_row = per_cell(tokens, request.max_columns), per_cell(values, request.max_rows)
     if has_no_size(request):
         return Grid(layers, 0, request.num_tokens, per_column, per_row, 0, 0, is_scattered)
@@ -157,24 +157,19 @@ class Canvas:
     held: Ints = field(default_factory=lambda: np.empty((0, 0, 0), np.int64))
     num_removed: int = 0
     deltas: list[RowDelta] | None = None
-    _num_final: int = 0
     _room: tuple[Any, Any, Any] | None = None  # arrays with space for more columns
 
     @torch.inference_mode()
     def draw(self, request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> Ints | None:
         """Draw the picture of a request. Returns the places `[3, N]` (layer, head, column) of the cells that were drawn
         again; all others stay as they were. None: all of them were drawn."""
-        lens, grid = LENSES[request.lens], grid_of(request, source, geometry)
-        is_wall = isinstance(request, WallRequest)
-        final = min(
-            (source.num_final(each.index, lens.part) for each in grid.layers if is_wall and lens.part), default=0
-        )
+        grid = grid_of(request, source, geometry)
         self.deltas, self.num_removed = None, 0
-        wanted = self._wanted(request, source, grid, final)
+        wanted = self._wanted(request, source, grid)
         if wanted is not None and self.grid is not None:
             self.num_removed = (grid.first - self.grid.first) // grid.per_column
         self._resize(request, grid, keeps=wanted is not None)
-        self.request, self.grid, self.source, self._num_final = request, grid, source, final
+        self.request, self.grid, self.source = request, grid, source
         self._fill([range(grid.num_columns)] * len(grid.layers) if wanted is None else wanted, request, source, grid)
         return None if wanted is None else _places(wanted, grid)
 
@@ -182,9 +177,7 @@ class Canvas:
         """Draw everything the next time."""
         self.source = None
 
-    def _wanted(
-        self, request: WallRequest | HeadRequest, source: Source, grid: Grid, final: int
-    ) -> list[Wanted] | None:
+    def _wanted(self, request: WallRequest | HeadRequest, source: Source, grid: Grid) -> list[Wanted] | None:
         """The cells of each layer that may differ from those drawn; None if all may."""
         lens, was, before = LENSES[request.lens], self.source, self.request
         if was is None or before is None or self.grid is None or source.owner != was.owner:
@@ -198,32 +191,25 @@ class Canvas:
         is_change = isinstance(before, WallRequest) and before.change
         since = before.previous_tokens if is_change else was.num_tokens  # type: ignore[union-attr]
         is_later = source.num_tokens >= was.num_tokens and source.half is None and was.half is None
-        if lens.part is None:  # what a query saw stays; what a token received grows
+        if (part := lens.part) is None:  # what a query saw stays; what a token received grows
             new = range(max(0, was.num_tokens - grid.first) // grid.per_column, grid.num_columns)
             return [new] * len(grid.layers) if lens.columns == "queries" and lens.values == 1 and is_later else None
         self.deltas = source.changes(since) if is_later else None
         if self.deltas is not None:
             has_rewritten = not is_change or rewrites(source.spec)
-            alike: dict[object, Wanted] = {}  # layers to which the same happened
-            return [self._touched(layer, grid, lens.part, alike, has_rewritten=has_rewritten) for layer in grid.layers]
-        first = min(final, self._num_final) // grid.per_column
-        return None if is_change or not first else [range(first, grid.num_columns)] * len(grid.layers)
-
-    def _touched(
-        self, layer: Layer, grid: Grid, part: Part, alike: dict[object, Wanted], *, has_rewritten: bool
-    ) -> Wanted:
-        """The cells of a layer in which rows were written, rewritten or evicted since the picture before."""
-        assert self.deltas is not None
-        delta = self.deltas[layer.index]
-        key = id(delta), layer.num_heads
-        if key not in alike:
-            if layer.head is not None and delta.evicted:  # of the head that is drawn
-                went = tuple(each[min(layer.head, len(each) - 1)][None] for each in delta.evicted)
-                delta = replace(delta, evicted=went)
-            rewritten = delta.rewritten(part) if has_rewritten else NO_ROWS
-            shape = layer.num_heads, grid.num_columns
-            alike[key] = as_run(touched(delta, rewritten, shape, grid.first, grid.per_column))
-        return alike[key]
+            found: dict[object, Wanted] = {}  # the same for layers to which the same happened
+            keys = [(id(self.deltas[layer.index]), layer.num_heads) for layer in grid.layers]
+            for key, layer in zip(keys, grid.layers, strict=True):
+                if key not in found:
+                    delta = self.deltas[layer.index]
+                    rewritten = delta.rewritten(part) if has_rewritten else NO_ROWS
+                    found[key] = _touched(layer, delta, rewritten, grid)
+            return [found[key] for key in keys]
+        if is_change or isinstance(request, HeadRequest):
+            return None
+        final = [each.num_final(layer.index, part) for each in (was, source) for layer in grid.layers]
+        first = min(final, default=0) // grid.per_column
+        return [range(first, grid.num_columns)] * len(grid.layers) if first else None
 
     def _resize(self, request: WallRequest | HeadRequest, grid: Grid, *, keeps: bool) -> None:
         """Make room for the cells of a grid; those drawn are kept, moved to the left if columns were removed."""
@@ -238,10 +224,8 @@ class Canvas:
                     new[:, :, :had] = old
             self._room = made
         kept, shift = max(0, had - self.num_removed), self.num_removed
-        self.low, self.high, self.held = (
-            _moved(array, shift, kept, columns, empty)
-            for array, empty in zip(self._room, (np.nan, np.nan, 0), strict=True)
-        )
+        rooms = zip(self._room, (np.nan, np.nan, 0), strict=True)
+        self.low, self.high, self.held = [_moved(array, shift, kept, columns, empty) for array, empty in rooms]
 
     # ---- cells ---------------------------------------------------------------------------------------------------
 
@@ -333,6 +317,15 @@ class Canvas:
             cells = merged(numbers, found.held, columns, rows, is_low=into is self.low)
             into[number, : cells.shape[0], : cells.shape[1], : cells.shape[2]] = cells
         return True
+
+
+def _touched(layer: Layer, delta: RowDelta, rewritten: range, grid: Grid) -> Wanted:
+    """The cells of a layer in which rows were written, rewritten or evicted since the picture before."""
+    if layer.head is not None and delta.evicted:  # of the head that is drawn
+        went = tuple(each[min(layer.head, len(each) - 1)][None] for each in delta.evicted)
+        delta = replace(delta, evicted=went)
+    shape = layer.num_heads, grid.num_columns
+    return as_run(touched(delta, rewritten, shape, grid.first, grid.per_column))
 
 
 def _moved(array: Any, shift: int, kept: int, columns: int, empty: float) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -94,8 +95,6 @@ def computed(lens: Lens, numbers: torch.Tensor, positions: torch.Tensor, source:
 
 def held_of(source: Source, lens: Lens, layer: int) -> Held | None:
     """Which columns a lens has of a layer; None where it has none, or cannot be."""
-    if lens.name == lens.part:  # K and V themselves can be had of every source
-        return source.held(layer)
     if why_not(source, lens):
         return None
     if lens.part is not None:
@@ -115,8 +114,8 @@ def held_of(source: Source, lens: Lens, layer: int) -> Held | None:
 
 def held_of_all(source: Source, lens: Lens, layers: Iterable[int]) -> dict[int, Held]:
     """`held_of` of those layers that have any."""
-    found = ((layer, held_of(source, lens, layer)) for layer in layers)
-    return {layer: held for layer, held in found if held is not None}
+    hold = source.held if lens.name == lens.part else partial(held_of, source, lens)
+    return {layer: held for layer in layers if (held := hold(layer)) is not None}
 
 
 def why_not(source: Source, lens: Lens) -> str:

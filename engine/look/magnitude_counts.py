@@ -73,7 +73,9 @@ def joined(layers: Sequence[LayerCount]) -> Counts:
     """The histograms of some layers, of equally many rows, as one: the object that has all of them if it has no others,
     else a copy."""
     of = layers[0].of
-    if len(layers) == len(of.counts) and all(each.of is of and each.place == n for n, each in enumerate(layers)):
+    if [each.of for each in layers] == [of] * len(of.counts) and [each.place for each in layers] == [
+        *range(len(layers))
+    ]:
         return of
     return Counts(np.stack([each.counts for each in layers]), np.stack([each.peak for each in layers]), of.num_rows)
 

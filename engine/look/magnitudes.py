@@ -11,17 +11,17 @@ quantise, are counted again for every picture. Nothing is ever subtracted.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from engine.look.lenses import RowsOfLayers, read_all, rows_at_once
-from engine.look.magnitude_counts import EDGES, Counts, LayerCount, counted, joined
+from engine.look.magnitude_counts import COUNTED_AT_ONCE, EDGES, Counts, LayerCount, counted, joined
 from engine.look.source import Held, Source
-from engine.spec.lenses import Lens
+from engine.spec.lenses import LENSES, Lens
 from engine.wire.arrays import read_only_floats
 from engine.wire.slices import Magnitudes
 
@@ -65,11 +65,14 @@ def compute_ranges(layers: Iterable[LayerCount]) -> None:
     used = np.flatnonzero(stacked.any(0))  # some two hundred of a thousand bins
     part = slice(int(used[0]), int(used[-1]) + 1) if used.size else slice(0, 1)
     stacked, edges = stacked[:, part], EDGES[part.start : part.stop + 1]
+    running = stacked.cumsum(1)
     sized = without_zeros(stacked) if part.start == 0 else stacked
     largest = np.concatenate([np.abs(each.peak).max((1, 2), initial=0) for each in todo]).astype(np.float64)
-    most, median = np.minimum(_quantiles(sized, sized.cumsum(1), edges, (QUANTILE, 0.5)), largest)
+    most, median = np.minimum(
+        _quantiles(sized, running if sized is stacked else sized.cumsum(1), edges, (QUANTILE, 0.5)), largest
+    )
     limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
-    clipped = np.where(limit < largest, _share_beyond(stacked, stacked.cumsum(1), edges, limit), 0.0)
+    clipped = np.where(limit < largest, _share_beyond(stacked, running, edges, limit), 0.0)
     table, start = np.stack([limit, largest, clipped], 1), 0
     for each in todo:
         each.ranges, start = table[start : start + len(each.counts)], start + len(each.counts)
@@ -125,7 +128,7 @@ class BlocksOfLayer:
 
     def up_to(self, num_rows: int) -> LayerCount | None:
         """The longest known histogram of at most the first `num_rows` rows; None if none is known."""
-        if self.newest is not None and self.newest.num_rows <= num_rows:
+        if self.newest is not None and self.newest.of.num_rows <= num_rows:
             return self.newest
         number = min(num_rows // self.block, len(self.after))
         return self.after[number - 1] if number else None
@@ -140,29 +143,30 @@ class BlocksOfLayer:
 
 @dataclass(eq=False)
 class Alike:
-    """Layers that are counted together: they hold rows of one form, of which the first `num_final` are final; `known`
-    are the histograms to which rows are added."""
+    """Layers that are counted together, through one lens or several: they hold rows of one form, of which the first
+    `num_final` are final; `known` are the histograms to which rows are added."""
 
     num_final: int
-    held: dict[int, Held] = field(default_factory=dict)
+    held: dict[str, dict[int, Held]] = field(default_factory=dict)  # by lens and layer, in the order of `blocks`
     blocks: list[BlocksOfLayer] = field(default_factory=list)
     known: list[LayerCount] = field(default_factory=list)
 
     @torch.inference_mode()
-    def count(self, lens: Lens, source: Source) -> Counts:
+    def count(self, source: Source) -> Counts:
         """The histograms of all rows, for which those are read that are not counted yet."""
         final, rest = self._counted(), None
-        layer, one = next(iter(self.held.items()))
+        lens, held = next(iter(self.held.items()))
+        layer, one = next(iter(held.items()))
         start = one.first if final is None else final.num_rows
         spans: list[range | None] = [None]
         if one.positions is None:
-            at_once = max(1, rows_at_once(source, lens, layer) // len(self.held))
+            at_once = max(1, rows_at_once(source, LENSES[lens], layer) // len(self.blocks))
             spans = [range(n, min(one.stop, n + at_once)) for n in range(start, one.stop, at_once)]
             spans = spans or ([range(start, start)] if final is None else [])
         for span in spans:
-            rows = list(read_all(source, lens, self.held, span))
+            rows = self._read(source, span)
             for part in self._cuts(rows[0].first, rows[0].numbers.shape[2]):
-                piece, stop = self._piece(rows, part, source.num_tokens), rows[0].first + part.stop
+                piece, stop = counted_together(rows, part, source.num_tokens), rows[0].first + part.stop
                 if part.start < part.stop and stop <= self.num_final:
                     final = piece if final is None else final.add(piece)
                     self._note(final)
@@ -179,21 +183,22 @@ class Alike:
         counts, is_newest = joined(self.known), self.known[0] is self.blocks[0].newest
         return counts if is_newest else counts.copy()
 
-    def _cuts(self, first: int, count: int) -> Iterator[slice]:
+    def _read(self, source: Source, span: range | None) -> list[RowsOfLayers]:
+        """These rows of all layers and lenses; places are those in `blocks`."""
+        found: list[RowsOfLayers] = []
+        first = 0
+        for lens, held in self.held.items():
+            for rows in read_all(source, LENSES[lens], held, span):
+                found.append(replace(rows, places=[first + place for place in rows.places]) if first else rows)
+            first += len(held)
+        return found
+
+    def _cuts(self, first: int, count: int) -> list[slice]:
         """So many rows from position `first` on, cut where blocks or the final rows end."""
         block, stop = self.blocks[0].block, first + count
         ends = [*range((first // block + 1) * block, self.num_final, block), self.num_final]
-        for start, end in itertools.pairwise([first, *(end for end in ends if first < end < stop), stop]):
-            yield slice(start - first, end - first)
-
-    def _piece(self, rows: Sequence[RowsOfLayers], part: slice, num_tokens: int) -> Counts:
-        """The histograms of some of the rows that were read."""
-        found: dict[int, LayerCount] = {}
-        for each in rows:
-            at = None if each.positions is None else each.positions[:, :, part]
-            counts = counted(each.numbers[:, :, part], at, num_tokens)
-            found |= {place: LayerCount(counts, number) for number, place in enumerate(each.places)}
-        return joined([found[place] for place in range(len(self.held))])
+        cuts = [first, *[end for end in ends if first < end < stop], stop]
+        return [slice(start - first, end - first) for start, end in itertools.pairwise(cuts)]
 
     def _note(self, final: Counts) -> None:
         """Keep the histograms of the first final rows, which end with a block or with all of them."""
@@ -202,8 +207,23 @@ class Alike:
             for number, blocks in enumerate(self.blocks):
                 blocks.note_block(LayerCount(kept, number))
         for number, blocks in enumerate(self.blocks):
-            if blocks.newest is None or blocks.newest.num_rows < final.num_rows:
+            if blocks.newest is None or blocks.newest.of.num_rows < final.num_rows:
                 blocks.newest = LayerCount(final, number)
+
+
+def counted_together(rows: Sequence[RowsOfLayers], part: slice, num_tokens: int) -> Counts:
+    """The histograms of some of the rows that were read, in the order of their places; few numbers as one tensor."""
+    numbers = [each.numbers[:, :, part] for each in rows]
+    positions = [None if each.positions is None else each.positions[:, :, part] for each in rows]
+    is_alike = len({(each.shape[1:], each.dtype, each.device) for each in numbers}) == 1 and positions[0] is None
+    if is_alike and sum([each.numel() for each in numbers]) <= COUNTED_AT_ONCE:
+        numbers, positions = [torch.cat(numbers)], [None]
+    counts = [counted(each, at, num_tokens) for each, at in zip(numbers, positions, strict=True)]
+    places = [place for each in rows for place in each.places]
+    if len(counts) == 1 and places == sorted(places):
+        return counts[0]
+    found = [LayerCount(each, number) for each in counts for number in range(len(each.counts))]
+    return joined([found[places.index(place)] for place in range(len(places))])
 
 
 class Blocks:
@@ -214,39 +234,52 @@ class Blocks:
 
     def of(self, lens: Lens, source: Source, held: Mapping[int, Held]) -> dict[int, LayerCount]:
         """The histograms of layers that hold these rows."""
+        return self._counts(source, {lens.name: held})[lens.name]
+
+    def _counts(self, source: Source, held: Mapping[str, Mapping[int, Held]]) -> dict[str, dict[int, LayerCount]]:
+        """The histograms of layers that hold these rows, by lens."""
         alike: dict[object, Alike] = {}
-        stamp, found = source.stamp, dict[int, LayerCount]()
-        for layer, rows in held.items():
-            blocks = self._of.setdefault((lens.name, layer), BlocksOfLayer())
-            if blocks.shown is not None and blocks.shown[0] == stamp:
-                found[layer] = blocks.shown[1]
-                continue
-            final = 0 if lens.part is None else source.num_final(layer, lens.part)
-            known = blocks.up_to(final)
-            form = rows.form, final, blocks.block, len(blocks.after), None if known is None else known.num_rows
-            group = alike.setdefault(form, Alike(final))
-            group.held[layer] = rows
-            group.blocks.append(blocks)
-            group.known += [] if known is None else [known]
+        stamp, found = source.stamp, {name: dict[int, LayerCount]() for name in held}
+        for name, layers in held.items():
+            part, is_one = LENSES[name].part, LENSES[name].values == 1
+            for layer, rows in layers.items():
+                blocks = self._of.get((name, layer))
+                if blocks is None:
+                    blocks = self._of[name, layer] = BlocksOfLayer()
+                if blocks.shown is not None and blocks.shown[0] == stamp:
+                    found[name][layer] = blocks.shown[1]
+                    continue
+                final = 0 if part is None else source.num_final(layer, part)
+                known = blocks.up_to(final)
+                dim = 1 if is_one else rows.value_dim if part == "values" else rows.key_dim
+                form = rows.form, dim, final, blocks.block, len(blocks.after), known and known.of.num_rows
+                group = alike.get(form)
+                if group is None:
+                    group = alike[form] = Alike(final)
+                group.held.setdefault(name, {})[layer] = rows
+                group.blocks.append(blocks)
+                group.known += [] if known is None else [known]
         for group in alike.values():
-            counts = group.count(lens, source)
-            for number, blocks in enumerate(group.blocks):
-                blocks.shown = stamp, LayerCount(counts, number)
-            found |= {layer: LayerCount(counts, number) for number, layer in enumerate(group.held)}
-        return {layer: found[layer] for layer in held}
+            counts, names = group.count(source), [(name, layer) for name in group.held for layer in group.held[name]]
+            for number, (name, layer) in enumerate(names):
+                found[name][layer] = one = LayerCount(counts, number)
+                group.blocks[number].shown = stamp, one
+        return {name: {layer: found[name][layer] for layer in layers} for name, layers in held.items()}
 
     def magnitudes(self, lenses: Sequence[Lens], source: Source, held: Mapping[int, Held]) -> list[Magnitudes | None]:
         """The colour ranges of layers that hold these rows, through each lens; None if there are none. Those that a
         file stores are those of all rows, even if an earlier step is shown."""
-        stored, counts, told = source.stored, list[dict[int, LayerCount]](), list[dict[int, Ranges | None]]()
-        for lens in lenses:
-            is_told = stored if lens.name == lens.part else None
-            told.append({layer: None if is_told is None else is_told.ranges(layer, lens.name) for layer in held})
-            open_ones = {layer: rows for layer, rows in held.items() if told[-1][layer] is None}
-            counts.append(self.of(lens, source, open_ones) if lens.is_of_every_head else {})
-        compute_ranges(count for of_lens in counts for count in of_lens.values())
-        found: list[Magnitudes | None] = []
-        for lens, ranges, of_lens in zip(lenses, told, counts, strict=True):
-            is_none = not held or not lens.is_of_every_head
-            found.append(None if is_none else magnitudes_from([ranges[x] or ranges_of(of_lens[x]) for x in held]))
-        return found
+        told: dict[str, dict[int, Ranges]] = {}
+        for lens in lenses if held else ():
+            file = source.stored if lens.name == lens.part else None
+            ranges = {} if file is None else {layer: file.ranges(layer, lens.name) for layer in held}
+            told[lens.name] = {layer: each for layer, each in ranges.items() if each is not None}
+        open_ones = {name: {layer: held[layer] for layer in held if layer not in told[name]} for name in told}
+        counts = self._counts(
+            source, {name: of_lens for name, of_lens in open_ones.items() if LENSES[name].is_of_every_head}
+        )
+        compute_ranges([count for of_lens in counts.values() for count in of_lens.values()])
+        for name, of_lens in counts.items():
+            told[name] |= {layer: ranges_of(count) for layer, count in of_lens.items()}
+        found = [told.get(lens.name, {}) for lens in lenses]
+        return [magnitudes_from([ranges[layer] for layer in held]) if ranges else None for ranges in found]

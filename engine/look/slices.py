@@ -173,7 +173,7 @@ def wall_of(
         took_ms=0.0,
         holders=None if shown_at is None else holders([layer.held for layer in grid.layers], shown_at),
         states=() if has_no_size(request) else state_pictures(source, geometry),
-        held=None if all(span == (0, request.num_tokens) for span in spans) else read_only_ints(np.array(spans)),
+        held=None if set(spans) <= {(0, request.num_tokens)} else read_only_ints(np.array(spans)),
         exact_from=tuple(exact_from) if part is not None and any(exact_from) else (),
         **cells,
         **numbers,
@@ -224,9 +224,8 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
     if source.half is not None and source.half.note:
         return source.half.note
     # rows of layers that hold none of the drawn positions, only later ones
-    drawn_layers = {layer.index for layer in layers}
-    others = [each.index for each in geometry.attention_layers if each.index not in drawn_layers]
-    later = [held for index in others if (held := source.held(index, ever=True)) is not None]
+    others = {each.index for each in geometry.attention_layers} - {layer.index for layer in layers}
+    later = [held for index in sorted(others) if (held := source.held(index, ever=True)) is not None]
     if not layers and not later:
         if source.gave_rows_up:
             return "Nothing is held now: the sequence gave its rows up, and computes them anew when it goes on."
@@ -237,9 +236,9 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
         return "A step adds attention and changes none: look at it without the change."
     if request.change and not knows_change(source, request):
         return "What this step rewrote in older rows is not known any more."
-    is_scattered = any(layer.held.positions is not None for layer in layers)
-    all_held = [*(layer.held for layer in layers), *later]
-    gone = max((rows.first for rows in all_held), default=0) if later or not is_scattered else 0
+    all_held = [layer.held for layer in layers] + later
+    is_scattered = not later and any(rows.positions is not None for rows in all_held)
+    gone = 0 if is_scattered else max([rows.first for rows in all_held], default=0)
     if geometry.has_encoder:
         gone = 0  # the decoder's rows begin after those of the source
     return f"Positions before {gone} have left the window of some layers." if gone else ""

@@ -68,7 +68,7 @@ class Held:
     stop: int
     positions: torch.Tensor | None = None
 
-    @property
+    @cached_property
     def form(self) -> tuple[object, ...]:
         """Equal for layers whose rows can be read and drawn together."""
         shape = None if self.positions is None else self.positions.shape
@@ -324,7 +324,9 @@ class LiveSource:
     full: dict[int, Held] = field(default_factory=dict)
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
     _held: dict[int, Held | None] = field(default_factory=dict, init=False)
-    _newest: dict[tuple[int, ...], tuple[int, list[Pair]]] = field(default_factory=dict, init=False)
+    _newest: dict[tuple[int, ...], tuple[int, list[Pair], dict[Part, torch.Tensor]]] = field(
+        default_factory=dict, init=False
+    )
 
     why_not = ""
     stored: Stored | None = None
@@ -414,7 +416,7 @@ class LiveSource:
         return self._held[layer]
 
     def _held_now(self, layer: int) -> Held | None:
-        num_tokens, num_final = self.num_tokens, [self.num_final(layer, part) for part in PARTS]
+        num_tokens, num_final = self.num_tokens, (self.num_final(layer, "keys"), self.num_final(layer, "values"))
         if layer not in self._kept and min(num_final) > 0 < num_tokens - 1:
             full = self.full.get(layer)
             if full is not None and num_tokens in num_final:  # it holds every row
@@ -432,12 +434,14 @@ class LiveSource:
     def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
         key = tuple(layers)
         if key not in self._newest or self._newest[key][0] > first:
-            if any(layer in self._kept or not self.num_final(layer, part) for layer in layers):
+            if not all(layer not in self._kept and self.num_final(layer, part) for layer in layers):
                 return None
-            self._newest[key] = first, list(self.cache.all_newest_rows(first, layers, self._shown_at).values())
-        start, pairs = self._newest[key]
-        rows = stacked_view(on_one_device(pair[PARTS.index(part)] for pair in pairs))
-        return rows[:, :, first - start : self.num_tokens - start]
+            self._newest[key] = first, list(self.cache.all_newest_rows(first, layers, self._shown_at).values()), {}
+        start, pairs, stacked = self._newest[key]
+        if part not in stacked:
+            number = PARTS.index(part)
+            stacked[part] = stacked_view(on_one_device([pair[number] for pair in pairs]))
+        return stacked[part][:, :, first - start : self.num_tokens - start]
 
     def num_final(self, layer: int, part: Part) -> int:
         found = self._final[part]

@@ -127,7 +127,8 @@ def _rows(live: LiveSequence, index: int) -> str:
     if rows is None:
         return "none"
     positions = "" if rows.positions is None else f" at {rows.positions.tolist()}"
-    final = [live.cache.num_final(part, live.cache.num_tokens)[index] for part in get_args(Part)]
+    all_final = [live.cache.num_final(part, live.cache.num_tokens) for part in get_args(Part)]
+    final = [of_part[index] if of_part else 0 for of_part in all_final]
     return f"from {rows.first} to {rows.stop}{positions} {_sums(rows.keys)} {_sums(rows.values)} final {final}"
 
 
