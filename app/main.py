@@ -18,8 +18,7 @@ from PySide6 import QtCore, QtGui, QtWidgets
 from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QApplication
 
-from app.control.clock import TickClock
-from app.control.garbage import GarbageTimer
+from app.control.clock import GarbageTimer, TickClock
 from app.control.recovering import Recovering
 from app.kit.changes import connect_all
 from app.kit.theme import load_fonts

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, get_args
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication
 
-from app.actions import MENUS, dialogs, editing
+from app.actions import MENUS, dialogs, edit
 from app.control.actions import Action, Actions
 from app.control.conditions import is_model_expected
 from app.control.controller import Controller
-from app.control.deferred_send import DeferredSend
 from app.control.intents import Intents
 from app.control.navigation import Navigator
 from app.control.pace import PACES
+from app.control.sender import DeferredSend
 from app.draw.format import milliseconds, thousands
 from app.kit.changes import connect_all
 from app.kit.labels import prose
@@ -33,9 +33,9 @@ from engine.spec.capture import CAPTURES
 from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED
 from engine.spec.runners import PAGED_ATTENTION, RUNNERS
+from engine.wire.duel import Opponent, OtherStep
 from engine.wire.events import Event, SessionOpened
 from engine.wire.message import Command
-from engine.wire.opponents import Opponent, OtherStep
 from engine.wire.status import CaptureState, EngineStatus, OpenedFile
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Shell(QObject):
         panels["parity"].compare_wanted.connect(self._on_compare_wanted)  # type: ignore[attr-defined]
 
     def _on_bias_wanted(self, token_id: int) -> None:
-        editing.ask_bias(self, (token_id,))
+        edit.ask_bias(self, (token_id,))
 
     def _on_compare_wanted(self, against: Opponent) -> None:
         self.window.compare().compare_with(against)

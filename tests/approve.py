@@ -152,10 +152,14 @@ def _set_fields(value: Struct) -> Iterator[tuple[str, Any]]:
     """The fields that differ from their defaults, and of those without one the ones that say something."""
     for field in fields_of(type(value)):
         found = getattr(value, field.name)
-        is_default = field.default is not NODEFAULT and type(found) is type(field.default) and found == field.default
         says_nothing = field.default is NODEFAULT and isinstance(found, bool | str | tuple | None) and not found
-        if not is_default and not says_nothing:
+        if not is_default(field, found) and not says_nothing:
             yield field.name, found
+
+
+def is_default(field: structs.FieldInfo, value: Any) -> bool:
+    default = field.default if field.default_factory is NODEFAULT else field.default_factory()
+    return type(value) is type(default) and not isinstance(value, np.ndarray) and bool(value == default)
 
 
 @cache

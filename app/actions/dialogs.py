@@ -102,8 +102,7 @@ def ask_kept_limit(shell: Shell) -> None:
 
 def ask_parameters(shell: Shell, label: str = "") -> None:
     """Ask for the parameters of the cache in use; the cursor is in the field of that label."""
-    from app.dialogs.cache import CacheDialog
-    from app.dialogs.pool import PoolDialog
+    from app.dialogs.cache import CacheDialog, PoolDialog
 
     spec = shell.models.status.cache
     paged = spec.is_paged and spec.retention.keeps_all

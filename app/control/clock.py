@@ -8,6 +8,7 @@ import time
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from app.control.controller import EAGER_MS, RUNNING_MS, Controller
+from engine.garbage import garbage
 
 RUNG_MS = 100  # tick interval while the engine runs and announces its events: polling is a fallback then
 WORDS_MS = 250.0  # texts and numbers are updated at most this often, so that they can be read
@@ -64,3 +65,23 @@ class TickClock(QObject):
             interval_ms = RUNG_MS
         if self._timer.isActive() and self._timer.interval() != interval_ms:
             self._timer.setInterval(interval_ms)
+
+
+EVERY_MS = 100
+
+
+class GarbageTimer(QObject):
+    """Takes over automatic collection from `start` to `stop` (see `engine.garbage`)."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._timer = QTimer(self, interval=EVERY_MS)
+        self._timer.timeout.connect(garbage.collect_due)
+
+    def start(self) -> None:
+        garbage.own()
+        self._timer.start()
+
+    def stop(self) -> None:
+        self._timer.stop()
+        garbage.disown()

@@ -10,17 +10,16 @@ from app.kit.question import Question
 from app.models import Models
 from app.models.comparison import SIDES, ComparedPair, Pictures
 from engine.wire.commands import EndDuel, StartDuel, TakeSlice
-from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
+from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep, Opponent, OtherStep
 from engine.wire.events import Failed
-from engine.wire.opponents import Opponent, OtherStep
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
     HeadRequest,
     Side,
+    Slice,
     SliceRequest,
     WallRequest,
 )
-from engine.wire.slices import Slice
 
 
 class Comparing:

@@ -29,7 +29,7 @@ from engine.spec.edit import Edit
 from engine.spec.model import BUNDLED, ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import Stop
-from engine.wire import commands, exporting, opponents
+from engine.wire import commands, duel, exporting
 from engine.wire.devices import UnloadModel
 from engine.wire.message import Command
 from engine.wire.status import CaptureState
@@ -338,7 +338,7 @@ class Intents(QObject):
         """Repeat edits that were made before or read from a file."""
         self.on_edited(*edits)
 
-    def on_compared(self, against: opponents.Opponent) -> None:
+    def on_compared(self, against: duel.Opponent) -> None:
         """Compare the selected sequence with another run."""
         self._requests.comparing.start(self._models.selection.now.seq_id, against)
 

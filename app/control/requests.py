@@ -2,18 +2,242 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from msgspec import Struct
+from msgspec.structs import replace
+from PySide6.QtCore import QObject, Signal
 
 from app.control.comparing import Comparing
-from app.control.exporting import Exporting
-from app.control.measuring import MeasurementControl
-from app.control.new_sequences import NewSequences
 from app.control.pace import PACES, USUAL_PACE, Setting
-from app.control.restore import Restore
 from app.control.sender import Sender
 from app.control.slice_requests import SliceRequests
-from app.control.stopping import Stopping
+from app.draw.format import byte_size, counted, milliseconds
+from app.kit.question import Question
 from app.models import Models
+from app.models.measurement import Measurement, Request
+from app.models.search import Place
+from app.models.stops import spans_in
+from engine.spec.stops import Stop, read_stops
+from engine.wire.commands import BeginBranch, Fork, JoinBranches, Redo, Step, SubmitPrompt
+from engine.wire.events import Event, Failed, ForkMade, Redone, Restarted, Submitted, WentTo
+from engine.wire.exporting import Export, ExportCancelled, Exported
+from engine.wire.status import EngineStatus
+from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
+
+
+class Restore:
+    """Sends the recorded history to a restarted engine, and keeps the command until it is answered, so that it can be
+    sent again if that engine dies too."""
+
+    def __init__(self, models: Models, sender: Sender) -> None:
+        self._models = models
+        self._sender = sender
+        self._asked: Redo | None = None  # the command that is not answered yet
+
+    @property
+    def is_going_on(self) -> bool:
+        """Whether the replay is not finished: until then the screen shows the state of the engine before."""
+        return self._asked is not None
+
+    def begin(self) -> None:
+        """Send the history to the engine that has just started, if there is any, and say so in the status line."""
+        if self._models.status.has_file:
+            self._models.status.notify("The engine begins again: the file is opened once more")
+            return
+        self._asked = self._asked or self._plan()
+        if self._asked is None:
+            self._models.status.notify("The engine begins again: there was no sequence in it")
+            return
+        self._sender.post(self._asked)
+        self._models.status.notify("The engine begins again: its steps are done once more")
+
+    def forget(self) -> None:
+        """Give up the replay: the user has begun something else."""
+        self._asked = None
+
+    def restarted(self, event: Restarted) -> None:
+        """Give up the replay if the history was restarted by a command (a prompt, a model), and not by the new engine's
+        own start."""
+        if event.reply_to:
+            self.forget()
+
+    def take(self, event: Redone) -> None:
+        """Say in the status line how far the replay got, and how exact it is."""
+        self.forget()
+        count, took = event.num_steps, milliseconds(event.took_ms)
+        what = "no step was" if not count else "its only step was" if count == 1 else f"all its {count:,} steps were"
+        as_first = "exactly as first"
+        if event.num_computed_anew:
+            anew = f"{counted(event.num_computed_anew, 'token')} in pages of an earlier run, computed anew"
+            as_first += f" but for the rounding of {anew}"
+        if event.why_not_exact:
+            as_first = f"not exactly as first: {event.why_not_exact}"
+        words = f"The engine begins again where it was: {what} done once more, {as_first}, in {took}"
+        if event.why_not_all:
+            where = "the start" if event.step is None else f"step {event.step}"
+            words = f"The engine begins again at {where}; the tokens after it come next: {event.why_not_all}"
+        self._models.status.notify(words)
+
+    def _plan(self) -> Redo | None:
+        """The whole tree, with the commands since the live step that the engine last reported; None if there is nothing
+        to replay."""
+        status, history = self._models.status.now, self._models.history
+        if status is None:
+            return None
+        pending = status.pending if status.step == history.live else ()
+        nodes = history.nodes()
+        return Redo(nodes, history.live, pending) if nodes or pending else None
+
+
+LONGEST = 80  # characters of a condition in a sentence
+
+
+class Stopping:
+    """The only writer of `Models.stops`."""
+
+    def __init__(self, models: Models, sender: Sender) -> None:
+        self._models, self._sender = models, sender
+        models.stops.attention_wanted.connect(self.ask)
+
+    def set(self, stops: tuple[Stop, ...]) -> None:
+        """Replace the stops; if no engine has started yet, they are sent when one has."""
+        self._models.stops.set(stops)
+        if self._models.status.now is not None:
+            self._sender.post(SetStops(stops))
+
+    def bring_back(self, texts: tuple[str, ...]) -> None:
+        """Set the stops of an opened session, if it has any, and report one that cannot be read."""
+        stops, others = read_stops(texts)
+        if stops:
+            self.set(stops)
+        if others:
+            words = f"A breakpoint of this session cannot be read and is left out: {others[0][:LONGEST]}"
+            self._models.status.notify(words + (f" (and {len(others) - 1} more)" if len(others) > 1 else ""))
+
+    def repeat(self) -> None:
+        """Send the stops to an engine that has just started, which has none."""
+        if self._models.stops.stops:
+            self._sender.post(SetStops(self._models.stops.stops))
+
+    def ask(self, places: tuple[Place, ...]) -> None:
+        """Ask how much attention went to the spans of those places."""
+        counts = {
+            (step, seq_id): part.num_tokens
+            for step, seq_id, _ in places
+            if (part := self._models.timeline.part(seq_id, step)) is not None
+        }
+        wanted = tuple(AttentionPlace(step, seq_id, count) for (step, seq_id), count in counts.items())
+        question = MeasureAttention(wanted, spans_in(places))
+        self._sender.ask(Question(question, self._models.stops.take_masses, self._stay_unknown, slot=MeasureAttention))
+
+    def _stay_unknown(self, _failure: Failed) -> None:
+        self._models.stops.take_masses(None)
+
+
+class NewSequences:
+    """Asks for sequences and branches, and keeps the commands by id until what they ask for exists."""
+
+    def __init__(self, models: Models, sender: Sender) -> None:
+        self._models, self._sender = models, sender
+        self._awaited: dict[int, Fork | SubmitPrompt | BeginBranch] = {}
+        self._joined_by = -1  # id of the newest command that joins sequences of other branches to the live batch
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._awaited
+
+    @property
+    def replace_all(self) -> bool:
+        """Whether a prompt was sent that will replace all present sequences."""
+        return any(isinstance(command, SubmitPrompt) and command.alone for command in self._awaited.values())
+
+    def ask(self, command: Fork | SubmitPrompt | BeginBranch) -> None:
+        """Ask for a sequence, or for a branch and its first step. The engine first goes to the step where the branch
+        begins; its own step is sent only when it has got there, so that a refusal does not cause a step from somewhere
+        else."""
+        self._awaited[self._sender.ask(Question(command, self._take, self._refuse))] = command
+
+    def join(self, command: JoinBranches) -> None:
+        """Ask for sequences of other branches beside the live ones; they arrive without being selected."""
+        self._joined_by = self._sender.post(command)
+
+    def show(self, seq_id: int, answer: Submitted | ForkMade) -> None:
+        """Select the sequence that was made, unless it was joined to the live batch."""
+        if answer.reply_to != self._joined_by:
+            self._models.selection.update(seq_id=seq_id, position=None, step=None)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Submitted | ForkMade | WentTo):
+            command = self._awaited.pop(event.reply_to or 0, None)
+            if isinstance(event, WentTo) and isinstance(command, BeginBranch):
+                self._sender.post(Step())
+
+    def _refuse(self, failure: Failed) -> None:
+        self._awaited.pop(failure.reply_to or 0, None)
+        if failure.message:
+            self._models.status.fail(failure.message)
+
+
+class Exporting(QObject):
+    """Signal: `written(Exported)`."""
+
+    written = Signal(object)
+
+    def __init__(self, models: Models, sender: Sender) -> None:
+        super().__init__()
+        self._models = models
+        self._sender = sender
+
+    def write(self, command: Export) -> None:
+        self._sender.ask(Question(command, self._take))
+
+    def is_writing(self, path: Path) -> bool:
+        """Whether an export to that file has been asked for and is not finished."""
+        others = (command.path for command in self._sender.unanswered(Export))
+        return any(other == path or other.resolve() == path.resolve() for other in others)
+
+    def _take(self, answer: Exported | ExportCancelled) -> None:
+        if isinstance(answer, ExportCancelled):
+            self._models.status.notify(f"Export cancelled: nothing was written to {answer.path}")
+            return
+        beside = f" · {answer.script.name} beside it" if answer.script is not None else ""
+        size, took = byte_size(answer.num_bytes), milliseconds(answer.took_ms)
+        self._models.status.notify(f"Written to {answer.path}: {size} in {took}{beside}")
+        self.written.emit(answer)
+
+
+class MeasurementControl:
+    """The only writer of `Models.measurements`. An answer to an older question is dropped."""
+
+    def __init__(self, models: Models, sender: Sender) -> None:
+        self._models = models
+        self._measurements = models.measurements
+        self._sender = sender
+        self._by_command: dict[type[Request], Measurement[Any]] = {m.command: m for m in self._measurements.all}
+        models.status.changed.connect(self._on_status)
+
+    def ask(self, question: Request) -> None:
+        """Send a measurement. Panels do so on their own too, so an earlier failure stays in the status line."""
+        latest, measurement = self._models.timeline.live_path.latest, self._by_command[type(question)]
+        question = replace(question, id=self._sender.next_id())
+        measurement.ask(question, latest.step if latest is not None else None)
+        self._sender.ask(Question(question, measurement.take, measurement.refuse, slot=type(question)))
+
+    def outdate(self) -> None:
+        """Mark what was measured on the live rows as outdated: these rows have changed."""
+        for each in self._measurements.of_live_rows:
+            each.outdate()
+
+    def forget(self) -> None:
+        """Another model was loaded: drop all results."""
+        for each in self._by_command.values():
+            each.forget()
+
+    def _on_status(self, _old: EngineStatus | None, status: EngineStatus) -> None:
+        for each in self._by_command.values():
+            each.follow(status.work)
 
 
 class Requests(Struct, frozen=True):

@@ -18,15 +18,15 @@ from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Pictu
 from engine.wire.commands import TakeSlice, Watch, Watched
 from engine.wire.events import Failed
 from engine.wire.records import StepRecord
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
     RowRequest,
+    SliceUpdate,
     TableRequest,
     WallRequest,
 )
-from engine.wire.slices import SliceUpdate
 
 # A picture that the engine has not answered after this many seconds (its model was unloaded, say) is requested again.
 PATIENCE_S = 10.0

@@ -20,8 +20,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
 from engine.predict.published import PUBLISHED
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding
-from engine.spec.codec_names import get_codec_names
+from engine.spec.codec import CodecSpec, Coding, get_codec_names
 from engine.spec.layouts import PAGE_SIZES
 from engine.spec.presets import PRESETS, cache_label, preset_of
 from engine.spec.terms import Term

@@ -4,17 +4,138 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
-from app.dialogs.edit_form import EditForm, RowsForm
-from app.kit.boxes import row
+from app.draw.edited import num_numbers, rows_words, size_words
+from app.draw.format import byte_size, counted, shortened, visible
+from app.kit.boxes import column, row
 from app.kit.buttons import push_button
+from app.kit.changes import on_change
+from app.kit.dialog import QuestionDialog
 from app.kit.fields import MOST, choice_field, decimal_field, line_field, whole_field
+from app.kit.labels import plain_label
+from app.kit.question import Question
 from app.kit.segments import Segments
+from app.kit.theme import font_fixed
 from app.models import Models
+from app.models.chosen_rows import NOTHING, chosen_rows
+from app.models.sequence_status import current_bias, with_ban, with_bias, with_only
 from engine.errors import InputError
-from engine.spec.edit import AddNoise, BiasLogits, Edit, Overwrite, ReplaceTokens, Scale
-from engine.spec.edit_text import EXAMPLE, parse_edit
+from engine.geometry.dimensions import dtype_bytes
+from engine.spec.edit import (
+    MAX_BIAS,
+    AddNoise,
+    BiasLogits,
+    Edit,
+    EditedPart,
+    Overwrite,
+    Replacement,
+    ReplaceTokens,
+    Rows,
+    Scale,
+)
+from engine.spec.edit_text import EXAMPLE, edit_text, parse_edit
+from engine.wire.commands import Tokenize
+from engine.wire.events import Failed, Tokenized
+
+_PARTS: dict[str, EditedPart] = {"both": "both", "keys": "keys", "values": "values"}
+
+
+class EditForm(QuestionDialog):
+    """A form for one edit. A subclass adds its fields, calls `listen` at the end of its constructor and implements
+    `edit`. Signal: `chosen(Edit)`."""
+
+    def __init__(self, title: str, models: Models, parent: QWidget) -> None:
+        super().__init__(title, parent)
+        self.models = models
+        self.touched = plain_label(wraps=True)
+        self.touched.setAccessibleName("What will be touched")
+        self.text = plain_label("", font_fixed(11.5), "muted", wraps=True)
+        self.text.setAccessibleName("The edit as text")
+        self.ok.setText("Apply")
+        self.setMinimumWidth(460)
+
+    def listen(self, *fields: QObject) -> None:
+        """Show what the fields mean, now and whenever one of them changes. Call it when all fields exist."""
+        self.form.addRow("Touches", self.touched)
+        self.form.addRow("As text", self.text)
+        on_change(self.show_edit, *fields)
+        self.show_edit()
+
+    def edit(self) -> Edit:
+        """Return the edit; raises `InputError` where the fields are incomplete."""
+        raise NotImplementedError
+
+    def touched_words(self, edit: Edit) -> str:
+        """Describe what an edit changes, in words and bytes."""
+        return edit.describe()
+
+    def answer(self) -> Edit:
+        edit, model = self.edit(), self.models.status.model
+        if model is None:
+            raise InputError("There is no model any more: load one.")
+        edit.check(model.geometry, self.models.timeline.num_tokens(edit.seq_id))
+        return edit
+
+    def show_edit(self) -> None:
+        """Show what the edit would do, or one sentence saying why it is impossible."""
+        problem, edit = "", None
+        try:
+            edit = self.answer()
+        except InputError as error:
+            problem = str(error)
+        self.refuse(problem)
+        self.ok.setEnabled(edit is not None)
+        self.touched.setText(self.touched_words(edit) if edit is not None else "")
+        self.text.setText(edit_text(edit) if edit is not None else "")
+        for label in (self.touched, self.text):
+            self.form.setRowVisible(label, edit is not None)
+        self._grow()
+
+    def _grow(self) -> None:
+        """Make the dialog taller where wrapped lines need more height than it had at first."""
+        layout = self.layout()
+        if layout is not None and self.isVisible():
+            layout.activate()
+            self.resize(self.width(), max(self.height(), layout.totalHeightForWidth(self.width())))
+
+    def size_of(self, rows: Rows) -> str:
+        """Return `positions 4 … 7 · layer 3 · K and V`, followed by a line such as `1,024 numbers, 4.0 KiB`."""
+        model = self.models.status.model
+        assert model is not None
+        return f"{rows_words(rows)}\n{size_words(rows, model.geometry, model.dtype)}"
+
+    @property
+    def seq_id(self) -> int:
+        return self.models.selection.now.seq_id
+
+
+class RowsForm(EditForm):
+    """A form for an edit of the selected rows: of K, of V or of both."""
+
+    def __init__(self, title: str, models: Models, parent: QWidget) -> None:
+        super().__init__(title, models, parent)
+        rows = chosen_rows(models)
+        choices = (("both", "K and V", ""), ("keys", "K", "Keys alone"), ("values", "V", "Values alone"))
+        self.part = Segments(choices, rows.part if rows is not None else "both")
+
+    def listen(self, *fields: QObject) -> None:
+        self.add(self.part, "Of")
+        super().listen(self.part, *fields)
+
+    @property
+    def rows(self) -> Rows:
+        """Return the selected rows; raises `InputError` where nothing is selected."""
+        rows = chosen_rows(self.models)
+        if rows is None:
+            raise InputError(f"Nothing is selected: {NOTHING}.")
+        return replace(rows, part=_PARTS[self.part.choice])
+
+    def touched_words(self, edit: Edit) -> str:
+        return self.size_of(self.rows)
+
 
 SOURCES = (
     ("step", "another moment", "A step of any branch"),
@@ -110,3 +231,153 @@ class TypedForm(EditForm):
                 return edit.describe()
             case _:
                 return self.size_of(edit.rows)
+
+
+TEXT, IDS = "text", "ids"
+WAYS = (
+    ("overwrite", "overwrite", "Their own K and V alone: what follows keeps what it saw of the old ones"),
+    ("re-prefill", "re-prefill", "What follows is computed anew, as if they had stood there from the start"),
+)
+BIASES = (
+    ("bias", "add to their logits", "Above 0 favours them, below 0 disfavours them"),
+    ("ban", "ban them", "They are never chosen"),
+    ("only", "nothing else", "None but them is chosen"),
+)
+_MANY = 12  # so many ids are listed
+
+
+class TokensField(QWidget):
+    """Tokens given as text, which the engine's tokenizer reads, or as ids. Signals: `changed()`, `wants(Question)`."""
+
+    changed = Signal()
+    wants = Signal(object)
+
+    def __init__(self, has_tokenizer: bool) -> None:
+        super().__init__()
+        self._ids: tuple[int, ...] = ()
+        self._problem = ""
+        self._is_waiting = False
+        kinds = ((TEXT, "text", "A text, as the tokenizer reads it"), (IDS, "ids", "Token ids: 17, 18"))
+        self.kind = Segments(kinds, TEXT if has_tokenizer else IDS)
+        self.kind.setEnabled(has_tokenizer)
+        self.line = line_field("Tokens")
+        self.words = plain_label("", font_fixed(11), "muted")
+        column(row((self.line, 1), self.kind), self.words, on=self)
+        self.setFocusProxy(self.line)
+        on_change(self._on_text, self.line, self.kind)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The tokens; raises `InputError` where there are none, or none yet."""
+        if self._problem:
+            raise InputError(self._problem)
+        if self._is_waiting:
+            raise InputError("The tokens of this text are being counted.")
+        if not self._ids:
+            raise InputError("No tokens are named: type a text, or ids like 17, 18.")
+        return self._ids
+
+    def take(self, answer: Tokenized) -> None:
+        """Take the tokens that the engine found in the text."""
+        if self.kind.choice == TEXT and self._is_waiting:
+            self._set_ids(answer.token_ids)
+
+    def refuse(self, failure: Failed) -> None:
+        """Show why the text could not be turned into tokens."""
+        if self.kind.choice == TEXT and self._is_waiting and failure.message:
+            self._set_ids((), failure.message)
+
+    def _set_ids(self, ids: tuple[int, ...], problem: str = "") -> None:
+        self._ids, self._problem, self._is_waiting = ids, problem, False
+        more = " …" if len(ids) > _MANY else ""
+        listed = ", ".join(map(str, ids[:_MANY]))
+        self.words.setText(f"{counted(len(ids), 'token')}: {listed}{more}" if ids else "")
+        self.changed.emit()
+
+    def _on_text(self) -> None:
+        text = self.line.text()
+        if not text.strip(" " if self.kind.choice == IDS else ""):
+            self._set_ids(())
+        elif self.kind.choice == TEXT:
+            self._is_waiting = True
+            self.wants.emit(Question(Tokenize(text), self.take, self.refuse, slot=self))
+            self.changed.emit()
+        else:
+            self._read_ids(text)
+
+    def _read_ids(self, text: str) -> None:
+        parts = text.replace(",", " ").split()
+        if all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+            self._set_ids(tuple(map(int, parts)))
+        else:
+            self._set_ids((), "Token ids are whole numbers, with spaces or commas between them: 17, 18.")
+
+
+class ReplaceForm(EditForm):
+    """Ask for the new tokens, and whether the tokens after them are recomputed."""
+
+    def __init__(self, models: Models, parent: QWidget) -> None:
+        super().__init__("Replace tokens", models, parent)
+        model = models.status.model
+        self.add(plain_label(_replaced_words(models)), "In place of")
+        self.tokens = self.add(TokensField(model is not None and model.has_tokenizer), "New tokens")
+        self.how = self.add(Segments(WAYS, "overwrite"), "What follows")
+        self.listen(self.tokens, self.how)
+
+    def edit(self) -> Edit:
+        rows = chosen_rows(self.models)
+        if rows is None:
+            raise InputError(f"Nothing is selected: {NOTHING}.")
+        how: Replacement = "overwrite" if self.how.choice == "overwrite" else "re-prefill"
+        return ReplaceTokens(self.seq_id, rows.start, self.tokens.ids, how, rows.stop - rows.start)
+
+    def touched_words(self, edit: Edit) -> str:
+        assert isinstance(edit, ReplaceTokens)
+        model, stop = self.models.status.model, edit.stop
+        assert model is not None
+        if edit.how == "re-prefill":
+            stop = self.models.timeline.num_tokens(edit.seq_id) - edit.stop + edit.position + len(edit.token_ids)
+        count = num_numbers(Rows(edit.position, stop), model.geometry)
+        size = f"{counted(count, 'number')}, {byte_size(count * dtype_bytes(model.dtype))}"
+        return f"{edit.describe()}\nK and V of positions {edit.position} … {stop - 1}: {size}"
+
+
+def _replaced_words(models: Models) -> str:
+    """Name the selected tokens: `positions 2 … 3 “·cat·sat”`."""
+    rows = chosen_rows(models)
+    if rows is None:
+        return "nothing is selected"
+    tokens = models.timeline.tokens(models.selection.now.seq_id)[rows.start : rows.stop]
+    where = f"position {rows.start}" if rows.stop == rows.start + 1 else f"positions {rows.start} … {rows.stop - 1}"
+    return f"{where} “{shortened(visible(''.join(token.text for token in tokens)), 40)}”"
+
+
+class BiasForm(EditForm):
+    """Ask for the tokens, and what to do with their logits."""
+
+    def __init__(self, models: Models, parent: QWidget) -> None:
+        super().__init__("Bias logits", models, parent)
+        model = models.status.model
+        self.tokens = self.add(TokensField(model is not None and model.has_tokenizer), "Tokens")
+        self.what = self.add(Segments(BIASES, "bias"), "From now on")
+        self.amount = self.add(decimal_field("Added to the logits", 2.0, -MAX_BIAS, MAX_BIAS), "Add")
+        self.listen(self.tokens, self.what, self.amount)
+
+    def offer(self, token_ids: tuple[int, ...]) -> None:
+        """Start with these tokens."""
+        self.tokens.kind.set_choice(IDS)
+        self.tokens.line.setText(", ".join(map(str, token_ids)))
+
+    def show_edit(self) -> None:
+        self.form.setRowVisible(self.amount, self.what.choice == "bias")
+        super().show_edit()
+
+    def edit(self) -> Edit:
+        now, ids = current_bias(self.models, self.seq_id), self.tokens.ids
+        match self.what.choice:
+            case "ban":
+                return with_ban(now, ids)
+            case "only":
+                return with_only(now, ids)
+            case _:
+                return with_bias(now, ids, self.amount.value())

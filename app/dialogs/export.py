@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QTimer, Signal
 from PySide6.QtWidgets import QCheckBox, QFileDialog, QLineEdit, QWidget
 
-from app.dialogs.export_kinds import KINDS, PICTURE, ExportChoice
 from app.dialogs.step_choice import StepChoice
 from app.draw.format import byte_size, counted
 from app.kit.boxes import row
@@ -25,10 +26,60 @@ from app.models import Models
 from app.models.export_plan import export_of, records_bytes
 from engine.errors import InputError
 from engine.files.atomic import writable_target
-from engine.spec.numbers import parse_numbers
+from engine.spec.edit_text import parse_numbers
 from engine.wire.events import Failed
 from engine.wire.exporting import EstimateExport, Export, ExportEstimate
 from engine.wire.step_table import step_csv
+
+
+class ExportChoice(Struct, frozen=True):
+    """One kind of export. `name` is the engine's; `endings` are the allowed file endings, the usual one first; `suffix`
+    is appended to the suggested name. `has_rows`: it contains K and V, and layers and heads can be chosen. `has_steps`:
+    a range of steps can be chosen."""
+
+    name: Any
+    label: str
+    words: str
+    endings: tuple[str, ...]
+    suffix: str = ""
+    has_rows: bool = False
+    has_steps: bool = True
+
+
+PICTURE = ExportChoice(
+    "picture",
+    "Picture",
+    "The window or a panel as it looks now: PNG, or SVG by its name",
+    (".png", ".svg"),
+    has_steps=False,
+)
+KINDS = (
+    ExportChoice(
+        "snapshot",
+        "Snapshot",
+        "K and V, tokens and steps in one safetensors file that opens anywhere",
+        (".safetensors",),
+        has_rows=True,
+    ),
+    ExportChoice("npz", "NumPy arrays", "K and V as numbers, for numpy.load", (".npz",), has_rows=True),
+    ExportChoice(
+        "table",
+        "Table of the steps",
+        "A line for each step and sequence: CSV, or Parquet by its name",
+        (".csv", ".parquet"),
+    ),
+    ExportChoice("trace", "Timings as a trace", "What each step spent its time on, for ui.perfetto.dev", (".json",)),
+    ExportChoice(
+        "session",
+        "Session as a Python script",
+        "Repeats all steps with the engine alone and compares every number",
+        (".py",),
+        suffix="-session",  # the script beside a snapshot has the snapshot's name
+        has_steps=False,
+    ),
+    PICTURE,
+)
+
 
 WHOLE_WINDOW = "The whole window"
 TYPING_MS = 150

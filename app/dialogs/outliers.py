@@ -17,8 +17,7 @@ from app.kit.reader import STATUS, STEPS, Reader, slices
 from app.kit.theme import font_fixed, font_text
 from app.models import Models
 from app.models.slices import OUTLIERS
-from engine.wire.requests import TensorName
-from engine.wire.slices import Outlier, OutliersSlice
+from engine.wire.slices import Outlier, OutliersSlice, TensorName
 
 _PLACE = Qt.ItemDataRole.UserRole
 

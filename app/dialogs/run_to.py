@@ -12,9 +12,8 @@ from app.models import Models
 from app.models.sequence_status import selected_info
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
-from engine.spec.possible import why_never
-from engine.spec.quantities import HOW_TO_COMBINE, help_lines
-from engine.spec.stops import parsed
+from engine.spec.condition import HOW_TO_COMBINE, help_lines
+from engine.spec.stops import parsed, why_never
 
 MOST = 10_000_000
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QPainter, QPen, QPolygonF
 
-from app.draw.change_marks import MarkKind
-from app.draw.edit_words import edit_name
-from app.draw.edited import EditedRows, at, edited_rows, runs, touches
+from app.draw.edited import EditedRows, MarkKind, at, edit_name, edited_rows, runs, touches
 from app.draw.format import thousands
 from app.kit.heatmap_marks import Box
 from app.kit.theme import current_theme

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from PySide6.QtCore import QPoint, QPointF, Signal
+from PySide6.QtGui import QAction, QActionGroup
+from PySide6.QtWidgets import QMenu, QToolButton
 
 from app.draw.token_range import TokenRange
 from app.kit.boxes import column, row
 from app.kit.changes import connect_all
 from app.kit.heatmap import HeatMap
-from app.kit.labels import plain_label
+from app.kit.labels import plain_label, plain_tip
 from app.kit.provenance import token_name
 from app.kit.reader import State
 from app.kit.theme import FIXED_SIZE, font_fixed
@@ -18,6 +21,7 @@ from app.kit.view import View
 from app.models import Models
 from app.models.chosen_rows import is_within
 from engine.spec.edit import Rows
+from engine.spec.lenses import LENSES, Lens
 
 
 class MapView(View[State]):
@@ -106,3 +110,37 @@ class MapView(View[State]):
 
     def _token_name(self, position: int) -> str:
         return token_name(self._models, self._shown_seq_id, position, self.name_length)
+
+
+class LensMenu(QToolButton):
+    """Names the lens of the picture shown; its menu has all that the picture can have. Signal: `chosen(name)`."""
+
+    chosen = Signal(str)
+
+    def __init__(self, lenses: Iterable[Lens]) -> None:
+        super().__init__()
+        self.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        self.setToolTip("What is drawn of each row")
+        menu = QMenu(self)
+        menu.setToolTipsVisible(True)
+        self._actions = QActionGroup(menu)
+        for lens in lenses:
+            action = self._actions.addAction(f"{lens.words}  ({lens.label})")
+            action.setData(lens.name)
+            action.setCheckable(True)
+            action.setToolTip(plain_tip(lens.formula))
+            menu.addAction(action)
+        self._actions.triggered.connect(self._on_triggered)
+        self.setMenu(menu)
+        self.show_lens("keys")
+
+    def show_lens(self, name: str) -> None:
+        """Name the lens of the picture that is shown."""
+        lens = LENSES[name]
+        self.setText(f"{lens.label} ▾")
+        self.setAccessibleName(f"Lens: {lens.words}")
+        for action in self._actions.actions():
+            action.setChecked(action.data() == name)
+
+    def _on_triggered(self, action: QAction) -> None:
+        self.chosen.emit(str(action.data()))

@@ -10,19 +10,17 @@ from app.models.draft import Draft
 from app.models.edits import Edits, MadeEdit
 from app.models.eviction_log import EvictionLog, RowDrop
 from app.models.history import Branch, HistoryTree
-from app.models.kept_sessions import KeptSession, KeptSessions
+from app.models.kept_sessions import KeptSession, KeptSessions, Recovery, UnclosedSession
 from app.models.measurement import Measurements
 from app.models.page_log import PageFacts, PageLog
 from app.models.phases import Phases
-from app.models.recovery import Recovery, UnclosedSession
 from app.models.refresh_queue import RefreshQueue
-from app.models.selection import Selected, Selection
+from app.models.selection import Selected, Selection, Viewport, WantedPictures
 from app.models.sequence_tokens import Token
 from app.models.slices import Slices
 from app.models.status import Status
 from app.models.stops import Stops
 from app.models.timeline import Timeline
-from app.models.viewport import Viewport, WantedPictures
 
 __all__ = [
     "Bookmarks", "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "HistoryTree", "KeptSession", "KeptSessions",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from app.draw.change_marks import MarkKind, kind_of
-from app.draw.edit_words import edit_name
+from app.draw.edited import MarkKind, edit_name, kind_of
 from app.models.history import HistoryTree
 from app.models.timeline import Timeline
 from engine.wire.changes import EditMade

@@ -7,10 +7,8 @@ from bisect import bisect_left
 from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.duel import DuelSide, DuelStep, FirstDifference, TokenDivergence
-from engine.wire.opponents import Opponent
-from engine.wire.requests import Side
-from engine.wire.slices import Slice
+from engine.wire.duel import DuelSide, DuelStep, FirstDifference, Opponent, TokenDivergence
+from engine.wire.slices import Side, Slice
 
 SIDES: tuple[Side, ...] = ("a", "b", "difference")
 

@@ -8,7 +8,7 @@ from PySide6.QtCore import QObject, Signal
 from app.models.history import HistoryTree
 from engine.spec.edit import Edit
 from engine.wire.changes import EditMade
-from engine.wire.edits import EditMeasured
+from engine.wire.measurements import EditMeasured
 
 
 class MadeEdit(Struct, frozen=True):

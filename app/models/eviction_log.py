@@ -12,8 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from engine.spec.cache import CacheSpec
-from engine.wire.evictions import Eviction
-from engine.wire.records import Ints, StepRecord
+from engine.wire.records import Eviction, Ints, StepRecord
 
 HELD = -1
 

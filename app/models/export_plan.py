@@ -16,7 +16,7 @@ from engine.spec.lenses import LENSES
 from engine.wire.encoding import packed
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
-from engine.wire.requests import TensorName
+from engine.wire.slices import TensorName
 
 MOST_PACKED = 100
 

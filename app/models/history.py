@@ -14,8 +14,7 @@ from PySide6.QtCore import QObject, Signal
 from engine.wire.changes import Change
 from engine.wire.events import NodeAdded
 from engine.wire.records import StepRecord
-from engine.wire.tree import Node
-from engine.wire.tree_shape import Branch, TreeShape
+from engine.wire.tree import Branch, Node, TreeShape
 
 __all__ = ["Branch", "HistoryTree"]
 

@@ -9,8 +9,21 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from engine.wire.events import Failed
-from engine.wire.measurements import Benched, DamageMap, Measured, ParityReport, Regret, Swept, WhatIfAnswer
-from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.measurements import (
+    Bench,
+    Benched,
+    CheckParity,
+    DamageMap,
+    MapDamage,
+    Measured,
+    MeasureRegret,
+    ParityReport,
+    Regret,
+    Sweep,
+    Swept,
+    WhatIf,
+    WhatIfAnswer,
+)
 from engine.wire.status import Work
 
 Request = WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep | Bench

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from app.models.history import HistoryTree
 from app.models.sequence_tokens import NO_TOKENS, SequenceTokens, Token
-from engine.history.run import Run
+from engine.history.state import Run
 from engine.spec.edit import ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.records import SequenceStep, StepRecord

@@ -14,9 +14,16 @@ from app.models.comparison import Comparison
 from app.models.timeline import Timeline
 from engine.spec.condition import TokenSpan, comparisons_of, spans_of
 from engine.spec.stops import parsed
-from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionEvaluator, ConditionVerdict, recorded_attention
+from engine.wire.condition_values import (
+    TEXT_TAIL,
+    Attention,
+    ConditionEvaluator,
+    ConditionVerdict,
+    Norms,
+    recorded_attention,
+    with_rows,
+)
 from engine.wire.records import SequenceStep, StepRecord
-from engine.wire.row_norms import Norms, with_rows
 
 # (step, seq_id, span of tokens): where the attention is asked for.
 Place = tuple[int, int, TokenSpan]

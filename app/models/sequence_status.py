@@ -2,16 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from app.draw.format import shortened, thousands
 from app.models import Models
-from app.models.rates import seconds_left
+from app.models.slices import Slices
+from app.models.timeline import Timeline
 from engine.predict.capacity import cache_capacity, context_length
 from engine.spec.chat import TURN_ENDS
+from engine.spec.edit import BiasLogits
 from engine.wire.changes import TokensForced
+from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.status import EngineStatus, SequenceInfo
+
+RECENT_STEPS = 32
+RECENT_CHUNKS = 4
+
+
+class Rates(Struct, frozen=True):
+    """Tokens per second, time to the first token, and the share of time spent on looking. None: nothing was measured
+    yet."""
+
+    tokens_per_s: float | None
+    first_token_ms: float | None
+    looking_ratio: float | None
+
+
+def rates(timeline: Timeline, slices: Slices, seq_id: int) -> Rates:
+    """Decode speed, time to a sequence's first token, and the share of the engine's time spent on statistics and
+    pictures."""
+    recent = timeline.records[-RECENT_STEPS:]
+    return Rates(_speed(recent), _first_token_ms(timeline, seq_id), _looking(recent, slices))
+
+
+def seconds_left(timeline: Timeline, info: SequenceInfo) -> float | None:
+    """How long the rest of a prompt's prefill takes at the speed of its last chunks; None before the first chunk."""
+    chunks: list[StepRecord] = []
+    for record in reversed(timeline.records[-RECENT_CHUNKS:]):
+        part = record.of(info.seq_id)
+        if record.phase != "prefill" or part is None or part.sampled is not None:
+            break
+        chunks.insert(0, record)
+    if not chunks:
+        return None
+    if len(chunks) == 1:
+        took_s, num_tokens = chunks[0].timings.total_ms / 1e3, _num_fed(chunks, info.seq_id)
+    else:  # wall-clock time, as it includes the time spent on pictures between two chunks
+        took_s, num_tokens = chunks[-1].wall_time - chunks[0].wall_time, _num_fed(chunks[1:], info.seq_id)
+    return took_s / num_tokens * max(0, info.num_prompt_tokens - info.num_tokens) if num_tokens else None
+
+
+def _num_fed(records: Iterable[StepRecord], seq_id: int) -> int:
+    return sum(len(part.token_ids) for record in records if (part := record.of(seq_id)) is not None)
+
+
+def _speed(recent: Iterable[StepRecord]) -> float | None:
+    decoded = [record for record in recent if record.phase == "decode"]
+    total_ms = sum(record.timings.total_ms for record in decoded)
+    num_tokens = sum(len(part.token_ids) for record in decoded for part in record.sequences)
+    return num_tokens / total_ms * 1000 if total_ms > 0 else None
+
+
+def _first_token_ms(timeline: Timeline, seq_id: int) -> float | None:
+    """The time of a sequence's prefill, once it has chosen a token; None for a fork, which had no prefill."""
+    total_ms = 0.0
+    for record in timeline.since_first(seq_id):
+        part = record.of(seq_id)
+        if part is None:
+            continue
+        if record.phase == "decode":
+            return None
+        total_ms += record.timings.total_ms
+        if part.sampled is not None:
+            return total_ms or None  # steps of an opened session have no times
+    return None
+
+
+def _looking(recent: Sequence[StepRecord], slices: Slices) -> float | None:
+    if not recent:
+        return None
+    pictures = slices.cost_ms(recent[0].wall_time, recent[-1].wall_time)
+    looking = pictures + sum(record.timings.observe_ms for record in recent)
+    total = pictures + sum(record.timings.total_ms for record in recent)
+    return looking / total if total > 0 else None
+
 
 FULL = ("context full", "cache full")
 LONGEST_CONDITION = 24  # characters of a stop's condition in the status line
@@ -197,3 +274,50 @@ def _limit(info: SequenceInfo, status: EngineStatus) -> int:
     geometry = status.model.geometry
     context = context_length(geometry)
     return context if info.stop == "context full" else cache_capacity(status.cache, context, geometry) or context
+
+
+def after_edit(models: Models, part: SequenceStep, fed: int) -> tuple[int, SequenceStep] | None:
+    """The newest edit on the selected sequence since the step `fed`, which fed it last, as the number of its node; and
+    that step's part with the candidates, entropy and sampled token measured after the edit. None if nothing was edited
+    since or it was not measured."""
+    now = models.selection.now
+    edits = [made for made in models.edits.on_path(now.step) if made.step > fed and made.edit.seq_id == now.seq_id]
+    measured = models.edits.measured(edits[-1].step) if edits else None
+    if measured is None or not measured.after:
+        return None
+    info = selected_info(models)
+    sampled = info.sampled if info is not None and now.step is None else measured.after[0].token_id
+    texts = {one.token_id: one.text for one in (*part.candidates, *measured.after)}
+    text = part.sampled_text if sampled == part.sampled else texts.get(sampled or 0, f"#{sampled}")
+    told = replace(part, candidates=measured.after, entropy=measured.entropy, sampled=sampled, sampled_text=text)
+    return measured.step, told
+
+
+def current_bias(models: Models, seq_id: int) -> BiasLogits:
+    """The logit bias that is in force at the live step for a sequence; an empty one if there is none."""
+    found = [made.edit for made in models.edits.on_path() if isinstance(made.edit, BiasLogits)]
+    return next((edit for edit in reversed(found) if edit.seq_id == seq_id), BiasLogits(seq_id))
+
+
+def with_bias(now: BiasLogits, token_ids: Iterable[int], amount: float) -> BiasLogits:
+    """`now` with `amount` added to the logits of these tokens, in place of any earlier bias on them."""
+    biases = {**dict(now.biases), **dict.fromkeys(token_ids, amount)}
+    return replace(now, biases=tuple(biases.items()))
+
+
+def with_ban(now: BiasLogits, token_ids: Iterable[int]) -> BiasLogits:
+    """`now` with these tokens banned as well."""
+    return replace(now, banned=tuple(dict.fromkeys((*now.banned, *token_ids))))
+
+
+def with_only(now: BiasLogits, token_ids: Iterable[int]) -> BiasLogits:
+    """`now` with the choice restricted to these tokens."""
+    return replace(now, only=tuple(dict.fromkeys(token_ids)))
+
+
+def without(now: BiasLogits, token_id: int) -> BiasLogits:
+    """`now` without any bias, ban or restriction on one token."""
+    biases = tuple(pair for pair in now.biases if pair[0] != token_id)
+    banned = tuple(other for other in now.banned if other != token_id)
+    only = tuple(other for other in now.only if other != token_id)
+    return replace(now, biases=biases, banned=banned, only=only)

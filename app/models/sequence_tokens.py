@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from engine.history.run import Run, changed
+from engine.history.state import Run, changed
 from engine.wire.records import SequenceStep, StepRecord
 
 

@@ -10,23 +10,21 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from engine.wire.records import Floats, Ints
-from engine.wire.requests import (
-    AttentionRequest,
-    HeadRequest,
-    OutliersRequest,
-    RowRequest,
-    TableRequest,
-    WallRequest,
-)
 from engine.wire.slices import (
+    AttentionRequest,
     AttentionSlice,
     CellUpdate,
+    HeadRequest,
     HeadSlice,
+    OutliersRequest,
     OutliersSlice,
+    RowRequest,
     RowSlice,
     SliceUpdate,
+    TableRequest,
     TableSlice,
     Unchanged,
+    WallRequest,
     WallSlice,
 )
 

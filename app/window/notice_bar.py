@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
+from msgspec import Struct
+from PySide6.QtCore import QEvent, QObject, QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
+from app.control.actions import Actions
+from app.draw.format import byte_size, counted
 from app.kit.boxes import row
-from app.kit.icons import pixmap
-from app.kit.labels import ElidedLabel
-from app.kit.reader import Reader, State
-from app.kit.theme import current_theme
+from app.kit.buttons import push_button
+from app.kit.icons import icon, pixmap
+from app.kit.labels import ElidedLabel, inert, plain_label, plain_tip, prose
+from app.kit.reader import STATUS, Reader, SignalSource, State
+from app.kit.theme import Themed, current_theme
+from app.models import Models, UnclosedSession
+from app.models.kept_sessions import first_words, session_counts
+from app.window.docks import GAP, DockHost
+from engine.saved.session import SavedSession
+from engine.wire.status import OpenedFile
 
 ICON, HEIGHT = 14, 32
 LONGEST = 400  # characters of a file's own text in a tool tip
@@ -53,3 +64,208 @@ class NoticeBar(Reader[State], QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         paint_bar(self, self.role, self.icon)
+
+
+class OpenedBar(NoticeBar[OpenedFile]):
+    """Visible as long as the engine holds a file. Signals: `continue_wanted()`, `close_wanted()`."""
+
+    follows = (STATUS,)
+    role, icon = "selected", "folder"
+
+    continue_wanted = Signal()
+    close_wanted = Signal()
+
+    def __init__(self, models: Models, actions: Actions) -> None:
+        super().__init__()
+        action = actions["snapshot.continue"]
+        self._go_on = push_button(action.text(), self.continue_wanted)
+        close = actions["snapshot.close"]
+        self._close = push_button("Close file", self.close_wanted)
+        self._close.setToolTip(plain_tip(close.toolTip()))
+        self.build(self._go_on, self._close)
+        self.follow(models)
+
+    def read(self) -> OpenedFile | str:
+        return self._models.status.opened or "no file is open"
+
+    def show_state(self, state: OpenedFile) -> None:
+        name = prose(state.path.name)
+        count = state.num_steps
+        steps = "no recorded steps" if not count else counted(count, "recorded step")
+        model = prose(state.model) or "unknown model"
+        kind = "file" if state.has_rows else "session"
+        parts = [f"Opened {kind}: {name}, read-only", model, steps, byte_size(state.num_bytes)]
+        if not state.has_rows:
+            parts.append("K and V come with its model")
+        if state.why_not:
+            parts.append(f"cannot be gone on from: {prose(state.why_not)}")
+        self.words.setText(" · ".join(parts), name)
+        self._go_on.setEnabled(not state.why_not)
+        about = [str(state.path), state.created, state.written_by, state.notes]
+        tip = "\n".join(prose(words[:LONGEST]) for words in about if words)
+        self.words.setToolTip(plain_tip(tip))
+        why = f"Not possible: {prose(state.why_not)}" if state.why_not else f"Decode on with {model}"
+        self._go_on.setToolTip(plain_tip(why))
+        super().show_state(state)
+
+
+class RecoveryBar(NoticeBar[UnclosedSession]):
+    """Visible while a session is offered. Signals: `accepted()`, `dismissed()`."""
+
+    follows = (SignalSource("recovery"),)
+    role, icon = "accent", "alert"
+
+    accepted = Signal()
+    dismissed = Signal()
+
+    def __init__(self, models: Models) -> None:
+        super().__init__()
+        self._accept = push_button("Restore", self.accepted)
+        self._dismiss = push_button("Not now", self.dismissed, "It stays under File · Recent sessions")
+        self.build(self._accept, self._dismiss)
+        self.follow(models)
+
+    def read(self) -> UnclosedSession | str:
+        return self._models.recovery.offered or "every window was closed"
+
+    def show_state(self, state: UnclosedSession) -> None:
+        words = offer_words(state)
+        self.words.setText(words, "A session was not closed")
+        self.setAccessibleName(words)
+        self.words.setToolTip(plain_tip(_tip(state)))
+        is_draft = not state.session.nodes
+        self._accept.setText("Take it up" if is_draft else "Restore")
+        self._accept.setToolTip(what_is_done(state.session))
+        super().show_state(state)
+
+
+def offer_words(left: UnclosedSession) -> str:
+    """What is offered, in one line."""
+    session = left.session
+    when = f"{datetime.fromtimestamp(left.written):%d %b, %H:%M}"
+    if not session.nodes:
+        what = "a prompt was taken and not read" if session.pending else "a prompt was being written"
+        what = counted(len(session.stops), "stop") + " for runs" if has_stops_alone(session) else what
+        return f"The window of {when} ended without being closed: {what}"
+    parts = [f"The session {prose(first_words(session))} of {when} ended without being closed"]
+    parts += [prose(session.model.name)] if session.model is not None else []
+    parts.append(", ".join(session_counts(session)))
+    return " · ".join(parts)
+
+
+def what_is_done(session: SavedSession) -> str:
+    """What accepting the offer does, in one line."""
+    if session.nodes:
+        return "Do its steps once more, and compare them with what they were"
+    return "Set its breakpoints again" if has_stops_alone(session) else "Put the prompt into the editor"
+
+
+def has_stops_alone(session: SavedSession) -> bool:
+    """Whether the session contains nothing but stops."""
+    return bool(session.stops) and not (session.pending or session.draft or session.draft_chat)
+
+
+def _tip(left: UnclosedSession) -> str:
+    text = "".join(left.session.texts.get(token_id, "") for token_id in _newest_ids(left.session))
+    parts = [str(left.path), left.problem, left.session.draft[:LONGEST], text[-LONGEST:]]
+    return "\n".join(prose(words) for words in parts if words)
+
+
+def _newest_ids(session: SavedSession) -> tuple[int, ...]:
+    """The tokens that the first sequence of each step on the live path sampled, oldest first."""
+    parts = [node.work.parts[0] for node in session.path if node.work is not None]
+    return tuple(part.sampled for part in parts if part.sampled is not None)
+
+
+MAX_CHARS = 600
+WIDEST, EDGE = 900, 12
+
+
+class Failure(Struct, frozen=True):
+    """What went wrong, whether the engine can be restarted, and whether it can be restarted on the CPU instead."""
+
+    text: str
+    can_restart: bool
+    can_leave_gpu: bool
+
+
+class Banner(Reader[Failure], Themed, QWidget):
+    """Shows `Status.failure`, floating over the upper panels below their titles, so that nothing moves. While the
+    engine is gone, which may last, the panels make room for it instead."""
+
+    follows = (SignalSource("status", ("failed", "engine_changed")),)
+    reads_while_hidden = True
+
+    restart_wanted = Signal()
+    cpu_wanted = Signal()
+
+    def __init__(self, models: Models, over: DockHost) -> None:
+        super().__init__(over)
+        self._over = over
+        self._label = plain_label(wraps=True)
+        self._label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._label.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
+        self._close = QToolButton()
+        self._close.setToolTip("Dismiss")
+        self._close.setAccessibleName("Dismiss")
+        self._close.clicked.connect(self._on_close)
+        self._restart = push_button("Restart engine", self.restart_wanted)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(34, 8, 8, 8)
+        layout.addWidget(self._label, 1)
+        self._leave_gpu = push_button(
+            "Go on on the CPU", self.cpu_wanted, "Load the model there and do all steps once more"
+        )
+        layout.addWidget(self._leave_gpu, 0, Qt.AlignmentFlag.AlignTop)
+        layout.addWidget(self._restart, 0, Qt.AlignmentFlag.AlignTop)
+        layout.addWidget(self._close, 0, Qt.AlignmentFlag.AlignTop)
+        over.installEventFilter(self)
+        self.take_theme()
+        self.follow(models)
+
+    def take_theme(self) -> None:
+        self._close.setIcon(icon("close", current_theme().muted))
+
+    def _on_close(self) -> None:
+        self._models.status.fail("")
+
+    def read(self) -> Failure:
+        status = self._models.status
+        is_on_gpu = status.model is not None and status.model.device not in ("cpu", "file")
+        return Failure(status.failure, status.is_engine_lost, status.is_engine_lost and is_on_gpu)
+
+    def show_state(self, state: Failure) -> None:
+        text = state.text
+        self._label.setText(text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…")
+        self.setAccessibleName(inert(text))
+        self._restart.setVisible(state.can_restart)
+        self._leave_gpu.setVisible(state.can_leave_gpu)
+        self.setVisible(bool(text))
+        self._place()
+
+    def _place(self) -> None:
+        status, width = self._models.status, min(self._over.width() - 2 * EDGE, WIDEST)
+        height, has_place = self.heightForWidth(width), bool(status.failure) and status.is_engine_lost
+        self._over.leave_room(height + GAP if has_place else 0)
+        if status.failure:
+            top = GAP if has_place else self._over.titles_end() + GAP
+            self.setGeometry((self._over.width() - width) // 2, top, width, height)
+            self.raise_()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize:
+            self._place()
+        return False
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(current_theme().color("panel"))
+        painter.drawRoundedRect(frame, 6, 6)
+        painter.setPen(QPen(current_theme().color("bad", 190), 1))
+        painter.setBrush(current_theme().color("bad", 34))
+        painter.drawRoundedRect(frame, 6, 6)
+        mark = pixmap("alert", current_theme().bad, 16, self.devicePixelRatioF())
+        painter.drawPixmap(11, (self.height() - 16) // 2, mark)

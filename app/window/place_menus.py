@@ -8,7 +8,7 @@ from PySide6.QtCore import QObject, QPoint, Qt, Signal
 from PySide6.QtWidgets import QApplication, QMenu, QWidget
 
 from app.control.actions import Actions, declared_in
-from app.draw.edit_words import rows_words, size_words
+from app.draw.edited import rows_words, size_words
 from app.draw.format import counted, thousands
 from app.kit.bookmark_places import PAGE, STEP, TOKEN, place_words, places
 from app.models import Models

@@ -19,7 +19,7 @@ from app.kit.labels import ElidedLabel, plain_label, plain_tip, prose, set_text_
 from app.kit.reader import DRAFT, SELECTION, STATUS, STEPS, Reader
 from app.kit.theme import font_text
 from app.models import Models
-from app.models.rates import RECENT_STEPS, rates
+from app.models.sequence_status import RECENT_STEPS, rates
 from app.models.status import Status
 from engine.wire.records import CacheBytes, NonFinite, StepRecord
 from engine.wire.status import ModelInfo, Work

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QByteArray, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QImage, QPaintEvent
+from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import (
+    QAction,
+    QCloseEvent,
+    QDragEnterEvent,
+    QDropEvent,
+    QImage,
+    QKeyEvent,
+    QKeySequence,
+    QPaintEvent,
+)
 from PySide6.QtWidgets import QApplication, QMainWindow, QWidget
 
 from app.control.actions import Actions, native
@@ -36,16 +45,13 @@ from app.panels.timeline.view import TimelineBar
 from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
 from app.panels.wall.view import WallView
-from app.window.banner import Banner
-from app.window.barred_keys import BarredKeys
 from app.window.bars import Footer, TopBar
 from app.window.docks import DockHost
 from app.window.layouts import layout_with
 from app.window.menus import RecentFiles, fill_menu_bar
-from app.window.opened_bar import OpenedBar
+from app.window.notice_bar import Banner, OpenedBar, RecoveryBar
 from app.window.phase_bar import PhaseBar
 from app.window.place_menus import EditMenu, NoteMenu, TimelineMenu
-from app.window.recovery_bar import RecoveryBar
 from app.window.status_line import StatusLine
 from app.window.transport import TransportButton
 from engine.saved.document import is_session
@@ -54,6 +60,46 @@ from engine.wire.status import EngineStatus
 
 if TYPE_CHECKING:
     from app.panels.compare.view import CompareView
+
+
+class BarredKeys(QObject):
+    """Listens to keys that no widget handled, and to buttons that are disabled. Signals: `told(text)`, why the action
+    is not possible; `lifted(text)`, that this reason no longer holds."""
+
+    told = Signal(str)
+    lifted = Signal(str)
+
+    def __init__(self, actions: Actions, window: QWidget) -> None:
+        super().__init__(window)
+        self._actions = actions
+        self._name = self._why = ""
+        self._buttons: dict[QObject, str] = {}  # the name of the action that each triggers
+        actions.refreshed.connect(self._on_refreshed)
+        window.installEventFilter(self)
+
+    def watch(self, button: QWidget, action: QAction | None) -> None:
+        """Say why, when this button is clicked while its action is disabled; nothing, if that has no name."""
+        if action is not None and action.data() in self._actions.names():
+            self._buttons[button] = action.data()
+            button.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.MouseButtonPress:
+            self._tell(self._buttons.get(watched, ""))
+        elif isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress and not event.isAutoRepeat():
+            self._tell(self._actions.disabled_by(QKeySequence(event.keyCombination())))
+        return super().eventFilter(watched, event)
+
+    def _tell(self, name: str) -> None:
+        if name and (why := self._actions.why_not(name)):
+            self._name, self._why = name, why
+            self.told.emit(why)
+
+    def _on_refreshed(self) -> None:
+        if self._why and self._actions.why_not(self._name) != self._why:
+            self.lifted.emit(self._why)
+            self._why = ""
+
 
 SNAPSHOTS = (".safetensors", ".npz")
 SMALL_SCREEN, TITLE_BAR = 1280, 36
@@ -93,7 +139,7 @@ class MainWindow(QMainWindow):
         self.prompt = PromptPanel(models)
         self.tokens = TokensPanel(models)
         self.wall = WallView(models)
-        self.head = HeadView(models)
+        self.head: HeadView = HeadView(models)
         self.attention = AttentionView(models)
         self.next_token = NextTokenView(models)
         self.pages = PagesView(models)
@@ -149,7 +195,6 @@ class MainWindow(QMainWindow):
         """Build the panels of a layout if they are built late and do not exist yet."""
         if layout not in LATE_MARKS or layout in self._late:
             return
-        from app.window.truth import compare_panels, truth_panels
 
         self._late.add(layout)
         panels = compare_panels(self.models) if layout == "compare" else truth_panels(self.models)
@@ -396,3 +441,30 @@ def _first_size(window: QMainWindow) -> QSize:
     if room.width() <= SMALL_SCREEN:  # use the whole screen but for the window's title bar
         return QSize(room.width(), room.height() - TITLE_BAR)
     return QSize(min(1600, round(room.width() * 0.94)), min(1000, round(room.height() * 0.92)))
+
+
+def truth_panels(models: Models) -> dict[str, MeasuringView[Any]]:
+    """The panels of the Truth layout, by name."""
+    from app.panels.bench.view import BenchView
+    from app.panels.damage.view import DamageView
+    from app.panels.evicted.view import EvictedView
+    from app.panels.parity.view import ParityView
+    from app.panels.sweep.view import SweepView
+    from app.panels.what_if.view import WhatIfView
+
+    return {
+        "what_if": WhatIfView(models),
+        "evicted": EvictedView(models),
+        "damage": DamageView(models),
+        "parity": ParityView(models),
+        "sweep": SweepView(models),
+        "bench": BenchView(models),
+    }
+
+
+def compare_panels(models: Models) -> dict[str, Panel]:
+    """The panels of the Compare layout, by name: the pictures of two runs, and their steps."""
+    from app.panels.compare.steps_view import CompareStepsView
+    from app.panels.compare.view import CompareView
+
+    return {"compare": CompareView(models), "compared_steps": CompareStepsView(models)}

@@ -15,9 +15,8 @@ from engine.look.divergence import divergence
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
-from engine.wire.arrays import read_only_floats
-from engine.wire.measurements import DamageMap, LayerPlanStep, TensorDamage
-from engine.wire.measuring import MapDamage
+from engine.wire.measurements import DamageMap, LayerPlanStep, MapDamage, TensorDamage
+from engine.wire.records import read_only_floats
 
 LADDER: tuple[str, ...] = ("exact", "int8", "kivi-4", "kivi-2")
 PLAN_GROUPS = (32, 16, 8)

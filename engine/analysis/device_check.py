@@ -32,6 +32,7 @@ from engine.analysis.device_models import (
 )
 from engine.analysis.device_modes import ModeCheck
 from engine.analysis.device_steps import (
+    WAITED,
     DrawsCheck,
     LateCheck,
     PagesCheck,
@@ -40,8 +41,8 @@ from engine.analysis.device_steps import (
     StripCheck,
     TimesCheck,
     TokenCheck,
+    WaitsCheck,
 )
-from engine.analysis.device_waits import WAITED, WaitsCheck
 from engine.analysis.reference import reference
 from engine.errors import InputError, first_line
 from engine.model.loader import LoadedModel

@@ -3,9 +3,11 @@ measurements, and timings."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -19,14 +21,14 @@ from engine.look.probe import attention_measures
 from engine.look.strip import ROUNDING
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import SMALLEST_BUCKET, bucket_of
-from engine.session import draws
+from engine.session import sampler
 from engine.session.observe import Observation, checksums_of
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES
 from engine.spec.presets import cache_preset
 from engine.spec.runners import RUNNERS, RunnerName
-from engine.spec.sampling import NEWEST_DRAWS, Prompt, SamplingParams
+from engine.spec.sampling import NEWEST_DRAWS, LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import fitted
 from engine.to_device import HostNumber
 from engine.wire.records import StepRecord
@@ -260,10 +262,10 @@ class DrawsCheck:
 
     def __call__(self) -> tuple[Verdict, str]:
         here, seed = torch.device("cpu"), 2**63 - 1
-        made = [each % 2**64 for each in draws.numbers(seed, DRAWN_NUMBERS, self.device).tolist()]
-        if made != [draws.number(seed, index) for index in range(DRAWN_NUMBERS)]:
+        made = [each % 2**64 for each in sampler.numbers(seed, DRAWN_NUMBERS, self.device).tolist()]
+        if made != [sampler.number(seed, index) for index in range(DRAWN_NUMBERS)]:
             return "FAILED", "other numbers than those of the rule"
-        found, expected = (draws.exponentials(seed, 7, VOCABULARY, each).cpu() for each in (self.device, here))
+        found, expected = (sampler.exponentials(seed, 7, VOCABULARY, each).cpu() for each in (self.device, here))
         if not torch.allclose(found, expected, rtol=1e-5):
             return "FAILED", "other exponential numbers than on the CPU"
         return "ok", f"{DRAWN_NUMBERS} numbers of a seed are those of the rule"
@@ -278,3 +280,49 @@ def run_session(model: LoadedModel, late_steps: int | None, cache: str = "growin
             Prompt(token_ids=token_ids(12 + number), sampling=SamplingParams(0.8, seed=5 + number, draws=NEWEST_DRAWS))
         )
     return session
+
+
+WAITED: Final[tuple[tuple[str, RunnerName], ...]] = (
+    ("growing", "auto"), ("paged", "auto"), ("paged", "transformers"), ("h2o", "auto"),
+)  # fmt: skip
+LENGTHS = (40, 44)  # no step of the run is the first of a bucket, which is verified and therefore waited for
+WARM_UPS, STEPS = 6, 10
+
+
+@dataclass(frozen=True, eq=False)
+class WaitsCheck:
+    """Checks that decode steps of two sequences, one with biased logits, contain no operation that makes the host wait
+    for the device. The chosen token is copied asynchronously and waited for by its event."""
+
+    model: LoadedModel
+    cache: str
+    runner: RunnerName
+
+    def __call__(self) -> tuple[Verdict, str]:
+        session = Session(self.model, fitted(cache_preset(self.cache).spec, sum(LENGTHS), share=0.5))
+        steered = SamplingParams(0.8, seed=1, top_p=0.9, bias=LogitBias(((5, 1.0),), (6, 7)), draws=NEWEST_DRAWS)
+        for length, sampling in zip(LENGTHS, (SamplingParams(), steered), strict=True):
+            session.submit(Prompt(token_ids=token_ids(length), sampling=sampling))
+        name = "" if self.runner == "auto" else self.runner
+        with self.model.runners.chosen_as(name):
+            while session.is_prefilling:
+                session.step()
+            for _ in range(WARM_UPS):
+                session.step_late()
+            with no_waits():
+                for _ in range(STEPS):
+                    session.step_late()
+        session.finish_records()
+        session.close()
+        return "ok", f"{STEPS} steps without one"
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Within this context torch raises `RuntimeError` if the host would wait for a GPU."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

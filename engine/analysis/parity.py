@@ -23,9 +23,8 @@ from engine.session.driver import ModeDriver, lengths_to_feed
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.tuning import fitted
-from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.measurements import ParityReport, Verdict
-from engine.wire.measuring import CheckParity
+from engine.wire.measurements import CheckParity, ParityReport, Verdict
+from engine.wire.records import read_only_floats, read_only_ints
 
 Progress = tuple[int, int]
 

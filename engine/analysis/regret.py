@@ -22,9 +22,8 @@ from engine.session.rerun import Progress
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import layers_that_drop
-from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.measurements import Regret
-from engine.wire.measuring import MeasureRegret
+from engine.wire.measurements import MeasureRegret, Regret
+from engine.wire.records import read_only_floats, read_only_ints
 
 BATCH = 16
 

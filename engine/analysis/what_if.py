@@ -21,8 +21,7 @@ from engine.session.rerun import Outcome, Progress, held_by
 from engine.session.sampler import choose
 from engine.session.session import Session
 from engine.spec.sampling import SamplingParams
-from engine.wire.measurements import Shift, WhatIfAnswer
-from engine.wire.measuring import WhatIf
+from engine.wire.measurements import Shift, WhatIf, WhatIfAnswer
 from engine.wire.records import Candidate
 
 AT_ONCE_S = 0.04  # a longer run is preceded by an estimate, so that the answer follows a dragged slider

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
-from engine.wire.evictions import Eviction
 from engine.wire.prefix_match import WhyNotReused
+from engine.wire.records import Eviction
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 

@@ -6,14 +6,15 @@ import argparse
 from typing import Any
 
 from engine.cli.arguments import (
+    add_cache_arguments,
     add_caches_argument,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
     load_model,
     prompts_of,
+    specs_of,
 )
-from engine.cli.cache_options import add_cache_arguments, specs_of
 from engine.cli.output import encoded, print_rows
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec

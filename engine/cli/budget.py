@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from engine.cli.cache_options import add_cache_arguments, spec_of
+from engine.cli.arguments import add_cache_arguments, spec_of
 from engine.cli.config_report import BYTES_LIMIT, DTYPES, add_source, one_of, read_config, report, whole
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, budget_of, tokens_that_fit, tutorial_table
-from engine.spec.codec_names import codec_name
+from engine.spec.codec import codec_name
 from engine.spec.presets import NAMES, cache_name
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from engine.cli.arguments import add_model_arguments, model_spec
-from engine.cli.cache_options import add_cache_arguments, spec_of
+from engine.cli.arguments import add_cache_arguments, add_model_arguments, model_spec, spec_of
 from engine.cli.output import print_json, printable_line
 from engine.errors import InputError
 from engine.spec.presets import NAMES

@@ -6,8 +6,15 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.arguments import add_model_arguments, add_prompt_arguments, checked_steps, load_model, prompts_of
-from engine.cli.cache_options import add_cache_arguments, spec_of
+from engine.cli.arguments import (
+    add_cache_arguments,
+    add_model_arguments,
+    add_prompt_arguments,
+    checked_steps,
+    load_model,
+    prompts_of,
+    spec_of,
+)
 from engine.cli.output import print_json
 from engine.errors import InputError
 from engine.spec.lenses import LENSES, TABLE, Lens

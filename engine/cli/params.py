@@ -20,15 +20,17 @@ from engine.max.capacity import (
     compute_num_host_blocks,
     require_manager_page_size,
 )
-from engine.max.listing import SCALE_DTYPES, params_values
 from engine.max.params import (
+    SCALE_DTYPES,
     KVCacheParams,
     KVCacheQuantizationConfig,
     KVConnectorConfig,
     KVConnectorType,
     SpeculativeMethod,
+    decode_values,
+    params_values,
+    speculative_changes,
 )
-from engine.max.speculative import decode_values, speculative_changes
 
 _DEVICES_LIMIT: Final = 4096
 

@@ -9,38 +9,42 @@ import time
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import structs
 
 from engine.cli.arguments import (
+    add_cache_arguments,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
     load_model,
     model_spec,
     prompts_of,
+    spec_of,
     token_ids_of,
 )
-from engine.cli.cache_options import add_cache_arguments, spec_of
+from engine.cli.config_report import geometry_on_disk
 from engine.cli.conversation import later_turns, print_prompt_notes
-from engine.cli.editing import Editing, add_edit_argument, in_words
-from engine.cli.export_options import add_export_arguments, export_of, write_export
-from engine.cli.halting import Halting, add_stop_arguments, stop_conditions
 from engine.cli.output import print_json, printable
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
-from engine.predict.capacity import static_capacity
+from engine.predict.capacity import setting_of, static_capacity
 from engine.saved.document import write_session
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import SavedSession
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, DEFAULT_CAPTURE, check_capture
+from engine.spec.condition import HOW_TO_COMBINE, help_lines
+from engine.spec.edit import AddNoise, Drop, Mask, Overwrite, Pin, Scale, Zero
+from engine.spec.edit_text import EXAMPLE, FORMS, parse_edit, parse_numbers
 from engine.spec.presets import NAMES, cache_label, cache_name
 from engine.spec.sampling import NEWEST_DRAWS, Prompt, SamplingParams
+from engine.spec.stops import parsed
 from engine.spec.tuning import fitted
 from engine.wire.changes import replacing_tokens
 from engine.wire.events import NodeAdded, StateChanged
+from engine.wire.exporting import Export, ExportKind
 from engine.wire.page_events import to_vllm_events
 from engine.wire.records import SequenceStep, StepRecord, has_chosen
 
@@ -50,6 +54,144 @@ if TYPE_CHECKING:
     from engine.wire.page_events import PageEvent
     from engine.wire.status import ModelInfo
     from engine.wire.stopping import StopHit
+
+
+def add_export_arguments(run: argparse.ArgumentParser) -> None:
+    """Add the options for the export."""
+    run.add_argument("--export", type=Path, metavar="FILE", help="write the cache after the last step, and all steps")
+    run.add_argument("--export-as", choices=get_args(ExportKind), default="snapshot", help="for other programs")
+    run.add_argument("--export-form", choices=("stored", "rows"), default="stored", help="codes, or decoded numbers")
+    run.add_argument("--export-layers", metavar="0-3,7", default="all", help="some layers only")
+    run.add_argument("--export-heads", metavar="0,1", default="all", help="some kv heads only")
+    run.add_argument("--export-script", action="store_true", help="with a script beside it, in plain transformers")
+    run.add_argument("--notes", default="", help="kept inside the snapshot")
+
+
+def export_of(args: argparse.Namespace) -> Export | None:
+    """The export command, without records; None if nothing is exported. Bad options raise `InputError` here, before the
+    run."""
+    if args.export is None:
+        plain = {"as": "snapshot", "form": "stored", "layers": "all", "heads": "all", "script": False}
+        given = [f"--export-{name}" for name, value in plain.items() if getattr(args, f"export_{name}") != value]
+        for option in given + ["--notes"] * bool(args.notes):
+            raise InputError(f"{option} says how to export, and nothing is exported: give --export with a file.")
+        return None
+    return Export(
+        args.export,
+        0,
+        notes=args.notes,
+        form=args.export_form,
+        layers=parse_numbers(args.export_layers, "layers"),
+        kv_heads=parse_numbers(args.export_heads, "heads"),
+        kind=args.export_as,
+        with_script=args.export_script,
+    )
+
+
+def write_export(session: Session, command: Export) -> None:
+    from engine.snapshot.export import export
+
+    for _ in export(session, command):
+        pass
+
+
+LONGEST = 1 << 40  # stands for the number of tokens while it is unknown
+
+
+def add_edit_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--edit",
+        metavar="EDIT",
+        action="append",
+        default=[],
+        help=f"change the cache by hand when the prompt is read, like '{EXAMPLE}' ({', '.join(FORMS)}); repeat it",
+    )
+
+
+class Editing:
+    """The edits to be made after the prompt of the first sequence; raises `InputError` for one that cannot be parsed,
+    or that no sequence of the model can take, as far as its config.json and the files that edits name can tell."""
+
+    def __init__(self, texts: list[str], model: str) -> None:
+        self._texts = texts
+        geometry = geometry_on_disk(model) if texts else None
+        for edit in [parse_edit(text, 0, LONGEST) for text in texts]:
+            if isinstance(edit, Zero | Scale | AddNoise | Overwrite | Mask | Pin | Drop):
+                edit.check_parameters(LONGEST)
+            if geometry is not None:
+                edit.check_model(geometry)
+            if isinstance(edit, Overwrite) and edit.from_file is not None:
+                from engine.snapshot.read import SnapshotFile  # imported here, since few edits name a file
+
+                SnapshotFile(Path(edit.from_file)).close()
+
+    def make(self, session: Session, generated: dict[int, list[int]]) -> list[dict[str, Any]]:
+        """Make the edits if the prompt has been read; returns one line about each. The token chosen last is replaced in
+        `generated` by the one chosen again."""
+        if not self._texts or session.is_prefilling or session.last_step is None:
+            return []
+        from engine.session.editing import make_edit
+
+        seq_id, lines = next(iter(generated)), list[dict[str, Any]]()
+        for text in self._texts:
+            edit = parse_edit(text, seq_id, session.sequence(seq_id).num_tokens)
+            _, told = make_edit(session, edit)
+            kl = told.kl if told.kl is not None and isfinite(told.kl) else None
+            measured = {"kl": kl, "took_ms": round(told.took_ms, 3), "measured_ms": round(told.measured_ms, 3)}
+            lines.append({"event": "edit", "step": told.step, "seq_id": seq_id, "edit": edit.describe(), **measured})
+        self._texts = []
+        sequence = session.sequence(seq_id)
+        if sequence.stop == "non-finite logits":  # no token was chosen instead
+            generated[seq_id][-1:] = []
+        elif sequence.sampled is not None and generated[seq_id]:
+            lines[-1] |= {"token_id": sequence.sampled, "text": session.text_of(sequence.sampled)}
+            generated[seq_id][-1] = sequence.sampled
+        return lines
+
+
+def in_words(line: dict[str, Any]) -> str:
+    """An edit in words, with its KL, and the token that was chosen again."""
+    moved = "" if line["kl"] is None else f" · KL {line['kl']:.4g} nats"
+    return f"\n[{line['edit']}{moved}]\n{line.get('text', '')}"
+
+
+def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that end a run early; the help lists the quantities of conditions."""
+    parser.add_argument("--stop", metavar="TEXT", action="append", default=[], help="end where this text is generated")
+    parser.add_argument(
+        "--stop-when",
+        metavar="CONDITION",
+        action="append",
+        default=[],
+        help="a breakpoint: halt after the step where it holds, like 'entropy > 2' (below); repeat it for several",
+    )
+    lines = "\n".join(f"  {line}" for line in help_lines())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = f"conditions of a breakpoint (--stop-when):\n{lines}\n  {HOW_TO_COMBINE}".replace("%", "%%")
+
+
+def stop_conditions(args: argparse.Namespace) -> list[str]:
+    """The conditions that were typed; raises `InputError` for an invalid one, before a model is loaded."""
+    for text in args.stop_when:
+        parsed(text)
+    return list(args.stop_when)
+
+
+class Halting:
+    """Evaluates the conditions that end a run; `hits` are those that held at the newest step. Raises `InputError` for a
+    condition that can never hold."""
+
+    def __init__(self, session: Session, conditions: list[str]) -> None:
+        from engine.session.conditions import ConditionChecker, check_can_hold
+
+        for text in conditions:
+            check_can_hold(text, setting_of(session.model.info, session.cache, is_compared=False))
+        self._session, self._conditions, self._checker = session, conditions, ConditionChecker()
+        self.hits: list[StopHit] = []
+
+    def update(self, record: StepRecord) -> None:
+        """Evaluate the conditions at a new step."""
+        self.hits = self._checker.hits(self._session, record, enumerate(self._conditions))
 
 
 def add_parsers(commands: Any) -> None:

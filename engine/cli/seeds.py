@@ -48,8 +48,7 @@ def seeds_command(args: argparse.Namespace) -> int:
         writable_target(args.html)  # an error is reported before minutes are spent on measuring
     names = names_of(args.tables)
     from engine.seeds.models import SeedModels
-    from engine.seeds.page import page
-    from engine.seeds.tables import TABLES, seed_lines
+    from engine.seeds.page import TABLES, page, seed_lines
 
     if args.list:
         for name, table in TABLES.items():
@@ -94,8 +93,7 @@ def print_line(line: SeedLine, before: list[SeedLine], as_json: bool) -> None:
     if as_json:
         print_json(structs.asdict(line))
         return
-    from engine.seeds.page import shown
-    from engine.seeds.tables import TABLES
+    from engine.seeds.page import TABLES, shown
 
     is_first = len(before) == 1 or before[-2].table != line.table
     if is_first:

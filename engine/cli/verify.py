@@ -7,14 +7,15 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.arguments import (
+    add_cache_arguments,
     add_caches_argument,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
     load_model,
     prompts_of,
+    specs_of,
 )
-from engine.cli.cache_options import add_cache_arguments, specs_of
 from engine.cli.output import print_json, print_model_note, print_row
 from engine.errors import InputError
 from engine.spec.sampling import SamplingParams

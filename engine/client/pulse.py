@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from engine.loop.activity import Activity
+from engine.loop.inbox import Activity
 from engine.wire.events import EngineBack, EngineBusy, EngineLost
 
 BUSY_S = 2.0

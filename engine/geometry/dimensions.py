@@ -31,8 +31,7 @@ from engine.geometry.families import (
     OTHER_ENCODER_DECODERS,
     RELATIVE_POSITIONS,
 )
-from engine.geometry.heads import head_dim, num_kv_heads_of
-from engine.geometry.layers import layer_types, state_elements
+from engine.geometry.layers import head_dim, layer_types, num_kv_heads_of, state_elements
 
 LayerKind = Literal["full", "sliding", "chunked", "latent", "cross", "linear", "shared", "none"]
 KV_KINDS: Final[tuple[LayerKind, ...]] = ("full", "sliding", "chunked", "latent", "cross")  # those that store K and V

@@ -12,8 +12,7 @@ from engine.history import journal
 from engine.history.journal import Checkpoint
 from engine.spec.edit import BiasLogits, ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
-from engine.wire.tree import Node
-from engine.wire.tree_shape import TreeShape
+from engine.wire.tree import Node, TreeShape
 
 
 @dataclass(eq=False, slots=True)

@@ -29,9 +29,8 @@ from engine.look.reductions import (
 )
 from engine.look.source import Held, Source, rewrites, slots_of
 from engine.spec.lenses import LENSES, Lens
-from engine.wire.arrays import read_only_ints
-from engine.wire.records import Floats, Ints
-from engine.wire.requests import HeadRequest, WallRequest
+from engine.wire.records import Floats, Ints, read_only_ints
+from engine.wire.slices import HeadRequest, WallRequest
 
 EXACT_NUMBERS = (
     1 << 24

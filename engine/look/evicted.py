@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from engine.cache.contract import Evicted, EvictedRows
 from engine.cache.stacking import on_one_device, stacked_view
 from engine.look.packing import Arrays
-from engine.wire.arrays import read_only
-from engine.wire.evictions import NUM_QUANTILES, Eviction, Survivors
+from engine.wire.records import NUM_QUANTILES, Eviction, Survivors, read_only
 
 MEASURED = ("positions", "scores", "quantiles", "on_merit")
 

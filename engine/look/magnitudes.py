@@ -22,7 +22,7 @@ from engine.look.lenses import RowsOfLayers, read_all, rows_at_once
 from engine.look.magnitude_counts import COUNTED_AT_ONCE, EDGES, Counts, LayerCount, counted, joined
 from engine.look.source import Held, Source
 from engine.spec.lenses import LENSES, Lens
-from engine.wire.arrays import read_only_floats
+from engine.wire.records import read_only_floats
 from engine.wire.slices import Magnitudes
 
 QUANTILE = 0.995

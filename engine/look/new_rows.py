@@ -14,8 +14,7 @@ from engine.cache.contract import Pair
 from engine.cache.stacking import stacked_view
 from engine.look.packing import Arrays
 from engine.look.probe import bit_sums, wrapped
-from engine.wire.arrays import read_only_floats
-from engine.wire.records import NonFinite, RowStats
+from engine.wire.records import NonFinite, RowStats, read_only_floats
 
 Tensors = dict[str, torch.Tensor]
 KEYS, VALUES = 0, 1

@@ -14,8 +14,7 @@ from engine.look.magnitude_counts import LayerCount
 from engine.look.magnitudes import magnitudes_of
 from engine.look.source import Source, provenance_of
 from engine.spec.codec import Part
-from engine.wire.requests import OutliersRequest
-from engine.wire.slices import Attended, Outlier, OutliersSlice
+from engine.wire.slices import Attended, Outlier, OutliersRequest, OutliersSlice
 
 
 def outliers_slice(

@@ -9,8 +9,7 @@ import torch
 
 from engine.cache.contract import Pair
 from engine.cache.stacking import evenly_spaced, on_one_device
-from engine.wire.arrays import read_only_floats
-from engine.wire.records import AttentionSummary
+from engine.wire.records import AttentionSummary, read_only_floats
 
 RECENT = 16
 WASTE = 2  # a storage larger than this multiple of the rows kept in it is not kept alive

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import torch
 
 from engine.cache.row_delta import RowDelta
-from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.records import Floats, Ints
+from engine.wire.records import Floats, Ints, read_only_floats, read_only_ints
 
 TOP_POSITIONS = 5
 

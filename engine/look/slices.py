@@ -35,17 +35,22 @@ from engine.look.states import landscape, state_pictures
 from engine.look.tile_statistics import TileStatistics
 from engine.spec.codec import Part
 from engine.spec.lenses import LENSES
-from engine.wire.arrays import read_only_floats, read_only_ints
-from engine.wire.records import Floats, Ints, Provenance
-from engine.wire.requests import (
+from engine.wire.records import Floats, Ints, Provenance, read_only_floats, read_only_ints
+from engine.wire.slices import (
     AttentionRequest,
+    AttentionSlice,
+    CellUpdate,
     HeadRequest,
+    HeadSlice,
     RowRequest,
+    RowSlice,
+    Slice,
     SliceRequest,
     TableRequest,
+    TableSlice,
     WallRequest,
+    WallSlice,
 )
-from engine.wire.slices import AttentionSlice, CellUpdate, HeadSlice, RowSlice, Slice, TableSlice, WallSlice
 
 # largest share of changed cells for which an update is sent: beyond it, the cells' places make the whole wall cheaper
 WORTH_UPDATING = 0.5

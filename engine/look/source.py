@@ -21,8 +21,7 @@ from engine.cache.stacking import on_one_device, stacked_view
 from engine.history.journal import Move, are_kept
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
-from engine.wire.arrays import read_only_ints
-from engine.wire.records import Floats, Ints, Provenance
+from engine.wire.records import Floats, Ints, Provenance, read_only_ints
 
 if TYPE_CHECKING:
     from engine.cache.sequence_cache import SequenceCache

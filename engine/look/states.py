@@ -8,7 +8,7 @@ from engine.cache.contract import StateMatrix
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.reductions import per_cell, pooled
 from engine.look.source import Source
-from engine.wire.arrays import read_only_floats
+from engine.wire.records import read_only_floats
 from engine.wire.slices import StatePicture
 
 MOST_COLUMNS, MOST_ROWS = 64, 32

@@ -16,16 +16,23 @@ from engine.look.canvas import Canvas
 from engine.look.slices import within
 from engine.wire.commands import PICTURES_PER_SECOND, SetPace, Watched
 from engine.wire.records import StepRecord
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
+    CellUpdate,
     HeadRequest,
+    HeadSlice,
     OutliersRequest,
     RowRequest,
+    RowSlice,
+    Slice,
     SliceRequest,
+    SliceUpdate,
     TableRequest,
+    TableSlice,
+    Unchanged,
     WallRequest,
+    WallSlice,
 )
-from engine.wire.slices import CellUpdate, HeadSlice, RowSlice, Slice, SliceUpdate, TableSlice, Unchanged, WallSlice
 
 if TYPE_CHECKING:
     from engine.look.source import Source

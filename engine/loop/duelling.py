@@ -9,8 +9,7 @@ from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.wire.commands import StartDuel, TakeSlice
-from engine.wire.duel import DuelEnded, DuelScanned, DuelStep
-from engine.wire.opponents import OtherStep
+from engine.wire.duel import DuelEnded, DuelScanned, DuelStep, OtherStep
 from engine.wire.slices import Slice
 
 if TYPE_CHECKING:

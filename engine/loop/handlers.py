@@ -13,16 +13,15 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.loop import exporting, replaying
 from engine.loop.duelling import Duelling
-from engine.loop.inbox import Inbox
+from engine.loop.inbox import Inbox, StepsToDo
 from engine.loop.loading import forecast_of, found_devices, found_models
 from engine.loop.measuring import MeasurementRunner
 from engine.loop.reporter import Reporter
-from engine.loop.steps_to_do import StepsToDo
 from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace
 from engine.spec.sampling import Prompt
-from engine.wire import commands, devices, measuring, stopping
+from engine.wire import commands, devices, measurements, stopping
 from engine.wire.events import (
     BranchDeleted,
     CacheChanged,
@@ -116,7 +115,7 @@ def _continue_with(
     loop: Parts, command: commands.SubmitPrompt, after: int, prompt: Prompt, *, was_running: bool
 ) -> None:
     """Replace the sequence `after` by one for the prompt that reuses its rows; the history goes on."""
-    from engine.session.continuing import continue_with
+    from engine.session.sequence_commands import continue_with
 
     session = loop.session
     seq_id = continue_with(session, after, prompt)
@@ -173,7 +172,7 @@ def _tokenize(loop: Parts, command: commands.Tokenize) -> None:
 
 
 def _preview(loop: Parts, command: commands.PreviewPrompt) -> None:
-    from engine.session.continuing import preview
+    from engine.session.sequence_commands import preview
 
     loop.reporter.reply(preview(loop.session, command))
 
@@ -345,12 +344,12 @@ HANDLERS: dict[type[Command], Callable[[Parts, Any], object]] = {
     devices.UnloadModel: lambda loop, _: loop.workspace.unload(),
     Export: lambda loop, command: exporting.export(_exported(loop), command, loop.reporter),
     EstimateExport: lambda loop, command: exporting.estimate(_exported(loop), command, loop.reporter),
-    measuring.WhatIf: lambda loop, command: loop.measuring.what_if(loop.session, command),
-    measuring.CheckParity: lambda loop, command: loop.measuring.check_parity(loop.session, command),
-    measuring.MapDamage: lambda loop, command: loop.measuring.map_damage(loop.session, command),
-    measuring.MeasureRegret: lambda loop, command: loop.measuring.measure_regret(loop.session, command),
-    measuring.Sweep: lambda loop, command: loop.measuring.sweep(loop.session, command),
-    measuring.Bench: lambda loop, command: loop.measuring.bench(loop.session, command),
+    measurements.WhatIf: lambda loop, command: loop.measuring.what_if(loop.session, command),
+    measurements.CheckParity: lambda loop, command: loop.measuring.check_parity(loop.session, command),
+    measurements.MapDamage: lambda loop, command: loop.measuring.map_damage(loop.session, command),
+    measurements.MeasureRegret: lambda loop, command: loop.measuring.measure_regret(loop.session, command),
+    measurements.Sweep: lambda loop, command: loop.measuring.sweep(loop.session, command),
+    measurements.Bench: lambda loop, command: loop.measuring.bench(loop.session, command),
     stopping.SetStops: lambda loop, command: loop.stops.set(command),
     stopping.MeasureAttention: lambda loop, command: loop.stops.measure(loop.session, command),
 }

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
-from typing import TYPE_CHECKING, NamedTuple
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from engine.errors import InputError, clear_frames, first_line, is_out_of_memory
-from engine.loop.activity import Activity
-from engine.loop.background import BackgroundWork, Tokenising
-from engine.loop.inbox import Inbox
+from engine.errors import Cancelled, InputError, clear_frames, first_line, is_out_of_memory
+from engine.loop.inbox import Activity, Inbox
 from engine.loop.reporter import Reporter
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
+from engine.wire.commands import Pause
 from engine.wire.devices import DevicesFound
 
 if TYPE_CHECKING:
@@ -20,6 +23,124 @@ if TYPE_CHECKING:
     from engine.wire.devices import ForecastLoad, LoadForecast
     from engine.wire.events import LocalModel
     from engine.wire.status import ModelInfo
+
+
+CHECKS_EVERY_S = 0.05
+REPORTS_EVERY_S = 1.0
+ENDS_WITHIN_S = 5.0  # how long a cancelled thread is waited for: a compiler may run as a program of its own
+LONG_TEXT = 20_000  # characters; a shorter text is tokenised within milliseconds
+NAMED_AFTER_S = 0.1  # how long a text is tokenised before that is reported: most are counted while they are typed
+
+Made = TypeVar("Made")
+
+
+class WorkCancelled(SystemExit):
+    """Raised in the background thread to end it. Not an `Exception`: compilers catch those and try something else."""
+
+
+class BackgroundWork:
+    """Called with a function, runs it in a background thread and waits: reports every second that it is still running,
+    and raises what the function raises.
+
+    A command that interrupts a step raises `Cancelled` here and ends the thread. The function must change nothing that
+    others read: where it cannot be ended at once it keeps running for a while, and its result is not used.
+    """
+
+    def __init__(self, inbox: Inbox, reporter: Reporter) -> None:
+        self._inbox, self._reporter = inbox, reporter
+
+    def __call__(self, work: Callable[[], None]) -> None:
+        done = _Outcome(work)
+        thread = done.started()
+        label = self._reporter.work.label if self._reporter.work is not None else ""
+        began, reported_s = time.monotonic(), -1
+        try:
+            while thread.is_alive():
+                self._inbox.check_uninterrupted(Pause)
+                took_s = int((time.monotonic() - began) / REPORTS_EVERY_S)
+                if label and took_s > reported_s:
+                    reported_s = took_s
+                    self._reporter.begin(f"{label}, {took_s} s" if took_s else label)
+                thread.join(CHECKS_EVERY_S)
+        except Cancelled:
+            _end(thread)
+            raise
+        done.result()
+
+
+class Tokenising:
+    """Called with a number of characters and a function that tokenises so many, returns what the function returns.
+
+    A long text is tokenised in a background thread, because a tokenizer can neither be interrupted nor say how far it
+    has come, and a megabyte takes seconds. The work is named, and a Cancel raises `Cancelled` here at once: the thread
+    is abandoned, and ends by itself when its tokenizer returns to Python.
+    """
+
+    def __init__(self, inbox: Inbox, reporter: Reporter) -> None:
+        self._inbox, self._reporter = inbox, reporter
+
+    def __call__(self, num_chars: int, work: Callable[[], Made]) -> Made:
+        if num_chars < LONG_TEXT:
+            return work()
+        done = _Outcome(work)
+        thread = done.started()
+        try:
+            self._wait(thread, NAMED_AFTER_S)
+            if thread.is_alive():
+                with self._reporter.meanwhile(f"Tokenising {num_chars:,} characters", can_cancel=True):
+                    self._wait(thread, None)
+        except Cancelled:
+            _interrupt(thread)
+            raise
+        return done.result()
+
+    def _wait(self, thread: threading.Thread, timeout_s: float | None) -> None:
+        """Wait until the thread ends or time is up; raises `Cancelled` if a Cancel or Shutdown waits."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while thread.is_alive() and (end is None or time.monotonic() < end):
+            self._inbox.check_uncancelled()
+            thread.join(CHECKS_EVERY_S)
+
+
+class _Outcome(Generic[Made]):
+    """Runs the function in a thread and keeps what it returned, or the error that it raised."""
+
+    def __init__(self, work: Callable[[], Made]) -> None:
+        self._work = work
+        self._made: list[Made] = []
+        self._error: BaseException | None = None
+
+    def started(self) -> threading.Thread:
+        """The thread, running. It does not keep the process alive."""
+        thread = threading.Thread(target=self._run, name="kvloupe-beside", daemon=True)
+        thread.start()
+        return thread
+
+    def result(self) -> Made:
+        """What the function returned; raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._made[0]
+
+    def _run(self) -> None:
+        try:
+            self._made.append(self._work())
+        except BaseException as error:  # raised again by the thread that waits
+            self._error = error
+
+
+def _end(thread: threading.Thread) -> None:
+    """Raise `WorkCancelled` in a thread, repeatedly in case something catches it, until it ends or time is up."""
+    stop = time.monotonic() + ENDS_WITHIN_S
+    while thread.is_alive() and time.monotonic() < stop:
+        _interrupt(thread)
+        thread.join(CHECKS_EVERY_S)
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """Raise `WorkCancelled` in a thread as soon as it runs Python code."""
+    if thread.ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(WorkCancelled))
 
 
 def load_model(spec: ModelSpec, reporter: Reporter, inbox: Inbox, activity: Activity, *, is_first: bool) -> LoadedModel:

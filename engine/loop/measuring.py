@@ -10,8 +10,20 @@ from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
 from engine.spec.presets import cache_label
 from engine.wire import events
-from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
-from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.measurements import (
+    Bench,
+    Benched,
+    CheckParity,
+    DamageMap,
+    MapDamage,
+    MeasureRegret,
+    ParityReport,
+    Regret,
+    Sweep,
+    Swept,
+    WhatIf,
+    WhatIfAnswer,
+)
 
 if TYPE_CHECKING:
     from engine.session.session import Session

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from engine.errors import Cancelled, InputError
-from engine.loop.failures import plain
 from engine.loop.inbox import Inbox
-from engine.loop.reporter import Reporter
+from engine.loop.reporter import Reporter, plain
 from engine.wire.commands import Redo
 from engine.wire.events import BranchDeleted, Event, Redone, SessionOpened, StepRedone, WentTo
 from engine.wire.records import StepRecord

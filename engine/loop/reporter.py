@@ -18,19 +18,25 @@ from engine.errors import (
     first_line,
     is_of_device,
     is_out_of_memory,
+    not_imported,
 )
-from engine.loop.activity import Activity
-from engine.loop.failures import plain
-from engine.loop.inbox import Inbox
-from engine.shortage import Memory
-from engine.wire.events import (
-    Done,
-    Event,
-    Failed,
-    StateChanged,
-)
+from engine.loop.inbox import Activity, Inbox
+from engine.memory import Memory, out_of_memory
+from engine.wire.events import Done, Event, Failed, StateChanged
 from engine.wire.message import Command
 from engine.wire.status import EngineStatus, Work
+
+
+def plain(error: BaseException, what: str = "", memory: Memory | None = None) -> str:
+    """An unexpected error in one sentence for the user; `what` was being done, `memory` is what is free now."""
+    lines = str(error).strip().splitlines()
+    first = lines[0][:200] if lines else "no details"
+    if isinstance(error, ImportError) and (why := not_imported(error)):
+        return why
+    if is_out_of_memory(error):
+        return out_of_memory(error, first, what, memory)
+    return f"Something unexpected went wrong ({type(error).__name__}: {first}); the session is as it was."
+
 
 Found = TypeVar("Found")
 

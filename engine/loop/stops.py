@@ -8,12 +8,11 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.loop.duelling import Duelling
+from engine.loop.inbox import StepsToDo
 from engine.loop.reporter import Reporter
-from engine.loop.steps_to_do import StepsToDo
 from engine.predict.capacity import setting_of
 from engine.spec.condition import comparisons_of
-from engine.spec.possible import ConditionSetting, why_never
-from engine.spec.stops import MAX_STOPS, Stop
+from engine.spec.stops import MAX_STOPS, ConditionSetting, Stop, why_never
 from engine.wire.commands import Run
 from engine.wire.records import StepRecord
 from engine.wire.status import EngineStatus

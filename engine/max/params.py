@@ -8,21 +8,88 @@ a ``ValueError`` here, with the numbers in it; sizes below 1, which MAX accepts,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Final, Literal, get_args
 
 from engine.geometry.dimensions import dtype_bytes
 from engine.max.buffers import BufferDescription, DeviceRef, KVCacheBuffer
-from engine.max.dispatch import (
-    AttnKey,
-    DecodeShape,
-    MHAAttnKey,
-    MLAAttnKey,
-    NvidiaHeuristic,
-    PartitionHeuristic,
-)
-from engine.max.inputs import SymbolicInputs, SymbolicTensor, dispatch_metadata
+from engine.max.dispatch import AttnKey, DecodeShape, MHAAttnKey, MLAAttnKey, NvidiaHeuristic, PartitionHeuristic
+
+SCALE_DTYPES = ("float32", "float8_e8m0fnu", "bfloat16", "float16")  # MAX itself takes the first two
+
+
+def params_values(params: KVCacheParams) -> dict[str, Any]:
+    """The fields that were set, then the derived properties."""
+    quantization = params.kvcache_quant_config
+    return {
+        "dtype": params.dtype,
+        "n_kv_heads": params.n_kv_heads,
+        "head_dim": params.head_dim,
+        "num_layers": params.num_layers,
+        "devices": [str(device) for device in params.devices],
+        "page_size": params.page_size,
+        "data_parallel_degree": params.data_parallel_degree,
+        "enable_prefix_caching": params.enable_prefix_caching,
+        "kv_connector": params.kv_connector,
+        "host_kvcache_swap_space_gb": params.host_kvcache_swap_space_gb,
+        "is_mla": params.is_mla,
+        "num_q_heads": params.num_q_heads,
+        "kvcache_quant_config": None
+        if quantization is None
+        else {
+            "scale_dtype": quantization.scale_dtype,
+            "quantization_granularity": quantization.quantization_granularity,
+        },
+        "speculative_method": params.speculative_method,
+        "num_draft_tokens": params.num_draft_tokens,
+        **derived_values(params),
+    }
+
+
+def derived_values(params: KVCacheParams) -> dict[str, Any]:
+    """The derived properties by their names."""
+    return {
+        "n_devices": params.n_devices,
+        "tensor_parallel_degree": params.tensor_parallel_degree,
+        "n_kv_heads_per_device": params.n_kv_heads_per_device,
+        "num_q_heads_per_device": params.num_q_heads_per_device,
+        "replicates_kv_across_tp": params.replicates_kv_across_tp,
+        "dtype_shorthand": params.dtype_shorthand,
+        "is_fp8_kv_dtype": params.is_fp8_kv_dtype,
+        "quantized_kv_cache": params.quantized_kv_cache,
+        "shape_per_block": params.shape_per_block,
+        "shape_per_scale_block": params.shape_per_scale_block if params.quantized_kv_cache else None,
+        "bytes_per_block": params.bytes_per_block,
+        "num_draft_tokens_per_step": params.num_draft_tokens_per_step,
+    }
+
+
+@dataclass(frozen=True)
+class SymbolicTensor:
+    """The description of one graph input; a dimension is a number, or a name if it is known only at run time."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    device: DeviceRef
+
+
+@dataclass(frozen=True)
+class SymbolicInputs:
+    """The cache inputs of one device of one data-parallel replica."""
+
+    replica: int
+    device: DeviceRef
+    tensors: tuple[SymbolicTensor, ...]
+
+
+def dispatch_metadata(name: str, is_mla: bool, device: DeviceRef) -> SymbolicTensor:
+    """The packed dispatch key as a graph input: three numbers on the device under MLA, otherwise four on the host."""
+    return (
+        SymbolicTensor(name, "int64", (3,), device) if is_mla else SymbolicTensor(name, "int64", (4,), DeviceRef.CPU())
+    )
+
 
 KVConnectorType = Literal["null", "local", "tiered", "dkv"]
 SpeculativeMethod = Literal["eagle", "mtp", "dflash"]
@@ -337,3 +404,50 @@ def _in_replica_folder(config: KVConnectorConfig | None, replica_idx: int) -> KV
     if config is None or config.disk_offload_dir is None:
         return config
     return replace(config, disk_offload_dir=str(PurePath(config.disk_offload_dir) / f"replica_{replica_idx}"))
+
+
+# Found by comparing the same parameters with it and without it.
+
+_SHOWN: Final = 3  # first probe lengths that are listed
+
+
+@dataclass(frozen=True)
+class SpeculativeChanges:
+    """`changed`: by MAX's name what the value is without the method and with it; `unchanged`: the names of the values
+    that are the same."""
+
+    changed: dict[str, tuple[Any, Any]]
+    unchanged: tuple[str, ...]
+
+
+def query_width(params: KVCacheParams) -> int:
+    """Tokens of one sequence in a decode step: 1, and under speculation also the draft tokens that it verifies."""
+    return 1 if params.speculative_method is None else 1 + params.num_draft_tokens
+
+
+def decode_values(params: KVCacheParams, batch: int, length: int) -> dict[str, Any]:
+    """The kernel of a decode step, or of a step that verifies drafts, and the lengths at which graphs are captured."""
+    width = query_width(params)
+    probes = params.graph_capture_probe_cache_lengths(length, width)
+    return {
+        "resolve_attn_key": asdict(params.resolve_attn_key(batch, width, length)),
+        "graph_capture_probe_cache_lengths": {"count": len(probes), "first": probes[:_SHOWN], "last": probes[-1:]},
+    }
+
+
+def speculative_changes(params: KVCacheParams, batch: int, length: int) -> SpeculativeChanges:
+    """Compare the parameters with the same ones without a speculative method."""
+    plain = replace(params, speculative_method=None, num_draft_tokens=0)
+    without, found = _compared(plain, batch, length), _compared(params, batch, length)
+    changed = {name: (without.get(name), value) for name, value in found.items() if without.get(name) != value}
+    return SpeculativeChanges(changed, tuple(name for name in found if name not in changed))
+
+
+def _compared(params: KVCacheParams, batch: int, length: int) -> dict[str, Any]:
+    return {
+        "speculative_method": params.speculative_method,
+        "num_draft_tokens": params.num_draft_tokens,
+        **decode_values(params, batch, length),
+        **derived_values(params),
+        **{tensor.name: "a graph input" for tensor in params.get_symbolic_inputs()[0].tensors},
+    }

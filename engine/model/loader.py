@@ -19,7 +19,7 @@ from engine.cache.compressed.rotary import rotates_at_any_position
 from engine.cache.layers.build import cache_argument
 from engine.cache.layers.cross import SourceCache
 from engine.cache.rotation import ModelRotation, rotation_of
-from engine.chat.rendering import template_names
+from engine.chat.template import template_names
 from engine.errors import InputError, first_line
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
@@ -35,11 +35,10 @@ from engine.model.runners.attending import right_aligned
 from engine.model.runners.pages import PagedAttention, why_not_in_place
 from engine.model.runners.runners import Runners
 from engine.model.source import ModelSource, find_source, fingerprint, text_fingerprint
-from engine.model.split import layer_devices
 from engine.model.surprisal import head_of
 from engine.model.tokenizer import find_tokenizer, folder_beside_config, special_ids
 from engine.model.trial_forwards import decoder_of, is_head_apart, runs_through_registry
-from engine.model.weights import held_bytes
+from engine.model.weights import held_bytes, layer_devices
 from engine.predict.capacity import context_length, num_source
 from engine.spec.model import WEIGHTS, ModelSpec, usual_threads
 from engine.wire.status import ModelInfo

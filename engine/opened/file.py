@@ -19,8 +19,7 @@ from engine.opened.rows import FileRows, FileSource
 from engine.snapshot.read import SnapshotFile
 from engine.spec.lenses import LENSES
 from engine.spec.sampling import SamplingParams
-from engine.wire.requests import AttentionRequest, OutliersRequest, SliceRequest
-from engine.wire.slices import Slice
+from engine.wire.slices import AttentionRequest, OutliersRequest, Slice, SliceRequest
 from engine.wire.status import EngineStatus, Work
 
 

@@ -9,13 +9,12 @@ from typing import NamedTuple
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.history.state import UNKNOWN, SequenceState, States, apply, step
-from engine.saved.check import Unusable
-from engine.saved.document import read_session
+from engine.saved.document import Unusable, read_session
 from engine.saved.session import SavedSession
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceForked, replacing_tokens
-from engine.wire.edits import EditMeasured
 from engine.wire.events import Event, ForkMade, NodeAdded, SessionOpened, Submitted, WentTo
+from engine.wire.measurements import EditMeasured
 from engine.wire.records import NO_TIMES, CacheBytes, SequencePhase, SequenceStep, StepRecord
 from engine.wire.status import EngineStatus, ModelInfo, OpenedFile, SequenceInfo, Work
 from engine.wire.tree import Node, PlannedPart

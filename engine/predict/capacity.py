@@ -9,7 +9,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.geometry.families import READ_ALL_ROOM, RELATIVE_POSITIONS
 from engine.spec.cache import CacheSpec
-from engine.spec.possible import ConditionSetting
+from engine.spec.stops import ConditionSetting
 
 if TYPE_CHECKING:
     from engine.wire.status import ModelInfo

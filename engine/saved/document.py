@@ -6,6 +6,7 @@ The format is described in `resources/session-format.md`. Journals, which hold t
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -14,11 +15,152 @@ from msgspec import Raw, Struct
 from engine.errors import InputError
 from engine.files.atomic import replacing
 from engine.files.text import read_bytes
-from engine.saved.check import MAX_FILE_BYTES, Unusable, check
 from engine.saved.journal import FORMAT as JOURNAL
 from engine.saved.journal import read_lines
 from engine.saved.named import decoded, encoded
-from engine.saved.session import VERSION, SavedSession
+from engine.saved.session import MAX_DRAFT, MAX_NAME, MAX_NAMES, MAX_STOP, MAX_STOPS, MAX_TEXT, VERSION, SavedSession
+from engine.spec.bookmark import check_bookmarks
+from engine.spec.edit import ReplaceTokens
+from engine.wire.changes import Change, EditMade, PromptAppended, SequenceAdded, SequenceForked, TokensForced
+from engine.wire.tree import Node, PlannedStep
+
+MAX_FILE_BYTES = 256 << 20
+MAX_NODES = 1 << 20
+MAX_STEP = 1 << 31
+MAX_TOKEN_ID = 1 << 31
+MAX_TOKENS = 1 << 24  # of one sequence
+MAX_ALL_TOKENS = 1 << 26  # in all changes of a file together
+MAX_CHANGES = 1 << 12  # of one node
+MAX_SEQUENCES = 1 << 12  # in one step
+MAX_LAYERS = 1 << 12
+MAX_WORDS = 1 << 12  # characters of a text about the model, such as its name
+
+
+class Unusable(InputError):
+    """What is wrong with a session, as a part of a sentence; the caller adds the name of the file."""
+
+
+def check(session: SavedSession) -> None:
+    """Raise `Unusable` for a session that contradicts itself or is larger than any real one."""
+    nodes = session.nodes
+    if len(nodes) > MAX_NODES:
+        raise Unusable(f"it has {len(nodes):,} moments and at most {MAX_NODES:,} are read")
+    _check_model(session)
+    num_tokens, before = 0, -1
+    known: set[int] = set()
+    first = nodes[0].step if nodes else 0
+    for node in nodes:
+        if not before < node.step < MAX_STEP:
+            raise Unusable(f"its moment {str(node.step)[:20]} does not come after moment {before}")
+        if node.parent is not None and node.parent not in known and not (session.origin and node.parent < first):
+            raise Unusable(f"its moment {node.step} comes of moment {node.parent}, which it does not have")
+        num_tokens += _checked_node(node)
+        before = node.step
+        known.add(before)
+    num_tokens += sum(map(_checked_change, session.pending))
+    if num_tokens > MAX_ALL_TOKENS:
+        raise Unusable(f"it names {num_tokens:,} tokens and at most {MAX_ALL_TOKENS:,} are read")
+    if session.live is not None and session.live not in known and not (session.origin and session.live < first):
+        raise Unusable(f"its present moment is {session.live}, which it does not have")
+    _check_changes(session.pending)
+    _check_words(session)
+
+
+def _check_model(session: SavedSession) -> None:
+    model = session.model
+    if model is None:
+        return
+    if len(model.geometry.layers) > MAX_LAYERS:
+        raise Unusable(f"its model has more layers than the {MAX_LAYERS:,} that are read")
+    words = (model.name, model.source, model.architecture, model.dtype, model.device, model.fingerprint, model.note)
+    if max(map(len, words)) > MAX_WORDS:
+        raise Unusable(f"its model is told in more than the {MAX_WORDS:,} characters that are read")
+    try:
+        _ = session.spec
+    except InputError as error:
+        raise Unusable(f"its model cannot be loaded: {str(error).rstrip('.')}") from None
+
+
+def _checked_node(node: Node) -> int:
+    """Check a node; returns the number of tokens in its changes."""
+    _check_changes(node.changes)
+    if len(node.checksums) > MAX_LAYERS:  # the values need no check: any number can be a checksum
+        raise Unusable(f"its moment {node.step} has checksums of more than the {MAX_LAYERS:,} layers that are read")
+    if node.work is not None:
+        _check_work(node, node.work)
+    return sum(map(_checked_change, node.changes))
+
+
+def _check_changes(changes: tuple[Change, ...]) -> None:
+    if len(changes) > MAX_CHANGES:
+        raise Unusable(f"it makes {len(changes):,} changes at once and at most {MAX_CHANGES:,} are read")
+
+
+def _check_work(node: Node, work: PlannedStep) -> None:
+    where = f"its step {node.step}"
+    if work.step != node.step or work.cache != node.cache:
+        raise Unusable(f"{where} says two things of its number or its cache")
+    if not 0 < len(work.parts) <= MAX_SEQUENCES or len(work.preempted) > MAX_SEQUENCES:
+        raise Unusable(f"{where} feeds {len(work.parts):,} sequences, which is none or more than {MAX_SEQUENCES:,}")
+    if len({part.seq_id for part in work.parts}) < len(work.parts):
+        raise Unusable(f"{where} feeds one sequence twice")
+    for part in work.parts:
+        if not 0 <= part.seq_id < MAX_STEP:
+            raise Unusable(f"{where} feeds sequence {part.seq_id}, which is no number of one")
+        if not 0 <= part.first_position < part.num_tokens <= MAX_TOKENS:
+            raise Unusable(f"{where} feeds tokens {part.first_position:,} … {part.num_tokens:,}, which is impossible")
+        _check_ids(tuple(each for each in (part.sampled, part.token_id) if each is not None))
+    _check_numbers(work.preempted, f"{where} preempts")
+
+
+def _checked_change(change: Change) -> int:
+    """Check a change; returns the number of tokens in it."""
+    ids: tuple[int, ...] = ()
+    match change:
+        case SequenceAdded() | PromptAppended() | TokensForced():
+            ids = change.token_ids
+            if not ids:
+                raise Unusable("it takes a prompt or forces tokens, and names none")
+        case SequenceForked():
+            _check_numbers((change.parent,), "it forks")
+            if change.num_tokens is not None and not 0 < change.num_tokens <= MAX_TOKENS:
+                raise Unusable(f"it forks the first {str(change.num_tokens)[:20]} tokens of a sequence")
+        case EditMade(edit=ReplaceTokens(token_ids=replacing)):
+            ids = replacing
+    seq_id = getattr(change.edit if isinstance(change, EditMade) else change, "seq_id", 0)
+    _check_numbers((seq_id,), "it changes")
+    if len(ids) > MAX_TOKENS:
+        raise Unusable(f"it names {len(ids):,} tokens at once and at most {MAX_TOKENS:,} are read")
+    _check_ids(ids)
+    return len(ids)
+
+
+def _check_ids(token_ids: tuple[int, ...]) -> None:
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < MAX_TOKEN_ID):
+        raise Unusable("it names a token id that is none")
+
+
+def _check_numbers(seq_ids: Iterable[int], what: str) -> None:
+    for seq_id in seq_ids:
+        if not 0 <= seq_id < MAX_STEP:
+            raise Unusable(f"{what} sequence {seq_id}, which is no number of one")
+
+
+def _check_words(session: SavedSession) -> None:
+    if len(session.draft) > MAX_DRAFT:
+        raise Unusable(f"its prompt has {len(session.draft):,} characters and at most {MAX_DRAFT:,} are read")
+    if len(session.names) > MAX_NAMES or any(len(name) > MAX_NAME for _, name in session.names):
+        raise Unusable(f"its branches have more or longer names than the {MAX_NAMES:,} of {MAX_NAME} that are read")
+    if len(session.stops) > MAX_STOPS or any(len(text) > MAX_STOP for text in session.stops):
+        raise Unusable(f"it has more or longer conditions than the {MAX_STOPS} of {MAX_STOP:,} that are read")
+    if any(len(text) > MAX_TEXT for text in session.texts.values()):
+        raise Unusable(f"a token of it has more than the {MAX_TEXT:,} characters that are read")
+    _check_ids(tuple(session.texts))
+    try:
+        check_bookmarks(session.bookmarks)
+    except InputError as error:
+        raise Unusable(f"{str(error)[:1].lower()}{str(error)[1:]}".rstrip(".")) from None
+
 
 FORMAT = "kvloupe-session"
 WRITTEN_BY = "KV Loupe"

@@ -11,8 +11,7 @@ from engine.geometry.dimensions import CacheGeometry, dtype_bytes
 from engine.max.arch import ArchConfigWithAttentionKVCache, GPT2ArchConfig
 from engine.max.buffers import DeviceRef
 from engine.max.capacity import require_manager_page_size
-from engine.max.listing import params_values
-from engine.max.params import KVCacheParams
+from engine.max.params import KVCacheParams, params_values
 from engine.seeds import published
 from engine.seeds.lengths import CountingModel
 from engine.seeds.line import FieldValue, SeedLine, TableKind, checked

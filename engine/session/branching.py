@@ -11,7 +11,7 @@ from engine.history.tree import referred_to
 from engine.predict.capacity import cache_capacity, is_endless
 from engine.session.atomic import atomic
 from engine.session.prompt import encode, encode_forced
-from engine.session.stop_strings import check_stop_strings
+from engine.session.sampler import check_stop_strings
 from engine.spec.sampling import Prompt
 from engine.wire.changes import EditMade, SequenceForked
 from engine.wire.commands import BeginBranch

@@ -12,11 +12,9 @@ from engine.cache.stacking import on_one_device
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.condition import Condition, TokenSpan, comparisons_of
-from engine.spec.possible import ConditionSetting, why_never
-from engine.spec.stops import parsed
-from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionEvaluator
+from engine.spec.stops import ConditionSetting, parsed, why_never
+from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionEvaluator, Norms, with_rows
 from engine.wire.records import SequenceStep, StepRecord
-from engine.wire.row_norms import Norms, with_rows
 from engine.wire.stopping import AttentionMass, AttentionMeasured, MeasureAttention, StopHit
 
 KEPT_STEPS = 256  # steps whose row norms are kept, so that they are still known after going back

@@ -19,8 +19,8 @@ from engine.session.edits.numbers import RowsFrom, RowsOfMoment
 from engine.session.live import LiveSequence, close_all
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.wire.changes import EditMade
-from engine.wire.edits import EditMeasured
 from engine.wire.events import NodeAdded
+from engine.wire.measurements import EditMeasured
 from engine.wire.records import Provenance
 from engine.wire.tree import Node
 

@@ -10,9 +10,8 @@ from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Journal, check_can_be_forked
 from engine.history.state import SequenceState
-from engine.session.copying import copy_rows
 from engine.session.driver import Refill
-from engine.session.going_back import StateRestorer, sharing_in_words
+from engine.session.going_back import StateRestorer, copy_rows, sharing_in_words
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
 from engine.wire.changes import SequenceForked

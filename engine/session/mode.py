@@ -17,8 +17,7 @@ from engine.look.candidates import Sample
 from engine.memory import check_reserved
 from engine.model.loader import LoadedModel
 from engine.predict.capacity import check_layout, is_endless, num_source
-from engine.session.sampler import SampledToken
-from engine.session.stop_strings import ends_in
+from engine.session.sampler import SampledToken, ends_in
 from engine.spec.cache import CacheSpec
 from engine.wire.records import StopReason
 

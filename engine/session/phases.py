@@ -13,11 +13,10 @@ from engine.look.candidates import Sample
 from engine.look.probe import nan_where_dropped
 from engine.look.source import HalfWritten
 from engine.model.batch import LayerCallback
-from engine.model.text import TokenTexts
+from engine.model.tokenizer import TokenTexts
 from engine.session.clock import StepClock
 from engine.session.sampler import SampledToken, with_candidates
 from engine.session.scheduler import SequenceWork, StepBatch
-from engine.wire.arrays import read_only_floats
 from engine.wire.page_events import PageAllocated
 from engine.wire.phases import (
     Chosen,
@@ -32,7 +31,7 @@ from engine.wire.phases import (
     Written,
     WrittenRows,
 )
-from engine.wire.records import SequenceStep, StepRecord
+from engine.wire.records import SequenceStep, StepRecord, read_only_floats
 
 Reached = Callable[[PhaseReached], None]
 NewestWeightsOf = Callable[

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.chat.rendering import Encoded, encode_chat
-from engine.chat.template import Rendered
+from engine.chat.template import Encoded, Rendered, encode_chat
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.forward import vocabulary

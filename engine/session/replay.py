@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from engine.errors import InputError
-from engine.session.continuing import append_prompt
 from engine.session.editing import repeat_edit
 from engine.session.edits.numbers import RowsFrom
 from engine.session.forward import vocabulary
+from engine.session.sequence_commands import append_prompt
 from engine.spec.sampling import Prompt
 from engine.wire.changes import (
     Change,
@@ -29,7 +29,7 @@ from engine.wire.changes import (
     SequenceStopped,
     TokensForced,
 )
-from engine.wire.edits import EditMeasured
+from engine.wire.measurements import EditMeasured
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 

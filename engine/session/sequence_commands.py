@@ -6,18 +6,32 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from engine.chat.template import Encoded
+from engine.common_prefix import num_common
 from engine.errors import InputError
 from engine.history.state import SequenceState
 from engine.session.atomic import atomic
-from engine.session.edits.choosing import choose_again
+from engine.session.edits.apply import choose_again
 from engine.session.live import LiveSequence
 from engine.session.prompt import encode, encode_prompt, with_start
-from engine.session.stop_strings import check_stop_strings
+from engine.session.sampler import check_stop_strings
 from engine.spec.chat import TURN_ENDS, Chat
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.changes import Change, SamplingChanged, SequenceAdded, SequenceRemoved, SequenceStopped, TokensForced
+from engine.wire.changes import (
+    Change,
+    PromptAppended,
+    SamplingChanged,
+    SequenceAdded,
+    SequenceRemoved,
+    SequenceStopped,
+    TokensForced,
+)
+from engine.wire.commands import PreviewPrompt
+from engine.wire.events import Previewed
+from engine.wire.prefix_match import ContinuedFrom
 
 if TYPE_CHECKING:
+    from engine.session.kept import SessionState
     from engine.session.session import Session
 
 
@@ -93,3 +107,140 @@ def set_sampling(session: Session, sampling: SamplingParams, seq_id: int) -> Non
     sampling = sampling if sampling.bias else replace(sampling, bias=before.sampling.bias)
     change(session, live, SamplingChanged(seq_id, sampling))
     choose_again(live, session.live.mode, session.text_of)
+
+
+MAX_LINE = 160  # characters of a template line that are reported
+
+
+@atomic
+def continue_with(session: Session, seq_id: int, prompt: Prompt) -> int:
+    """Replace a sequence by a new one for `prompt`, which keeps the rows as far as the tokens of both agree; returns
+    the new `seq_id`. On failure raises and changes nothing. The state before stays in the history."""
+    parent, mode = session.live.get(seq_id), session.live.mode
+    check_stop_strings(session.model, prompt.sampling)
+    encoded = encode_prompt(session.model, prompt)
+    mode.check_fits(len(encoded.token_ids), parent.cache)
+    before = session.state_of_newest_step() if len(session.live) == 1 else None
+    reuse = reuse_of(session, parent, encoded)
+    sampling = (prompt.sampling or SamplingParams()).ending_at(encoded.turn_end)
+    child, reuse = _with_rows(session, encoded, reuse, sampling, prompt.chat)
+    live = session.live.get(child)
+    live.continued, live.note = reuse, encoded.note
+    if before is not None:  # it is the only sequence: its rows are kept with the whole state
+        _keep_and_remove(session, seq_id, before)
+    else:
+        session.remove(seq_id)
+    return child
+
+
+def _keep_and_remove(session: Session, seq_id: int, before: SessionState) -> None:
+    """Keep the state before, and remove the sequence from the live ones."""
+    session.kept.keep(before)
+    try:
+        session.live.detach(seq_id)
+        session.history.surprisal.remove(seq_id)
+        session.history.changes.append(SequenceRemoved(seq_id))
+    except BaseException:
+        session.kept.undo_keep(before)
+        raise
+
+
+def _with_rows(
+    session: Session, encoded: Encoded, reuse: ContinuedFrom, sampling: SamplingParams, chat: Chat | None
+) -> tuple[int, ContinuedFrom]:
+    """Add the new sequence, with the rows that can be kept; its id and the reuse. Where the rows cannot be copied it
+    has none, and the reuse says why."""
+    ids, known = tuple(encoded.token_ids), len(session.history.changes)
+    if reuse.num_reused:
+        try:
+            child = session.fork(reuse.parent, None, reuse.num_reused).child
+        except InputError as error:
+            del session.history.changes[known:]
+            reuse = replace(reuse, num_reused=0, why=f"its rows could not be copied: {str(error).rstrip('.')}")
+        else:
+            append_prompt(session, child, ids[reuse.num_reused :], sampling, chat)
+            return child, reuse
+    return session.submit(Prompt(token_ids=ids, sampling=sampling), chat), reuse
+
+
+def append_prompt(
+    session: Session, seq_id: int, token_ids: tuple[int, ...], sampling: SamplingParams, chat: Chat | None
+) -> None:
+    """Append tokens to a sequence as part of its prompt. Raises `InputError` for too many tokens and for ids outside
+    the vocabulary."""
+    live = session.live.get(seq_id)
+    encode_prompt(session.model, Prompt(token_ids=token_ids))
+    session.live.mode.check_fits(len(live.sequence.token_ids) + len(token_ids), live.cache)
+    change(session, live, PromptAppended(seq_id, token_ids, sampling, chat))
+
+
+# ---- what the prompt and the sequence have in common -------------------------------------------------------------
+
+
+def reuse_of(session: Session, parent: LiveSequence, encoded: Encoded) -> ContinuedFrom:
+    """How many rows of a sequence a prompt would keep, and the first token at which the two differ.
+
+    Token ids are compared, as in the prefix cache of pages. The last token of a prompt is always computed, since its
+    logits are needed.
+    """
+    ids, cached = encoded.token_ids, parent.sequence.token_ids[: parent.sequence.num_tokens]
+    num_equal = num_common(ids, cached)
+    why = why_no_rows(session)
+    num_reused = 0 if why else min(num_equal, len(ids) - 1)
+    if num_equal == len(cached):
+        return ContinuedFrom(parent.seq_id, len(cached), num_reused, why=why)
+    text_of, here = session.text_of, ids[num_equal] if num_equal < len(ids) else None
+    line = encoded.line_of(num_equal) if here is not None else None
+    return ContinuedFrom(
+        parent.seq_id,
+        len(cached),
+        num_reused,
+        num_equal,
+        None if here is None else (here, text_of(here)),
+        (cached[num_equal], text_of(cached[num_equal])),
+        0 if line is None else line.number,
+        "" if line is None else line.text[:MAX_LINE],
+        why,
+    )
+
+
+def why_no_rows(session: Session) -> str:
+    """Why no rows can be kept for a longer prompt in this cache mode; empty where they can."""
+    mode = session.live.mode
+    if mode.spec.recomputes:
+        return "this mode keeps nothing between two steps"
+    if not mode.spec.is_append_only:
+        return "this mode codes or drops rows when a prompt has ended, and a longer prompt ends elsewhere"
+    if session.model.start_id is not None:
+        return "an encoder reads a prompt as a whole, and every row depends on all of it"
+    if mode.feeds_whole_prompts:
+        return "a recurrent state has read the tokens one after the other, and a prompt is read into it at once"
+    return ""
+
+
+def preview(session: Session, command: PreviewPrompt) -> Previewed:
+    """The tokens of a prompt that is being typed, how many rows of the sequence `command.after` it would keep, and the
+    text that this sequence has generated."""
+    encoded = encode_prompt(session.model, command.prompt)
+    ids, answer, reuse = tuple(encoded.token_ids), "", None
+    if command.after is not None and command.after in session.live.ids:  # it may have been removed meanwhile
+        reuse = reuse_of(session, session.live.get(command.after), encoded)
+        answer = answer_of(session, command.after)
+    return Previewed(ids, tuple(map(session.text_of, ids)), encoded.rendered.text, encoded.note, answer, reuse)
+
+
+def answer_of(session: Session, seq_id: int) -> str:
+    """The text that a sequence has generated, including the token chosen but not yet fed, without special tokens and
+    without the text that ends a turn, if that ended it."""
+    sequence, tokenizer = session.sequence(seq_id), session.model.tokenizer
+    ids = sequence.token_ids[sequence.num_prompt_tokens :]
+    if sequence.sampled is not None:
+        ids = [*ids, sequence.sampled]
+    if tokenizer is None or not ids:
+        return ""
+    text, before = (str(tokenizer.decode(part, skip_special_tokens=True)) for part in (ids, ids[:-1]))
+    if sequence.stop == "stop string" and sequence.chat is not None:
+        for end in set(TURN_ENDS).intersection(sequence.sampling.stop):
+            place = text.find(end, max(0, len(before) - len(end) + 1))  # one that the last token completes
+            text = text[:place] if place >= 0 else text
+    return text

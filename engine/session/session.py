@@ -15,7 +15,7 @@ from engine.history.state import SequenceState
 from engine.look.ring import ObservationRing
 from engine.look.source import LiveSource
 from engine.model.loader import LoadedModel
-from engine.model.text import TokenTexts
+from engine.model.tokenizer import TokenTexts
 from engine.session import sequence_commands
 from engine.session.atomic import atomic
 from engine.session.captured import Captured
@@ -29,7 +29,7 @@ from engine.session.kept import KEPT_BYTES, KeptStates, SessionState
 from engine.session.ledger import Ledger
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
-from engine.session.observer import Observer
+from engine.session.observe import Observer
 from engine.session.phases import PhasedStep, Reached
 from engine.session.prompt import encode_forced
 from engine.session.rerun import Reruns
@@ -43,8 +43,7 @@ from engine.spec.chat import Chat
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.events import ForkMade
 from engine.wire.records import CacheBytes, StepRecord
-from engine.wire.requests import SliceRequest
-from engine.wire.slices import Slice
+from engine.wire.slices import Slice, SliceRequest
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo, Work
 from engine.wire.tree import Node, PlannedStep
 

@@ -19,18 +19,22 @@ from engine.session.queries import Queries
 from engine.session.stepper import Stepper
 from engine.session.visible import OtherBranches, VisibleSequence, exact_provenance
 from engine.spec.lenses import LENSES
-from engine.wire.arrays import read_only_floats
-from engine.wire.records import Provenance
-from engine.wire.requests import (
+from engine.wire.records import Provenance, read_only_floats
+from engine.wire.slices import (
     AttentionRequest,
+    CellUpdate,
     HeadRequest,
+    HeadSlice,
     OutliersRequest,
+    OutliersSlice,
     RowRequest,
+    Slice,
     SliceRequest,
     TableRequest,
+    TableSlice,
     WallRequest,
+    WallSlice,
 )
-from engine.wire.slices import CellUpdate, HeadSlice, OutliersSlice, Slice, TableSlice, WallSlice
 
 
 class SliceReader:

@@ -24,10 +24,8 @@ from engine.snapshot.format import (
 )
 from engine.snapshot.gather import Tensors, check_numbers, created, piece_tensors, written_by
 from engine.snapshot.manifest import manifest_strings, table_name
-from engine.snapshot.preview import Preview, preview_shape
-from engine.snapshot.pyramid import pyramid_for, pyramid_of
-from engine.snapshot.read import Pieces, SnapshotFile
-from engine.snapshot.records import record_bytes, record_fields
+from engine.snapshot.pyramid import Preview, preview_shape, pyramid_for, pyramid_of
+from engine.snapshot.read import Pieces, SnapshotFile, record_bytes, record_fields
 from engine.snapshot.write import DTYPE_CODES, LazyTensor, Snapshot
 from engine.spec.codec import Part
 from engine.wire.exporting import Export

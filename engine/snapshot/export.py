@@ -17,10 +17,9 @@ from engine.cache.stored import InPieces
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.snapshot import npz
-from engine.snapshot.checksum import WRITTEN_KIND
 from engine.snapshot.convert import script_beside, write_script, write_table, write_trace
 from engine.snapshot.cut import cut
-from engine.snapshot.format import LayerEntry
+from engine.snapshot.format import WRITTEN_KIND, LayerEntry
 from engine.snapshot.gather import snapshot_of
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.session_script import RepeatedSequence, is_row_tensor, nodes_to, sequence_in, write_session

@@ -15,15 +15,13 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.source import chosen
 from engine.model.source import find_source, fingerprint
-from engine.model.text import TokenTexts
-from engine.model.tokenizer import tokenizer_fingerprint
+from engine.model.tokenizer import TokenTexts, tokenizer_fingerprint
 from engine.predict.capacity import is_pageable
 from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, WITHOUT_STATES, LayerEntry, Manifest, SequenceEntry
 from engine.snapshot.gather import created, piece_tensors, written_by
 from engine.snapshot.manifest import manifest_strings
 from engine.snapshot.npz import Array, from_npz
-from engine.snapshot.preview import Preview
-from engine.snapshot.pyramid import pyramid_for, pyramid_of
+from engine.snapshot.pyramid import Preview, pyramid_for, pyramid_of
 from engine.snapshot.write import LazyTensor, Snapshot, write_snapshot
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, RESOURCES, ModelSpec

@@ -33,9 +33,8 @@ from engine.snapshot.format import (
     index_words,
 )
 from engine.snapshot.manifest import manifest_strings, table_name
-from engine.snapshot.preview import Preview, preview_shape, some_rows
-from engine.snapshot.pyramid import pyramid_for, pyramid_of
-from engine.snapshot.records import record_bytes, record_fields
+from engine.snapshot.pyramid import Preview, preview_shape, pyramid_for, pyramid_of, some_rows
+from engine.snapshot.read import record_bytes, record_fields
 from engine.snapshot.session_script import unrecorded_nodes
 from engine.snapshot.write import LazyTensor, Snapshot
 from engine.spec.codec import Coding, Part

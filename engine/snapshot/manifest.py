@@ -11,8 +11,8 @@ import msgspec
 from msgspec.structs import fields
 
 from engine.errors import InputError
-from engine.snapshot.checksum import DIGITS
 from engine.snapshot.format import (
+    DIGITS,
     DTYPE_NAMES,
     EXTREMES,
     FIRST,
@@ -30,14 +30,16 @@ from engine.snapshot.format import (
     PREVIEW_SIZE,
     STATES,
     VERSION,
+    Damaged,
+    Header,
     LayerEntry,
     Manifest,
     PartEntry,
     SequenceEntry,
     Shape,
+    TensorEntry,
     part_shapes,
 )
-from engine.snapshot.header import Damaged, Header, TensorEntry
 from engine.spec.bookmark import check_bookmarks
 from engine.spec.sampling import SamplingParams
 

@@ -23,8 +23,7 @@ from numpy.lib import format as npy
 
 from engine.errors import InputError
 from engine.files.atomic import replacing
-from engine.snapshot.format import MAX_LENGTH, PARTS, LayerEntry
-from engine.snapshot.header import NAME
+from engine.snapshot.format import MAX_LENGTH, NAME, PARTS, LayerEntry
 from engine.snapshot.read import open_regular
 
 Array = np.ndarray[Any, Any]

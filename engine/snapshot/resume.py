@@ -13,8 +13,7 @@ from engine.cache.paged.pages import PoolExhausted
 from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.history.run import Run
-from engine.history.state import Pending, SequenceState
+from engine.history.state import Pending, Run, SequenceState
 from engine.look.source import chosen
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
@@ -22,9 +21,8 @@ from engine.predict.capacity import is_pageable
 from engine.session.forward import vocabulary
 from engine.session.live import LiveSequence
 from engine.session.session import Session
-from engine.snapshot.checksum import checksum
 from engine.snapshot.foreign import GOES_ON_AS, why_not_whole
-from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, part_shapes
+from engine.snapshot.format import DTYPE_NAMES, PARTS, LayerEntry, checksum, part_shapes
 from engine.snapshot.manifest import table_name
 from engine.snapshot.patching import rows_of_file
 from engine.snapshot.read import Array, SnapshotFile

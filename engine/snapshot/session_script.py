@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.files.atomic import write_text
 from engine.history.tree import needed_for
-from engine.saved.check import Unusable, check
+from engine.saved.document import Unusable, check
 from engine.saved.named import decoded, encoded
 from engine.saved.session import SavedSession
 from engine.snapshot.convert import records_of

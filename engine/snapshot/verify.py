@@ -16,10 +16,8 @@ import numpy as np
 from msgspec import Struct
 
 from engine.errors import InputError
-from engine.snapshot.checksum import checksum
 from engine.snapshot.decode import numbers_of
-from engine.snapshot.format import EXTREMES, MAX_TOKENS, NUMBERS
-from engine.snapshot.header import Damaged, TensorEntry
+from engine.snapshot.format import EXTREMES, MAX_TOKENS, NUMBERS, Damaged, TensorEntry, checksum
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM, table_name
 from engine.snapshot.read import NUMPY_NAMES, SnapshotFile
 from engine.snapshot.verify_extremes import check_extremes, num_numbers

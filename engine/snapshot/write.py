@@ -21,9 +21,20 @@ from engine.cache.stored import InPieces
 from engine.errors import InputError
 from engine.files.atomic import replacing, start_flush
 from engine.snapshot import manifest as manifests
-from engine.snapshot.checksum import DIGITS, WRITTEN_KIND, Checksum, checksum
-from engine.snapshot.format import FORMAT, ITEM_BYTES, MAX_HEADER_BYTES, num_bytes
-from engine.snapshot.header import PREFIX_BYTES, Damaged, padded, parse
+from engine.snapshot.format import (
+    DIGITS,
+    FORMAT,
+    ITEM_BYTES,
+    MAX_HEADER_BYTES,
+    PREFIX_BYTES,
+    WRITTEN_KIND,
+    Checksum,
+    Damaged,
+    checksum,
+    num_bytes,
+    padded,
+    parse,
+)
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM
 
 CHUNK_BYTES = 8 << 20

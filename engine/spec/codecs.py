@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from engine.spec.parameters import TOKENS, Parameter
+from engine.spec.terms import TOKENS, Parameter
 
 SharedBy = Literal["nothing", "tensor", "head", "row", "group"]
 
@@ -158,3 +158,13 @@ CODECS: Mapping[str, CodecRow] = {
     )
 }
 ROW_OF_NAME: Mapping[str, CodecRow] = {name: row for row in CODECS.values() for name in row.full_names}
+
+
+# `int8` writes K and V; `int8/kivi-4` writes K in int8 and V in kivi-4; `kivi-4:16:64` has a group of 16 and a residual
+# of 64; `exact@0=int8@3-5=kivi-2/fp8` writes layers 0 and 3 to 5 differently from the others.
+
+
+# ---- from a name -------------------------------------------------------------------------------------------------
+
+
+# ---- to a name and to words --------------------------------------------------------------------------------------

@@ -10,12 +10,20 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec, Quantizer
-from engine.spec.codec import CodecSpec, uniform
-from engine.spec.codec_names import codec_label, codec_name, codec_summary, get_codec_names, is_codec_name, parse_codec
+from engine.spec.codec import (
+    CodecSpec,
+    codec_label,
+    codec_name,
+    codec_summary,
+    get_codec_names,
+    is_codec_name,
+    parse_codec,
+    uniform,
+)
 from engine.spec.layouts import LAYOUTS, LayoutRow
-from engine.spec.parameters import Parameter
 from engine.spec.retention import RetentionSpec
 from engine.spec.rules import RULES, RuleRow
+from engine.spec.terms import Parameter
 
 Family = Literal["lossless", "quantised", "evicting"]
 FAMILIES: tuple[tuple[Family, str], ...] = (

@@ -12,11 +12,11 @@ from engine.spec.edit import Edit
 from engine.spec.model import ModelSpec
 from engine.spec.runners import PagedAttentionName, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire import devices, exporting, measuring, stopping  # noqa: F401  # COMMANDS has theirs too
+from engine.wire import devices, exporting, measurements, stopping  # noqa: F401  # COMMANDS has theirs too
 from engine.wire.changes import Change
+from engine.wire.duel import Opponent
 from engine.wire.message import Command, Facts, Part
-from engine.wire.opponents import Opponent
-from engine.wire.requests import Side, SliceRequest
+from engine.wire.slices import Side, SliceRequest
 from engine.wire.tree import Node
 
 

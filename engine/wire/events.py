@@ -8,9 +8,8 @@ from engine.spec.chat import Chat
 from engine.spec.sampling import SamplingParams
 from engine.wire.devices import DevicesFound, LoadForecast, Unloaded
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
-from engine.wire.edits import EditMeasured
 from engine.wire.exporting import ExportCancelled, Exported, ExportEstimate
-from engine.wire.measurements import Benched, DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
+from engine.wire.measurements import Benched, DamageMap, EditMeasured, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.message import Command, EventMessage, Part
 from engine.wire.page_events import PageEvent
 from engine.wire.page_map import PoolStep

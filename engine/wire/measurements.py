@@ -3,14 +3,91 @@ bench)."""
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, LayerCoding
-from engine.spec.texts import TextKind
-from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
-from engine.wire.message import EventMessage, Part, Variant
-from engine.wire.records import Candidate, Floats, Ints
+from engine.spec.grid import SweepMode, SweepText, TextKind
+from engine.wire.message import Command, EventMessage, Facts, Part, Variant
+from engine.wire.records import Candidate, Floats, Ints, Provenance
+
+
+class WhatIf(Command, frozen=True):
+    """Compute the next token if the live rows were kept as the mode `cache` keeps them. The live cache is not changed;
+    where it has dropped rows, it is compared with exact ones, computed from the tokens by one prefill."""
+
+    facts: ClassVar[Facts] = Facts(
+        "trying another cache", effect="measures", newest=type, ends_trial=True, is_quiet=True
+    )
+
+    seq_id: int
+    cache: CacheSpec
+
+
+class CheckParity(Command, frozen=True):
+    """Compare the logits and rows of a sequence's steps with another way of computing them: in the cache mode
+    `against`, which is fed the same tokens, or (None) without any cache, with the model's own attention."""
+
+    facts: ClassVar[Facts] = Facts("comparing with another cache", answers="one", effect="measures")
+
+    seq_id: int
+    against: CacheSpec | None = None
+
+
+class MapDamage(Command, frozen=True):
+    """Measure what a codec does to the rows held now; with `budget_bytes`, also suggest the bits of each layer. Where
+    the live cache has dropped rows, exact ones are computed from the tokens by one prefill."""
+
+    facts: ClassVar[Facts] = Facts("measuring what the codec does", answers="one", effect="measures")
+
+    seq_id: int
+    codec: CodecSpec
+    max_columns: int = 512
+    budget_bytes: int | None = None
+
+
+class MeasureRegret(Command, frozen=True):
+    """Measure what removing each page of `page_size` rows does to the next token, with the score that the rule of
+    `cache` gives the page. Where the live cache has dropped rows, exact ones are computed from the tokens by one
+    prefill."""
+
+    facts: ClassVar[Facts] = Facts("removing rows, one after the other", answers="one", effect="measures")
+
+    seq_id: int
+    cache: CacheSpec
+    page_size: int = 1
+
+
+class Sweep(Command, frozen=True):
+    """Run every mode on every text for `num_steps` steps (for a recalled fact, as many as it has tokens). Answers come
+    text by text, in the order of the modes. `done` are the names of modes and texts whose rows are known already. The
+    live session is not touched."""
+
+    facts: ClassVar[Facts] = Facts("a sweep", effect="measures")
+
+    texts: tuple[SweepText, ...]
+    num_steps: int
+    modes: tuple[SweepMode, ...]
+    done: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of the whole sweep, known ones included."""
+        return len(self.texts) * len(self.modes)
+
+
+class Bench(Command, frozen=True):
+    """Measure the speed of cache modes against each other: each at every context and batch, for `num_steps` decode
+    steps. The live session is not touched. `caches` are pairs of name and spec."""
+
+    facts: ClassVar[Facts] = Facts("a benchmark", effect="measures")
+
+    caches: tuple[tuple[str, CacheSpec], ...]
+    contexts: tuple[int, ...]
+    num_steps: int
+    batches: tuple[int, ...] = (1,)
 
 
 class Shift(Part, frozen=True):
@@ -234,3 +311,64 @@ class Benched(EventMessage, frozen=True):
 
 
 Measured = WhatIfAnswer | ParityReport | DamageMap | Regret | Swept | Benched
+
+
+LEAST_KL = 1e-8  # a smaller KL is explained by float32 rounding
+
+
+def front(num_bytes: Sequence[float], damage: Sequence[float]) -> tuple[int, ...]:
+    """Indices of the points that have less damage than all points with no more bytes, by ascending bytes."""
+    best, found = math.inf, []
+    for index in sorted(range(len(num_bytes)), key=lambda i: (num_bytes[i], damage[i])):
+        if damage[index] < best:
+            best = damage[index]
+            found.append(index)
+    return tuple(found)
+
+
+def best_by_text(rows: Sequence[SweepRow | Unavailable]) -> dict[str, tuple[str, ...]]:
+    """For each text the modes on the Pareto front of bytes and KL, without modes that keep nothing and recompute."""
+    by_text: dict[str, list[SweepRow]] = {}
+    for row in rows:
+        if isinstance(row, SweepRow) and row.kv_bytes > 0:
+            by_text.setdefault(row.text, []).append(row)
+    return {text: tuple(some[i].cache for i in front_of(some)) for text, some in by_text.items()}
+
+
+def front_of(rows: Sequence[SweepRow]) -> tuple[int, ...]:
+    """Indices of the rows on the front of bytes and KL; a KL that rounding explains counts as 0."""
+    kl = [row.mean_kl if row.mean_kl >= LEAST_KL else 0.0 for row in rows]
+    return front([row.kv_bytes for row in rows], kl)
+
+
+class KeptRows(Part, frozen=True, eq=False):
+    """How much kept rows differ from those that a re-prefill of the new tokens would give: the norm of the difference
+    relative to that of the re-prefilled rows, `[L, T]` each for K and V, for `layers` and the positions from
+    `first_position` on; NaN where the cache holds no row."""
+
+    layers: tuple[int, ...]
+    first_position: int
+    keys: Floats
+    values: Floats
+
+
+class EditMeasured(EventMessage, frozen=True, eq=False):
+    """What the edit at node `step` changed in the prediction of the next token, measured by feeding the newest token
+    again to the edited cache.
+
+    `before` and `after` are the top candidates before and after the edit; `entropy` is that of the distribution after
+    it, in nats; `kl` is the divergence of the distribution after from the one before, None if there were no logits
+    before. `took_ms` is the time of the edit, `measured_ms` that of the measurement. `kept` is given if tokens were
+    replaced while the rows behind them stayed; `provenance` says what the compared rows are.
+    """
+
+    step: int
+    seq_id: int
+    kl: float | None
+    before: tuple[Candidate, ...]
+    after: tuple[Candidate, ...]
+    took_ms: float
+    measured_ms: float
+    kept: KeptRows | None = None
+    provenance: Provenance = "live cache"
+    entropy: float | None = None

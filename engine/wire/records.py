@@ -9,15 +9,63 @@ import math
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import field
 from msgspec.structs import replace
 
 from engine.spec.cache import CacheSpec
 from engine.spec.terms import Term
 from engine.wire.changes import Change
-from engine.wire.evictions import Eviction
 from engine.wire.message import EventMessage, Part
 from engine.wire.page_events import PageEvent
 from engine.wire.page_map import PageMap, PoolStep
+
+NUM_QUANTILES = 17
+
+
+class Survivors(Part, frozen=True, eq=False):
+    """The rows that were kept: `on_merit` of them because of their scores, `protected` whatever their scores (sinks,
+    the latest).
+
+    `quantiles` are those of the scores of the rows kept on merit, ascending: all scores if they are 17 or fewer, else
+    17 evenly spaced ones; empty if only protected rows were kept.
+    """
+
+    on_merit: int = 0
+    protected: int = 0
+    quantiles: np.ndarray[tuple[Any, ...], np.dtype[np.float32]] = field(
+        default_factory=lambda: np.zeros(0, np.float32)
+    )
+
+
+class Eviction(Part, frozen=True, eq=False):
+    """Rows that one step dropped from one layer: `positions` `[E]`, ascending, and their `scores` `[E]`.
+
+    `kv_head` None: all heads dropped the same rows. Rows with lower scores are dropped first; `lowest_kept` is the
+    lowest score of a row that was kept on merit, None if only protected rows were kept. `rule` names the reason in
+    words.
+    """
+
+    seq_id: int
+    layer: int
+    kv_head: int | None
+    positions: np.ndarray[tuple[Any, ...], np.dtype[np.int64]]
+    scores: np.ndarray[tuple[Any, ...], np.dtype[np.float32]]
+    lowest_kept: float | None
+    rule: str
+    survivors: Survivors = field(default_factory=Survivors)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of dropped rows, of this head or of each head."""
+        return len(self.positions)
+
+    def score_of(self, position: int) -> float | None:
+        """The score of a dropped position; None if it is not among the dropped ones."""
+        place = int(np.searchsorted(self.positions, position))
+        if place == len(self.positions) or self.positions[place] != position:
+            return None
+        return float(self.scores[place])
+
 
 # not NDArray: what stands behind that name, which the decoder of messages reads, differs between versions of numpy
 Floats = np.ndarray[tuple[Any, ...], np.dtype[np.float32]]
@@ -258,3 +306,22 @@ class StepRecord(EventMessage, frozen=True, eq=False):
         surprisal = tuple(known.get(offset, old) for offset, old in enumerate(part.surprisal))
         filled = replace(part, surprisal=surprisal)
         return replace(self, sequences=tuple(filled if each is part else each for each in self.sequences))
+
+
+def read_only(array: np.ndarray[Any, Any]) -> Any:
+    """A contiguous form of the array, marked as not writeable. No copy is made if it is contiguous already."""
+    array = np.ascontiguousarray(array)
+    array.flags.writeable = False
+    return array
+
+
+def read_only_floats(array: np.ndarray[Any, Any]) -> Floats:
+    """The array as read-only float32."""
+    floats: Floats = read_only(np.asarray(array, np.float32))
+    return floats
+
+
+def read_only_ints(array: np.ndarray[Any, Any]) -> Ints:
+    """The array as read-only int64."""
+    ints: Ints = read_only(np.asarray(array, np.int64))
+    return ints

@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from engine.spec.cache import CacheSpec
-from engine.wire.measurements import DamageMap, ParityReport, Regret, Shift, TensorDamage, WhatIfAnswer
-from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, WhatIf
+from engine.wire.measurements import (
+    CheckParity,
+    DamageMap,
+    MapDamage,
+    MeasureRegret,
+    ParityReport,
+    Regret,
+    Shift,
+    TensorDamage,
+    WhatIf,
+    WhatIfAnswer,
+)
 from engine.wire.records import Candidate
 from tests.app import samples
 

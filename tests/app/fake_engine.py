@@ -27,18 +27,18 @@ from engine.wire.commands import (
     Watched,
 )
 from engine.wire.events import BranchDeleted, Event, NodeAdded, Restarted, StateChanged, Submitted, WentTo
-from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.measurements import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.message import Command
 from engine.wire.records import StepRecord
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
     RowRequest,
+    Slice,
     SliceRequest,
     WallRequest,
 )
-from engine.wire.slices import Slice
 from engine.wire.status import EngineStatus, SequenceInfo
 from engine.wire.tree import Node
 from tests.app import samples

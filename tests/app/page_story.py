@@ -12,8 +12,7 @@ from engine.wire.page_events import KEPT
 from engine.wire.page_map import PageMap, PageTracker
 from engine.wire.prefix_match import WhyNotReused
 from engine.wire.records import SequenceStep, StepRecord
-from engine.wire.requests import TableRequest
-from engine.wire.slices import TableSlice
+from engine.wire.slices import TableRequest, TableSlice
 from engine.wire.status import SequenceInfo
 from tests.app import samples
 

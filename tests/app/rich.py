@@ -15,12 +15,29 @@ from engine.spec.sampling import SamplingParams
 from engine.spec.stops import Stop
 from engine.spec.tuning import tuned
 from engine.wire.changes import EditMade, TokensForced
-from engine.wire.edits import EditMeasured, KeptRows
 from engine.wire.events import NodeAdded
-from engine.wire.evictions import Eviction, Survivors
-from engine.wire.records import ByteGap, CacheBytes, Candidate, LayerBytes, LayerTimes, NonFinite, StepRecord
-from engine.wire.requests import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TensorName, WallRequest
-from engine.wire.slices import HeadSlice, WallSlice
+from engine.wire.measurements import EditMeasured, KeptRows
+from engine.wire.records import (
+    ByteGap,
+    CacheBytes,
+    Candidate,
+    Eviction,
+    LayerBytes,
+    LayerTimes,
+    NonFinite,
+    StepRecord,
+    Survivors,
+)
+from engine.wire.slices import (
+    AttentionRequest,
+    HeadRequest,
+    HeadSlice,
+    OutliersRequest,
+    RowRequest,
+    TensorName,
+    WallRequest,
+    WallSlice,
+)
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo
 from engine.wire.stopping import StopState
 from engine.wire.tree import BranchBytes, Node

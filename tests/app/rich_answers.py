@@ -9,24 +9,28 @@ from msgspec.structs import replace
 
 from app.models import Models
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
-from engine.spec.grid import SweepMode
+from engine.spec.grid import SweepMode, SweepText, TextKind
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
-from engine.spec.texts import SweepText, TextKind
 from engine.wire.measurements import (
+    Bench,
     Benched,
+    CheckParity,
     DamageMap,
     LayerPlanStep,
+    MapDamage,
+    MeasureRegret,
     ParityReport,
     Regret,
     Shift,
+    Sweep,
     SweepRow,
     Swept,
     TensorDamage,
     Unavailable,
+    WhatIf,
     WhatIfAnswer,
 )
-from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from tests.app import samples
 from tests.app.panels.bench.rows import ROWS
 from tests.app.rich import SPEC, rich_models

@@ -9,10 +9,8 @@ from app.draw.token_range import rows_of
 from app.models import Models
 from app.models.comparison import SIDES, ComparedPair, Pictures
 from engine.spec.presets import cache_named
-from engine.wire.duel import DuelSide, DuelStep, FirstDifference
-from engine.wire.opponents import OtherRun
-from engine.wire.requests import AttentionRequest, HeadRequest, Side, SliceRequest, WallRequest
-from engine.wire.slices import Slice
+from engine.wire.duel import DuelSide, DuelStep, FirstDifference, OtherRun
+from engine.wire.slices import AttentionRequest, HeadRequest, Side, Slice, SliceRequest, WallRequest
 from tests.app import samples
 from tests.app.rich import LIVE, head, rich_models, wall
 

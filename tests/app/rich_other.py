@@ -13,8 +13,7 @@ from app.kit.provenance import STORED_NOW
 from app.models import Models
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.wire.records import LayerBytes, RowStats, StepRecord
-from engine.wire.requests import HeadRequest, TensorName, WallRequest
-from engine.wire.slices import Magnitudes, StatePicture, WallSlice
+from engine.wire.slices import HeadRequest, Magnitudes, StatePicture, TensorName, WallRequest, WallSlice
 from tests.app import samples
 from tests.app.rich import feed, rich_models, wall
 

@@ -11,7 +11,7 @@ from engine.spec.bookmark import Bookmark, OnPage
 from engine.wire.page_events import KEPT
 from engine.wire.page_map import NO_OWNER, PageCell, PageMap
 from engine.wire.records import StepRecord
-from engine.wire.requests import TableRequest
+from engine.wire.slices import TableRequest
 from tests.app import samples
 from tests.app.page_story import SPEC, WORDS, PageStory
 from tests.app.rich import feed as feed_pictures

@@ -26,21 +26,19 @@ from engine.wire.records import (
     StepRecord,
     Timings,
 )
-from engine.wire.requests import (
-    AttentionRequest,
-    HeadRequest,
-    OutliersRequest,
-    RowRequest,
-    WallRequest,
-)
 from engine.wire.slices import (
     Attended,
+    AttentionRequest,
     AttentionSlice,
+    HeadRequest,
     HeadSlice,
     Magnitudes,
     Outlier,
+    OutliersRequest,
     OutliersSlice,
+    RowRequest,
     RowSlice,
+    WallRequest,
     WallSlice,
 )
 from engine.wire.status import EngineStatus, ModelInfo, SequenceInfo

@@ -101,6 +101,8 @@ def _of(widget: QWidget) -> Iterator[str]:
     if not (is_part or is_plain or name == EVERYWHERE):
         kind = "" if isinstance(widget, QLabel) else f"{kind_of(widget)} "
         yield " ".join(filter(None, (f"{kind}{words or name!r}{off}", *extra)))
+    if isinstance(widget, QComboBox):
+        yield f"  of {', '.join(widget.itemText(number) for number in range(widget.count()))}"
     yield from (f"  says {line!r}" for line in told.splitlines())
     if isinstance(widget, Reader) and isinstance(widget.state, Struct):
         lists = (each for each in widget.findChildren(QAbstractItemView) if not isinstance(each, QHeaderView))
@@ -144,8 +146,7 @@ def _words(widget: QWidget) -> str | None:
         case QAbstractButton():
             return f"{widget.text() or widget.accessibleName()}{' (on)' if widget.isChecked() else ''}"
         case QComboBox():
-            items = [widget.itemText(n) for n in range(widget.count())]
-            return f"{widget.currentText()} of {', '.join(items)}"
+            return f"{widget.currentText()}, one of {widget.count()}"
         case QLineEdit():
             text = f"{widget.text()}{' …' + widget.placeholderText() if widget.placeholderText() else ''}"
             return f"{text}{' (read only)' if widget.isReadOnly() else ''}"

@@ -25,7 +25,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire import exporting, opponents, requests
+from engine.wire import duel, exporting, slices
 from engine.wire.status import EngineStatus
 
 ODD_NUMBERS = (-(2**63), -7, -1, 0, 1, 2, 3, 7, 129, 4096, 10**6, 2**40)
@@ -152,7 +152,7 @@ class Arguments:
             path, self.sequence, count, form=form, layers=layers, kind=kind, with_script=self.often(0.2)
         )
 
-    def picture(self) -> requests.SliceRequest:
+    def picture(self) -> slices.SliceRequest:
         seq_id = self.sequence
         held = self.tokens_of(seq_id)
         count = self.number(0, held)
@@ -161,21 +161,19 @@ class Arguments:
         match self.random.randrange(6):
             case 0:
                 sizes = self.number(1, 64), self.number(1, 16)
-                return requests.WallRequest(seq_id, count, self.number(0, count), tensor, self.often(0.4), *sizes)
+                return slices.WallRequest(seq_id, count, self.number(0, count), tensor, self.often(0.4), *sizes)
             case 1:
                 start = self.number(0, count)
                 columns = self.number(1, 64)
-                return requests.HeadRequest(
-                    seq_id, count, tensor, layer, head, start, self.number(start, count), columns
-                )
+                return slices.HeadRequest(seq_id, count, tensor, layer, head, start, self.number(start, count), columns)
             case 2:
-                return requests.AttentionRequest(seq_id, self.step, layer, self.number(1, 64))
+                return slices.AttentionRequest(seq_id, self.step, layer, self.number(1, 64))
             case 3:
-                return requests.RowRequest(seq_id, count, self.number(0, count))
+                return slices.RowRequest(seq_id, count, self.number(0, count))
             case 4:
-                return requests.OutliersRequest(seq_id, count, self.step, self.number(1, 10))
+                return slices.OutliersRequest(seq_id, count, self.step, self.number(1, 10))
             case _:
-                return requests.TableRequest(seq_id, count)
+                return slices.TableRequest(seq_id, count)
 
     def edit(self) -> Edit:
         """An edit of rows, of what attention sees, of the tokens or of the logits."""
@@ -209,11 +207,11 @@ class Arguments:
     def odd_pace(self) -> float:
         return self.random.choice((0.0, -1.0, 5e-324, 1e-9, 1e300, float("inf"), float("nan")))
 
-    def opponent(self) -> opponents.Opponent:
+    def opponent(self) -> duel.Opponent:
         kind = self.random.random()
         if kind < 0.6:
-            return opponents.OtherRun(self.cache())
-        return opponents.OtherStep(self.step) if kind < 0.9 else opponents.OtherFile(self.path())
+            return duel.OtherRun(self.cache())
+        return duel.OtherStep(self.step) if kind < 0.9 else duel.OtherFile(self.path())
 
     def spec(self) -> ModelSpec:
         sources = [*self.sources.values(), "/no/such/model", "shape:/no/such/config.json", str(self.folder), "shape:"]

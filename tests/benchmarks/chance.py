@@ -10,11 +10,10 @@ from engine.errors import InputError
 from engine.spec.capture import CaptureLevel
 from engine.spec.codec import uniform
 from engine.spec.condition import TokenSpan
-from engine.spec.grid import SweepMode
+from engine.spec.grid import SweepMode, SweepText
 from engine.spec.runners import PagedAttentionName
 from engine.spec.stops import Stop
-from engine.spec.texts import SweepText
-from engine.wire import commands, devices, exporting, measuring, stopping
+from engine.wire import commands, devices, exporting, measurements, stopping
 from engine.wire.changes import SequenceAdded
 from engine.wire.message import Command
 from engine.wire.tree import Node, PlannedPart, PlannedStep
@@ -70,11 +69,11 @@ class Chance(Arguments):
             (lambda: commands.Tokenize(chance.choice(TEXTS)), 1),
             (self.export, 1.5),
             (lambda: exporting.EstimateExport(self.export()), 0.5),
-            (lambda: measuring.WhatIf(self.sequence, self.cache()), 2),
-            (lambda: measuring.CheckParity(self.sequence, None if self.often(0.7) else self.cache()), 3),
+            (lambda: measurements.WhatIf(self.sequence, self.cache()), 2),
+            (lambda: measurements.CheckParity(self.sequence, None if self.often(0.7) else self.cache()), 3),
             (self.damage, 0.7),
             (
-                lambda: measuring.MeasureRegret(self.sequence, self.cache(), self.number(4, 20)),
+                lambda: measurements.MeasureRegret(self.sequence, self.cache(), self.number(4, 20)),
                 0.7,
             ),
             (self.sweep, 0.15),
@@ -143,7 +142,7 @@ class Chance(Arguments):
     def damage(self) -> Command:
         codec = uniform(self.random.choice(("exact", "fp8", "int8", "kivi-4", "kivi-2")))
         budget = None if self.often(0.7) else self.number(1000, 100_000)
-        return measuring.MapDamage(self.sequence, codec, self.number(1, 64), budget)
+        return measurements.MapDamage(self.sequence, codec, self.number(1, 64), budget)
 
     def redo(self) -> Command:
         """A plan to replay, as after a restart; mostly refused, since there is a session already."""
@@ -155,12 +154,12 @@ class Chance(Arguments):
 
     def bench(self) -> Command:
         modes = tuple((f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
-        return measuring.Bench(modes, (self.number(1, 20),), self.number(1, 3), (self.number(1, 2),))
+        return measurements.Bench(modes, (self.number(1, 20),), self.number(1, 3), (self.number(1, 2),))
 
     def sweep(self) -> Command:
         modes = tuple(SweepMode(f"mode {n}", self.cache()) for n in range(self.random.randint(0, 2)))
         text = SweepText("text", self.prompt(), self.random.choice(("greedy", "given", "recall")))
-        return measuring.Sweep((text,), self.number(1, 4), modes)
+        return measurements.Sweep((text,), self.number(1, 4), modes)
 
     def model(self) -> Command:
         return commands.LoadModel(self.spec(), self.cache())

@@ -142,12 +142,11 @@ def run_window(folder: Path, moment: str, way: str, seed: int) -> int:
 def _closer(program: Program, folder: Path, moment: str, way: str, chance: random.Random) -> object:
     from PySide6.QtCore import QTimer
 
-    from engine.spec.grid import SweepMode
+    from engine.spec.grid import SweepMode, SweepText
     from engine.spec.presets import cache_preset
     from engine.spec.sampling import Prompt, SamplingParams
-    from engine.spec.texts import SweepText
     from engine.wire.exporting import Export
-    from engine.wire.measuring import Bench, Sweep
+    from engine.wire.measurements import Bench, Sweep
 
     shell, models = program.shell, program.shell.models
     wait_ms = int(1000 * chance.uniform(0, LONGEST_S.get(moment, 1.0)))

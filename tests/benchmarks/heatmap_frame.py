@@ -34,8 +34,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.records import CacheBytes, SequenceStep, StepRecord, Timings
-from engine.wire.requests import HeadRequest, WallRequest
-from engine.wire.slices import HeadSlice, WallSlice
+from engine.wire.slices import HeadRequest, HeadSlice, WallRequest, WallSlice
 from engine.wire.status import EngineStatus, ModelInfo
 from tests.benchmarks.protocol import Paired, header
 

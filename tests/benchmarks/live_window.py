@@ -82,8 +82,7 @@ class Live:
         from PySide6.QtWidgets import QApplication
 
         import app.kit.heatmap_image  # noqa: F401  # as the program does before the first picture
-        from app.control.clock import TickClock
-        from app.control.garbage import GarbageTimer
+        from app.control.clock import GarbageTimer, TickClock
         from app.kit.theme import load_fonts
         from app.shell import Shell
         from app.start.settings import Settings

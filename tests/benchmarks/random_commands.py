@@ -29,8 +29,7 @@ from engine.spec.model import ModelSpec
 from engine.wire import commands
 from engine.wire.duel import DuelScanned, DuelStep
 from engine.wire.events import Cancelled, Done, Event, Failed, StateChanged, Tokenized
-from engine.wire.measurements import ParityReport
-from engine.wire.measuring import WhatIf
+from engine.wire.measurements import ParityReport, WhatIf
 from engine.wire.message import Command
 from engine.wire.page_events import KEPT
 from engine.wire.status import EngineStatus

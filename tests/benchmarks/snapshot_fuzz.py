@@ -41,7 +41,7 @@ from engine.snapshot.verify import verified
 from engine.spec.sampling import SamplingParams
 from engine.wire.encoding import encode
 from engine.wire.exporting import Export
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,

@@ -36,8 +36,7 @@ from engine.snapshot.write import LazyTensor, Snapshot, header_of
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import OpenSnapshot, Watch, Watched
 from engine.wire.events import Failed, Restarted
-from engine.wire.requests import HeadRequest, RowRequest, WallRequest
-from engine.wire.slices import WallSlice
+from engine.wire.slices import HeadRequest, RowRequest, WallRequest, WallSlice
 from tests.benchmarks.protocol import note_ratios
 
 LAYERS, HEADS, DIMS = 32, 8, 128

@@ -25,8 +25,7 @@ import psutil
 import torch
 
 from engine.cache.stored import StoredCache, StoredLayer, StoredPart
-from engine.history.run import Run
-from engine.history.state import SequenceState
+from engine.history.state import Run, SequenceState
 from engine.model.loader import LoadedModel, load
 from engine.session.live import LiveSequence
 from engine.session.session import Session

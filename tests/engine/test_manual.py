@@ -21,7 +21,7 @@ from engine.cli.command_line import command_line
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.snapshot.write import write_snapshot
-from engine.spec import quantities
+from engine.spec import condition
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, rule_spec
 from engine.spec.retention import LayerBudgets
@@ -42,7 +42,7 @@ def test_the_table_of_presets_is_the_one_that_is_generated() -> None:
 
 
 def test_the_table_of_what_conditions_are_about_is_the_one_that_is_read() -> None:
-    assert quantities.markdown_table() in PAGES["breakpoints"]
+    assert condition.markdown_table() in PAGES["breakpoints"]
 
 
 def test_the_pace_of_pictures_is_the_one_that_is_kept() -> None:

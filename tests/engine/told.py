@@ -90,7 +90,7 @@ def _columns(path: str, values: list[Any]) -> Iterator[tuple[str, str]]:
     if len(values) == 1 and isinstance(first, tuple | list) and first and isinstance(first[0], Struct):
         values = [*first]
         first = values[0]
-    if isinstance(first, Struct) and all(type(each) is type(first) for each in values):
+    if isinstance(first, Struct) and not _is_setting(first) and all(type(each) is type(first) for each in values):
         names = dict.fromkeys(name for each in values for name, _ in _said(each))
         if path and not names:
             yield path, type(first).__name__
@@ -107,6 +107,11 @@ def _columns(path: str, values: list[Any]) -> Iterator[tuple[str, str]]:
         elif len(words) > FEW + 1:
             words[FEW:-1] = [f"… {len(words)} …"]
         yield path, " / ".join(words)
+
+
+def _is_setting(value: Struct) -> bool:
+    """Whether it says what was asked for, or of what model, which is told whole and not field by field."""
+    return type(value).__module__.startswith("engine.spec") or type(value).__name__.endswith(("Request", "ModelInfo"))
 
 
 def _value(message: Struct, name: str) -> Any:
@@ -184,9 +189,10 @@ def _array(array: np.ndarray) -> str:
 # ---- compared with a file ----------------------------------------------------------------------------------------
 
 
-def approve(path: Path, lines: Sequence[str]) -> None:
-    """Compare with what was approved. Of a long line its first words stand in the file, and a digest of all of them."""
-    now = [*map(shortened, lines)]
+def approve(path: Path, lines: Sequence[str], *, whole: bool = False) -> None:
+    """Compare with what was approved. Of a long line its first words stand in the file, and a digest of all of them;
+    whole: every line as it is."""
+    now = [*lines] if whole else [*map(shortened, lines)]
     approved = path.read_text("utf-8").splitlines() if path.exists() else []
     if len(approved) == len(now):
         now = [one if are_alike(one, other) else other for one, other in zip(approved, now, strict=True)]
@@ -205,11 +211,17 @@ def approve_story(path: Path, entries: Sequence[Entry]) -> None:
 
 
 def order_of(entries: Iterable[Entry]) -> Iterator[str]:
-    """The kinds of the messages that follow each command, a line a command."""
+    """The kinds of the messages that follow each command, a line a command, or for some that are answered alike."""
+    lines = []
     for command, followed in _by_command(entries):
-        runs = ((kind.strip(), len([*same])) for kind, same in groupby(followed))
-        kinds = (f"{kind} ×{count}" if count > 1 else kind for kind, count in runs)
-        yield f"{command}: {', '.join(kinds)}".removesuffix(": ")
+        kinds = ("journal" if kind.startswith("  journal") else kind.strip() for kind in followed)
+        lines.append(f"{command}: {', '.join(_counted(kinds))}".removesuffix(": "))
+    return _counted(lines)
+
+
+def _counted(words: Iterable[str]) -> Iterator[str]:
+    runs = ((word, len([*same])) for word, same in groupby(words))
+    return (f"{word} ×{count}" if count > 1 else word for word, count in runs)
 
 
 def _by_command(entries: Iterable[Entry]) -> Iterator[tuple[str, list[str]]]:
@@ -229,7 +241,10 @@ def said_by_kind(entries: Sequence[Entry]) -> Iterator[str]:
     counts = Counter(kind for kind, _ in entries)
     for kind, parts in entries:
         for name, words in parts.items():
+            if name.endswith("request"):  # what was asked, which the command says
+                continue
             fields.setdefault(kind, {}).setdefault(name, []).append(words)
+    fields.pop("EngineStatus", None)  # it says again what the records, the models and the modes say
     for kind, named in fields.items():
         yield f"{kind.strip()} ×{counts[kind]}"
         for name, values in named.items():
@@ -237,7 +252,7 @@ def said_by_kind(entries: Sequence[Entry]) -> Iterator[str]:
             if all(are_alike(values[0], each) for each in values):
                 yield f"  {name}{times}: {shortened(values[0])}"
             else:
-                few = " … ".join(_first_words(each, FEW_WORDS) for each in (values[0], values[-1]))
+                few = " … ".join(_first_words(each, FEW) for each in (values[0], values[-1]))
                 yield f"  {name}{times}: {few} {digest(chr(10).join(values))}"
 
 

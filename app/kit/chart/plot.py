@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from PySide6.QtCore import QPoint, Qt, Signal
+import numpy as np
+from PySide6.QtCore import QPoint, QPointF, QRectF, Qt, Signal
+from PySide6.QtGui import QFontMetricsF, QPainter
 from PySide6.QtWidgets import QFileDialog, QMenu, QWidget
 
+from app.draw import axis
+from app.draw.axis import DEPARTS, LOSSY, UNJUDGED, WITHIN, LinearTicks, StepPoints
+from app.draw.format import thousands
 from app.kit.boxes import column, row
 from app.kit.changes import connect_all
-from app.kit.chart.marks import Chart
+from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, Floats, PlotFrame, SelectedLine
 from app.kit.files import save_drawing, save_picture
 from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.theme import font_text
 
 if TYPE_CHECKING:
     from app.kit.chart.plot_canvas import PlotCanvas
+
 
 _LINE = 15
 
@@ -166,3 +173,81 @@ class StepPlot(Plot):
     def _on_picked(self, index: int) -> None:
         if (step := self._step_at(index)) is not None:  # going back may have removed it
             self.step_picked.emit(step)
+
+
+class PointNames:
+    """`texts` are the names of the points; those in `first` are placed before the others and are bright, as are those
+    in `marked`."""
+
+    def __init__(
+        self, x: Floats, y: Floats, texts: Sequence[str], first: Collection[int], marked: Collection[int]
+    ) -> None:
+        self._x, self._y, self._texts = x, y, texts
+        self._first, self._marked = set(first), set(marked)
+        self._font = font_text(11)
+
+    def paint(self, painter: QPainter, frame: PlotFrame) -> None:
+        rect = frame.rect
+        x = np.array([frame.x_of(at) for at in self._x]) - rect.left()
+        y = np.array([frame.y_of(at) for at in self._y]) - rect.top()
+        groups = axis.clusters(x, y, 3.0)
+        texts = [self._group_name(group) for group in groups]
+        metrics = QFontMetricsF(self._font)
+        widths = [metrics.horizontalAdvance(text) for text in texts]
+        first = [n for n, group in enumerate(groups) if self._first & set(group)]
+        heads = [group[0] for group in groups]
+        painter.setFont(self._font)
+        for label in axis.labels(x[heads], y[heads], widths, (rect.width(), rect.height()), 13, first):
+            is_marked = bool(self._marked & set(groups[label.index]))
+            left, middle = rect.left() + label.left, rect.top() + label.middle
+            ground = QRectF(left - 2, middle - 6, widths[label.index] + 4, 12)
+            painter.fillRect(ground, frame.theme.color("panel", 190))
+            painter.setPen(frame.theme.color("text" if is_marked or label.index in first else "muted"))
+            painter.drawText(QPointF(left, middle + metrics.capHeight() / 2), texts[label.index])
+
+    def _group_name(self, group: tuple[int, ...]) -> str:
+        text = self._texts[group[0]]
+        return text if len(group) == 1 else f"{text} +{len(group) - 1}"
+
+
+ROLES = {WITHIN: "accent", LOSSY: "warning", DEPARTS: "bad", UNJUDGED: "muted"}
+_CROSSES = -0.06  # y of the crosses below steps with another top token
+_MANY = 400
+
+
+def step_chart(
+    found: StepPoints, title: str, selected: int | None, *, tolerance: float | None = None, note: str = ""
+) -> Chart:
+    """Make the chart. `selected` is a step; `tolerance` the difference that rounding may cause, which `note` explains.
+    Steps that depart are drawn last and as squares, so that they are never hidden, nor known by colour alone."""
+    size = 5.0 if len(found.x) < _MANY else 3.0
+    ends = pairwise((0, *found.breaks, len(found.x)))
+    marks: list[ChartMark] = [
+        Curve(found.x[start:stop], found.y[start:stop], "accent", alpha=90) for start, stop in ends
+    ]
+    for kind in (UNJUDGED, WITHIN, LOSSY, DEPARTS):
+        mine = found.kinds == kind
+        symbol: Literal["s", "o"] = "s" if kind == DEPARTS else "o"
+        role = ROLES[kind]
+        marks.append(Dots(found.x[mine], found.y[mine], role, symbol, size + 2 * (kind == DEPARTS), fill=role))
+    other = found.x[found.disagrees]
+    marks.append(Dots(other, np.full(len(other), _CROSSES), "bad", "x", 5.0, fill="bad"))
+    if tolerance is not None:
+        marks.append(Band(0.0, float(found.scale.at(tolerance)), "good", has_line=True))
+    if selected is not None:
+        marks.append(SelectedLine(selected))
+    first, last = (float(found.x.min()), float(found.x.max())) if len(found.x) else (0.0, 1.0)
+    return Chart(
+        tuple(marks),
+        np.column_stack([found.x, found.y]),
+        ((first - 0.5, last + 0.5), (-0.1, 1.03)),
+        LinearTicks(_step_name, least=1),
+        found.scale,
+        title,
+        note,
+        "good",
+    )
+
+
+def _step_name(step: float) -> str:
+    return thousands(round(step))

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from app.draw.scale import Floats
+from app.draw.axis import Floats
 from engine.wire.measurements import BenchRefused, BenchRow
 
 BenchOutcome = BenchRow | BenchRefused

@@ -2,22 +2,72 @@
 
 from __future__ import annotations
 
-from app.draw.format import counted, thousands
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from app.draw.axis import ByteTicks, LinearTicks
+from app.draw.format import byte_size, counted, decimal, milliseconds, percent, thousands, tick_size
 from app.kit.boxes import row
+from app.kit.cells import ColumnHead, TableCell, with_arrow
 from app.kit.changes import on_change
+from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, Painted
+from app.kit.chart.plot import PointNames
 from app.kit.fields import SmallBox, small_steps
 from app.kit.provenance import Provenance
 from app.kit.rows_view import PLOT, TABLE, RowsView, ShownRows
 from app.models import Models
 from app.models.loaded import geometry_of
-from app.panels.bench import draw, words
-from app.panels.bench.chart import bench_chart
-from app.panels.bench.draw import BenchOutcome
+from app.panels.bench import draw
+from app.panels.bench.draw import BenchOutcome, BenchQuantity, Curves, key_of
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
-from engine.spec.presets import FAMILIES, PRESETS, cache_name, family_of
-from engine.wire.measurements import Benched
-from engine.wire.measuring import Bench
+from engine.spec.presets import FAMILIES, PRESETS, Family, cache_label, cache_name, cache_summary, family_of
+from engine.wire.measurements import Bench, Benched, BenchRow
+
+_DOT, _RING = 6.0, 13.0
+ROLES: Mapping[Family, str] = {"lossless": "good", "quantised": "accent", "evicting": "warning"}
+TITLES: Mapping[BenchQuantity, str] = {
+    "tok_per_s": "tokens a second, by tokens of context",
+    "ttft_ms": "milliseconds to the first token, by tokens of context",
+    "kv_bytes": "bytes of K and V, by tokens of context",
+    "overhead_ratio": "part of a step that is overhead, by tokens of context",
+}
+
+
+def bench_chart(
+    curves: Curves,
+    quantity: BenchQuantity,
+    families: Mapping[str, Family],
+    labels: Mapping[str, str],
+    marked: str,
+    rests_on: str,
+) -> Chart:
+    """Make the chart. `labels` are the names of modes; the row `marked` has a ring; `rests_on` says how much was
+    measured."""
+    is_marked = np.array([key == marked for key in curves.keys], dtype=np.bool_)
+    marks: list[ChartMark] = []
+    for cache, batch, points in curves.series:
+        x, y = curves.x[list(points)], curves.y[list(points)]
+        role = "selected" if is_marked[list(points)].any() else ROLES[families[cache]]
+        marks += [Curve(x, y, role, 1.3, is_dashed=batch > 1), Dots(x, y, role, size=_DOT, fill=role)]
+    marks.append(Dots(curves.x[is_marked], curves.y[is_marked], "text", size=_RING))
+    ends = list(curves.named)
+    texts = [labels.get(cache, cache) + (f" × {batch}" if batch > 1 else "") for cache, batch, _ in curves.series]
+    first = [n for n, (_, _, points) in enumerate(curves.series) if is_marked[list(points)].any()]
+    marks.append(Painted(PointNames(curves.x[ends], curves.y[ends], texts, first, first).paint))
+    return Chart(
+        tuple(marks),
+        np.column_stack([curves.x, curves.y]),
+        curves.home,
+        ByteTicks(thousands),
+        LinearTicks(percent) if curves.is_share else ByteTicks(tick_size if quantity == "kv_bytes" else thousands),
+        TITLES[quantity],
+        rests_on,
+        reach=9.0,
+        can_zoom_y=True,
+    )
+
 
 MAX_STEPS = 512
 USUAL = "usual"
@@ -69,7 +119,7 @@ class BenchView(RowsView):
         boxes = (self._modes_box, self.contexts, self.batches, self.quantity)
         for box in boxes:
             box.let_shrink(4)
-        self.build(row(*((box, 3) for box in boxes[:3]), self.steps, None, (self.quantity, 1)), words.MEANING)
+        self.build(row(*((box, 3) for box in boxes[:3]), self.steps, None, (self.quantity, 1)), MEANING)
         self.steps.lineEdit().returnPressed.connect(self.ask)
         on_change(self.refresh, *boxes, self.steps)
 
@@ -89,31 +139,30 @@ class BenchView(RowsView):
 
     def words_below(self, benched: tuple[Benched, ...], has_plot: bool) -> str:
         if benched or self.measurement.is_waiting:
-            return f"over {words.rests_on(benched)}" if benched else "the prompts are read first, three times"
+            return f"over {rests_on(benched)}" if benched else "the prompts are read first, three times"
         longest, geometry = max(counts(self.contexts)), geometry_of(self._models)
         context = context_length(geometry) if geometry is not None else 0
         beyond = f"; this model's context is {thousands(context)}" if longest + self.steps.value() >= context else ""
         return f"{counted(len(self._modes()), 'mode')}, in turns{beyond}: measure their speed"
 
     def provenance(self, state: ShownRows) -> Provenance | None:
-        sentence = words.source_words(state.answers, state.is_waiting)
+        sentence = source_words(state.answers, state.is_waiting)
         return Provenance("measured", "recomputed", sentence) if state.answers else None
 
     def show_rows(self, state: ShownRows) -> None:
         modes = self._benched_modes()
-        cells = [words.cells(each, modes[each.cache], state.marked) for each in self.sorted_rows()]
-        self.table.show_cells(words.heads(state.sort), cells)
+        rows = [cells(each, modes[each.cache], state.marked) for each in self.sorted_rows()]
+        self.table.show_cells(heads(state.sort), rows)
         if not state.has_plot:
             return
         quantity = self.quantity.currentData()
         curves = draw.curves(state.rows, quantity)
         self.point_keys = curves.keys
         families = {name: family_of(spec) for name, spec in modes.items()}
-        rests_on = words.rests_on(state.answers)
-        chart = bench_chart(curves, quantity, families, words.labels(modes), state.mark, rests_on)
+        chart = bench_chart(curves, quantity, families, labels(modes), state.mark, rests_on(state.answers))
         self.plot.show_chart(chart)
         found = next((each for each in state.rows if self.key_of(each) == state.mark), None)
-        self.plot.show_words(words.row_words(found, modes[found.cache]) if found is not None else "")
+        self.plot.show_words(row_words(found, modes[found.cache]) if found is not None else "")
 
     def _modes(self) -> dict[str, CacheSpec]:
         """The modes to measure: the chosen presets, and the mode in use under its own name."""
@@ -137,3 +186,84 @@ class BenchView(RowsView):
 def counts(box: SmallBox) -> tuple[int, ...]:
     """The numbers of a box's choice."""
     return tuple(map(int, box.currentData().split(",")))
+
+
+MEANING = (
+    "Modes take turns, a few decode steps each, the order swapped every round: medians, and the difference of the "
+    "quartiles as spread. The ratio is the speed over that of the first mode, turn by turn. Overhead is the "
+    "part of a step that is not spent in the model's forward. Nothing is observed meanwhile."
+)
+
+
+def heads(sort: tuple[int, bool]) -> list[ColumnHead]:
+    """The columns; the one that sorts has an arrow."""
+    found = [
+        ColumnHead("cache", is_words=True, most=124),
+        ColumnHead("tokens", "Tokens of each sequence before the first step"),
+        ColumnHead("batch", "Sequences; in pages they decode together, in other caches one after the other"),
+        ColumnHead("tok/s", "Tokens of all sequences a second, the median of the turns"),
+        ColumnHead("±", "The difference of the quartiles of the turns, in tokens a second"),
+        ColumnHead("ratio", "Speed over that of the first mode that ran to the end, turn by turn"),
+        ColumnHead("first", "Time until every sequence has its first token"),
+        ColumnHead("KV", "Bytes of K and V stored at the end, of all sequences"),
+        ColumnHead("overhead", "Part of a step that is not spent in the model's forward"),
+    ]
+    return with_arrow(found, *sort)
+
+
+def cells(row: BenchOutcome, spec: CacheSpec, marked: str) -> list[TableCell]:
+    """The cells of a row, or why it was refused; the `marked` row is highlighted."""
+    label, is_marked = cache_label(spec), key_of(row) == marked
+    place = [TableCell(thousands(row.context)), TableCell(str(row.batch))]
+    if not isinstance(row, BenchRow):
+        reason = TableCell(row.unavailable, "muted", row.unavailable, is_wide=True)
+        return [TableCell(label, "muted", cache_summary(spec)), *place, reason, *[TableCell("")] * 5]
+    return [
+        TableCell(label, "selected" if is_marked else "text", cache_summary(spec), is_marked),
+        *place,
+        TableCell(decimal(row.tok_per_s, 1)),
+        TableCell(decimal(row.spread, 1), "muted"),
+        TableCell(f"{decimal(row.ratio)}×", tip=f"over {row.base}, ± {decimal(row.ratio_spread)}"),
+        TableCell(milliseconds(row.ttft_ms)),
+        TableCell(
+            byte_size(row.kv_bytes) if row.kv_bytes else "–",
+            tip=f"{counted(row.kv_bytes, 'byte')}, {thousands(row.reserved_bytes)} reserved",
+        ),
+        TableCell(percent(row.overhead_ratio)),
+    ]
+
+
+def row_words(row: BenchOutcome, spec: CacheSpec) -> str:
+    """A point of the plot in one line."""
+    if not isinstance(row, BenchRow):
+        return ""
+    place = counted(row.context, "token") + (f" × {row.batch}" if row.batch > 1 else "")
+    return (
+        f"{cache_label(spec)} · {place} · {decimal(row.tok_per_s, 1)} ± {decimal(row.spread, 1)} tok/s · "
+        f"{decimal(row.ratio)}× {row.base}"
+    )
+
+
+def source_words(benched: Sequence[Benched], is_waiting: bool) -> str:
+    """What was measured, and whether the bench was stopped before its end."""
+    if not benched:
+        return ""
+    request = benched[0].request
+    total = len(request.caches) * len(request.contexts) * len(request.batches)
+    is_partial = not benched[-1].is_last and not is_waiting
+    return f"measured · {rests_on(benched)}" + (f" · stopped after {len(benched)} of {total}" if is_partial else "")
+
+
+def rests_on(benched: Sequence[Benched]) -> str:
+    """How many steps and turns every number is based on, and where it was measured."""
+    if not benched:
+        return ""
+    request = benched[0].request
+    row = next((each.row for each in benched if isinstance(each.row, BenchRow)), None)
+    where = f", {counted(row.num_turns, 'turn')}, {row.dtype} on {row.device}" if row is not None else ""
+    return f"{counted(request.num_steps, 'step')}{where}"
+
+
+def labels(modes: Mapping[str, CacheSpec]) -> dict[str, str]:
+    """The names of the modes."""
+    return {name: cache_label(spec) for name, spec in modes.items()}

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.draw.change_marks import ORDER, MarkKind
+from app.draw.edited import ORDER, MarkKind
 
 LEAST_GAP = 7.0  # least distance of two marks in pixels
 

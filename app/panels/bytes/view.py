@@ -3,29 +3,184 @@ steps."""
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QStackedWidget, QWidget
+from PySide6.QtCore import QEvent, QRect, QRectF, Qt
+from PySide6.QtGui import QAccessible, QHelpEvent, QImage, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QStackedWidget, QToolTip, QWidget
 
-from app.draw.step_axis import StepAxis, StepSeries
+from app.draw.axis import ByteTicks, LinearTicks, StepAxis, StepSeries
+from app.draw.format import byte_size, thousands, tick_size
 from app.kit.boxes import column, holder
 from app.kit.cells import CellTable
 from app.kit.chart.key import ColorKey
+from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, SelectedLine
 from app.kit.chart.plot import StepPlot
 from app.kit.facts import PITCH, Fact, Facts, WholeLines
+from app.kit.labels import Opaque, plain_tip
 from app.kit.panel import MARGIN, STRIP_HEIGHT
+from app.kit.pictures import argb, pixels_image
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import SELECTION, STEPS
-from app.kit.theme import current_theme
+from app.kit.text_lines import TextPainter
+from app.kit.theme import Themed, current_theme, font_fixed, font_text
 from app.kit.view import View
 from app.models import Models
 from app.panels.bytes import draw
-from app.panels.bytes.canvas import LEAST_HEIGHT, LayerBars
-from app.panels.bytes.chart import NAMES, ROLES, key_names, memory_chart, memory_row, step_words
-from app.panels.bytes.draw import LayerBar
-from app.panels.bytes.words import Cells, layer_cells, ledger_lines
+from app.panels.bytes.draw import BarColors, LayerBar
+from app.panels.bytes.words import Cells, layer_cells, layer_words, ledger_lines
 from engine.wire.records import StepRecord
+
+LEAST_HEIGHT = 58
+_MAX_READ = 40
+_MOST_PITCH = 64.0  # greatest width of a layer's bar, in pixels
+_PIECES = ("page_used", "page_shared", "page_cached", "page_host")
+
+
+class LayerBars(Themed, Opaque, QWidget):
+    """One bar per layer: stored bytes within reserved ones, with a line at the bytes predicted by the formula."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bars: tuple[LayerBar, ...] = ()
+        self._pixels = np.zeros((0, 0), np.uint32)
+        self._image = QImage()
+        self._painter = TextPainter(font_fixed(10))
+        self.set_background()
+        self.setAccessibleName("Bytes per layer")
+        self.setMinimumSize(60, LEAST_HEIGHT)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
+
+    def show_bars(self, bars: tuple[LayerBar, ...]) -> None:
+        if bars == self._bars:
+            return
+        is_same_form = len(bars) == len(self._bars)
+        self._bars = bars
+        if QAccessible.isActive():  # a long text, needed only by screen readers
+            self.setAccessibleDescription("\n".join(layer_words(bar.source) for bar in bars[:_MAX_READ]))
+        if self._draw() or not is_same_form:
+            self.update()
+
+    def _plot(self) -> QRect:
+        return QRect(0, 15, self.width(), max(1, self.height() - 30))
+
+    def _draw(self) -> bool:
+        """Draw the bars; returns whether a pixel changed, which a few more bytes seldom cause."""
+        ratio, plot, pitch = self.devicePixelRatioF(), self._plot(), self._pitch()
+        gap = 4 if pitch > 12 else 1 if pitch > 3 else 0
+        theme = current_theme()
+        colors = BarColors(
+            argb(theme.page_free), tuple(argb(getattr(theme, role)) for role in _PIECES), argb(theme.text)
+        )
+        size = round(plot.width() * ratio), round(plot.height() * ratio)
+        pixels = draw.paint_bars(self._bars, *size, pitch * ratio, round(gap * ratio), colors)
+        if np.array_equal(pixels, self._pixels):
+            return False
+        self._pixels, self._image = pixels, pixels_image(pixels, ratio)
+        return True
+
+    def take_theme(self) -> None:
+        self._draw()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._draw()
+
+    def _pitch(self) -> float:
+        return min(self.width() / max(1, len(self._bars)), _MOST_PITCH)
+
+    def event(self, event: QEvent) -> bool:
+        """Show the tool tip of the layer under the mouse, with all of its numbers."""
+        if isinstance(event, QHelpEvent):
+            index = int(event.pos().x() / self._pitch()) if self._bars else -1
+            if 0 <= index < len(self._bars):
+                QToolTip.showText(event.globalPos(), plain_tip(layer_words(self._bars[index].source)), self)
+            else:
+                QToolTip.hideText()
+            return True
+        return super().event(event)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_background(painter)
+        if not self._bars:
+            return
+        plot = self._plot()
+        painter.drawImage(plot.topLeft(), self._image)
+        painter.setFont(font_text(11))
+        painter.setPen(current_theme().color("muted"))
+        painter.drawText(QRectF(0, -1, self.width(), 14), 0, "stored / reserved")
+        pitch = self._pitch()
+        every = max(1, -(-26 // int(max(pitch, 1))))
+        is_told_by_number = len({bar.name[:1] for bar in self._bars}) == 1  # False with L0 and X0 (cross layers)
+        for index in range(0, len(self._bars), every):
+            name = self._bars[index].name
+            text, x = name[1:] if pitch <= 22 and is_told_by_number else name, (index + 0.5) * pitch - 1
+            self._painter.between(painter, text, x, plot.bottom() + 9, 0, self.width(), self.width())
+
+
+NAMES = ("stored", "reserved", "overhead", "weights", "allocator", "process", "peak")
+ROLES = ("page_used", "page_shared", "good", "accent", "page_cached", "muted", "warning")
+_LEAST_STEPS = 12
+
+
+def memory_row(record: StepRecord) -> tuple[float, ...]:
+    """A record's bytes in the order of `NAMES`; NaN if unknown or zero."""
+    held = record.num_bytes
+    aside = (held.looking, held.weights, held.allocator, held.process, held.peak)
+    return float(held.stored), float(held.reserved), *(float(size) if size else float("nan") for size in aside)
+
+
+def memory_chart(rows: npt.NDArray[np.float64], axis: StepAxis, selected: int | None) -> Chart:
+    """`rows` `[N, 7]` of bytes on a logarithmic axis, as a process holds thousands of times what a short cache does.
+    Each curve has a dot at its peak. `axis` has the steps of the rows; `selected` is one of them."""
+    first = axis.first
+    steps = np.arange(first, first + len(rows), dtype=np.float64)
+    values = np.log2(np.maximum(rows, 1.0))
+    marks: list[ChartMark] = []
+    for index, role in enumerate(ROLES):
+        held = np.isfinite(rows[:, index])
+        if held.any():
+            x, y = steps[held], values[held, index]
+            peak = int(y.argmax())
+            marks.append(Curve(x, y, role, 1.6, is_dashed=NAMES[index] in ("reserved", "peak")))
+            marks.append(Dots(x[peak : peak + 1], y[peak : peak + 1], role, size=6, fill="panel"))
+    if selected is not None and (place := axis.place_of(selected)) is not None:
+        marks.append(SelectedLine(place))
+    finite = values[np.isfinite(values)]
+    low, high = float(finite.min()), float(finite.max())
+    return Chart(
+        tuple(marks),
+        np.column_stack([steps, values[:, 0]]),
+        ((first - 0.5, first + max(len(rows), _LEAST_STEPS) - 0.5), (low - 0.5, high + 0.5)),
+        LinearTicks(axis.name, least=1),
+        ByteTicks(tick_size),
+        "",
+        peak_words(rows),
+        can_zoom_y=True,
+    )
+
+
+def key_names(rows: npt.NDArray[np.float64]) -> tuple[str, ...]:
+    """A name for each column; empty if it has no curve (on a CPU there is no allocator)."""
+    has_curve = [bool(np.isfinite(column).any()) for column in rows.T]
+    return tuple(name if has else "" for name, has in zip(NAMES, has_curve, strict=True))
+
+
+def peak_words(rows: npt.NDArray[np.float64]) -> str:
+    """`peak: stored 390.0 KiB · process 587.1 MiB`."""
+    return f"peak: {_words(np.nanmax(np.where(np.isfinite(rows), rows, 0), axis=0))}"
+
+
+def step_words(record: StepRecord) -> str:
+    """The bytes after a step, with their names."""
+    return f"step {thousands(record.step)} · {_words(np.array(memory_row(record)))}"
+
+
+def _words(row: npt.NDArray[np.float64]) -> str:
+    return " · ".join(f"{name} {byte_size(int(size))}" for name, size in zip(NAMES, row, strict=True) if size > 0)
+
 
 SUM, LAYERS, OVER_STEPS = "sum", "layers", "steps"
 _WIDE = 420

@@ -34,7 +34,7 @@ from app.panels.compare.draw import (
     spans_told,
     told,
 )
-from engine.wire.requests import Side
+from engine.wire.slices import Side
 
 Display = Literal["beside", "swap", "blink", "overlay"]
 BLINK_MS = 600

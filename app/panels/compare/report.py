@@ -25,8 +25,8 @@ from app.kit.theme import Theme, current_theme
 from app.models import Models
 from app.models.comparison import ComparedPair, Comparison
 from app.panels.compare import words
-from app.panels.compare.chart import TITLES, ComparedQuantity, compare_chart, largest_of_layers, value_of
 from app.panels.compare.maps import CompareMaps, Shown
+from app.panels.compare.steps_view import TITLES, ComparedQuantity, compare_chart, largest_of_layers, value_of
 from engine.wire.duel import DuelStep
 from engine.wire.records import Candidate
 

@@ -11,8 +11,7 @@ from app.kit.theme import TextRole
 from app.models import Models
 from app.models.comparison import ComparedPair, Pictures
 from app.models.loaded import layer_label
-from engine.wire.duel import DuelSide, DuelStep, FirstDifference, TokenDivergence
-from engine.wire.opponents import OtherStep
+from engine.wire.duel import DuelSide, DuelStep, FirstDifference, OtherStep, TokenDivergence
 from engine.wire.records import Candidate
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
-from PySide6.QtCore import QTimer
-from PySide6.QtWidgets import QStackedLayout, QWidget
+from msgspec.structs import replace
+from PySide6.QtCore import QSignalBlocker, QTimer, Signal
+from PySide6.QtWidgets import QSpinBox, QStackedLayout, QWidget
 
-from app.draw.format import byte_share, bytes_words, divergence_words, milliseconds
+from app.draw import grid
+from app.draw.format import brief, byte_share, bytes_words, counted, divergence_words, exact, milliseconds, percent
 from app.draw.grid import GridCell, ValueGrid
 from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all, on_change
-from app.kit.chart.bars import BarRows
+from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.chart.grid import ChosenHead, FoundCell, GridMaps
-from app.kit.facts import FactBar
+from app.kit.facts import FactBar, Reading
+from app.kit.fields import INSET, Room, SmallBox, WholeNumber
+from app.kit.knobs import CodecChoice
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import AskingView, why_nothing
 from app.kit.provenance import Provenance, token_name
@@ -20,15 +25,101 @@ from app.kit.theme import font_fixed, font_text
 from app.models import Models
 from app.models.loaded import geometry_of
 from app.models.measurement import MeasurementState
-from app.panels.damage import chart
-from app.panels.damage.controls import CodecControls
 from app.panels.damage.plan import PlanSheet
-from engine.geometry.dimensions import CacheGeometry
+from engine.errors import InputError
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec
+from engine.spec.codec import CodecSpec, Coding, fitting_group
+from engine.spec.codecs import BITS, DEFAULT_GROUP, GROUP, RESIDUAL
+from engine.spec.terms import Parameter
 from engine.wire.commands import SetCache
-from engine.wire.measurements import DamageMap
-from engine.wire.measuring import MapDamage
+from engine.wire.measurements import DamageMap, MapDamage, TensorDamage
+
+_FIRST = "int8"  # loses something from the first token on, where KIVI leaves a short prompt exact
+
+
+class CodecControls(QWidget):
+    """Signal: `changed()` on every choice. `chosen` is the codec, or why the choice is impossible."""
+
+    changed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._geometry: CacheGeometry | None = None
+        self._codec = CodecChoice()
+        bits = ((words, number, "") for number, words in BITS.choices)
+        self._bits = SmallBox(BITS.label, BITS.tip, bits)
+        self._group, self._residual = _spin(GROUP), _spin(RESIDUAL)
+        self._bits.choose(BITS.default)
+        self._codec.choose(_FIRST)
+        for field in (self._bits, self._group, self._residual):
+            policy = field.sizePolicy()
+            policy.setRetainSizeWhenHidden(True)  # so that a codec with more fields pushes no other panel aside
+            field.setSizePolicy(policy)
+        row(self._codec, self._bits, self._group, self._residual, None, spacing=4, on=self)
+        on_change(self._on_changed, self._codec, self._bits, self._group, self._residual)
+        self._show_fields()
+
+    @property
+    def chosen(self) -> CodecSpec | str:
+        """The codec, or why the choice is impossible."""
+        try:
+            return self.codec()
+        except InputError as error:
+            return str(error)
+
+    @property
+    def words(self) -> str:
+        """The formula and the paper of each chosen codec."""
+        return self._codec.words
+
+    def codec(self) -> CodecSpec:
+        """The codec. Raises `InputError` if the choice is impossible."""
+        bits = int(self._bits.currentData())
+        codec = self._codec.spec(bits, self._group.value(), self._residual.value())
+        if codec.is_exact:
+            raise InputError("Exact numbers lose nothing: choose a codec for K or for V.")
+        return codec
+
+    def choose(self, codec: str, bits: int = 4, values: str = "") -> None:
+        """Choose another codec."""
+        self._codec.choose(codec, values)
+        self._bits.choose(bits)
+
+    def set_geometry(self, geometry: CacheGeometry) -> None:
+        """Set group and residual to a size that divides the head dimension of another model."""
+        if geometry != self._geometry:
+            self._geometry = geometry
+            for field in (self._group, self._residual):
+                with QSignalBlocker(field):
+                    field.setValue(fitting_group(geometry))
+
+    def _on_changed(self) -> None:
+        self._show_fields()
+        self.changed.emit()
+
+    def _show_fields(self) -> None:
+        parameters = self._codec.parameters
+        for name, part in ((BITS.name, self._bits), (GROUP.name, self._group), (RESIDUAL.name, self._residual)):
+            part.setVisible(name in parameters)
+
+
+def _spin(parameter: Parameter) -> QSpinBox:
+    field = WholeNumber()
+    field.setObjectName("small")
+    field.setRange(1, parameter.most)
+    field.setValue(DEFAULT_GROUP)  # a residual of one group, so that even a short text has coded rows
+    field.setPrefix(f"{parameter.name} ")
+    field.setFont(font_fixed(11))
+    field.lineEdit().setTextMargins(INSET, 0, 0, 0)
+    Room(field, 0)
+    field.setFixedHeight(20)
+    field.setMaximumWidth(112)
+    field.setKeyboardTracking(False)
+    field.setToolTip(parameter.tip)
+    field.setAccessibleName(parameter.name)
+    return field
+
 
 TOKENS, CHANNELS, EFFECT, PLAN = "tokens", "channels", "effect", "plan"
 # Where it is cheap, it is measured without being asked, after nothing has changed for this many ms.
@@ -138,7 +229,7 @@ class DamageView(AskingView[Shown]):
         shown, cell = item
         place: dict[str, int | str] = {"layer": cell.line.layer}
         if self.choice == EFFECT:
-            layer = chart.layer_of(self._geometry, cell.line.layer)
+            layer = layer_of(self._geometry, cell.line.layer)
             group = max(1, cell.line.columns // max(1, layer.num_kv_heads)) if layer is not None else 1
             place["kv_head"] = cell.column // group
         else:
@@ -242,7 +333,7 @@ class DamageView(AskingView[Shown]):
         self.formula.setText(state.formula)
         self.formula.setToolTip(plain_tip(state.formula))
         self.facts.setVisible(found is not None and not is_plan and not state.is_low)
-        self.facts.show_facts(chart.numbers(found) if found is not None else ())
+        self.facts.show_facts(numbers(found) if found is not None else ())
         self.why.setText(state.refusal)
         self.why.setVisible(bool(state.refusal))
         self.readout.setVisible(not (is_plan and state.is_low) and not state.refusal)
@@ -251,11 +342,11 @@ class DamageView(AskingView[Shown]):
 
     def _show_picture(self, state: Shown, found: DamageMap) -> None:
         if state.picture == EFFECT:
-            self.shift.show_grids((chart.attention_grid(found),), "query head", state.chosen)
-            self.bars.show_table(chart.kl_table(found, state.chosen.layer))
+            self.shift.show_grids((attention_grid(found),), "query head", state.chosen)
+            self.bars.show_table(kl_table(found, state.chosen.layer))
         elif state.picture != PLAN:
             by_token = state.picture == TOKENS
-            grids = chart.error_grids(found, self._geometry, by_token=by_token)
+            grids = error_grids(found, self._geometry, by_token=by_token)
             self.maps.show_grids(grids, "token" if by_token else "channel", state.chosen)
 
     def _line(self, state: Shown) -> str:
@@ -275,7 +366,7 @@ class DamageView(AskingView[Shown]):
 
     def _words(self, shown: ValueGrid, cell: GridCell) -> str:
         """Describe a cell, with its exact error."""
-        error, name = chart.error_words(cell.value), shown.title[:1]
+        error, name = error_words(cell.value), shown.title[:1]
         if self.choice == EFFECT:
             return f"layer {cell.line.layer}, head {cell.column}: {error} of the weight moved"
         where = str(cell.first) if cell.first == cell.last else f"{cell.first}…{cell.last}"
@@ -283,3 +374,88 @@ class DamageView(AskingView[Shown]):
             token = token_name(self._models, self._models.selection.now.seq_id, cell.first, 10)
             return f"{name}[{cell.line.layer}, {cell.line.head}, {where}] {token}   {error}"
         return f"{name}[{cell.line.layer}, {cell.line.head}, :, {where}]   {error}"
+
+
+def error_grids(found: DamageMap, geometry: CacheGeometry | None, *, by_token: bool) -> tuple[ValueGrid, ValueGrid]:
+    """The relative errors of K and of V by layer and head, across tokens or channels."""
+    return (
+        _error_grid(found, "K", found.keys, geometry, by_token=by_token),
+        _error_grid(found, "V", found.values, geometry, by_token=by_token),
+    )
+
+
+def _error_grid(
+    found: DamageMap, name: str, part: TensorDamage, geometry: CacheGeometry | None, *, by_token: bool
+) -> ValueGrid:
+    values = part.by_token if by_token else part.by_channel
+    sizes = []
+    for index in found.layers:
+        layer = layer_of(geometry, index)
+        heads, width = values.shape[1], values.shape[2]
+        if layer is not None:
+            heads = layer.num_kv_heads
+            width = width if by_token else layer.key_dim if name == "K" else layer.value_dim
+        sizes.append((heads, width))
+    per_column, stop = (found.tokens_per_column, found.num_rows) if by_token else (1, values.shape[2])
+    coding = found.request.codec.keys if name == "K" else found.request.codec.values
+    title = f"{name} {coding.label} · relative RMS error"
+    return replace(
+        grid.grid(title, values, found.layers, tuple(sizes), per_column, stop), blank_words=blank_words(coding)
+    )
+
+
+def blank_words(coding: Coding) -> tuple[str, ...]:
+    """Why rows of that codec have no error: only KIVI keeps a residual exactly."""
+    if coding.is_kivi:
+        return "kept exact: residual", "kept exact", "exact"
+    return ("not coded: exact", "exact") if coding.is_exact else ("no error",)
+
+
+def attention_grid(found: DamageMap) -> ValueGrid:
+    """Total variation of the newest attention row, by layer and query head."""
+    shown = found.attention[:, None, :] if found.attention.size else found.attention.reshape(0, 1, 0)
+    layers = found.layers[: shown.shape[0]]
+    sizes = tuple((1, shown.shape[2]) for _ in layers)
+    return grid.grid("attention row, total variation", shown, layers, sizes, 1, shown.shape[2])
+
+
+def layer_of(geometry: CacheGeometry | None, index: int) -> LayerGeometry | None:
+    return next((layer for layer in geometry.layers if layer.index == index), None) if geometry is not None else None
+
+
+def kl_table(found: DamageMap, chosen: int) -> BarTable:
+    """The KL with all layers coded, then with each layer alone, on one linear scale; the `chosen` layer is
+    highlighted."""
+    values = [(None, found.kl), *zip(found.layers, (float(kl) for kl in found.kl_by_layer), strict=True)]
+    most = max((kl for _, kl in values if np.isfinite(kl)), default=0.0)
+    return BarTable(("KL in nats, one layer coded",), tuple(_kl_row(layer, kl, most, chosen) for layer, kl in values))
+
+
+def _kl_row(layer: int | None, kl: float, most: float, chosen: int) -> BarRow:
+    share = min(kl / most, 1.0) if most > 0 and kl == kl else 0.0
+    role = "accent" if layer is None else "selected" if layer == chosen else "page_used"
+    number = divergence_words(kl).removesuffix(" nats")
+    whose = "every layer coded" if layer is None else f"layer {layer} alone"
+    name = "all" if layer is None else f"L{layer}"
+    tip = f"{whose}: KL {brief(kl, 9)} nats"
+    return BarRow(name, (Bar(share, number, role),), tip, key=layer, is_marked=layer == chosen)
+
+
+def numbers(found: DamageMap) -> tuple[Reading, ...]:
+    """The divergence, the largest error and the bytes."""
+    worst = max(float(found.keys.max_abs.max(initial=0)), float(found.values.max_abs.max(initial=0)))
+    share, size = byte_share(found.exact_bytes, found.kv_bytes), bytes_words(found.exact_bytes, found.kv_bytes)
+    kl_tip = f"KL of the next token with every layer coded: {brief(found.kl, 9)} nats"
+    sizes = counted(found.exact_bytes, "byte"), counted(found.kv_bytes, "byte")
+    size_tip = "{} → {} with scales and exact residual".format(*sizes)
+    worst_tip = f"The largest absolute error of any number of K or V: {brief(worst, 9)}"
+    return (
+        Reading("KL, all layers coded", "KL, all", divergence_words(found.kl), kl_tip),
+        Reading("largest error", "max |Δ|", brief(worst), worst_tip),
+        Reading(f"exact → coded, {share}", share, size, size_tip),
+    )
+
+
+def error_words(value: float) -> str:
+    """An error as a percentage and exactly: `3.21 % (0.032148)`."""
+    return f"{percent(value)} ({exact(value)})"

@@ -2,33 +2,105 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QModelIndex, Qt, Signal
 from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QMenu
 
-from app.draw.format import counted, divergence_words, thousands
+from app.draw.edited import edit_name, edit_place
+from app.draw.format import brief, counted, divergence_words, percent, thousands, token_label
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
-from app.kit.cells import CellTable
+from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import connect_all
-from app.kit.chart.bars import BarRows
+from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.files import save_text
 from app.kit.labels import ElidedLabel
 from app.kit.provenance import Provenance
 from app.kit.reader import EDITS, SELECTION, STATUS
-from app.kit.theme import font_text
+from app.kit.theme import TextRole, font_text
 from app.kit.view import View
 from app.models import Models
-from app.panels.edits import effect, words
-from app.panels.edits.words import EditRow
 from engine.errors import InputError
 from engine.spec.edit import Edit
+from engine.spec.edit_text import edit_text, parse_edit
 from engine.wire.commands import GoTo
-from engine.wire.edits import EditMeasured
+from engine.wire.measurements import EditMeasured, KeptRows
+from engine.wire.records import Candidate, Floats
+
+FORMAT, VERSION = "kvloupe edits", 1
+MOST_BYTES, MOST_EDITS = 1 << 20, 10_000
+HEADS = (
+    ColumnHead("step", "The edit's number in the history tree"),
+    ColumnHead("edit", "What was done", is_words=True),
+    ColumnHead("KL", "How far it moved the next token's distribution: after it from before it, in nats"),
+    ColumnHead("where", "The rows, tokens or logits that it was done to", is_words=True, takes_rest=True),
+)
+
+
+class EditRow(Struct, frozen=True):
+    """A row of the list; `kl` in nats, None if unknown. `seq_id` None: there is only one sequence."""
+
+    step: int
+    edit: Edit
+    kl: float | None
+    is_undone: bool
+    seq_id: int | None
+
+
+def cells_of(rows: Sequence[EditRow], marked: int | None) -> tuple[tuple[TableCell, ...], ...]:
+    """The rows of the table; undone edits are dimmed and named as such."""
+    return tuple(_cells(row, is_marked=row.step == marked) for row in rows)
+
+
+def _cells(row: EditRow, *, is_marked: bool) -> tuple[TableCell, ...]:
+    role: TextRole = "muted" if row.is_undone else "selected" if is_marked else "text"
+    name = f"{edit_name(row.edit)} · undone" if row.is_undone else edit_name(row.edit)
+    where = edit_place(row.edit) if row.seq_id is None else f"seq {row.seq_id} · {edit_place(row.edit)}"
+    state = "\nUndone: the live step does not stand on it" if row.is_undone else ""
+    tip = f"Step {thousands(row.step)}: {row.edit.describe()}\n{edit_text(row.edit)}{state}"
+    kl = "–" if row.kl is None else divergence_words(row.kl).removesuffix(" nats")
+    return (
+        TableCell(thousands(row.step), role, tip, is_bold=is_marked),
+        TableCell(name, role, tip, is_bold=is_marked),
+        TableCell(kl, role, tip),
+        TableCell(where, role, tip),
+    )
+
+
+def edits_text(edits: Sequence[Edit]) -> str:
+    """One line per edit, as they are typed."""
+    return "\n".join(map(edit_text, edits))
+
+
+def edits_json(edits: Sequence[Edit]) -> str:
+    """Edits as a JSON file that can be read and changed by hand."""
+    return json.dumps({"format": FORMAT, "version": VERSION, "edits": [*map(edit_text, edits)]}, indent=2) + "\n"
+
+
+def edits_from_json(text: str, seq_id: int, num_tokens: int) -> tuple[Edit, ...]:
+    """Read the edits of a file, to be made on a sequence of `num_tokens` tokens. Raises `InputError`."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError("This file is no JSON: choose one that was exported from the list of edits.") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise InputError("This file holds no edits: choose one that was exported from the list of edits.")
+    if found.get("version") != VERSION:
+        raise InputError(f"These edits are of version {str(found.get('version'))[:20]}: this program reads {VERSION}.")
+    lines = found.get("edits")
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise InputError("The edits of this file are no list of lines like “zero pos=4:8 layer=3”.")
+    if len(lines) > MOST_EDITS:
+        raise InputError(f"This file holds {counted(len(lines), 'edit')}: at most {thousands(MOST_EDITS)} are read.")
+    return tuple(parse_edit(line, seq_id, num_tokens) for line in lines)
+
 
 LIST, EFFECT = "list", "effect"
 _WIDE = 620
@@ -118,7 +190,7 @@ class EditsView(View[Shown]):
         undone = sum(one.is_undone for one in state.rows)
         self.set_detail(f"{thousands(len(state.rows) - undone)} made" + (f" · {undone} undone" if undone else ""))
         self.table.setVisible(state.has_list)
-        self.table.show_cells(words.HEADS, words.cells_of(state.rows, state.marked))
+        self.table.show_cells(HEADS, cells_of(state.rows, state.marked))
         self._show_effect(state)
         self.go_to.setEnabled(state.marked_row is not None)
         self.look.setEnabled(state.marked_row is not None)
@@ -129,9 +201,9 @@ class EditsView(View[Shown]):
         self.next_token.setVisible(state.has_effect and found is not None)
         self.kept.setVisible(state.has_effect and found is not None and found.kept is not None)
         if found is not None:
-            self.next_token.show_table(effect.next_token_table(found))
+            self.next_token.show_table(next_token_table(found))
             if found.kept is not None:
-                self.kept.show_table(effect.kept_table(found.kept))
+                self.kept.show_table(kept_table(found.kept))
         marked = state.marked_row
         kl = None if marked is None else marked.kl
         self.note.setText(self._note(state), "" if kl is None else f"KL {divergence_words(kl)}")
@@ -213,14 +285,14 @@ class EditsView(View[Shown]):
 
     def copy_text(self) -> None:
         """Copy the edits that are not undone to the clipboard, one per line."""
-        QGuiApplication.clipboard().setText(words.edits_text(self.not_undone))
+        QGuiApplication.clipboard().setText(edits_text(self.not_undone))
         self.told.emit(f"{counted(len(self.not_undone), 'edit')} copied as text")
 
     def export_edits(self) -> None:
         """Ask for a file and write the edits that are not undone."""
         path, _ = QFileDialog.getSaveFileName(self, "Export edits", "edits.json", JSON_FILES)
         if path:
-            problem = save_text(words.edits_json(self.not_undone), Path(path))
+            problem = save_text(edits_json(self.not_undone), Path(path))
             self.told.emit(problem or f"{counted(len(self.not_undone), 'edit')} written to {path}")
 
     def import_edits(self) -> None:
@@ -231,7 +303,7 @@ class EditsView(View[Shown]):
         now = self._models.selection.now
         try:
             text = _read(Path(path))
-            edits = words.edits_from_json(text, now.seq_id, self._models.timeline.num_tokens(now.seq_id))
+            edits = edits_from_json(text, now.seq_id, self._models.timeline.num_tokens(now.seq_id))
         except InputError as error:
             self._models.status.fail(str(error))
         else:
@@ -241,8 +313,68 @@ class EditsView(View[Shown]):
 def _read(path: Path) -> str:
     """Read a small text file. Raises `InputError` if it is too large or unreadable."""
     try:
-        if path.stat().st_size > words.MOST_BYTES:
+        if path.stat().st_size > MOST_BYTES:
             raise InputError(f"{path} is too large for a list of edits: choose one that was exported from it.")
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}): choose a file that was exported from the list.") from None
+
+
+_MOST = 6
+
+
+def next_token_table(found: EditMeasured) -> BarTable:
+    """The most probable tokens before or after the edit, ordered by the larger of the two probabilities."""
+    before, after = _shares(found.before), _shares(found.after)
+    names = {one.token_id: one.text for one in (*found.before, *found.after)}
+    order = sorted(names, key=lambda token_id: -max(before.get(token_id, 0.0), after.get(token_id, 0.0)))
+    rows = tuple(_token_row(names[token_id], before.get(token_id), after.get(token_id)) for token_id in order[:_MOST])
+    return BarTable(("", "before", "after"), rows)
+
+
+def _shares(candidates: tuple[Candidate, ...]) -> dict[int, float]:
+    return {one.token_id: one.prob for one in candidates}
+
+
+def _token_row(text: str, before: float | None, after: float | None) -> BarRow:
+    label = token_label(text, 10)
+    tip = f"{label}: {_share_words(before)} before, {_share_words(after)} after"
+    return BarRow(label, (_bar(before, "page_used"), _bar(after, "edited")), tip)
+
+
+def _bar(share: float | None, role: str) -> Bar:
+    return Bar(min(max(share or 0.0, 0.0), 1.0), _share_words(share), role)
+
+
+def _share_words(share: float | None) -> str:
+    """A probability as text; for a token not among the most probable ones only an upper bound is known."""
+    return "less" if share is None else percent(share)
+
+
+def kept_table(kept: KeptRows) -> BarTable:
+    """For each layer, how far the rows after the new tokens are from those of a re-prefill, as the mean over positions.
+    Layer 0 of most models is exact, because its K and V do not depend on other tokens."""
+    most = max((float(np.nanmax(part, initial=0.0)) for part in (_means(kept.keys), _means(kept.values))), default=0.0)
+    keys, values = _means(kept.keys), _means(kept.values)
+    rows = tuple(
+        BarRow(
+            f"L{layer}",
+            (_distance(float(keys[index]), most, "accent"), _distance(float(values[index]), most, "page_shared")),
+            f"layer {layer}: K {brief(float(keys[index]))}, V {brief(float(values[index]))} of the norm apart",
+        )
+        for index, layer in enumerate(kept.layers)
+    )
+    return BarTable(("L", "K", "V"), rows)
+
+
+def _means(part: Floats) -> Floats:
+    """`[L]`: the mean over the positions that the cache holds; NaN if it holds none."""
+    counts = np.isfinite(part).sum(axis=1)
+    sums = np.where(np.isfinite(part), part, 0).sum(axis=1)
+    means: Floats = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).astype(np.float32)
+    return means
+
+
+def _distance(value: float, most: float, role: str) -> Bar:
+    share = min(value / most, 1.0) if most > 0 and value == value else 0.0
+    return Bar(share, brief(value) if value == value else "–", role)

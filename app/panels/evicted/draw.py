@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from app.draw.scale import Floats, LogScale, log_scale
-from engine.wire.evictions import Eviction
+from app.draw.axis import Floats, LogScale, log_scale
 from engine.wire.measurements import Regret
+from engine.wire.records import Eviction
 
 _FLOOR = -10
 

@@ -3,31 +3,351 @@ regret."""
 
 from __future__ import annotations
 
-import numpy as np
-from msgspec import Struct
-from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QStackedWidget
+from collections.abc import Sequence
+from typing import Any
 
-from app.draw.format import brief, counted, thousands
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QFont, QPainter, QPen
+from PySide6.QtWidgets import QSizePolicy, QStackedWidget, QWidget
+
+from app.draw.axis import FixedTicks, LinearTicks, Tick
+from app.draw.format import brief, counted, decimal, milliseconds, thousands
 from app.kit.boxes import column, holder, row
+from app.kit.changes import on_change
+from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, ShadedSpan
 from app.kit.chart.plot import Plot
-from app.kit.labels import ElidedLabel, plain_tip
-from app.kit.measurement import AskingView
+from app.kit.chart.surface import Surface
+from app.kit.fields import SmallBox
+from app.kit.labels import ElidedLabel, plain_label, plain_tip
+from app.kit.measurement import AskingView, MeasuringView
 from app.kit.provenance import Provenance, shown_record, source_of, token_name
-from app.kit.theme import font_text
+from app.kit.theme import Theme, font_fixed, font_text
 from app.models import Models, Selected
 from app.models.eviction_log import HELD, EvictionLog, LoggedEviction, drop_in, when_dropped
 from app.models.loaded import geometry_of
 from app.models.measurement import MeasurementState
 from app.panels.evicted import draw
-from app.panels.evicted.chart import rank_chart
-from app.panels.evicted.heads import HeadGrid, LayerHead
-from app.panels.evicted.regret import RegretSheet
-from engine.spec.presets import cache_label
-from engine.wire.measurements import Regret
-from engine.wire.measuring import MeasureRegret
-from engine.wire.records import StepRecord
+from engine.spec.presets import PRESETS, cache_label
+from engine.wire.measurements import MeasureRegret, Regret
+from engine.wire.records import Eviction, StepRecord
 from engine.wire.status import EngineStatus
+
+_LABEL, _HEAD = 26, 15
+_MOST_CELL, _LEAST_CELL = 22.0, 4.0
+
+LayerHead = tuple[int, int]
+
+
+class HeadGrid(Surface):
+    """Items are `(layer, kv_head)`. A cell has the warning colour where that head dropped the row."""
+
+    def __init__(self) -> None:
+        super().__init__("Which heads let it go")
+        self._layers: tuple[int, ...] = ()
+        self._steps: npt.NDArray[np.int64] = np.zeros((0, 0), np.int64)
+        self._selected: LayerHead = (0, 0)
+        self._is_certain = True
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Expanding)
+        self.can_be_walked()
+
+    def show_heads(
+        self, layers: tuple[int, ...], steps: npt.NDArray[np.int64], selected: LayerHead, *, is_certain: bool
+    ) -> None:
+        """`steps` `[L, H_kv]`: the step that dropped the row, or HELD; unless `is_certain`, HELD means unknown."""
+        is_resized = steps.shape != self._steps.shape
+        self._layers, self._steps, self._selected, self._is_certain = layers, steps, selected, is_certain
+        gone = int((steps != HELD).sum())
+        self.setAccessibleDescription(f"gone from {gone} of {counted(steps.size, 'head')}")
+        if is_resized:
+            self.updateGeometry()
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        heads = self._steps.shape[1] if self._steps.size else 4
+        return QSize(_LABEL + int(min(heads * _MOST_CELL, 200)), 100)
+
+    # ---- items ---------------------------------------------------------------------------------------------------
+
+    def cell_of(self, layer: int, head: int) -> QRectF:
+        """The rectangle of a head."""
+        wide, high = self._cell_size()
+        return QRectF(_LABEL + head * wide, _HEAD + self._layers.index(layer) * high, wide, high)
+
+    def _cell_size(self) -> tuple[float, float]:
+        layers, heads = self._steps.shape
+        wide, high = (self.width() - _LABEL) / max(1, heads), (self.height() - _HEAD) / max(1, layers)
+        return min(_MOST_CELL, max(_LEAST_CELL, wide)), min(_MOST_CELL, max(_LEAST_CELL, high))
+
+    def item_at(self, place: QPointF) -> LayerHead | None:
+        if not self._steps.size:
+            return None
+        wide, high = self._cell_size()
+        head, row = int((place.x() - _LABEL) // wide), int((place.y() - _HEAD) // high)
+        is_there = 0 <= row < len(self._layers) and 0 <= head < self._steps.shape[1]
+        return (self._layers[row], head) if is_there else None
+
+    def items(self) -> Sequence[LayerHead]:
+        return [(layer, head) for layer in self._layers for head in range(self._steps.shape[1])]
+
+    def words(self, item: LayerHead) -> str:
+        layer, head = item
+        step = int(self._steps[self._layers.index(layer), head])
+        held = "held" if self._is_certain else "not known: no recorded step dropped it"
+        return f"layer {layer}, kv head {head}: {held if step == HELD else f'dropped at step {step}'}"
+
+    # ---- painting ------------------------------------------------------------------------------------------------
+
+    def paint(self, painter: QPainter, theme: Theme) -> None:
+        if not self._steps.size:
+            return
+        self._paint_names(painter, theme)
+        for layer, head in self.items():
+            place = self.cell_of(layer, head)
+            gap = 2.0 if min(place.width(), place.height()) > 8 else 1.0
+            self._paint_cell(painter, theme, place.adjusted(0, 0, -gap, -gap), (layer, head))
+
+    def _paint_names(self, painter: QPainter, theme: Theme) -> None:
+        wide, high = self._cell_size()
+        painter.setFont(font_fixed(10))
+        painter.setPen(theme.color("muted"))
+        painter.drawText(QRectF(0, 0, _LABEL, _HEAD), int(Qt.AlignmentFlag.AlignLeft), "head")
+        for head in range(0, self._steps.shape[1], max(1, int(np.ceil(16 / wide)))):
+            place = QRectF(_LABEL + head * wide, 0, wide, _HEAD)
+            painter.drawText(place, int(Qt.AlignmentFlag.AlignHCenter), str(head))
+        for line in range(0, len(self._layers), max(1, int(np.ceil(12 / high)))):
+            place = QRectF(0, _HEAD + line * high, _LABEL - 5, high)
+            align = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            painter.drawText(place, align, f"L{self._layers[line]}")
+
+    def _paint_cell(self, painter: QPainter, theme: Theme, cell: QRectF, item: LayerHead) -> None:
+        """A filled cell: held or dropped; a hollow one: unknown."""
+        step = int(self._steps[self._layers.index(item[0]), item[1]])
+        if step == HELD and not self._is_certain:
+            painter.setPen(QPen(theme.color("faint"), 1, Qt.PenStyle.DotLine))
+            painter.drawRect(cell.adjusted(0.5, 0.5, -0.5, -0.5))
+        else:
+            painter.fillRect(cell, theme.color("page_used" if step == HELD else "warning"))
+        if step != HELD and cell.width() >= 14 and cell.height() >= 10:  # a cross, so that it is not only the colour
+            painter.setPen(QPen(theme.color("panel"), 1.3))
+            for slope in (3, -3):
+                painter.drawLine(cell.center() - QPointF(3, slope), cell.center() + QPointF(3, slope))
+        if item in (self._selected, self.pointed_item):
+            painter.setPen(QPen(theme.color("selected" if item == self._selected else "text"), 1.5))
+            painter.drawRect(cell.adjusted(-0.5, -0.5, 0.5, 0.5))
+
+
+PAGE_SIZES = (1, 2, 4, 8, 16, 32)
+SIZE_TIP = "Removed at a time, from every layer and head at once; all others stay"
+INVITATION = "Each row is left out in turn: the change of the next token (KL) stands beside the rule's score."
+
+
+class RegretSheet(QWidget):
+    """The choices, and the answer as a plot. A click on a dot selects its token."""
+
+    def __init__(self, models: Models, view: MeasuringView[Any]) -> None:
+        super().__init__()
+        self._models = models
+        self._view = view
+        self._regret: Regret | None = None
+        self._pointed: int | None = None
+        self._is_chosen = False
+        self._is_following = False
+        rules = (
+            (preset.label, preset.name, "")
+            for preset in PRESETS.values()
+            if not preset.spec.retention.keeps_all and preset.spec.retention.schedule == "uniform"
+        )  # a pyramid schedule scores as its rule does, so it is left out
+        self._rule = SmallBox("Rule", "Whose score is compared with the measured effect", rules)
+        self._rule.choose("h2o")
+        sizes = (("each row" if size == 1 else f"pages of {size}", size, "") for size in PAGE_SIZES)
+        self._size = SmallBox("What is removed at a time", SIZE_TIP, sizes)
+        self.note = ElidedLabel(font_text(11.5), "muted")
+        self.plot = Plot("Effect of removing each row against the rule's score")
+        self.plot.setToolTip(plain_tip(MEANING))
+        self.invitation = plain_label(role="muted", wraps=True)
+        self.invitation.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.invitation.setMinimumSize(1, 1)
+        top = row(self._rule, self._size, (self.note, 1))
+        column(top, (self.invitation, 1), (self.plot, 1), spacing=5, on=self)
+        on_change(self._on_rule, self._rule)
+        self.plot.connect_to(self._on_pointed, self._on_picked, view.told)
+
+    # ---- intents -------------------------------------------------------------------------------------------------
+
+    def request(self) -> MeasureRegret:
+        """The question: the effect of each row of the selected sequence, and the chosen rule's score of it."""
+        seq_id = self._models.selection.now.seq_id
+        return MeasureRegret(seq_id, PRESETS[self._rule.currentData()].spec, self._size.currentData())
+
+    def choose(self, rule: str, page_size: int) -> None:
+        self._rule.choose(rule)
+        self._size.choose(page_size)
+
+    def _on_rule(self) -> None:
+        if not self._is_following:
+            self._is_chosen = True
+        self._refresh()
+
+    def _on_picked(self, index: int) -> None:
+        regret = self._regret
+        if regret is not None:
+            self._models.selection.update(
+                seq_id=regret.request.seq_id, position=int(regret.positions[index]), step=None
+            )
+
+    def _on_pointed(self, index: int | None) -> None:
+        if index != self._pointed:
+            self._pointed = index
+            self._refresh()
+
+    # ---- showing -------------------------------------------------------------------------------------------------
+
+    def show_regret(self, regret: Regret | None) -> None:
+        """Show the answer about the selected sequence; None if there is none."""
+        self._regret = regret
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._follow_cache()
+        regret = self._regret
+        marked = self._marked(regret)
+        rows = 0 if regret is None else self._models.timeline.num_tokens(regret.request.seq_id, regret.step)
+        self.plot.setVisible(regret is not None)
+        if regret is not None:
+            self.plot.show_chart(regret_chart(regret, rows, marked))
+            self.plot.show_words(self._words(regret, marked))
+        self.invitation.setVisible(regret is None)
+        self.invitation.setText(self._view.measurement.refusal or self._view.invited(INVITATION))
+        parts = (self._view.rebuilt_words(regret), self._score_words(regret))
+        self.note.setText("  ".join(part for part in parts if part))
+        self.note.setToolTip(plain_tip(self.note.text()))
+
+    def _follow_cache(self) -> None:
+        """Until the user chooses a rule, follow that of the cache in use."""
+        status = self._models.status.now
+        if self._is_chosen or status is None or status.cache.retention.keeps_all:
+            return
+        names = (p.name for p in PRESETS.values() if p.spec.retention.name == status.cache.retention.name)
+        index = self._rule.findData(next(names, ""))
+        if index >= 0 and index != self._rule.currentIndex():
+            self._is_following = True
+            self._rule.setCurrentIndex(index)
+            self._is_following = False
+
+    def _marked(self, regret: Regret | None) -> int | None:
+        now = self._models.selection.now
+        if regret is None or now.position is None or now.seq_id != regret.request.seq_id:
+            return None
+        return draw.page_of(regret, now.position)
+
+    def _score_words(self, regret: Regret | None) -> str:
+        """How the score is defined: for the answer shown, else for the chosen rule."""
+        cache = regret.request.cache if regret is not None else PRESETS[self._rule.currentData()].spec
+        rule = cache.retention.row
+        return f"score: {rule.score}; its rank, mean of layers and heads" if rule is not None else ""
+
+    def summary(self, regret: Regret | None) -> str:
+        """A short form of the answer, for the title strip."""
+        if regret is None:
+            return ""
+        rule = regret.request.cache.retention.row
+        latest = self._models.timeline.live_path.latest
+        newer = latest.step - regret.step if latest is not None else 0
+        parts = [
+            rule.label if rule is not None else "",
+            f"rank correlation {decimal(regret.rank_correlation, is_signed=True)}",
+        ]
+        if newer > 0:
+            parts.append(f"at step {regret.step}")
+        return " · ".join(parts)
+
+    def _words(self, regret: Regret | None, marked: int | None) -> str:
+        """The dot under the mouse, else the selected one, else how it was measured."""
+        if regret is None:
+            return ""
+        index = self._pointed if self._pointed is not None else marked
+        if index is None or index >= len(regret.positions):
+            return f"{thousands(len(regret.positions))} removals in {milliseconds(regret.took_ms)}"
+        first, size = int(regret.positions[index]), regret.request.page_size
+        name = f"“{token_name(self._models, regret.request.seq_id, first)}”"
+        where = f"{name} {first}" if size == 1 else f"{name} {first}…{first + size - 1}"
+        return f"{where} · KL {brief(float(regret.kl[index]))} · rank {decimal(float(regret.scores[index]))}"
+
+
+_DOT = 6.0
+_BINS = 80  # dots within one of so many parts of the axis are stacked
+_LEAST_HIGH = 8
+
+
+def rank_chart(eviction: Eviction, position: int | None) -> Chart:
+    """The scores of the evicted rows, with `position` marked, and of those that stayed (quantiles, if these are
+    many)."""
+    found = draw.ranks(eviction, 1 / _BINS)
+    heights = found.victim_heights.astype(np.float64) + 0.6
+    top = max(_LEAST_HIGH, float(heights.max(initial=0)) + 1)
+    marks: list[ChartMark] = []
+    if found.border is not None:
+        marks.append(ShadedSpan(found.low, found.border, "warning", "lowest kept"))
+    for score in found.survivors:
+        marks.append(Curve(np.array([score, score]), np.array([0.0, 0.85 * top]), "page_used", 2.0, 190))
+    marks.append(Dots(found.victims, heights, "warning", size=_DOT, fill="warning"))
+    chosen = eviction.positions == position if position is not None else np.zeros(len(heights), np.bool_)
+    if chosen.any():
+        marks.append(Dots(found.victims[chosen], heights[chosen], "text", size=_DOT + 3, fill="selected"))
+    note = "● went · | stayed" if found.survivors.size else "● went"
+    margin = 0.03 * (found.high - found.low)
+    return Chart(
+        tuple(marks),
+        np.column_stack([found.victims, heights]),
+        ((found.low - margin, found.high + margin), (0.0, top)),
+        LinearTicks(brief),
+        FixedTicks(()),
+        "score",
+        note,
+        reach=9.0,
+    )
+
+
+MEANING = (
+    "Each mark is a row, or a page of rows. Rank correlation is Spearman's, over all marks.\n"
+    "○ kept whatever the score: sinks and the latest\n■ a low score, and yet among those that matter most"
+)
+_MANY = 200
+_ENDS = FixedTicks((Tick(0.08, "← goes first"), Tick(0.86, "the rule keeps it longest →")))
+
+
+def regret_chart(regret: Regret, num_rows: int, marked: int | None) -> Chart:
+    """The scatter plot; the dot `marked` has a ring. `num_rows` in the cache determines which rows the rule never
+    drops."""
+    found = draw.scatter(regret, num_rows)
+    size = 6.0 if len(found.x) < _MANY else 4.5
+    x, y, missed, kept = found.x, found.y, found.is_missed, found.is_protected
+    plain = ~missed & ~kept
+    marks: list[ChartMark] = [
+        Dots(x[kept], y[kept], "muted", size=size),
+        Dots(x[plain], y[plain], "accent", size=size, fill="accent", alpha=200),
+        Dots(x[missed], y[missed], "bad", "s", size, fill="bad"),
+    ]
+    if marked is not None and marked < len(x):
+        marks.append(Dots(x[marked : marked + 1], y[marked : marked + 1], "selected", size=size + 7))
+    note = f"rank correlation {decimal(regret.rank_correlation, is_signed=True)}"
+    if kept.any():
+        note += f" · ○ {int(kept.sum())} never dropped"
+    return Chart(
+        tuple(marks),
+        np.column_stack([x, y]),
+        ((-0.03, 1.03), (-0.05, 1.05)),
+        _ENDS,
+        found.scale,
+        "KL without it, nats",
+        note,
+        reach=9.0,
+        can_zoom_y=True,
+    )
+
 
 WHY, REGRETTED = "why", "regret"
 _NAMED = 3

@@ -14,20 +14,22 @@ from PySide6.QtWidgets import QMenu, QToolButton
 from app.draw.colormap import signed_index
 from app.draw.format import brief, counted, thousands
 from app.kit.edit_marks import head_boxes, is_of, words_at
-from app.kit.exactness import LINE, parts_words, residual_start, run_words
 from app.kit.heatmap_marks import Box, CellNumbers, Marks
 from app.kit.labels import plain_tip, steady
-from app.kit.lens_menu import LensMenu
-from app.kit.map_view import MapView
+from app.kit.map_view import LensMenu, MapView
 from app.kit.pictures import signed_colors, signed_text
 from app.kit.provenance import (
+    LINE,
     NARROW,
     STORED_NOW,
     PositionSpan,
     Provenance,
     drop_words,
+    parts_words,
     picture_source,
     pooling_words,
+    residual_start,
+    run_words,
     selected_run,
     shown_record,
     span_of_run,

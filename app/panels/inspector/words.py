@@ -11,10 +11,9 @@ from app.draw import spark as spark_draw
 from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, counted, decimal, milliseconds, percent, thousands
 from app.kit.edit_marks import words_at
-from app.kit.exactness import DEQUANTISED, EXACT
 from app.kit.facts import Fact
 from app.kit.pictures import signed_colors
-from app.kit.provenance import STORED_NOW, drop_of, holders_of, score_words, shown_record
+from app.kit.provenance import DEQUANTISED, EXACT, STORED_NOW, drop_of, holders_of, score_words, shown_record
 from app.kit.theme import current_theme
 from app.models import Models, Token
 from app.models.loaded import geometry_of, layer_label, num_source

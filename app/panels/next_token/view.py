@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 
 from msgspec import Struct
+from msgspec.structs import replace
 from PySide6.QtCore import QModelIndex, QPoint, Qt, Signal
-from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QMenu
+from PySide6.QtGui import QKeyEvent, QResizeEvent
+from PySide6.QtWidgets import QLineEdit, QMenu, QWidget
 
 from app.draw.format import decimal, percent, thousands
 from app.kit.boxes import column, row
@@ -16,17 +18,94 @@ from app.kit.changes import connect_all
 from app.kit.labels import ElidedLabel
 from app.kit.provenance import Provenance, shown_part, shown_record, source_of
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS
+from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models
-from app.models.after_edit import after_edit, current_bias, with_ban, with_only, without
-from app.models.sequence_status import FULL, num_typed_ahead, selected_info, why_ended
+from app.models.sequence_status import (
+    FULL,
+    after_edit,
+    current_bias,
+    num_typed_ahead,
+    selected_info,
+    why_ended,
+    with_ban,
+    with_only,
+    without,
+)
 from app.panels.next_token import draw
 from app.panels.next_token.canvas import CandidateList, CandidateModel
-from app.panels.next_token.continuation import ContinuationLine
 from app.panels.next_token.draw import CandidateBar, Which
 from engine.spec.edit import BiasLogits
 from engine.spec.sampling import SamplingParams
 from engine.wire.records import SequenceStep
+
+_ID = re.compile(r"#(\d{1,9})")
+_MOST = 2**63 - 1  # the largest seed
+
+
+class ContinuationLine(QWidget):
+    """Signals: `token_forced(token_id)`, `text_forced(text)`, `sampling_tried(SamplingParams)`; `left()` with Esc."""
+
+    token_forced = Signal(int)
+    text_forced = Signal(str)
+    sampling_tried = Signal(object)
+    left = Signal()
+
+    def __init__(self, models: Models) -> None:
+        super().__init__()
+        self._models = models
+        self.edit = QLineEdit()
+        self.edit.setFont(font_fixed(11.5))
+        self.edit.setPlaceholderText("another text, or #id")
+        self.edit.setMaxLength(4000)
+        self.edit.setAccessibleName("What comes next instead: a text, or a token id behind #")
+        self.edit.returnPressed.connect(self._on_typed)
+        self.seed = push_button("Other seed", self._on_seed)
+        row((self.edit, 1), self.seed, on=self)
+
+    def show_state(self, step: int | None) -> None:
+        """Adapt the tool tips to the step it starts from (None: the live one), and enable *Other seed* unless sampling
+        is greedy."""
+        where = "here" if step is None else f"step {thousands(step)}, as a branch: what there is stays"
+        self.edit.setToolTip(f"Enter: goes on with this text from {where}.\nA # and a number is the token of that id")
+        sampling = self._sampling
+        is_greedy = sampling is None or sampling.is_greedy
+        self.seed.setEnabled(not is_greedy)
+        if sampling is None or is_greedy:
+            self.seed.setToolTip("Greedy decoding draws nothing: choose a temperature beside the prompt first")
+        else:
+            self.seed.setToolTip(f"Draw once more, with seed {_next_seed(sampling)}, from {where}")
+
+    @property
+    def _sampling(self) -> SamplingParams | None:
+        info = selected_info(self._models)
+        return info.sampling if info is not None else None
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.text() == "\x1b":
+            self.edit.clear()
+            self.left.emit()
+        else:
+            super().keyPressEvent(event)
+
+    def _on_typed(self) -> None:
+        text = self.edit.text()
+        if not text:
+            return
+        self.edit.clear()
+        if (found := _ID.fullmatch(text)) is not None:
+            self.token_forced.emit(int(found[1]))
+        else:
+            self.text_forced.emit(text)
+
+    def _on_seed(self) -> None:
+        if (sampling := self._sampling) is not None:
+            self.sampling_tried.emit(replace(sampling, seed=_next_seed(sampling)))
+
+
+def _next_seed(sampling: SamplingParams) -> int:
+    return min(sampling.seed + 1, _MOST)
+
 
 _ROOM_FOR_CONTINUATION = 200  # pixels of the panel's height
 _SUMMARY_TIP = (

@@ -2,24 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from PySide6.QtCore import QModelIndex, Qt, Signal, SignalInstance
 from PySide6.QtGui import QAction, QGuiApplication, QKeyEvent
 from PySide6.QtWidgets import QLineEdit
 
 from app.draw.format import counted, thousands
-from app.kit.bookmark_places import place_words
+from app.kit.bookmark_places import note_line, place_words, visible_words
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
-from app.kit.cells import CellTable
+from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import connect_all
 from app.kit.provenance import Provenance
 from app.kit.reader import BOOKMARKS, SELECTION, STEPS
+from app.kit.theme import TextRole
 from app.kit.view import View
 from app.models import Models
-from app.panels.notes import words
-from app.panels.notes.words import NoteRow
 from engine.spec.bookmark import Bookmark
+
+HEADS = (
+    ColumnHead("step", "The moment that it is of, by its number in the history tree"),
+    ColumnHead("on", "What is bookmarked", is_words=True, most=220),
+    ColumnHead("note", "What was written on it", is_words=True, takes_rest=True),
+)
+MOST_SHOWN = 400
+
+
+class NoteRow(Struct, frozen=True):
+    """A bookmark and its place in words. `is_elsewhere`: on another branch; `is_gone`: on one that was deleted."""
+
+    bookmark: Bookmark
+    place: str
+    is_elsewhere: bool
+    is_gone: bool
+
+
+def cells_of(rows: Sequence[NoteRow], marked: Bookmark | None) -> tuple[tuple[TableCell, ...], ...]:
+    """The rows of the table; bookmarks on other branches are dimmed and marked as such."""
+    return tuple(_cells(row, is_marked=row.bookmark == marked) for row in rows)
+
+
+def _cells(row: NoteRow, *, is_marked: bool) -> tuple[TableCell, ...]:
+    role: TextRole = "selected" if is_marked else "muted" if row.is_elsewhere or row.is_gone else "text"
+    state = " · branch deleted" if row.is_gone else " · another branch" if row.is_elsewhere else ""
+    text = "\n".join(visible_words(line) for line in row.bookmark.text.split("\n"))
+    tip = f"Step {thousands(row.bookmark.target.step)}, {row.place}{state}\n{text}".strip()
+    return (
+        TableCell(thousands(row.bookmark.target.step), role, tip, is_bold=is_marked),
+        TableCell(f"{row.place}{state}", role, tip, is_bold=is_marked),
+        TableCell(note_line(row.bookmark.text, MOST_SHOWN) or "–", role, tip),
+    )
+
+
+def notes_text(rows: Sequence[NoteRow]) -> str:
+    """One line per note: step, place, text."""
+    return "\n".join(
+        f"step {row.bookmark.target.step}\t{row.place}\t{note_line(row.bookmark.text, MOST_SHOWN * 5)}" for row in rows
+    )
+
+
+def is_found(row: NoteRow, words: str) -> bool:
+    """Whether the note or its place contains every word."""
+    text = f"step {row.bookmark.target.step} {row.place} {row.bookmark.text}".casefold()
+    return all(word in text for word in words.casefold().split())
+
 
 NOTHING = "Nothing is bookmarked: Ctrl+D marks the step, token, page or head that you look at."
 
@@ -92,7 +140,7 @@ class NotesView(View[Shown]):
         if not everything:
             return NOTHING
         rows = [self._row(bookmark) for bookmark in everything]
-        found = tuple(row for row in rows if words.is_found(row, self.filter.text()))
+        found = tuple(row for row in rows if is_found(row, self.filter.text()))
         listed = [row.bookmark for row in found]
         marked = self._marked if self._marked in listed else next(iter(listed), None)
         return Shown(found, len(everything), marked)
@@ -109,7 +157,7 @@ class NotesView(View[Shown]):
         found = len(state.rows)
         count = counted(state.count, "bookmark")
         self.set_detail(count if found == state.count else f"{thousands(found)} of {count}")
-        self.table.show_cells(words.HEADS, words.cells_of(state.rows, state.marked))
+        self.table.show_cells(HEADS, cells_of(state.rows, state.marked))
         for button in self._ways:
             button.setEnabled(state.marked is not None)
 
@@ -143,5 +191,5 @@ class NotesView(View[Shown]):
 
     def _on_copy(self) -> None:
         if self.state is not None:
-            QGuiApplication.clipboard().setText(words.notes_text(self.state.rows))
+            QGuiApplication.clipboard().setText(notes_text(self.state.rows))
             self.told.emit(f"{thousands(len(self.state.rows))} notes are copied as text")

@@ -2,29 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from msgspec import Struct
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QMenu
 
+from app.draw.axis import Ints, StepPoints, kinds_of, step_points
 from app.draw.format import brief, counted, milliseconds, thousands, token_label
 from app.kit.boxes import column
 from app.kit.buttons import LinkButton
 from app.kit.chart.marks import Chart
-from app.kit.chart.plot import StepPlot
+from app.kit.chart.plot import StepPlot, step_chart
 from app.kit.fields import SmallBox
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.measurement import AskingView
 from app.kit.provenance import Provenance
 from app.kit.theme import TextRole, font_text
 from app.models import Models
-from app.panels.parity.chart import ParityQuantity, parity_chart
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_label, preset_of
-from engine.wire.measurements import ParityReport
-from engine.wire.measuring import CheckParity
-from engine.wire.opponents import OtherRun
+from engine.wire.duel import OtherRun
+from engine.wire.measurements import CheckParity, ParityReport
+
+ParityQuantity = Literal["logits", "kl"]
+TITLES: dict[ParityQuantity, str] = {"logits": "max |Δ logit|", "kl": "KL, nats"}
+_FLOOR = {"logits": -9, "kl": -12}
+
+
+def parity_chart(report: ParityReport, quantity: ParityQuantity, selected: int | None) -> Chart:
+    """The plot of a quantity; `selected` is a step."""
+    found = points(report, quantity)
+    if quantity == "kl":
+        return step_chart(found, TITLES[quantity], selected)
+    note = f"rounding, {report.dtype}: up to {brief(report.tolerance)}"
+    return step_chart(found, TITLES[quantity], selected, tolerance=report.tolerance, note=note)
+
+
+def points(report: ParityReport, quantity: ParityQuantity) -> StepPoints:
+    """The points of all steps of the report; NaN and Inf are at the top."""
+    values = report.max_abs_logit_diff if quantity == "logits" else report.kl
+    extra = (report.tolerance,) if quantity == "logits" else ()
+    other = report.top1_agrees == 0
+    return step_points(report.steps, values, kinds(report), other, floor=_FLOOR[quantity], extra=extra)
+
+
+def kinds(report: ParityReport) -> Ints:
+    """Each step's kind: within rounding, lossy as asked, or a departure."""
+    return kinds_of(~(report.max_abs_logit_diff <= report.tolerance), report.may_differ == 1)
+
 
 UNCACHED = "uncached"
 INVITATION = "Check: are the steps what they would be without a cache, or in another mode?"

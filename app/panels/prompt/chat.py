@@ -2,31 +2,220 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import Struct
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QCheckBox, QWidget
+from PySide6.QtGui import QTextCharFormat, QTextCursor, QTextOption
+from PySide6.QtWidgets import QCheckBox, QFileDialog, QFrame, QPlainTextEdit, QTextEdit, QWidget
 
-from app.draw.format import counted, thousands
+from app.draw.format import counted, shortened, thousands, visible
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
+from app.kit.fields import SmallBox
 from app.kit.labels import plain_label, plain_tip, prose, set_text_role
 from app.kit.page_words import quoted_whole
-from app.kit.theme import font_text
+from app.kit.theme import Themed, current_theme, font_fixed, font_text
 from app.models import Models
 from app.models.sequence_status import selected_info
-from app.panels.prompt.rendered import RenderedText
-from app.panels.prompt.template_choice import TemplateChoice
 from app.panels.prompt.turns import AnswerRow, TurnList
 from engine.errors import InputError
-from engine.spec.chat import PLAIN_TEMPLATE, Chat, Turn
+from engine.files.text import read_text
+from engine.spec.chat import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE, Chat, Turn
 from engine.wire.changes import Change, PromptAppended, SequenceAdded, SequenceForked
 from engine.wire.events import Previewed
 from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.records import StopReason, has_chosen
 from engine.wire.status import SequenceInfo
+
+MAX_SHOWN = 2_000  # tokens: if there are more, only the beginning and the end are shown
+LINE_END = "⏎"
+
+
+class RenderedPiece(Struct, frozen=True):
+    """The place of a token in the text shown; `index` is its index among the tokens."""
+
+    start: int
+    stop: int
+    index: int
+    is_special: bool
+
+
+def pieces_of(
+    token_ids: Sequence[int], texts: Sequence[str], special: Collection[int]
+) -> tuple[str, tuple[RenderedPiece, ...]]:
+    """The text to show for tokens, with invisible characters escaped, and the place of each token in it. A line end is
+    shown as a sign and breaks the line."""
+    shown, made, length = [], [], 0
+    count = len(token_ids)
+    head = range(count) if count <= MAX_SHOWN else [*range(MAX_SHOWN // 2), *range(count - MAX_SHOWN // 2, count)]
+    last = -1
+    for index in head:
+        if index != last + 1:
+            gap = f" … {index - last - 1:,} tokens … "
+            shown.append(gap)
+            length += len(gap)
+        text = "".join(LINE_END + "\n" if part == "\n" else visible(part) for part in _lines(texts[index]))
+        shown.append(text)
+        made.append(RenderedPiece(length, length + len(text), index, token_ids[index] in special))
+        length += len(text)
+        last = index
+    return "".join(shown), tuple(made)
+
+
+def _lines(text: str) -> list[str]:
+    """The text split at line ends, which are parts of their own."""
+    parts: list[str] = []
+    for number, part in enumerate(text.split("\n")):
+        parts += ["\n"] * bool(number) + [part] * bool(part)
+    return parts
+
+
+class RenderedText(Themed, QPlainTextEdit):
+    """A read-only text. Special tokens are highlighted, tokens whose rows are reused are dimmed, and the first token
+    that differs from the cache is underlined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setReadOnly(True)
+        self.setUndoRedoEnabled(False)
+        self.setFont(font_fixed(11.5))
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setTabChangesFocus(True)
+        self.setWordWrapMode(QTextOption.WrapMode.WrapAnywhere)  # spaces are dots: between them nothing is a word
+        self.setAccessibleName("The conversation as the template renders it")
+        self._pieces: tuple[RenderedPiece, ...] = ()
+        self._num_kept, self._differs = 0, -1
+
+    def show_tokens(
+        self, token_ids: Sequence[int], texts: Sequence[str], special: Collection[int], num_kept: int, differs: int
+    ) -> None:
+        """Show tokens: the rows of the first `num_kept` are reused, and token `differs` (-1: none) is not the cached
+        one."""
+        text, self._pieces = pieces_of(token_ids, texts, special)
+        self._num_kept, self._differs = num_kept, differs
+        if text != self.toPlainText():
+            self.setPlainText(text)
+            self.moveCursor(QTextCursor.MoveOperation.End)
+        self._mark()
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """The special tokens as shown, in order."""
+        text = self.toPlainText()
+        return tuple(text[piece.start : piece.stop] for piece in self._pieces if piece.is_special)
+
+    def take_theme(self) -> None:
+        self._mark()
+
+    def _mark(self) -> None:
+        found = []
+        kept = [piece for piece in self._pieces if piece.index < self._num_kept]
+        if kept:
+            found.append(self._selection(kept[0].start, kept[-1].stop, "muted"))
+        for piece in self._pieces:
+            if piece.is_special:
+                found.append(self._selection(piece.start, piece.stop, "accent", is_chip=True))
+            if piece.index == self._differs:
+                found.append(self._selection(piece.start, piece.stop, "warning", is_underlined=True))
+        self.setExtraSelections(found)
+
+    def _selection(
+        self, start: int, stop: int, role: str, *, is_chip: bool = False, is_underlined: bool = False
+    ) -> QTextEdit.ExtraSelection:
+        made = QTextEdit.ExtraSelection()
+        style, cursor = QTextCharFormat(), QTextCursor(self.document())
+        style.setForeground(current_theme().color(role))
+        if is_chip:
+            style.setBackground(current_theme().color("hairline"))
+        if is_underlined:
+            style.setUnderlineStyle(QTextCharFormat.UnderlineStyle.SingleUnderline)
+            style.setUnderlineColor(current_theme().color(role))
+        cursor.setPosition(start)
+        cursor.setPosition(stop, QTextCursor.MoveMode.KeepAnchor)
+        made.format, made.cursor = style, cursor
+        return made
+
+
+FILE = "file…"
+NONE = "none of its own"
+Template = tuple[str, str]  # (name, text); the text is empty for the model's own
+
+
+class TemplateChoice(SmallBox):
+    """Signals: `changed()` when the user chooses another one; `refused(why)` for a file that cannot be read."""
+
+    changed = Signal()
+    refused = Signal(str)
+
+    def __init__(self) -> None:
+        super().__init__("Chat template", "What writes the turns as one text, with special tokens")
+        self._names: tuple[str, ...] | None = None
+        self._own: Template | None = None  # read from a file
+        self._taken: Template = ("", "")
+        self.activated.connect(self._on_activated)
+
+    @property
+    def template(self) -> Template:
+        return self._taken
+
+    def show_names(self, names: tuple[str, ...]) -> None:
+        """Offer a model's templates; a chosen one that it does not have is dropped."""
+        if names != self._names:
+            self._names = names
+            if not self._taken[1] and self._taken[0] not in names:
+                self._taken = ("", "")
+            self._fill()
+
+    def take(self, name: str, text: str) -> None:
+        """Show the template that a conversation was rendered with, without emitting `changed`."""
+        if text and name != PLAIN_NAME:
+            self._own = (name, text)
+        known = bool(text) or name in (self._names or ())
+        self._taken = (name, text) if known else ("", "")
+        self._fill()
+
+    def _fill(self) -> None:
+        self.blockSignals(True)
+        self.clear()
+        names = self._names or ()
+        if not names:
+            self.addItem(NONE, ("", ""))
+        for number, name in enumerate(names):
+            self.addItem(shortened(visible(name), 30), ("" if not number else name, ""))
+        self.addItem(PLAIN_NAME, (PLAIN_NAME, PLAIN_TEMPLATE))
+        if self._own is not None:
+            self.addItem(shortened(visible(self._own[0]), 30), self._own)
+        self.addItem(FILE, None)
+        self._show_taken()
+        self.let_shrink(8)
+        self.blockSignals(False)
+
+    def _show_taken(self) -> None:
+        found = (n for n in range(self.count()) if tuple(self.itemData(n) or ()) == self._taken)
+        self.setCurrentIndex(next(found, 0))
+
+    def _on_activated(self, index: int) -> None:
+        template = self.itemData(index)
+        if template is None:
+            path, _ = QFileDialog.getOpenFileName(self, "Chat template", "", "Jinja templates (*.jinja *.j2);;All (*)")
+            if not path:
+                self._show_taken()
+                return
+            try:
+                text = read_text(Path(path), 4 * MAX_TEMPLATE_CHARS, "chat template")
+            except InputError as error:
+                self._show_taken()
+                self.refused.emit(str(error))
+                return
+            template = self._own = (Path(path).name, text)
+        self._taken = tuple(template)
+        self._fill()
+        self.changed.emit()
+
 
 EMPTY = (Turn("user", ""),)
 LEAST_TURNS, LEAST_RENDERED, SPACING = 48, 38, 5  # pixels; a conversation needs no more than a text

@@ -6,7 +6,7 @@ from PySide6.QtCore import QMimeData, QTimer, Signal
 from PySide6.QtGui import QTextCursor
 from PySide6.QtWidgets import QPlainTextEdit
 
-from app.models.prompt_ids import token_ids
+from app.models.draft import token_ids
 from app.panels.prompt.words import IDS, TEXT
 from engine.errors import InputError
 

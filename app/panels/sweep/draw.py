@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from app.draw.scale import Floats, LogScale, log_scale
-from engine.wire.measurements import SweepRow, Unavailable
-from engine.wire.sweep_front import LEAST_KL, front
+from app.draw.axis import Floats, LogScale, log_scale
+from engine.wire.measurements import LEAST_KL, SweepRow, Unavailable, front
 
 SweepOutcome = SweepRow | Unavailable
 Quality = Literal["kl", "disagreement", "perplexity", "forgotten"]

@@ -2,27 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 from msgspec.structs import replace
 
-from app.draw.format import counted
+from app.draw.axis import ByteTicks
+from app.draw.format import brief, byte_size, counted, decimal, percent, tick_size
 from app.kit.boxes import row
+from app.kit.cells import ColumnHead, TableCell, with_arrow
 from app.kit.changes import on_change
+from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, Painted
+from app.kit.chart.plot import PointNames
 from app.kit.fields import SmallBox, small_steps
 from app.kit.provenance import Provenance
 from app.kit.rows_view import PLOT, TABLE, RowsView, ShownRows
 from app.models import Models
-from app.panels.sweep import draw, words
-from app.panels.sweep.chart import sweep_chart
-from app.panels.sweep.draw import SweepOutcome
+from app.panels.sweep import draw
+from app.panels.sweep.draw import Cloud, Quality, SweepOutcome, key_of
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
-from engine.spec.codec_names import parse_codec
-from engine.spec.grid import SweepMode, grid
-from engine.spec.presets import PRESETS, cache_name
+from engine.spec.codec import parse_codec
+from engine.spec.grid import SweepMode, SweepText, TextKind, grid
+from engine.spec.presets import PRESETS, cache_label, cache_name, cache_summary, size_words
 from engine.spec.sampling import Prompt
-from engine.spec.texts import SweepText
-from engine.wire.measurements import SweepRow, Swept
-from engine.wire.measuring import Sweep
+from engine.wire.measurements import LEAST_KL, Sweep, SweepRow, Swept
+
+_DOT, _RING = 8.0, 15.0
+_MARGIN, _FLOOR = 0.45, -0.06
+
+
+TITLES: dict[Quality, str] = {
+    "kl": "mean KL in nats, by KV bytes",
+    "disagreement": "steps with another most probable token, by KV bytes",
+    "perplexity": "perplexity, by KV bytes",
+    "forgotten": "part of the fact forgotten, by KV bytes",
+}
+
+
+def sweep_chart(cloud: Cloud, quality: Quality, labels: dict[str, str], marked: str, rests_on: str) -> Chart:
+    """Make the chart. `labels` are the names of modes; the one `marked` has a ring; `rests_on` says how much was
+    measured."""
+    is_marked = np.array([name == marked for name in cloud.names], dtype=np.bool_)
+    texts = [labels.get(name, name) for name in cloud.names]
+    marks: list[ChartMark] = [
+        *([Band(_FLOOR, 0.045, "good")] if quality != "perplexity" else []),
+        Curve(*draw.steps_of(cloud), "selected", 1.3),
+        _dots(cloud, cloud.is_lossless, "good", "panel"),
+        _dots(cloud, ~cloud.is_lossless, "accent", "accent"),
+        Painted(PointNames(cloud.x, cloud.y, texts, cloud.front, np.flatnonzero(is_marked).tolist()).paint),
+    ]
+    marks.append(Dots(cloud.x[is_marked], cloud.y[is_marked], "text", size=_RING))
+    low, high = (float(cloud.x.min()), float(cloud.x.max())) if len(cloud.x) else (0.0, 1.0)
+    return Chart(
+        tuple(marks),
+        np.column_stack([cloud.x, cloud.y]),
+        ((low - _MARGIN, high + _MARGIN), (_FLOOR, 1.03)),
+        ByteTicks(tick_size),
+        cloud.scale,
+        TITLES[quality],
+        f"— best for its bytes, over {rests_on}",
+        reach=9.0,
+        can_zoom_y=True,
+    )
+
+
+def _dots(cloud: Cloud, which: np.ndarray, role: str, fill: str) -> Dots:
+    return Dots(cloud.x[which], cloud.y[which], role, size=_DOT, fill=fill)
+
 
 LIVE, PROMPT, GIVEN, RECALL = "all tokens", "prompt", "last tokens", "planted fact"
 MAX_STEPS = 512
@@ -89,7 +136,7 @@ class SweepView(RowsView):
         for box in self._boxes:
             box.let_shrink(1)
         self._top = row(self._source, self.steps, self._budgets, self._codecs, None, self.quality, spacing=3)
-        self.build(self._top, words.MEANING)
+        self.build(self._top, MEANING)
         self.steps.lineEdit().returnPressed.connect(self.ask)
         on_change(self.refresh, self.steps, *self._boxes)
         on_change(self._share_room, *self._boxes)
@@ -158,20 +205,20 @@ class SweepView(RowsView):
         return ""
 
     def provenance(self, state: ShownRows) -> Provenance | None:
-        sentence = words.source_words(state.answers, state.is_waiting)
+        sentence = source_words(state.answers, state.is_waiting)
         return Provenance("measured", "recomputed", sentence) if state.answers else None
 
     def show_rows(self, state: ShownRows) -> None:
         request = state.answers[0].request if state.answers else Sweep(self.texts(), self.steps.value(), self._grid())
         has_texts = len(request.texts) > 1 or request.texts[0].kind == "recall"
-        labels = {mode.name: words.label_of(mode) for mode in request.modes}
+        labels = {mode.name: label_of(mode) for mode in request.modes}
         specs = self._fitted(request, state.rows)
-        cells = [
-            words.cells(each, labels[each.cache], specs[each.cache], state.answers, state.marked, has_texts)
+        rows = [
+            cells(each, labels[each.cache], specs[each.cache], state.answers, state.marked, has_texts)
             for each in self.sorted_rows()
         ]
-        waiting = words.waiting_cells(request, state.rows, has_texts) if not cells or state.is_waiting else []
-        self.table.show_cells(words.heads(state.sort, has_texts), cells + waiting)
+        waiting = waiting_cells(request, state.rows, has_texts) if not rows or state.is_waiting else []
+        self.table.show_cells(heads(state.sort, has_texts), rows + waiting)
         if state.has_plot:
             self._show_plot(state, labels)
 
@@ -181,12 +228,12 @@ class SweepView(RowsView):
         text = found.text if found is not None else state.rows[0].text
         cloud = draw.cloud(state.rows, text, self.quality.currentData())
         self.point_keys = tuple(f"{name} on {text}" for name in cloud.names)
-        rests_on = words.rests_on(state.answers, text)
+        source = rests_on(state.answers, text)
         if len(state.answers[0].request.texts) > 1:
-            rests_on += f" · {text}"
+            source += f" · {text}"
         marked = found.cache if found is not None else ""
-        self.plot.show_chart(sweep_chart(cloud, self.quality.currentData(), labels, marked, rests_on))
-        self.plot.show_words(words.point_words(found, labels[found.cache]) if found is not None else "")
+        self.plot.show_chart(sweep_chart(cloud, self.quality.currentData(), labels, marked, source))
+        self.plot.show_words(point_words(found, labels[found.cache]) if found is not None else "")
 
     @staticmethod
     def _fitted(request: Sweep, rows: tuple[SweepOutcome, ...]) -> dict[str, CacheSpec]:
@@ -212,8 +259,8 @@ class SweepView(RowsView):
                 f"stopped after {len(swept)} of {swept[0].request.num_rows}: asked for the same, it goes on from there"
             )
         if not swept or has_plot:  # the plot shows by itself how much was measured
-            return words.ppl_words(swept)
-        return f"over {words.rests_on(swept)}; {words.ppl_words(swept)}"
+            return ppl_words(swept)
+        return f"over {rests_on(swept)}; {ppl_words(swept)}"
 
     def _invitation(self) -> str:
         texts, modes = self.texts(), self._grid()
@@ -222,3 +269,139 @@ class SweepView(RowsView):
         first = "the first " if count == self._most_tokens() < held else ""
         several = f"{counted(len(texts), 'text')} × " if len(texts) > 1 else ""
         return f"from {first}{counted(count, 'token')}, {several}{counted(len(modes), 'mode')}: measure them all"
+
+
+MEANING = (
+    "Every mode is fed the same tokens: those the exact model chooses greedily, the last ones of the text itself, or "
+    "a fact that was planted in it. KL and top-1 compare each step with the model without a cache. Perplexity is of "
+    "those very tokens, so that of greedy ones it says how sure a mode is of what the exact model says, not of a text "
+    "that people wrote. Told: the part of the fact's tokens that come out."
+)
+PPL: Mapping[TextKind, str] = {
+    "greedy": "ppl is of the tokens that the exact model chose, not of a text that people wrote",
+    "given": "ppl is of the text's own last tokens",
+    "recall": "a fact was planted and asked for: told is the part that comes out",
+}
+
+
+def heads(sort: tuple[int, bool], has_texts: bool) -> list[ColumnHead]:
+    """The columns; the one that sorts has an arrow. `has_texts` adds those that distinguish several texts."""
+    found = [
+        ColumnHead("cache", is_words=True, most=150),
+        ColumnHead("KV", "Bytes of K and V stored at the end"),
+        ColumnHead("tok/s", "Decode steps a second, nothing observed"),
+        ColumnHead("mean KL", "Nats, against the model without a cache, mean of all steps"),
+        ColumnHead("top-1", "Steps whose most probable token is the same"),
+        ColumnHead("ppl", MEANING),
+        ColumnHead("exact", "Whether it hands attention exactly what was computed"),
+    ]
+    if has_texts:
+        found += [
+            ColumnHead("told", "The part of a planted fact that comes out"),
+            ColumnHead("text", is_words=True, most=90),
+        ]
+    return with_arrow(found, *sort)
+
+
+def label_of(mode: SweepMode) -> str:
+    """The name of a mode, with its size if a grid has several."""
+    _, at, size = mode.name.rpartition("@")
+    is_size = at and "=" not in size  # with "=" it is a layer of a codec's plan
+    return cache_label(mode.cache) + (f" @{size}" if is_size else "")
+
+
+def cells(
+    row: SweepOutcome, label: str, spec: CacheSpec, swept: Sequence[Swept], marked: str, has_texts: bool
+) -> list[TableCell]:
+    """The cells of a mode, or why it could not be measured; the `marked` one is highlighted."""
+    tip = "\n".join(part for part in (cache_summary(spec), ", ".join(size_words(spec))) if part)
+    if not isinstance(row, SweepRow):
+        reason = TableCell(row.unavailable, "muted", row.unavailable, is_wide=True)
+        return [TableCell(label, "muted", tip), reason, *[TableCell("")] * (7 if has_texts else 5)]
+    is_marked = key_of(row) == marked
+    bytes_tip = counted(row.kv_bytes, "byte") if row.kv_bytes else "It keeps nothing."
+    found = [
+        TableCell(label, "selected" if is_marked else "text", tip, is_marked),
+        TableCell(byte_size(row.kv_bytes) if row.kv_bytes else "–", tip=bytes_tip),
+        TableCell(decimal(row.tok_per_s, 0)),
+        TableCell(_kl(row), tip=brief(row.mean_kl)),
+        TableCell(_share(row.top1_agreement)),
+        TableCell(_perplexity(row.perplexity)),
+        TableCell("✓", "good", "lossless") if row.lossless else _loss(row, swept),
+    ]
+    if has_texts:
+        found += [TableCell("–" if row.recall is None else _share(row.recall)), TableCell(row.text, "muted", row.text)]
+    return found
+
+
+def _perplexity(value: float) -> str:
+    return brief(value, 2) if value >= 1e5 else decimal(value, 2 if value < 1e3 else 0)
+
+
+def _share(share: float) -> str:
+    return percent(share).replace(".0 %", " %")
+
+
+def waiting_cells(request: Sweep, done: Sequence[SweepOutcome], has_texts: bool) -> list[list[TableCell]]:
+    """The rows of modes that were not measured yet, with their descriptions."""
+    names = {key_of(row) for row in done}
+    missing = [(m, t.name) for t in request.texts for m in request.modes if f"{m.name} on {t.name}" not in names]
+    return [
+        [
+            TableCell(label_of(mode), "muted"),
+            TableCell(waits if not has_texts else f"{text}: {waits}", "muted", waits, is_wide=True),
+            *[TableCell("")] * (7 if has_texts else 5),
+        ]
+        for mode, text in missing
+        for waits in (cache_summary(mode.cache),)
+    ]
+
+
+def _kl(row: SweepRow) -> str:
+    return "0" if row.mean_kl < LEAST_KL else brief(row.mean_kl, 2)
+
+
+def _loss(row: SweepRow, swept: Sequence[Swept]) -> TableCell:
+    """A dash for a lossy mode, or (✓) if it lost nothing because its budget or residual holds every token."""
+    rows = (s.row for s in swept if isinstance(s.row, SweepRow) and s.row.text == row.text)
+    exact = next((other for other in rows if other.cache == "growing"), None)
+    is_idle = exact is not None and row.kv_bytes == exact.kv_bytes and row.mean_kl < LEAST_KL
+    if is_idle:
+        return TableCell("(✓)", "muted", "lossy, but nothing is lost yet: it holds every token exactly")
+    return TableCell("–", "muted", "lossy")
+
+
+def point_words(row: SweepOutcome, label: str) -> str:
+    """A point of the plot in one line."""
+    if not isinstance(row, SweepRow):
+        return ""
+    told = "" if row.recall is None else f" · told {_share(row.recall)}"
+    ppl = f" · ppl {decimal(row.perplexity)}" if row.kind == "given" else ""
+    return f"{label} · {byte_size(row.kv_bytes)} · KL {_kl(row)} · top-1 {percent(row.top1_agreement)}{told}{ppl}"
+
+
+def source_words(swept: Sequence[Swept], is_waiting: bool) -> str:
+    """What was measured, and whether the sweep was stopped before its end."""
+    if not swept:
+        return ""
+    request = swept[0].request
+    is_partial = not swept[-1].is_last and not is_waiting
+    stopped = f" · stopped after {len(swept)} of {request.num_rows}" if is_partial else ""
+    return f"measured · {rests_on(swept)}{stopped}"
+
+
+def rests_on(swept: Sequence[Swept], text: str | None = None) -> str:
+    """How much was measured, of one text or of all: the best mode after a few tokens may not be the best after many."""
+    rows = [s.row for s in swept if isinstance(s.row, SweepRow) and text in (None, s.row.text)]
+    if not rows:
+        return ""
+    if text is None and len({row.text for row in rows}) > 1:
+        return counted(len(swept[0].request.texts), "text")
+    row = rows[0]
+    return f"{counted(row.num_steps, 'step')} after {counted(row.num_prompt_tokens, 'token')}"
+
+
+def ppl_words(swept: Sequence[Swept]) -> str:
+    """Which tokens the perplexity is about."""
+    kinds: tuple[TextKind, ...] = tuple(text.kind for text in swept[0].request.texts) if swept else ("greedy",)
+    return "; ".join(dict.fromkeys(PPL[kind] for kind in kinds))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from PySide6.QtCore import QPointF, Qt
+from msgspec import Struct, field
+from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QImage, QPainter, QPen, QPolygonF
 
-from app.draw.format import thousands
+from app.draw.format import counted, thousands
 from app.kit.bookmark_places import MARK_WIDTH, paint_ribbon
 from app.kit.edit_marks import paint_mark
 from app.kit.pictures import argb, pixels_image, veil_image
@@ -18,9 +22,202 @@ from app.kit.theme import current_theme, font_fixed, font_text
 from app.models import Models
 from app.models.branches import PathMark
 from app.panels.timeline.draw import MomentTicks, stamped
-from app.panels.timeline.found import paint_found
-from app.panels.timeline.shown import Shown
-from app.panels.timeline.track import TimelineTrack
+from engine.wire.records import StepRecord
+
+SIDE = 52.0
+LEFT_SHARE, LEAST_LEFT = 0.4, 60.0  # space of the branch that was left: at most this part of the line, least pixels
+AHEAD_SHARE, LEAST_AHEAD, MOST_AHEAD = 0.12, 56.0, 150.0  # space of future steps: part of the line, limits in pixels
+LEAST_STEPS = 16  # at least so many future steps can be chosen
+HANDLE = 7.0
+
+
+class TimelineTrack(Struct, frozen=True):
+    """A line `width` pixels wide for the `count` nodes of the path; after it there is space for `num_left` nodes that
+    were left, or if it `goes_on` for future steps."""
+
+    width: float
+    count: int
+    num_left: int = 0
+    goes_on: bool = False
+
+    @property
+    def start(self) -> float:
+        return SIDE
+
+    @property
+    def end(self) -> float:
+        """The x of the end of the whole line."""
+        return max(SIDE + 1.0, self.width - SIDE)
+
+    @property
+    def tip(self) -> float:
+        """The x of the path's newest node; nodes that were left have their share of the line after it, at most two
+        fifths."""
+        room = self.end - self.start
+        if self.num_left:
+            share = min(self.num_left / (self.num_left + max(1, self.count - 1)), LEFT_SHARE)
+            return round(self.end - max(LEAST_LEFT, room * share))
+        if self.goes_on:
+            return round(self.end - min(max(LEAST_AHEAD, room * AHEAD_SHARE), MOST_AHEAD))
+        return self.end
+
+    def x_of(self, index: float) -> float:
+        """The x of a node of the path."""
+        return self.tip if self.count < 2 else self.start + (self.tip - self.start) * index / (self.count - 1)
+
+    def index_at(self, x: float) -> int:
+        """The index of the path's node nearest to `x`."""
+        share = min(max((x - self.start) / max(1.0, self.tip - self.start), 0.0), 1.0)
+        return round(share * max(0, self.count - 1))
+
+    def _behind(self, x: float) -> float | None:
+        """How many pixels `x` is beyond the newest node; None if it is not."""
+        return x - self.tip if x > self.tip + HANDLE and (self.num_left or self.goes_on) else None
+
+    def left_at(self, x: float) -> int | None:
+        """The index of the nearest node that was left; None if there is none at `x`."""
+        far = self._behind(x)
+        if far is None or not self.num_left:
+            return None
+        return min(max(round(far / (self.end - self.tip) * self.num_left), 1), self.num_left) - 1
+
+    def x_of_left(self, index: int) -> float:
+        return self.tip + (self.end - self.tip) * (index + 1) / max(1, self.num_left)
+
+    @property
+    def num_ahead(self) -> int:
+        """How many future steps have space, as wide as past ones, and at least LEAST_STEPS."""
+        if self.num_left or not self.goes_on:
+            return 0
+        pitch = (self.tip - self.start) / max(1, self.count - 1)
+        return max(LEAST_STEPS, round((self.end - self.tip) / pitch))
+
+    def ahead_at(self, x: float) -> int:
+        """How many steps `x` is ahead of the newest node; 0 if it is not."""
+        far = self._behind(x)
+        if far is None or not self.num_ahead:
+            return 0
+        return min(max(round(far / (self.end - self.tip) * self.num_ahead), 1), self.num_ahead)
+
+    def x_of_ahead(self, num_steps: int) -> float:
+        return self.tip + (self.end - self.tip) * min(num_steps / max(1, self.num_ahead), 1.0)
+
+
+class Left(Struct, frozen=True):
+    """The nodes after the live one, on the branch that was left: how many, and the newest."""
+
+    count: int
+    tip: int
+
+    @property
+    def words(self) -> str:
+        return f"{counted(self.count, 'more moment')} on the branch you left"
+
+
+class FoundSteps(Struct, frozen=True):
+    """The query, at how many steps it held, at how many each enabled stop held, and how many halts are known."""
+
+    query: str = ""
+    num_found: int = 0
+    held: tuple[tuple[str, int], ...] = ()
+    num_halts: int = 0
+
+    @classmethod
+    def of(cls, models: Models) -> FoundSteps:
+        stops = models.stops
+        held = tuple((text, len(search.matches)) for text, search in stops.halting)
+        return cls(stops.query, len(stops.queried.matches) if stops.queried else 0, held, len(stops.hits))
+
+    @property
+    def words(self) -> str:
+        """For a screen reader; empty without a query."""
+        return f", {thousands(self.num_found)} found" if self.query else ""
+
+
+class Shown(Struct, frozen=True):
+    """A path of `count` nodes from `first` to `tip`, with its newest record `latest`; the node shown, `step` at
+    `index`, and whether that is the live one (`is_live`). `live_index`: on the path of another branch, where the live
+    node is or its path leaves this one; None on the live path. `ahead` steps are chosen to be run."""
+
+    first: int
+    tip: int
+    latest: StepRecord
+    count: int
+    index: int
+    step: int
+    is_live: bool
+    live_index: int | None = None
+    left: Left | None = None
+    goes_on: bool = False
+    ahead: int = 0
+    pointed_ahead: int = 0
+    marks: tuple[PathMark, ...] = ()
+    found: FoundSteps = field(default_factory=FoundSteps)
+    noted: tuple[int, ...] = ()
+
+    @property
+    def newest(self) -> int:
+        """The number at the end of the line."""
+        return self.tip if self.left is None else self.left.tip
+
+    @property
+    def words(self) -> str:
+        """For a screen reader."""
+        behind = f", {self.left.words}" if self.left is not None else ""
+        elsewhere = ", on another branch" if self.live_index is not None and self.index > self.live_index else ""
+        ahead = (
+            f", {counted(self.ahead, 'step')} ahead {'is' if self.ahead == 1 else 'are'} chosen" if self.ahead else ""
+        )
+        return f"step {thousands(self.step)}{elsewhere}{behind}{ahead}{self.found.words}"
+
+
+FOUND = QRectF(-1, 1, 2, 5)
+HALT = QRectF(-2.5, 1, 5, 5)
+
+
+def paint_found(painter: QPainter, models: Models, left: float, right: float) -> None:
+    """Paint a bar above each step found, and a red block where a stop held or a run halted, on a line of steps from
+    `left` to `right`; at most one for each condition and pixel."""
+    stops, on_path, theme = models.stops, models.timeline.nodes, current_theme()
+    found = stops.queried.matches if stops.queried else ()
+    halts = (*(search.matches for _, search in stops.halting), sorted(stops.hits))
+    for steps, mark, role in ((found, FOUND, "accent"), *((steps, HALT, "bad") for steps in halts)):
+        color = theme.color(role)
+        for x in marked_pixels(steps, on_path, left, right):
+            painter.fillRect(mark.translated(x, 0), color)
+
+
+def marked_pixels(steps: Sequence[int], on_path: Sequence[int], left: float, right: float) -> Iterator[int]:
+    """The pixels of the ascending `steps`, on a line that the nodes `on_path` share evenly. Examines one step per
+    pixel, however many there are."""
+    last, at = max(1, len(on_path) - 1), 0
+    while at < len(steps):
+        index = bisect_left(on_path, steps[at])
+        if index == len(on_path):
+            return
+        if on_path[index] != steps[at]:  # a step of another branch
+            at += 1
+            continue
+        x = round(left + (right - left) * index / last) if len(on_path) > 1 else round(right)
+        yield x
+        beside = max(index + 1, math.ceil((x + 0.5 - left) * last / (right - left)))  # first node on another pixel
+        if beside >= len(on_path):
+            return
+        at = bisect_left(steps, on_path[beside], at + 1)
+
+
+def words_at(models: Models, step: int) -> list[str]:
+    """What held at a step, and what a run was halted by there."""
+    stops = models.stops
+    verdict = stops.queried.verdicts.get(step) if stops.queried is not None else None
+    words = [f"found: {stops.query} · {verdict.value}"] if verdict is not None else []
+    if (hit := stops.hits.get(step)) is not None:
+        words.append(f"halted: {hit.condition} · {hit.value}")
+    for text, search in stops.halting:
+        if (verdict := search.verdicts.get(step)) is not None and (hit is None or hit.condition != text):
+            words.append(f"breakpoint: {text} · {verdict.value}")
+    return words
+
 
 HEIGHT = 42
 MIDDLE = HEIGHT / 2 - 1

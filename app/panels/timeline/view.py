@@ -22,10 +22,7 @@ from app.models import Models
 from app.models.branches import PathMark, path_marks, steps_ahead
 from app.models.sequence_status import can_go_on
 from app.panels.timeline.draw import MomentTicks
-from app.panels.timeline.found import FoundSteps, words_at
-from app.panels.timeline.picture import HEIGHT, TimelinePicture
-from app.panels.timeline.shown import Left, Shown
-from app.panels.timeline.track import TimelineTrack
+from app.panels.timeline.picture import HEIGHT, FoundSteps, Left, Shown, TimelinePicture, TimelineTrack, words_at
 from engine.wire.records import StepRecord
 
 

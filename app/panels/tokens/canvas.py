@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, QPoint, QRect, QRectF, Qt, Signal
+from msgspec import Struct
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QBrush,
+    QColor,
     QContextMenuEvent,
     QHelpEvent,
     QKeyEvent,
@@ -16,23 +18,252 @@ from PySide6.QtGui import (
     QPen,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QToolTip
+from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QPushButton, QScrollBar, QSizePolicy, QToolTip, QWidget
 
-from app.draw.edited import at
-from app.draw.format import shortened, visible
-from app.kit.bookmark_places import paint_ribbon
-from app.kit.following import EndFollower
-from app.kit.labels import plain_tip
+from app.draw.edited import EditedRows, at
+from app.draw.format import decimal, shortened, thousands, visible
+from app.kit.bookmark_places import paint_ribbon, tip_lines
+from app.kit.changes import connect_all
+from app.kit.labels import Opaque, plain_tip
 from app.kit.pictures import ghost_brush
+from app.kit.provenance import Holders
 from app.kit.text_lines import TextPainter
-from app.kit.theme import Themed, current_theme, font_fixed
+from app.kit.theme import Theme, Themed, current_theme, font_fixed, font_text
 from app.models import Token
-from app.panels.tokens.chip_marks import paint_edited, paint_marks, paint_source
-from app.panels.tokens.chips import Chips, token_words
 from app.panels.tokens.draw import ChipLayout, ChipPlace
-from app.panels.tokens.surprisal_key import surprisal_color
-from engine.history.run import num_shared
+from engine.history.state import num_shared
 from engine.spec.bookmark import Bookmark
+
+
+class Chips(Struct, frozen=True):
+    """The tokens in the cache; the text of the chosen one that is not fed yet; the selected position; which heads still
+    hold each token (None: every head of every layer); whether surprisals are still to come; the selected range; the
+    edits; the bookmarks; the ids of special tokens, which are no text; and how many tokens, the first ones, an encoder
+    read."""
+
+    tokens: Sequence[Token] = ()
+    pending: str | None = None
+    selected: int | None = None
+    holders: Holders | None = None
+    awaits_surprisal: bool = False
+    area: tuple[int, int] | None = None
+    edited: tuple[EditedRows, ...] = ()
+    noted: tuple[Bookmark, ...] = ()
+    special: frozenset[int] = frozenset()
+    num_source: int = 0
+
+    def dropped_share(self, index: int) -> float:
+        """The share of all heads of all layers that dropped a token's row."""
+        held = self.holders
+        if held is None or index >= len(held.heads) or not held.all_heads:
+            return 0.0
+        return 1 - float(held.heads[index]) / held.all_heads
+
+    def is_outlined(self, position: int) -> bool:
+        """Whether a position is in the selected range; without a range, whether it is the selected one."""
+        return position == self.selected if self.area is None else self.area[0] <= position < self.area[1]
+
+    def is_start(self, index: int) -> bool:
+        """Whether a token is the first generated one, or the first after those that an encoder read."""
+        token = self.tokens[index]
+        starts = token.position == self.num_source if self.num_source else not token.is_prompt
+        return index > 0 and starts and self.tokens[index - 1].is_prompt
+
+
+def token_words(
+    token: Token,
+    held: Holders | None,
+    edited: Sequence[EditedRows],
+    noted: Bookmark | None,
+    *,
+    num_source: int,
+) -> str:
+    """All about a token, in lines. `held` tells which heads hold its row, if some dropped theirs; the encoder read the
+    first `num_source` tokens."""
+    lines = [
+        f"“{shortened(visible(token.text[:400]), 200)}”",
+        f"token {token.id_text} · position {thousands(token.position)} · step {thousands(token.step)}",
+    ]
+    if token.position < num_source:
+        lines.append("source: read by the encoder, its rows are in the cross layers")
+    elif token.position == num_source > 0:
+        lines.append("the decoder starts from it")
+    elif token.surprisal is not None:
+        lines.append(f"surprisal {decimal(token.surprisal)} nats")
+    else:
+        lines.append(f"surprisal: {token.no_surprisal}")
+    if token.forced:
+        lines.append("forced, not chosen by the model")
+    if held is not None and token.position < len(held.heads):
+        lines.append(held.words(token.position))
+    for one in at(edited, token.position):
+        lines.append(f"edited at step {thousands(one.step)}: {one.edit.describe()}")
+    return "\n".join((*lines, *tip_lines(noted)))
+
+
+# The surprisal in nats of the strongest colour; e^-7 is one in a thousand.
+FULL_SURPRISAL = 7.0
+LEAST = 0.35
+# Opacity of the colour over the background: more would leave less than 4.5 : 1 contrast to the text in the dark theme.
+FAINTEST, STRONGEST = 0.08, 0.46
+BARS, BAR_WIDTH, BAR_HEIGHT, GAP = 7, 5, 10, 5
+
+
+def surprisal_color(theme: Theme, surprisal: float | None) -> QColor | None:
+    """The background colour for a surprisal in nats; None if it is unknown or too small."""
+    if surprisal is None or surprisal < LEAST:
+        return None
+    share = min(1.0, surprisal / FULL_SURPRISAL)
+    return theme.color("signed_positive", round((FAINTEST + (STRONGEST - FAINTEST) * share) * 255))
+
+
+class SurprisalKey(Opaque, QWidget):
+    """A colour gradient between two numbers, for a panel's title strip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._painter = TextPainter(font_text(10.5))
+        self._words = ("0", f"{FULL_SURPRISAL:g}+ nats")
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        self.setToolTip("Surprisal of a token: minus the logarithm of the probability that it had")
+        self.setAccessibleName(f"Colours of surprisal, from 0 to {FULL_SURPRISAL:g} nats and more")
+        self.set_background("title_strip")
+
+    def sizeHint(self) -> QSize:
+        words = sum(self._painter.width(word) for word in self._words)
+        return QSize(round(words) + BARS * BAR_WIDTH + 2 * GAP, 16)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self.fill_background(painter)
+        painter.setPen(current_theme().color("muted"))
+        middle = self.height() / 2
+        self._painter.left(painter, 0, middle, self._words[0])
+        left = self._painter.width(self._words[0]) + GAP
+        painter.setPen(Qt.PenStyle.NoPen)
+        for bar in range(BARS):
+            color = surprisal_color(current_theme(), FULL_SURPRISAL * (bar + 0.5) / BARS)
+            if color is not None:
+                painter.fillRect(QRectF(left + bar * BAR_WIDTH, middle - BAR_HEIGHT / 2, BAR_WIDTH, BAR_HEIGHT), color)
+        painter.setPen(current_theme().color("muted"))
+        self._painter.left(painter, left + BARS * BAR_WIDTH + GAP, middle, self._words[1])
+
+
+FOOT = 2.5  # distance in pixels of a forced token's line from the lower edge
+
+
+def paint_source(painter: QPainter, chip: QRectF) -> None:
+    """Paint the background of a token that the encoder read."""
+    painter.fillRect(chip.adjusted(0, 0.5, 1, -0.5), current_theme().color("page_shared", 60))
+
+
+def paint_marks(
+    painter: QPainter, chip: QRectF, padding: float, *, is_special: bool, is_forced: bool, is_first: bool
+) -> None:
+    """Paint marks below the text: a square frame for a special token, a line below a forced one, a bar before the first
+    generated one."""
+    accent = current_theme().color("accent")
+    if is_special:
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.setPen(QPen(accent, 1))
+        painter.drawRect(chip.adjusted(0.5, 1.5, -0.5, -1.5))
+    if is_forced:
+        foot = QRectF(chip.left() + padding, chip.bottom() - FOOT, chip.width() - 2 * padding, 1.5)
+        painter.fillRect(foot, accent)
+    if is_first:
+        painter.fillRect(QRectF(chip.left() - 1.5, chip.top() + 1, 2, chip.height() - 2), accent)
+
+
+def paint_edited(painter: QPainter, chip: QRectF, found: Sequence[EditedRows]) -> None:
+    """Paint a line above an edited token; one that is masked from attention is also struck through."""
+    if not found:
+        return
+    color = current_theme().color("edited")
+    painter.fillRect(QRectF(chip.left() + 1, chip.top() - 0.5, chip.width() - 2, 2), color)
+    if any(one.is_hidden for one in found):
+        painter.fillRect(QRectF(chip.left() + 1, chip.center().y() - 0.5, chip.width() - 2, 1.5), color)
+
+
+EDGE = 6
+
+
+class EndFollower(QObject):
+    """Whether a scroll area follows its end. Only the user's scrolling ends that; a new length, size or layout does
+    not."""
+
+    def __init__(self, area: QAbstractScrollArea, slack: int) -> None:
+        super().__init__(area)
+        self._area = area
+        self._slack = slack
+        self._follows = True
+        self._button = QPushButton("newest ↓", area)
+        self._button.setObjectName("small")
+        self._button.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self._button.setToolTip("Follow the newest token again")
+        self._button.setAccessibleName("Follow the newest token")
+        self._button.hide()
+        connect_all(
+            (self._button.clicked, self.resume),
+            (self._bar.actionTriggered, self._on_scrolled),
+            (self._bar.rangeChanged, self._on_range),
+        )
+        area.viewport().installEventFilter(self)
+
+    @property
+    def _bar(self) -> QScrollBar:
+        return self._area.verticalScrollBar()
+
+    @property
+    def is_following(self) -> bool:
+        return self._follows
+
+    @property
+    def button(self) -> QPushButton:
+        """The button that leads back to the end; hidden while the end is followed."""
+        return self._button
+
+    def resume(self) -> None:
+        """Scroll to the end, and follow it."""
+        self._follow(True)
+        self._bar.setValue(self._bar.maximum())
+
+    def follow_if_at_end(self) -> None:
+        """After scrolling something into view: follow the end if it is in view as well."""
+        self._follow(self._is_at_end(self._bar.value()))
+
+    def _follow(self, follows: bool) -> None:
+        self._follows = follows
+        self._button.setVisible(not follows)
+        # the button has a line of its own below the rows, so that it covers none of them
+        self._area.setViewportMargins(0, 0, 0, 0 if follows else self._button.sizeHint().height() + EDGE)
+        self._place()
+
+    def _is_at_end(self, value: int) -> bool:
+        return value >= self._bar.maximum() - self._slack
+
+    def _on_scrolled(self) -> None:
+        """The user scrolled by wheel, key or drag; the bar's value changes only after this signal, its slider
+        before."""
+        self._follow(self._is_at_end(self._bar.sliderPosition()))
+
+    def _on_range(self, _least: int, most: int) -> None:
+        if self._follows:
+            self._bar.setValue(most)
+        elif most == 0:
+            self._follow(True)
+
+    def _place(self) -> None:
+        view, size = self._area.viewport().geometry(), self._button.sizeHint()
+        self._button.setGeometry(
+            view.right() - size.width() - EDGE, view.bottom() + 1 + EDGE // 2, size.width(), size.height()
+        )
+        self._button.raise_()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize and not self._follows:
+            self._place()
+        return False
+
 
 ROW_HEIGHT = 22
 CHIP_HEIGHT = 19

@@ -19,12 +19,10 @@ from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, slice
 from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models, Selected
-from app.models.after_edit import after_edit
 from app.models.loaded import num_source
+from app.models.sequence_status import after_edit
 from app.models.slices import WALL
-from app.panels.tokens.canvas import TokenCanvas
-from app.panels.tokens.chips import Chips
-from app.panels.tokens.surprisal_key import SurprisalKey
+from app.panels.tokens.canvas import Chips, SurprisalKey, TokenCanvas
 from engine.spec.edit import Rows
 from engine.wire.records import SequenceStep, has_chosen
 

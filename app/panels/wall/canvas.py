@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+import numpy as np
 from msgspec import Struct, field
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
+    QBrush,
     QColor,
     QContextMenuEvent,
     QFontMetricsF,
@@ -21,17 +23,117 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
-from app.draw.format import brief_times
-from app.kit.exactness import residual_starts
+from app.draw.colormap import ColorTable, larger, packed, signed_index
+from app.draw.edited import EditedRows, touches
+from app.draw.format import brief, brief_times
+from app.draw.ghost import Pixels
+from app.draw.grid import source_cells
+from app.kit.bookmark_places import paint_ribbon
 from app.kit.pictures import loud_color
-from app.kit.provenance import PositionSpan, span_of_run
+from app.kit.provenance import PositionSpan, residual_starts, span_of_run
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
-from app.panels.wall.by_hand import WallEdits, paint_by_hand
 from app.panels.wall.draw import Margins, RowLabel, Thumbnail, WallLayout, WallRow
-from app.panels.wall.states import state_at
-from engine.wire.slices import WallSlice
+from engine.spec.edit import Rows
+from engine.wire.slices import StatePicture, WallSlice
+
+
+class WallEdits(Struct, frozen=True):
+    """The selected area (None if it covers all heads of all layers), the edited rows, and the (layer, kv head) of
+    bookmarks."""
+
+    area: Rows | None = None
+    edited: tuple[EditedRows, ...] = ()
+    noted: tuple[tuple[int, int], ...] = ()
+
+
+def area_between(
+    piece: WallSlice, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None
+) -> Rows | None:
+    """The rows between two places, both included: the tokens between them inside one thumbnail, or all tokens of the
+    layers and heads from one thumbnail to another."""
+    layers, heads = sorted((first.layer, last.layer)), sorted((first.kv_head, last.kv_head))
+    if first != last:
+        chosen = tuple(layer for layer in piece.layers if layers[0] <= layer <= layers[1])
+        is_all = heads == [0, max(piece.heads) - 1]
+        return Rows(0, piece.num_tokens, chosen, None if is_all else tuple(range(heads[0], heads[1] + 1)))
+    if position is None or other is None:
+        return None
+    start, stop = min(position, other), max(position, other) + piece.tokens_per_column
+    return Rows(start, min(stop, piece.num_tokens), (first.layer,), (first.kv_head,))
+
+
+def paint_by_hand(painter: QPainter, layout: WallLayout, piece: WallSlice, marks: WallEdits, ratio: float) -> None:
+    """Paint a line below the edited tokens of each thumbnail, a hatch over masked ones, and the outline of the area."""
+    is_marked = marks.edited or marks.noted or marks.area is not None
+    for tile in [tile for tile in layout.tiles if not is_beside_rows(piece, tile)] if is_marked else ():
+        if (tile.layer, tile.kv_head) in marks.noted:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            paint_ribbon(painter, (tile.x + layout.tile_width) / ratio - 2, tile.y / ratio - 1)
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+        for one in marks.edited:
+            tensor = "" if one.is_hidden else piece.request.lens
+            if touches(one.rows, tile.layer, tile.kv_head, tensor):
+                _paint_edited(painter, _place(tile, piece, one.rows, ratio), is_hidden=one.is_hidden)
+        if marks.area is not None and touches(marks.area, tile.layer, tile.kv_head):
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.setPen(QPen(current_theme().color("selected"), 1))
+            painter.drawRect(_place(tile, piece, marks.area, ratio).adjusted(-0.5, -0.5, -0.5, -0.5))
+
+
+def _paint_edited(painter: QPainter, place: QRectF, *, is_hidden: bool) -> None:
+    if place.isEmpty():
+        return
+    if is_hidden:
+        painter.fillRect(place, QBrush(current_theme().color("edited", 170), Qt.BrushStyle.BDiagPattern))
+    painter.fillRect(QRectF(place.left(), place.bottom() - 1, place.width(), 2), current_theme().color("edited"))
+
+
+def _place(tile: Thumbnail, piece: WallSlice, rows: Rows, ratio: float) -> QRectF:
+    """The rectangle of some tokens in a thumbnail; empty if none of them is in the picture."""
+    last = min(rows.stop, piece.num_tokens)
+    span = span_of_run(partial(draw.column_span, tile, piece), (rows.start, last)) if rows.start < last else None
+    if span is None:
+        return QRectF()
+    left, right = span[0] / ratio, span[1] / ratio
+    return QRectF(left, tile.y / ratio, max(right - left, 2.0), tile.height / ratio)
+
+
+def state_at(piece: WallSlice, tile: Thumbnail) -> StatePicture | None:
+    """The state that a thumbnail shows; None if it shows rows."""
+    mine = [state for state in piece.states if state.layer == tile.layer]
+    number = tile.kv_head - num_heads(piece, tile.layer)
+    return mine[number] if 0 <= number < len(mine) else None
+
+
+def num_heads(piece: WallSlice, layer: int) -> int:
+    """How many heads of a layer have rows; its states are numbered after them."""
+    return piece.heads[piece.layers.index(layer)] if layer in piece.layers else 0
+
+
+def is_beside_rows(piece: WallSlice | None, tile: Thumbnail) -> bool:
+    """Whether a thumbnail shows the state of a layer that also has rows: it is not a head that can be selected."""
+    return piece is not None and tile.layer in piece.layers and tile.kv_head >= num_heads(piece, tile.layer)
+
+
+def state_words(state: StatePicture) -> str:
+    """`state, fixed size · recurrence [1, 128, 8] float32 · max 3.21`."""
+    return f"state, fixed size · {state.name} {list(state.shape)} {state.dtype} · max {brief(state.largest)}"
+
+
+def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, table: ColorTable) -> None:
+    """Paint the states into their thumbnails, each with a colour range of its own."""
+    for tile in layout.tiles if piece.states else ():
+        state = state_at(piece, tile)
+        if state is not None:
+            values = larger(state.low, state.high) / (state.largest or 1.0)
+            columns, rows = (source_cells(n, m) for n, m in zip(values.shape, (tile.width, tile.height), strict=True))
+            shown = values[columns][:, rows].T
+            picture[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] = np.take(
+                packed(table), signed_index(shown, 1.0)
+            )
+
 
 _CLICK_SLOP = 4
 _OUTLINE = 3  # pixels around a thumbnail for its outline and its ticks

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from app.draw.colormap import ColorTable, Floats, larger, packed, signed_index
 from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, outside_held, shares
-from app.draw.resample import cell_at, cell_span, first_cells, resample, source_cells
+from app.draw.grid import cell_at, cell_span, first_cells, resample, source_cells
 from app.panels.wall.magnitudes import FAR
 from engine.wire.slices import WallSlice
 

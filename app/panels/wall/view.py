@@ -9,19 +9,22 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton
 
 from app.draw.edited import touches
 from app.draw.format import counted, times
-from app.draw.resample import whole_steps
+from app.draw.grid import whole_steps
 from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown, words_at
-from app.kit.exactness import LINE, layer_rows_words, parts_words, residual_starts
 from app.kit.labels import plain_tip, steady
-from app.kit.lens_menu import LensMenu
+from app.kit.map_view import LensMenu
 from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
 from app.kit.provenance import (
+    LINE,
     STORED_NOW,
     PositionSpan,
     Provenance,
+    layer_rows_words,
+    parts_words,
     picture_source,
+    residual_starts,
     selected_run,
     shown_record,
     suspended_step,
@@ -34,10 +37,9 @@ from app.kit.view import View
 from app.models import Models
 from app.models.loaded import heads_shared, layer_label, layer_words
 from app.models.slices import WALL
-from app.panels.wall import draw, states
+from app.panels.wall import canvas, draw
 from app.panels.wall import magnitudes as sizes
-from app.panels.wall.by_hand import WallEdits, area_between
-from app.panels.wall.canvas import WallCanvas, WallMarks
+from app.panels.wall.canvas import WallCanvas, WallEdits, WallMarks, area_between
 from app.panels.wall.draw import Thumbnail, WallLayout, WallRow
 from app.panels.wall.rows import wall_rows
 from engine.spec.edit import Rows
@@ -146,15 +148,15 @@ class WallView(View[Shown]):
     def _on_picked(self, tile: Thumbnail, position: int | None) -> None:
         piece = self._models.slices.wall
         place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head // self._shared(tile.layer)}
-        if states.is_beside_rows(piece, tile):
+        if canvas.is_beside_rows(piece, tile):
             return
-        if position is not None and (piece is None or states.state_at(piece, tile) is None):
+        if position is not None and (piece is None or canvas.state_at(piece, tile) is None):
             place["position"] = position
         self._models.selection.update(**place)
 
     def _on_dragged(self, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None) -> None:
         piece = self._models.slices.wall
-        if piece is None or states.is_beside_rows(piece, first) or states.is_beside_rows(piece, last):
+        if piece is None or canvas.is_beside_rows(piece, first) or canvas.is_beside_rows(piece, last):
             return
         area = area_between(piece, first, position, last, other)
         if area is not None:
@@ -164,7 +166,7 @@ class WallView(View[Shown]):
         """Open the menu for the thumbnail under the mouse, or for the selected area if that contains it."""
         piece, area = self._models.slices.wall, self._models.selection.now.area
         is_part = tile is not None and area is not None and touches(area, tile.layer, tile.kv_head)
-        if tile is not None and piece is not None and not is_part and not states.is_beside_rows(piece, tile):
+        if tile is not None and piece is not None and not is_part and not canvas.is_beside_rows(piece, tile):
             kv_head = tile.kv_head // self._shared(tile.layer)
             rows = Rows(0, piece.num_tokens, (tile.layer,), (kv_head,))
             self._models.selection.update(layer=tile.layer, kv_head=kv_head, position=0, area=rows)
@@ -173,12 +175,12 @@ class WallView(View[Shown]):
     def _on_pointed(self, tile: Thumbnail | None, position: int | None) -> None:
         text, state = "", None
         if tile is not None and (shown := self._models.slices.wall) is not None:
-            state = states.state_at(shown, tile)
+            state = canvas.state_at(shown, tile)
         if tile is not None:
             head = "head" if LENSES[self._lens].heads == "query" else "kv head"
             text = f"{layer_words(self._models, tile.layer)} · {head} {tile.kv_head}"
         if state is not None:
-            text, position = f"{layer_words(self._models, state.layer)} · {states.state_words(state)}", None
+            text, position = f"{layer_words(self._models, state.layer)} · {canvas.state_words(state)}", None
         if position is not None:
             text += f" · token {position} {token_name(self._models, self._shown_seq_id, position)}"
         if text != self._pointed:
@@ -268,7 +270,7 @@ class WallView(View[Shown]):
         theme, ratio = current_theme(), self._canvas.devicePixelRatioF()
         limits, far, hatch = sizes.layer_limits(piece), argb(theme.text), ghost_hatch(theme, ratio)
         pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(theme), hatch, far)
-        states.paint(pixels, layout, piece, signed_colors(theme))
+        canvas.paint(pixels, layout, piece, signed_colors(theme))
         image = pixels_image(pixels, ratio)
         marks = WallMarks(*sizes.marked_tiles(piece, values, absent), sizes.times_range(piece))
         self._canvas.show_picture(image, piece, marks)

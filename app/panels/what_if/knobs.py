@@ -8,17 +8,16 @@ from PySide6.QtWidgets import QWidget
 
 from app.kit.boxes import column
 from app.kit.changes import on_change
-from app.kit.codec_choice import CodecChoice
 from app.kit.fields import SmallBox
-from app.kit.knobs import Knob
+from app.kit.knobs import CodecChoice, Knob
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import fitting_group
 from engine.spec.codecs import BITS, GROUP, RESIDUAL
-from engine.spec.parameters import Parameter
 from engine.spec.presets import rule_spec
 from engine.spec.retention import RetentionSpec
 from engine.spec.rules import BUDGET, RATIO, RECENT, RULES, SINKS, RuleRow
+from engine.spec.terms import Parameter
 from engine.spec.tuning import fitted, tuned
 
 ALL_ROWS, EXACT, KIVI = "all", "exact", "kivi"

@@ -16,9 +16,8 @@ from engine.look.source import NO_POSITION, PARTS, Rows, Source, gather_rows, sl
 from engine.session.sampler import choose
 from engine.spec.codec import Part
 from engine.spec.sampling import SamplingParams
-from engine.wire.arrays import read_only_floats
 from engine.wire.duel import DuelStep, FirstDifference, TokenDivergence
-from engine.wire.records import Candidate
+from engine.wire.records import Candidate, read_only_floats
 
 NUM_TOP = 5
 

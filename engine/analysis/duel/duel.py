@@ -6,24 +6,40 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from msgspec.structs import replace
 
-from engine.analysis.duel.compare import first_difference, not_compared, step_of
-from engine.analysis.duel.pictures import attention_difference
+from engine.analysis.duel.compare import aligned, first_difference, not_compared, step_of
 from engine.analysis.duel.sides import ComparedRun, LiveRun, check_comparable
 from engine.analysis.tolerance import tolerance_between
 from engine.common_prefix import num_common
 from engine.errors import InputError
+from engine.geometry.dimensions import LayerGeometry
+from engine.look.reductions import missing_rows
 from engine.look.seen import Seen
-from engine.look.slices import attention_slice, take
+from engine.look.slices import NewestQuery, attention_slice, held_columns, take
 from engine.look.source import Difference, Source
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
 from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, TokenDivergence
-from engine.wire.requests import AttentionRequest, HeadRequest, RowRequest, Side, SliceRequest, WallRequest
-from engine.wire.slices import Slice
+from engine.wire.slices import AttentionRequest, HeadRequest, RowRequest, Side, Slice, SliceRequest, WallRequest
+
+
+@torch.inference_mode()
+def attention_difference(
+    row: torch.Tensor | None, other: torch.Tensor | None, query_position: int, layer: LayerGeometry
+) -> NewestQuery:
+    """The weights `[H, S]` of A minus those of B. Positions that a side had dropped have no difference: they are
+    NaN."""
+    if row is None or other is None:
+        note = "The attention of that step is not kept on both sides."
+        return NewestQuery(None, query_position, "difference", note)
+    one, two = aligned(*(held_columns(weights, layer, query_position)[0] for weights in (row, other)))
+    is_gone = missing_rows(one) | missing_rows(two)
+    difference = (one.nan_to_num(0.0) - two.nan_to_num(0.0)).masked_fill(is_gone, torch.nan)
+    return NewestQuery(difference, query_position, "difference")
 
 
 class Duel:

@@ -17,8 +17,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
 from engine.wire.duel import DuelSide
-from engine.wire.requests import SliceRequest
-from engine.wire.slices import Slice
+from engine.wire.slices import Slice, SliceRequest
 
 if TYPE_CHECKING:
     from engine.opened.file import OpenedSnapshot

@@ -16,7 +16,7 @@ from engine.session.session import Session
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_label
 from engine.wire.commands import StartDuel
-from engine.wire.opponents import OtherFile, OtherRun, OtherStep
+from engine.wire.duel import OtherFile, OtherRun, OtherStep
 
 if TYPE_CHECKING:
     from engine.opened.file import OpenedSnapshot

@@ -25,7 +25,7 @@ from engine.cache.stored import StoredCache
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.spec.retention import RetentionSpec
-from engine.wire.evictions import Eviction
+from engine.wire.records import Eviction
 
 JOURNAL_BYTES = 128 << 20  # limit for the rows of evicted pages, all layers together
 MEMORY_BYTES = 32 << 20  # limit for the rule's states at earlier steps, all layers together

@@ -15,6 +15,9 @@ from engine.model.batch import Batch, Result
 from engine.model.runners.compiler import Compiler, Compiling, why_not_compiled
 from engine.model.runners.launch import Announce, is_near, shortage_in
 
+# runs a compilation: in this thread, or in another one while this one waits, and raises, for a cancel
+
+
 OwnForward = Callable[[Batch], torch.Tensor]  # the newest logits [B, 1, V], computed by transformers
 
 Outputs = tuple[torch.Tensor, dict[int, torch.Tensor]]  # logits, weights by layer

@@ -10,21 +10,213 @@ another structure go through transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from operator import contains, eq, is_, itemgetter
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import linear
+from torch.nn.modules import module as modules_of_torch
 from transformers.masking_utils import create_causal_mask
 
 from engine.cache.paged.rows import GatherBuffer
+from engine.cache.part_timer import timed
 from engine.model.attention import LONG_CONTEXT
 from engine.model.batch import Batch
-from engine.model.runners.attending import AppendBySequence, Attend, BySequence, InPlace, OneCache, RowMask
-from engine.model.runners.guard import Guard
-from engine.model.runners.joined import Joined, product
-from engine.model.runners.last_layer import MIN_DEFERRED_PRODUCTS, DeferredOutputs, NewestOfChunk
+from engine.model.runners.attending import (
+    UNMASKED,
+    AppendBySequence,
+    Attend,
+    BySequence,
+    InPlace,
+    OneCache,
+    RowMask,
+    attention_output,
+)
 from engine.to_device import to_device
+
+MIN_DEFERRED_PRODUCTS = 5 * 10**8  # fewer multiplications, some 50 ms of one core, are not deferred
+MOST_COPIED = 4  # limit for K and V that must be copied for it, as a multiple of the numbers in the layer's input
+
+
+@dataclass(frozen=True, eq=False)
+class DeferredOutputs:
+    """The last layer's output `[1, T, hidden]` for a chunk, computed on request from the layer's input `hidden`, its
+    queries, and K and V `[1, H_kv, S, D]` as they were then."""
+
+    block: Block
+    hidden: torch.Tensor
+    queries: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.hidden.nbytes + self.queries.nbytes + self.keys.nbytes + self.values.nbytes
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.hidden.shape
+
+    def clone(self) -> DeferredOutputs:
+        """A copy that stays valid while the cache, to which K and V belong, is changed by later steps."""
+        return replace(self, keys=self.keys.clone(), values=self.values.clone())
+
+    def narrow(self, dim: int, start: int, length: int) -> torch.Tensor:
+        """Compute the outputs of `length` tokens from `start` on, `[1, length, hidden]`."""
+        hidden, queries = self.hidden.narrow(dim, start, length), self.queries.narrow(2, start, length)
+        stop = self.keys.shape[2] - self.shape[1] + start + length
+        rows = torch.arange(stop, device=hidden.device)
+        mask = RowMask.of((rows <= rows[stop - length :, None])[None, None], hidden)
+        keys, values = self.keys[:, :, :stop], self.values[:, :, :stop]
+        return self.block.after_attention(
+            hidden, attention_output(self.block.attention, queries, keys, values, mask, None)
+        )
+
+
+@dataclass(eq=False)
+class NewestOfChunk:
+    """Attends as `others` does, but in the `last` layer only for the newest query; `deferred` then computes the outputs
+    of all. `num_tokens` includes the chunk: a static cache has empty rows after these."""
+
+    others: OneCache
+    last: Block
+    num_tokens: int
+    deferred: DeferredOutputs | None = None
+    _hidden: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, others: OneCache, last: Block, shape: torch.Size, least_products: int) -> NewestOfChunk | OneCache:
+        """For a chunk of this shape `[1, T, hidden]`; returns `others` itself where deferring is not worth it: at most
+        `least_products` multiplications, or too much to copy. The decision must depend only on sizes and on what is
+        asked of attention, because both ways round differently."""
+        _, count, size = shape
+        batch = others.batch
+        num_tokens = batch.starts[0] + count
+        is_long = count > 1 and count * last.num_deferrable_products > least_products
+        if not is_long or 2 * num_tokens * last.num_cached > MOST_COPIED * count * size:
+            return others
+        is_plain = not batch.hidden and not (batch.probe and batch.probe.wants_more)
+        return cls(others, last, num_tokens) if is_plain else others
+
+    def set_last_input(self, hidden: torch.Tensor) -> None:
+        """Note the last layer's input."""
+        self._hidden = hidden
+
+    def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        if self._hidden is None:
+            return self.others(attn, query, keys, values)
+        held_keys, held_values = self.others.batch.cache.update(keys, values, attn.layer_idx)
+        held_keys, held_values = held_keys[:, :, : self.num_tokens], held_values[:, :, : self.num_tokens]
+        self.deferred = DeferredOutputs(self.last, self._hidden, query, held_keys, held_values)
+        probe = self.others.batch.probe
+        with timed(probe.timer if probe is not None else None, "attention", attn.layer_idx):
+            return attention_output(attn, query[:, :, -1:], held_keys, held_values, UNMASKED, probe)
+
+
+JOINED_BYTES = 64 << 20  # products of larger matrices take so long that one more call makes no difference
+FEW = range(4, 16)  # tokens
+PART = 1024  # rows of the weight matrix
+
+
+def product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`linear`, the same to the last bit. For one token each of several sequences, `[B, 1, D]`, a CPU takes twice as
+    long for a large matrix as for its parts: a part stays in the processor's caches while it is read again for each
+    token."""
+    batch, count = rows.shape[:2]
+    is_slow = batch in FEW and count == 1 and bias is None and weight.shape[0] > PART
+    is_usual = not is_slow or torch.compiler.is_compiling() or weight.dtype != torch.float32
+    if is_usual or weight.device.type != "cpu":
+        return linear(rows, weight, bias)
+    flat, made = rows[:, 0], rows.new_empty(batch, len(weight))
+    for out, part in zip(made.split(PART, 1), weight.split(PART), strict=True):  # type: ignore[no-untyped-call]
+        torch.mm(flat, part.t(), out=out)
+    return made[:, None]
+
+
+class Joined:
+    """Several linear layers of one input as one product; their results are concatenated. `views` are the parameters
+    that must lie at their `places` in it."""
+
+    def __init__(self, maps: Sequence[nn.Linear], is_joined: bool) -> None:
+        self._maps = maps
+        biases = [m.bias for m in maps if m.bias is not None]
+        is_small = sum(m.weight.nbytes for m in maps) <= JOINED_BYTES
+        self._matrix = self._bias = None
+        if is_joined and is_small and len(biases) in (0, len(maps)):
+            self._matrix = joined([m.weight for m in maps])
+            self._bias = joined(biases) if biases else None
+        self.views = [*(m.weight for m in maps), *biases]
+        self.places = [view.data_ptr() for view in self.views]
+
+    def __call__(self, rows: torch.Tensor, is_in_place: bool) -> torch.Tensor:
+        """The results for rows `[B, T, D]`; `is_in_place`: all views are still where they were."""
+        if self._matrix is not None and is_in_place:
+            return product(rows, self._matrix, self._bias)
+        return torch.cat(self.separate(rows), -1)
+
+    def separate(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """The results of the layers as separate tensors."""
+        return [product(rows, m.weight, m.bias) for m in self._maps]
+
+
+@torch.inference_mode(False)  # tensors made in inference mode could not be changed in place outside of it
+@torch.no_grad()
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Concatenate parameters of one width into one tensor, of which each parameter becomes a view."""
+    whole = torch.cat([part.data for part in parts])
+    for part, view in zip(parts, torch.split(whole, [len(part) for part in parts]), strict=True):
+        part.data = view
+    return whole
+
+
+HOOKS = tuple(map(itemgetter, ("_forward_hooks", "_forward_pre_hooks")))
+GLOBAL_HOOKS = (modules_of_torch._global_forward_hooks, modules_of_torch._global_forward_pre_hooks)
+
+
+class Guard:
+    """Remembers every module of a model with its class, weights and float attributes.
+
+    `is_unchanged` is false once any of them is replaced, removed or added to: a replaced weight or module, an adapter,
+    another class or `forward`, a changed epsilon, a hook at any module or at all of them. Weights changed in place are
+    the same weights. Only Python objects are compared, which takes less than half a percent of a step.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = list(model.modules())
+        self._own = list(map(vars, self._modules))
+        self._classes = list(map(type, self._modules))
+        self._kinds: list[Any] = list(set(self._classes))
+        self._forwards = [kind.forward for kind in self._kinds]
+        self._dicts = [d for m in self._modules for d in (m._parameters, m._modules)]
+        self._sizes = list(map(len, self._dicts))
+        held = [(d, name, d[name]) for d in self._dicts for name in d]
+        self._places, self._names, self._parts = (list(column) for column in zip(*held, strict=True))
+        numbers = [(d, name, number) for d in self._own for name, number in d.items() if type(number) is float]
+        self._number_places = [place for place, _, _ in numbers]
+        self._number_names = [name for _, name, _ in numbers]
+        self._numbers = [number for _, _, number in numbers]
+
+    @property
+    def is_unchanged(self) -> bool:
+        return (
+            all(map(is_, map(dict.get, self._places, self._names), self._parts))
+            and list(map(len, self._dicts)) == self._sizes
+            and list(map(type, self._modules)) == self._classes
+            and all(map(is_, map(_forward_of, self._kinds), self._forwards))
+            and all(map(eq, map(dict.get, self._number_places, self._number_names), self._numbers))
+            and not any(map(contains, self._own, repeat("forward")))
+            and not any(any(map(hooks, self._own)) for hooks in HOOKS)
+            and not any(GLOBAL_HOOKS)
+        )
+
+
+def _forward_of(kind: Any) -> Any:
+    return kind.forward
+
 
 PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_proj" for x in ("gate", "up", "down"))})
 NEEDED = frozenset({f"{x}.weight" for x in (*PROJECTIONS, "input_layernorm", "post_attention_layernorm")})

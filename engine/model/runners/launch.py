@@ -16,14 +16,13 @@ from engine.cache.contract import Pair
 from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
 from engine.errors import first_line, is_of_device, is_out_of_memory
 from engine.look.strip import Measured, StripLayout, Wanted, measured_step
-from engine.memory import free_bytes
+from engine.memory import Memory, free_bytes, needed_and_free, remedies
 from engine.model.attention import explicit_weights, weighted_values
 from engine.model.batch import Batch, Result
 from engine.model.runners.attending import Attend
 from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.pages import PAGES, Kernel
 from engine.model.runners.recorders import GraphRecorder
-from engine.shortage import Memory, needed_and_free, remedies
 from engine.to_device import to_device
 
 SMALLEST_BUCKET = 64

@@ -21,8 +21,8 @@ from engine.wire.commands import (
     StartDuel,
     UndoEdit,
 )
+from engine.wire.duel import OtherStep
 from engine.wire.events import StateChanged
-from engine.wire.opponents import OtherStep
 from engine.wire.status import OpenedFile
 from tests.app import samples
 from tests.app.conftest import turn

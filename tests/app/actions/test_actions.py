@@ -39,7 +39,7 @@ from engine.wire.commands import (
     UndoEdit,
 )
 from engine.wire.devices import UnloadModel
-from engine.wire.measuring import Bench, CheckParity, MeasureRegret, Sweep
+from engine.wire.measurements import Bench, CheckParity, MeasureRegret, Sweep
 from engine.wire.stopping import SetStops
 from tests.app import samples
 from tests.app.actions.desk import ACTIONS, AREA, STEPS, Desk, to_change

@@ -15,8 +15,8 @@ from engine.spec.model import BUNDLED_NAME, ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire import commands, devices, events, exporting
 from engine.wire.changes import SamplingChanged, SequenceForked
-from engine.wire.measuring import CheckParity
-from engine.wire.opponents import OtherStep
+from engine.wire.duel import OtherStep
+from engine.wire.measurements import CheckParity
 from engine.wire.status import OpenedFile
 from engine.wire.tree import Node
 from tests.app import samples

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from msgspec import NODEFAULT, Struct, structs
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from app.control.controller import Controller
@@ -20,7 +20,7 @@ from engine.wire.status import SequenceInfo
 from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
-from tests.approve import changes, fields_of, short
+from tests.approve import changes, fields_of, is_default, short
 
 
 def told(value: Any) -> str:
@@ -32,13 +32,11 @@ def told(value: Any) -> str:
             return f"node {value.step}<{value.parent}"
         case Struct():
             numbers = ("reply_to",) if isinstance(value, Stop) else ("reply_to", "id")
-            found = (
-                (field, getattr(value, field.name)) for field in fields_of(type(value)) if field.name not in numbers
-            )
+            found = ((field, getattr(value, field.name)) for field in fields_of(type(value)))
             words = (
                 f"{field.name}={told(each)}"
                 for field, each in found
-                if field.default is NODEFAULT or type(each) is not type(field.default) or each != field.default
+                if field.name not in numbers and not is_default(field, each)
             )
             return f"{type(value).__name__}({', '.join(words)})"
         case tuple() | list():

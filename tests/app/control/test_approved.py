@@ -22,9 +22,8 @@ from engine.spec.stops import Stop
 from engine.wire import commands, devices, duel, events, stopping
 from engine.wire.changes import EditMade
 from engine.wire.commands import SetCache
-from engine.wire.edits import EditMeasured
-from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, WhatIf
-from engine.wire.opponents import OtherStep
+from engine.wire.duel import OtherStep
+from engine.wire.measurements import CheckParity, EditMeasured, MapDamage, MeasureRegret, WhatIf
 from engine.wire.phases import (
     Chosen,
     ChosenToken,
@@ -61,7 +60,7 @@ class Clock:
 
 
 def test_wishes_and_answers_are_as_approved(qapp: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.control.status_writer.time", Clock())
+    monkeypatch.setattr("app.control.events.time", Clock())
     story = Story()
     chapters: dict[str, Callable[[Story], None]] = {
         "without_a_model": _without_model, "begin": _begin, "look_back": _look_back, "measure": _measure,

@@ -26,8 +26,8 @@ from engine.spec.stops import Stop
 from engine.wire import commands, devices, duel, events, exporting, stopping
 from engine.wire.changes import EditMade
 from engine.wire.commands import GoTo
-from engine.wire.measuring import CheckParity
-from engine.wire.opponents import OtherStep
+from engine.wire.duel import OtherStep
+from engine.wire.measurements import CheckParity
 from engine.wire.phases import SuspendedStep
 from engine.wire.status import OpenedFile, Work
 from engine.wire.stopping import StopState

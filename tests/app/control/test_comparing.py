@@ -10,13 +10,12 @@ from msgspec.structs import replace
 from app.control.controller import Controller
 from app.models import Models
 from app.models.comparison import SIDES
-from app.models.viewport import WantedPair
+from app.models.selection import WantedPair
 from engine.spec.presets import cache_named
 from engine.wire.commands import EndDuel, StartDuel, TakeSlice
-from engine.wire.duel import DuelEnded, DuelScanned, FirstDifference
+from engine.wire.duel import DuelEnded, DuelScanned, FirstDifference, OtherRun, OtherStep
 from engine.wire.events import EngineLost, Event, Failed
-from engine.wire.opponents import OtherRun, OtherStep
-from engine.wire.requests import HeadRequest, WallRequest
+from engine.wire.slices import HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 

@@ -12,7 +12,7 @@ from app.control.waiting import PICTURE_WAIT_S
 from app.draw.token_range import TokenRange
 from app.models import Models, refresh_queue
 from engine.wire.events import Failed, StateChanged
-from engine.wire.requests import HeadRequest
+from engine.wire.slices import HeadRequest
 from engine.wire.status import CaptureState
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine

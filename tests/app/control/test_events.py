@@ -12,7 +12,7 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.commands import GoTo
 from engine.wire.events import BranchDeleted, CacheChanged, Event, Failed, Restarted, StateChanged, WentTo
 from engine.wire.phases import LayerDone, PhaseReached
-from engine.wire.requests import WallRequest
+from engine.wire.slices import WallRequest
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 

@@ -10,7 +10,7 @@ from app.models.measurement import MeasurementState
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.wire.events import Failed
-from engine.wire.measuring import MapDamage, WhatIf
+from engine.wire.measurements import MapDamage, WhatIf
 from tests.app.fake_engine import FakeEngine
 
 

@@ -6,7 +6,7 @@ from app.control.controller import Controller
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import BeginBranch
-from engine.wire.opponents import OtherRun
+from engine.wire.duel import OtherRun
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 

@@ -11,8 +11,7 @@ from app.shell import Shell
 from engine.spec.edit import Rows, Zero
 from engine.wire.commands import TakeSlice, Watch
 from engine.wire.events import Failed
-from engine.wire.requests import HeadRequest, RowRequest, WallRequest
-from engine.wire.slices import Unchanged
+from engine.wire.slices import HeadRequest, RowRequest, Unchanged, WallRequest
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

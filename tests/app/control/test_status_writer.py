@@ -3,10 +3,9 @@ from __future__ import annotations
 from msgspec import structs
 
 from app.control.controller import Controller
-from app.control.measuring import MeasurementControl
-from app.control.restore import Restore
+from app.control.events import StatusWriter
+from app.control.requests import MeasurementControl, Restore
 from app.control.sender import Sender
-from app.control.status_writer import StatusWriter
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.wire.events import Restarted, StateChanged

@@ -9,13 +9,12 @@ import pytest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.dialogs.cache import AUTOMATIC, MIB, PAGES, TOKENS, PoolDialog
 from app.dialogs.calculator import CONFIG, LOADED, TYPED, Calculator
-from app.dialogs.pool import AUTOMATIC, MIB, PAGES, TOKENS, PoolDialog
 from app.draw.format import byte_size
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, uniform
-from engine.spec.codec_names import parse_codec
+from engine.spec.codec import CodecSpec, Coding, parse_codec, uniform
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
 from engine.wire.commands import SetCache

@@ -19,13 +19,12 @@ from PySide6.QtWidgets import (
 )
 from pytestqt.qtbot import QtBot
 
-from app.dialogs.cache import CacheDialog
+from app.dialogs.cache import CacheDialog, PoolDialog
 from app.dialogs.calculator import Calculator
 from app.dialogs.export import ExportDialog
 from app.dialogs.help import AboutDialog, _versions
 from app.dialogs.kept_moments import KeptMomentsDialog
 from app.dialogs.loading import HubDialog
-from app.dialogs.pool import PoolDialog
 from app.dialogs.run_to import RunToDialog
 from app.kit.dialog import Dialog
 from app.kit.fields import inset

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 from PySide6.QtWidgets import QApplication, QDialog
 
-from app.dialogs.edits import NoiseForm, OverwriteForm, ScaleForm, TypedForm
-from app.dialogs.token_edits import ReplaceForm
+from app.dialogs.edits import NoiseForm, OverwriteForm, ReplaceForm, ScaleForm, TypedForm
 from app.shell import Shell
 from engine.spec.edit import AddNoise, Overwrite, ReplaceTokens, Rows, Scale, Zero
 from engine.wire.commands import Tokenize

@@ -10,9 +10,16 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QWidget
 
-from app.dialogs.edit_form import EditForm
-from app.dialogs.edits import NoiseForm, OverwriteForm, ScaleForm, TypedForm
-from app.dialogs.token_edits import BiasForm, ReplaceForm, TokensField
+from app.dialogs.edits import (
+    BiasForm,
+    EditForm,
+    NoiseForm,
+    OverwriteForm,
+    ReplaceForm,
+    ScaleForm,
+    TokensField,
+    TypedForm,
+)
 from app.kit.question import Question
 from app.kit.segments import Segments
 from app.models import Models

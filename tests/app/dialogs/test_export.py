@@ -14,8 +14,8 @@ from PySide6.QtSvg import QSvgRenderer
 from PySide6.QtWidgets import QFileDialog
 from pytestqt.qtbot import QtBot
 
+from app.dialogs.export import KINDS as ROWS
 from app.dialogs.export import ExportDialog
-from app.dialogs.export_kinds import KINDS as ROWS
 from app.draw.format import byte_size
 from app.models.export_plan import records_between
 from app.shell import Shell

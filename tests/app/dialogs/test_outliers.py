@@ -9,7 +9,7 @@ from pytestqt.qtbot import QtBot
 
 from app.dialogs.outliers import OutliersDialog
 from app.shell import Shell
-from engine.wire.requests import OutliersRequest
+from engine.wire.slices import OutliersRequest
 from tests.app import samples
 from tests.app.conftest import turn
 

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from app.draw import attention as draw
 from engine.spec.edit import Rows
-from engine.wire.requests import AttentionRequest
-from engine.wire.slices import AttentionSlice
+from engine.wire.slices import AttentionRequest, AttentionSlice
 from tests.app import samples
 
 

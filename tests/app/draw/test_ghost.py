@@ -12,8 +12,7 @@ from app.draw.ghost import Ghosts, Hatch
 from app.panels.head import draw as head
 from app.panels.wall import draw as wall
 from app.panels.wall.draw import Margins, WallRow
-from engine.wire.requests import AttentionRequest, HeadRequest, WallRequest
-from engine.wire.slices import AttentionSlice, HeadSlice, WallSlice
+from engine.wire.slices import AttentionRequest, AttentionSlice, HeadRequest, HeadSlice, WallRequest, WallSlice
 
 TABLE = signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff")
 BLACK, LOUD, LINE, GROUND = 0xFF000000, 0xFFFF00FF, 0xFF00FF00, 0xFF123456

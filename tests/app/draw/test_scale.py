@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.draw.axis import Tick
-from app.draw.scale import FLOOR, LogScale, log_scale
+from app.draw.axis import FLOOR, LogScale, Tick, log_scale
 
 
 def test_zero_has_a_place_and_what_is_no_number_is_at_the_top() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.draw.axis import LinearTicks
-from app.draw.step_axis import StepAxis, StepSeries
+from app.draw.axis import LinearTicks, StepAxis, StepSeries
 from engine.wire.records import StepRecord
 from tests.app import samples
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from PySide6.QtWidgets import QApplication, QComboBox
 
-from app.kit.codec_choice import CodecChoice
+from app.kit.knobs import CodecChoice
 from engine.errors import InputError
-from engine.spec.codec import CodecSpec, Coding
-from engine.spec.codec_names import get_codec_names
+from engine.spec.codec import CodecSpec, Coding, get_codec_names
 from engine.spec.codecs import CODECS
 
 

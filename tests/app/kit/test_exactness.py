@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from app.kit.exactness import (
+from app.kit.provenance import (
     layer_rows_words,
     parts_words,
     residual_start,
     residual_starts,
     run_words,
+    source_of,
     source_words,
 )
-from app.kit.provenance import source_of
 from app.models import Models
-from engine.wire.requests import HeadRequest, WallRequest
+from engine.wire.slices import HeadRequest, WallRequest
 from tests.app import samples
 
 N = 40

@@ -38,7 +38,7 @@ from app.kit.range_bar import RangeBar
 from app.kit.segments import Segments
 from app.kit.theme import DARK, LIGHT, apply_theme, current_theme
 from app.models import Models
-from engine.wire.requests import HeadRequest
+from engine.wire.slices import HeadRequest
 from tests.app import samples
 from tests.app.on_screen import assert_repainted
 from tests.app.painted import drawn

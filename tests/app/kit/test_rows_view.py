@@ -15,8 +15,7 @@ from app.models import Models
 from app.panels.bench import draw
 from app.panels.bench.view import BenchView
 from engine.spec.presets import PRESETS
-from engine.wire.measurements import Benched
-from engine.wire.measuring import Bench
+from engine.wire.measurements import Bench, Benched
 from engine.wire.status import Work
 from tests.app import samples
 from tests.app.panels.bench.rows import row

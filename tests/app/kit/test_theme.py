@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication
 from app.kit.icons import icon
 from app.kit.style import RESOURCES, style_sheet
 from app.kit.theme import DARK, LIGHT, TextRole, Theme, apply_theme, font_fixed, font_text, load_fonts, resolve_theme
-from app.panels.tokens.surprisal_key import surprisal_color
+from app.panels.tokens.canvas import surprisal_color
 
 
 def luminance(color: str) -> float:

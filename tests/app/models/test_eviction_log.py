@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from app.models.eviction_log import HELD, EvictionLog, drop_in, when_dropped
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
-from engine.wire.evictions import Eviction
-from engine.wire.records import StepRecord
+from engine.wire.records import Eviction, StepRecord
 from tests.app import samples
 
 H2O, TOVA = cache_preset("h2o").spec, cache_preset("tova").spec

@@ -9,13 +9,11 @@ from PySide6.QtWidgets import QApplication
 
 from app.models.measurement import Measurement, MeasurementState
 from engine.spec.cache import CacheSpec
-from engine.spec.grid import SweepMode
+from engine.spec.grid import SweepMode, SweepText
 from engine.spec.sampling import Prompt
-from engine.spec.texts import SweepText
 from engine.wire.encoding import decode_event, encode
 from engine.wire.events import Failed
-from engine.wire.measurements import ParityReport, SweepRow, Swept, WhatIfAnswer
-from engine.wire.measuring import CheckParity, Sweep, WhatIf
+from engine.wire.measurements import CheckParity, ParityReport, Sweep, SweepRow, Swept, WhatIf, WhatIfAnswer
 from engine.wire.status import Work
 from tests.app import answers
 

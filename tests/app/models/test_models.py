@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from pytestqt.qtbot import QtBot
 
 from app.models import Models, Selected
-from app.models.rates import rates
+from app.models.sequence_status import rates
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken
 from engine.wire.records import NonFinite
-from engine.wire.requests import HeadRequest, TableRequest, WallRequest
-from engine.wire.slices import CellUpdate, TableSlice, Unchanged
+from engine.wire.slices import CellUpdate, HeadRequest, TableRequest, TableSlice, Unchanged, WallRequest
 from engine.wire.step_table import COLUMNS, step_csv, step_table
 from tests.app import samples
 

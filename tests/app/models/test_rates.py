@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.models import Models
-from app.models.rates import RECENT_CHUNKS, rates, seconds_left
+from app.models.sequence_status import RECENT_CHUNKS, rates, seconds_left
 from engine.wire.records import StepRecord, Timings
 from engine.wire.status import SequenceInfo
 from tests.app import samples

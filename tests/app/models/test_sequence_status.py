@@ -234,7 +234,7 @@ def test_what_is_unusual_about_a_model_stands_in_words(full: Shell, engine: Fake
 
 
 def test_a_stopped_sequence_cannot_be_stopped_again(full: Shell, engine: FakeEngine) -> None:
-    from app.panels.sequences.table import STOP
+    from app.panels.sequences.view import STOP
 
     full.window.arrange("inspect")
     full.window.docks.docks["sequences"].raise_()

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from app.models import Models
 from app.models.slices import ColumnBuffer
-from engine.wire.requests import HeadRequest, WallRequest
-from engine.wire.slices import Unchanged
+from engine.wire.slices import HeadRequest, Unchanged, WallRequest
 from tests.app import samples
 
 

@@ -23,7 +23,7 @@ from engine.spec.condition import TokenSpan
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import MAX_STOPS, Stop
 from engine.wire.condition_values import Attention
-from engine.wire.opponents import OtherRun
+from engine.wire.duel import OtherRun
 from engine.wire.records import StepRecord
 from engine.wire.stopping import AttentionMass, AttentionMeasured, StopHit
 from tests.app import samples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.draw.token_range import TokenRange
-from app.models.viewport import Viewport, WantedPictures
+from app.models.selection import Viewport, WantedPictures
 
 
 def test_a_panel_stays_at_a_place_of_its_own_until_another_model(qapp: object) -> None:

@@ -7,13 +7,13 @@ from PySide6.QtWidgets import QApplication
 
 from app.draw.token_range import rows_of
 from app.models import Models
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
     HeadRequest,
+    HeadSlice,
     RowRequest,
     WallRequest,
 )
-from engine.wire.slices import HeadSlice
 from tests.app import samples
 
 STEPS = 30

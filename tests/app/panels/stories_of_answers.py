@@ -13,15 +13,13 @@ from PySide6.QtGui import QGuiApplication
 
 from app.models import Models
 from app.models.comparison import ComparedPair
-from app.panels.compare.opponents import FILE, MODEL, STEP, cache_choice
-from app.panels.compare.view import CompareView
+from app.panels.compare.view import FILE, MODEL, STEP, CompareView, cache_choice
 from app.panels.damage.view import DamageView
 from app.panels.evicted.view import EvictedView
 from app.panels.what_if.view import WhatIfView
 from engine.spec.cache import CacheSpec
-from engine.wire.duel import TokenDivergence
-from engine.wire.evictions import Eviction, Survivors
-from engine.wire.opponents import OtherStep
+from engine.wire.duel import OtherStep, TokenDivergence
+from engine.wire.records import Eviction, Survivors
 from engine.wire.status import OpenedFile
 from tests.app import samples
 from tests.app.panels.stories_of_runs import Steps

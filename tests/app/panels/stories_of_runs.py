@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QMenu
 
 from app.models import Models
 from app.panels.branches.view import BranchesView
-from app.panels.edits import words
+from app.panels.edits import view as edits_view
 from app.panels.edits.view import EditsView
 from app.panels.next_token.view import NextTokenView
 from app.panels.stops.view import StopsView
@@ -206,8 +206,8 @@ def edits(view: EditsView, models: Models, folder: Path) -> Steps:
         yield f"imported {text}", lambda text=text: (written(text), view.told.emit(models.status.failure))  # type: ignore[misc]
     whole = ours + '"edits": ["zero pos=1:3"]}'
     for what, text in (
-        ("as large as may be", whole.ljust(words.MOST_BYTES)), ("larger", whole.ljust(words.MOST_BYTES + 1)),
-        ("as many as may be", _many(words.MOST_EDITS)), ("one more", _many(words.MOST_EDITS + 1)),
+        ("as large as may be", whole.ljust(edits_view.MOST_BYTES)), ("larger", whole.ljust(edits_view.MOST_BYTES + 1)),
+        ("as many as may be", _many(edits_view.MOST_EDITS)), ("one more", _many(edits_view.MOST_EDITS + 1)),
     ):  # fmt: skip
         yield f"imported, {what}", lambda text=text: (written(text), view.told.emit(models.status.failure))  # type: ignore[misc]
     yield "imported from nowhere", lambda: (
@@ -218,7 +218,7 @@ def edits(view: EditsView, models: Models, folder: Path) -> Steps:
 
 
 def _many(count: int) -> str:
-    return json.dumps({"format": words.FORMAT, "version": words.VERSION, "edits": ["zero pos=1:3"] * count})
+    return json.dumps({"format": edits_view.FORMAT, "version": edits_view.VERSION, "edits": ["zero pos=1:3"] * count})
 
 
 def next_token(view: NextTokenView, models: Models, folder: Path) -> Steps:

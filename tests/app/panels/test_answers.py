@@ -11,7 +11,7 @@ from PySide6.QtGui import QImage
 from app.shell import Shell
 from engine.spec.presets import cache_preset
 from engine.wire.events import CacheChanged
-from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, WhatIf
+from engine.wire.measurements import CheckParity, MapDamage, MeasureRegret, WhatIf
 from tests.app import samples
 from tests.app.answers import damage, parity, regret, what_if
 from tests.app.conftest import turn

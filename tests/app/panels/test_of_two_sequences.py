@@ -23,7 +23,7 @@ from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
 from app.window.status_line import StatusLine
 from engine.wire.records import SequenceStep, StepRecord
-from engine.wire.requests import AttentionRequest, RowRequest, WallRequest
+from engine.wire.slices import AttentionRequest, RowRequest, WallRequest
 from engine.wire.status import SequenceInfo
 from tests.app import samples
 

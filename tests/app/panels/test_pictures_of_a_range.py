@@ -12,7 +12,7 @@ from app.draw.token_range import TokenRange, covers, rows_of
 from app.kit.theme import current_theme
 from app.shell import Shell
 from engine.wire.events import Restarted, StateChanged
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
     HeadRequest,
 )

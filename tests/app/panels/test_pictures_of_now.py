@@ -11,7 +11,7 @@ from app.dialogs.outliers import OutliersDialog
 from app.draw.format import percent, token_label
 from app.shell import Shell
 from engine.wire.events import StateChanged
-from engine.wire.requests import (
+from engine.wire.slices import (
     HeadRequest,
     OutliersRequest,
     WallRequest,

@@ -20,12 +20,12 @@ from app.kit.facts import PITCH, WholeLines
 from app.kit.labels import DotLabel, ElidedLabel
 from app.kit.provenance import token_name
 from app.kit.theme import DARK, LIGHT, Theme, font_fixed, load_fonts
-from app.panels.attention import rows as attention_rows
-from app.panels.attention.rows import MassBars, whole_entries
+from app.panels.attention import view as attention_rows
+from app.panels.attention.view import MassBars, whole_entries
 from app.panels.sweep.view import SweepView
 from app.panels.wall import canvas as wall_canvas
 from app.shell import Shell
-from app.window import selector_button
+from app.window import selectors
 from app.window.docks import PanelDock
 from app.window.window import _first_size
 from tests.app import samples
@@ -83,7 +83,7 @@ def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], m
     """What strips, selectors and the status line paint are whole words of what they are to say."""
     fresh, _ = sized
     window = fresh.window
-    for module in (labels, selector_button):
+    for module in (labels, selectors):
         monkeypatch.setattr(module, "QPainter", spy)
     for layout, step in product(("learn", "inspect", "compare", "truth"), (None, 7)):
         fresh.models.selection.update(step=step)
@@ -96,7 +96,7 @@ def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], m
         assert "Tales" in shown, (layout, step)
         said = [f"{one.text()} {one._brief}" for one in window.findChildren(ElidedLabel)]
         said += [one.text for one in window.findChildren(DotLabel)]
-        said += [f"{one._name} {one._detail}" for one in window.findChildren(selector_button.SelectorButton)]
+        said += [f"{one._name} {one._detail}" for one in window.findChildren(selectors.SelectorButton)]
         words = set(" ".join(said).replace("·", " ").split())
         painted = {word for text in shown for word in text.replace("·", " ").replace("…", " ").split()}
         assert painted <= words, (layout, step, painted - words)

@@ -14,7 +14,7 @@ from app.kit.labels import ElidedLabel
 from app.kit.provenance import shown_record
 from app.panels.bytes.words import layer_cells, ledger_lines
 from app.panels.inspector.words import token_facts
-from app.panels.sequences.table import SequenceModel
+from app.panels.sequences.view import SequenceModel
 from app.panels.tokens.view import TokensPanel
 from app.panels.wall.view import WallView
 from engine.spec.cache import CacheSpec

@@ -13,8 +13,8 @@ from PySide6.QtWidgets import QApplication
 
 from app.models.page_places import chosen_page, place_of
 from app.panels.attention.view import AttentionView
-from app.panels.bytes.canvas import LayerBars
 from app.panels.bytes.draw import layer_bars
+from app.panels.bytes.view import LayerBars
 from app.panels.head.view import HeadView
 from app.panels.inspector.view import InspectorView
 from app.panels.timings.view import phase_words

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from app.kit.moment_words import node_lines
 from app.models.export_plan import view_text
-from app.models.rates import rates
+from app.models.sequence_status import rates
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.spec.model import ModelSpec

@@ -10,7 +10,7 @@ from PySide6.QtCore import QPointF, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
-from app.window.phase_words import phase_words
+from app.window.phase_bar import phase_words
 from engine.spec.presets import cache_named
 from engine.wire.phases import Chosen, LayerDone, Scheduled, Written
 from tests.app.driver import Driver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.window.phase_words import scheduled_words, written_words
+from app.window.phase_bar import scheduled_words, written_words
 from engine.wire.phases import ScheduledSequence, WrittenRows
 
 

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.models import Models, UnclosedSession
-from app.window.recovery_bar import RecoveryBar, session_counts
+from app.window.notice_bar import RecoveryBar, session_counts
 from engine.saved.session import SavedSession
 from engine.spec.bookmark import Bookmark, OnStep
 from engine.spec.cache import CacheSpec

@@ -10,8 +10,16 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.measurements import DamageMap, ParityReport, Regret, WhatIfAnswer
-from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, WhatIf
+from engine.wire.measurements import (
+    CheckParity,
+    DamageMap,
+    MapDamage,
+    MeasureRegret,
+    ParityReport,
+    Regret,
+    WhatIf,
+    WhatIfAnswer,
+)
 from tests.engine.tiny import model_of, prompt_ids
 
 WINDOW = RetentionSpec("sinks+window", sinks=2, window=10)

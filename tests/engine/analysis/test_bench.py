@@ -28,8 +28,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
 from engine.wire.commands import Cancel
 from engine.wire.events import Failed, StateChanged
-from engine.wire.measurements import Benched, BenchRefused, BenchRow
-from engine.wire.measuring import Bench
+from engine.wire.measurements import Bench, Benched, BenchRefused, BenchRow
 from tests.engine.cli.conftest import Twin
 from tests.engine.loop.driver import Driver
 from tests.engine.tiny import model_of, write_config

@@ -13,8 +13,7 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
-from engine.wire.measurements import LayerPlanStep
-from engine.wire.measuring import MapDamage
+from engine.wire.measurements import LayerPlanStep, MapDamage
 from tests.engine.analysis.live import damage_map, started
 
 

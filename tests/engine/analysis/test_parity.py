@@ -8,8 +8,8 @@ import torch
 
 from engine.analysis.parity import live_parity, verdict
 from engine.errors import InputError
-from engine.session.continuing import continue_with
 from engine.session.editing import make_edit
+from engine.session.sequence_commands import continue_with
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
@@ -17,7 +17,7 @@ from engine.spec.edit import Replacement, ReplaceTokens, Rows, Zero
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire.measuring import CheckParity
+from engine.wire.measurements import CheckParity
 from engine.wire.phases import Chosen, PhaseReached
 from tests.engine.analysis.live import WINDOW, checked, started
 from tests.engine.cache.compressed.test_cache_going_back import assert_same, state_of

@@ -15,7 +15,7 @@ from engine.session.rerun import fill
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
-from engine.wire.measuring import MeasureRegret
+from engine.wire.measurements import MeasureRegret
 from tests.engine.analysis.live import WINDOW, answer, started
 from tests.engine.cache.compressed.test_cache_going_back import assert_same, state_of
 

@@ -12,16 +12,14 @@ import torch
 
 from engine.__main__ import main
 from engine.analysis import sweep as sweep_module
-from engine.analysis import texts as texts_module
+from engine.analysis import sweep as texts_module
 from engine.analysis.reference import greedy, reference
-from engine.analysis.sweep import sweep
-from engine.analysis.texts import recall_tokens, tokens_of
+from engine.analysis.sweep import recall_tokens, sweep, tokens_of
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.grid import SweepMode, grid
+from engine.spec.grid import SweepMode, SweepText, grid
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.spec.texts import SweepText
 from engine.wire.measurements import SweepRow, Unavailable
 from tests.engine.cli.conftest import Twin
 from tests.engine.tiny import model_of, prompt_ids, write_config

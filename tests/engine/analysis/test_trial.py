@@ -15,17 +15,26 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
-from engine.spec.grid import SweepMode
+from engine.spec.grid import SweepMode, SweepText
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
 from engine.wire.commands import LoadModel, Run, SubmitPrompt
 from engine.wire.events import Failed
-from engine.wire.measurements import DamageMap, ParityReport, Regret, Swept, WhatIfAnswer
-from engine.wire.measuring import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.measurements import (
+    CheckParity,
+    DamageMap,
+    MapDamage,
+    MeasureRegret,
+    ParityReport,
+    Regret,
+    Sweep,
+    Swept,
+    WhatIf,
+    WhatIfAnswer,
+)
 from engine.wire.records import Candidate
 from tests.engine.analysis.live import WINDOW, checked, run_of, started
 from tests.engine.cache.compressed.test_cache_going_back import assert_same, state_of

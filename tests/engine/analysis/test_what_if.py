@@ -26,8 +26,7 @@ from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.commands import Force, LoadModel, Run, Step, SubmitPrompt
 from engine.wire.events import Event, Failed
-from engine.wire.measurements import Regret, WhatIfAnswer
-from engine.wire.measuring import MapDamage, MeasureRegret, WhatIf
+from engine.wire.measurements import MapDamage, MeasureRegret, Regret, WhatIf, WhatIfAnswer
 from engine.wire.records import StepRecord
 from tests.effort import effort
 from tests.engine.analysis.live import damage_map

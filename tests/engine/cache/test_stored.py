@@ -1,4 +1,5 @@
-"""What caches keep of the same tokens, as it lies in memory: of every codec and rule, now and some tokens ago."""
+"""What caches keep of the same tokens, as it lies in memory: of every codec and rule in the last layer, now and some
+tokens ago."""
 
 from __future__ import annotations
 
@@ -11,8 +12,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stored import StoredPart
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, uniform
-from engine.spec.codec_names import get_codec_names
+from engine.spec.codec import CodecSpec, Coding, get_codec_names, uniform
 from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
@@ -64,7 +64,7 @@ def of_cache(cache: SequenceCache, num_tokens: int) -> Iterator[str]:
     tables = [(table.layers, table.page_size, table.page_ids, table.window) for table in found.tables]
     states = {index: {name: _told(state) for name, state in of.items()} for index, of in found.states.items()}
     yield f"{found.num_tokens}: prompt ended {found.prompt_ended_at} {tables} {states} {found.why_no_states}"
-    for index, layer in found.layers.items():
+    for index, layer in [*found.layers.items()][-1:]:
         beside = {name: getattr(layer, name) for name in ("positions", "memory", "sinks")}
         words = ", ".join(f"{name} {_told(tensor)}" for name, tensor in beside.items() if tensor is not None)
         yield f"  {index}: {layer.num_rows} rows from {layer.first} of {layer.num_tokens} {layer.why_not} {words}"

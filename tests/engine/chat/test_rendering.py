@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.chat.rendering import NO_TEMPLATE, encode_chat, template_names
+from engine.chat.template import NO_TEMPLATE, encode_chat, template_names
 from engine.errors import InputError
 from engine.model.tokenizer import load_tokenizer, special_ids
 from engine.spec.chat import Chat, Turn, chat_of_json

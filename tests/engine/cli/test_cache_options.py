@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.__main__ import main
-from engine.cli.cache_options import add_cache_arguments, all_parameters, spec_of
+from engine.cli.arguments import add_cache_arguments, all_parameters, spec_of
 from engine.spec.presets import PRESETS, cache_name, cache_named
 from tests.engine.tiny import prompt_ids, write_config
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from engine.__main__ import main
-from engine.analysis import device_check, device_models, device_modes, device_steps, device_waits
+from engine.analysis import device_check, device_models, device_modes, device_steps
 from engine.analysis.device_models import model_on
-from engine.analysis.device_waits import WAITED, WaitsCheck
+from engine.analysis.device_steps import WAITED, WaitsCheck
 from engine.analysis.reference import Reference, parity, reference
 from engine.cache.layers.growing import GrowingLayer
 from engine.device_time import HostMark
@@ -23,8 +23,8 @@ from engine.model.batch import Result
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import Launches, bucket_of
 from engine.model.runners.pages import PageReader
-from engine.session import draws, sampler
-from engine.session.ahead import LaunchedAhead
+from engine.session import sampler
+from engine.session.stepper import LaunchedAhead
 from engine.spec.presets import OPT_IN_PRESETS, PRESETS
 from engine.spec.runners import RunnerName
 from tests.engine.card import CARD, card, has_card, moved
@@ -104,7 +104,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "pages": (PageReader, "read", changed(PageReader.read, lambda read: 1.1 * read)),
     "graph · bfloat16": (GrowingLayer, "append", of_other_values),
     "measured": (LaunchedAhead, "of", of_other_tokens),
-    "measured · float32: drawn": (draws, "numbers", changed(draws.numbers, lambda numbers: numbers ^ 1)),
+    "measured · float32: drawn": (sampler, "numbers", changed(sampler.numbers, lambda numbers: numbers ^ 1)),
     "measured · float32: within": (Measured, "clone", changed(Measured.clone, of_other_bytes)),
     "measured · float32: times": (HostMark, "ms_since", changed(HostMark.ms_since, lambda ms: 1.1 * ms)),
 }
@@ -223,9 +223,9 @@ def test_a_model_is_in_the_numbers_that_are_checked() -> None:
 @pytest.mark.skipif(not has_card(), reason="this torch keeps its devices elsewhere")
 @pytest.mark.parametrize(("cache", "runner"), WAITED[2:])
 def test_a_step_that_waits_is_a_fault(cache: str, runner: RunnerName, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_waits, "token_ids", prompt_ids)  # of a smaller vocabulary
+    monkeypatch.setattr(device_steps, "token_ids", prompt_ids)  # of a smaller vocabulary
     for name, value in (("LENGTHS", (6, 9)), ("WARM_UPS", 2), ("STEPS", 2)):
-        monkeypatch.setattr(device_waits, name, value)
+        monkeypatch.setattr(device_steps, name, value)
     with card(monkeypatch, Card()):
         check = WaitsCheck(moved(tiniest_model(), "auto"), cache, runner)
         assert check() == ("ok", "2 steps without one")

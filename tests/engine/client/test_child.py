@@ -10,11 +10,10 @@ from engine.client.child import _is_run, _with_newest_status, _write
 from engine.client.outbox import Outbox
 from engine.client.pulse import Pulse
 from engine.client.stream import read_frames
-from engine.loop.activity import Activity
+from engine.loop.inbox import Activity
 from engine.wire.encoding import decode_event
 from engine.wire.events import Event, StateChanged, Stopped, Tokenized
-from engine.wire.requests import TableRequest
-from engine.wire.slices import Unchanged
+from engine.wire.slices import TableRequest, Unchanged
 from tests.app import samples
 
 

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from engine.client.outbox import MAX_PICTURES, Outbox
 from engine.wire.events import Event, Failed, StateChanged
-from engine.wire.requests import OutliersRequest, RowRequest
-from engine.wire.slices import Unchanged
+from engine.wire.slices import OutliersRequest, RowRequest, Unchanged
 from tests.app import samples
 
 

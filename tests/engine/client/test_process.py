@@ -22,9 +22,8 @@ from engine.wire import encoding
 from engine.wire.commands import Run, Step, SubmitPrompt
 from engine.wire.encoding import WireError, decode_event, encode
 from engine.wire.events import EngineBack, EngineBusy, EngineLost, Failed, Submitted
-from engine.wire.evictions import Eviction
 from engine.wire.exporting import Export, Exported
-from engine.wire.records import StepRecord
+from engine.wire.records import Eviction, StepRecord
 from tests.app import samples
 from tests.engine.client.driver import Driver, speaking
 from tests.engine.tiny import config_dict, prompt_ids

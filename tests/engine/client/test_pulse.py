@@ -11,7 +11,7 @@ import pytest
 
 from engine.client.pulse import BUSY_S, HANGS_S, Pulse, Said
 from engine.client.thread import ThreadClient
-from engine.loop.activity import Activity
+from engine.loop.inbox import Activity
 from engine.wire.commands import Tokenize
 from engine.wire.events import EngineBack, EngineBusy, EngineLost, Event, Failed
 

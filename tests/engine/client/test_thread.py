@@ -15,7 +15,7 @@ from engine.spec.cache import CacheSpec
 from engine.wire.commands import Run, SetCache, TakeSlice
 from engine.wire.events import Stopped
 from engine.wire.exporting import Export
-from engine.wire.requests import WallRequest
+from engine.wire.slices import WallRequest
 from tests.engine.loop.driver import Driver, prompt, shape_of
 from tests.engine.tiny import write_config
 

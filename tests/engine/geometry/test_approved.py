@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from engine.errors import InputError
 from engine.geometry.config import _ALIASES, _DECODER_ALIASES
@@ -69,8 +69,9 @@ def of_config(name: str, config: dict[str, Any]) -> list[str]:
     for kind, layers in found.layers_by_kind().items():
         for alone in dict.fromkeys(replace(layer, index=0) for layer in layers):
             same = [layer for layer in layers if replace(layer, index=0) == alone]
-            words = told(alone).removeprefix("LayerGeometry(index=0, ").removesuffix(")")
-            lines.append(f"  {runs_of(layer.index for layer in same)}: {words} | {kind} {_numbers(alone)}")
+            lines.append(
+                f"  {runs_of(layer.index for layer in same)}: {kind} {told([*astuple(alone)[2:]])}, {_numbers(alone)}"
+            )
     return lines
 
 

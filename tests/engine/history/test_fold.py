@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.history.run import Run
-from engine.history.state import UNKNOWN, SequenceState, States, apply, step
+from engine.history.state import UNKNOWN, Run, SequenceState, States, apply, step
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceForked, SequenceStopped

@@ -9,8 +9,7 @@ import pytest
 from engine.errors import InputError
 from engine.history import journal
 from engine.history.journal import Checkpoint, Journal
-from engine.history.run import Run
-from engine.history.state import Pending, SequenceState
+from engine.history.state import Pending, Run, SequenceState
 from engine.history.tree import rewrites
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec

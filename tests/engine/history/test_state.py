@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.history.run import Run, num_shared
-from engine.history.state import SequenceState
+from engine.history.state import Run, SequenceState, num_shared
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import TokensForced
 from engine.wire.records import StopReason

@@ -19,8 +19,7 @@ from engine.spec.edit import Rows, Zero
 from engine.spec.lenses import LENSES, TABLE
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.requests import HeadRequest, WallRequest
-from engine.wire.slices import HeadSlice, WallSlice
+from engine.wire.slices import HeadRequest, HeadSlice, WallRequest, WallSlice
 from tests.engine.analysis.duel.duels import compared, duel_of
 from tests.engine.opened.sessions import opened
 from tests.engine.tiny import model_of, prompt_ids

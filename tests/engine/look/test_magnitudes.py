@@ -17,8 +17,7 @@ from engine.spec.edit import Rows, Zero
 from engine.spec.lenses import LENSES
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.requests import HeadRequest, OutliersRequest, WallRequest
-from engine.wire.slices import HeadSlice, OutliersSlice, WallSlice
+from engine.wire.slices import HeadRequest, HeadSlice, OutliersRequest, OutliersSlice, WallRequest, WallSlice
 from tests.engine.session.pasts import SPECS
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -16,13 +16,15 @@ from engine.look.tile_statistics import TileStatistics
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
     HeadRequest,
+    HeadSlice,
     RowRequest,
+    RowSlice,
     WallRequest,
+    WallSlice,
 )
-from engine.wire.slices import HeadSlice, RowSlice, WallSlice
 from tests.engine.tiny import model_of, prompt_ids
 
 

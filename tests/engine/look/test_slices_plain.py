@@ -16,7 +16,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.requests import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, SliceRequest, WallRequest
+from engine.wire.slices import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, SliceRequest, WallRequest
 from tests.engine.tiny import model_of, prompt_ids, uneven_model
 
 H2O = RetentionSpec("h2o", budget=14, sinks=1)

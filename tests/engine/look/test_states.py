@@ -9,8 +9,7 @@ import torch
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
-from engine.wire.requests import HeadRequest, WallRequest
-from engine.wire.slices import HeadSlice, WallSlice
+from engine.wire.slices import HeadRequest, HeadSlice, WallRequest, WallSlice
 from tests.engine.tiny import model_of, prompt_ids
 
 

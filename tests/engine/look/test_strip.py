@@ -23,7 +23,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, CaptureLevel
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.wire.records import StepRecord
-from engine.wire.requests import HeadRequest
+from engine.wire.slices import HeadRequest
 from tests.engine.model.runners.test_launch import LAYOUTS, launches_of
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -22,8 +22,7 @@ from engine.spec.edit_text import parse_edit
 from engine.spec.lenses import TABLE
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.requests import WallRequest
-from engine.wire.slices import WallSlice
+from engine.wire.slices import WallRequest, WallSlice
 from tests.engine.look.walls import assert_same
 from tests.engine.session.pasts import SPECS
 from tests.engine.tiny import model_of, prompt_ids

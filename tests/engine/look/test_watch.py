@@ -13,17 +13,15 @@ from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import SetPace, Watch, Watched
 from engine.wire.encoding import decode_command, encode
-from engine.wire.requests import (
-    AttentionRequest,
-    HeadRequest,
-    WallRequest,
-)
 from engine.wire.slices import (
+    AttentionRequest,
     AttentionSlice,
     CellUpdate,
+    HeadRequest,
     HeadSlice,
     TableSlice,
     Unchanged,
+    WallRequest,
     WallSlice,
 )
 from tests.engine.look.watching import HEAD, MODES, PICTURES, ROW, TABLE, TOKEN, WALL, Watching

@@ -20,13 +20,16 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import SetPace, Watched
 from engine.wire.encoding import encode
-from engine.wire.requests import (
+from engine.wire.slices import (
+    CellUpdate,
     HeadRequest,
     RowRequest,
+    RowSlice,
     TensorName,
+    Unchanged,
     WallRequest,
+    WallSlice,
 )
-from engine.wire.slices import CellUpdate, RowSlice, Unchanged, WallSlice
 from tests.effort import effort
 from tests.engine.look.watching import Screen, assert_same
 from tests.engine.tiny import model_of, prompt_ids

@@ -18,16 +18,14 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import SetPace, Watched
 from engine.wire.encoding import decode_event, encode
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
     HeadRequest,
+    Magnitudes,
     RowRequest,
+    StatePicture,
     TableRequest,
     WallRequest,
-)
-from engine.wire.slices import (
-    Magnitudes,
-    StatePicture,
 )
 from tests.engine.tiny import model_of, prompt_ids
 

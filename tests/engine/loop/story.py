@@ -20,7 +20,7 @@ from engine.saved.session import JournalEntry
 from engine.wire import commands as c
 from engine.wire.events import Event, StateChanged
 from engine.wire.records import StepRecord
-from engine.wire.requests import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.slices import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.tree import Node
 from tests.engine.told import Entry, entry, told
 

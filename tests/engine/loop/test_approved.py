@@ -12,19 +12,18 @@ from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat, Turn
 from engine.spec.condition import TokenSpan
 from engine.spec.edit_text import parse_edit
-from engine.spec.grid import SweepMode
+from engine.spec.grid import SweepMode, SweepText
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_named
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.stops import Stop
-from engine.spec.texts import SweepText
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
 from engine.wire.devices import ForecastLoad, UnloadModel
+from engine.wire.duel import OtherFile, OtherRun, OtherStep
 from engine.wire.exporting import EstimateExport, Export
-from engine.wire.measuring import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
-from engine.wire.opponents import OtherFile, OtherRun, OtherStep
-from engine.wire.requests import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.measurements import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
+from engine.wire.slices import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 from engine.wire.tree import Node
 from tests.engine.loop.story import Script, Story, pictures

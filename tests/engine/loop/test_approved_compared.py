@@ -14,8 +14,8 @@ from engine.spec.presets import cache_named
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
+from engine.wire.duel import Opponent, OtherFile, OtherRun, OtherStep
 from engine.wire.exporting import Export
-from engine.wire.opponents import Opponent, OtherFile, OtherRun, OtherStep
 from tests.engine.loop.story import Script, Story, answers, pictures
 from tests.engine.tiny import prompt_ids, write_config
 from tests.engine.told import approve_story

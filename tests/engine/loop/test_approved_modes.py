@@ -14,7 +14,7 @@ from engine.spec.presets import cache_named
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
-from engine.wire.requests import HeadRequest, OutliersRequest, RowRequest, WallRequest
+from engine.wire.slices import HeadRequest, OutliersRequest, RowRequest, WallRequest
 from tests.engine.loop.story import Script, Story, pictures
 from tests.engine.tiny import prompt_ids
 from tests.engine.told import approve_story

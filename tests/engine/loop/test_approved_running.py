@@ -18,10 +18,10 @@ from engine.spec.stops import Stop
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
 from engine.wire.devices import UnloadModel
+from engine.wire.duel import OtherFile, OtherRun, OtherStep
 from engine.wire.exporting import Export
-from engine.wire.measuring import CheckParity, MeasureRegret, WhatIf
-from engine.wire.opponents import OtherFile, OtherRun, OtherStep
-from engine.wire.requests import HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.measurements import CheckParity, MeasureRegret, WhatIf
+from engine.wire.slices import HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 from tests.engine.loop.story import Script, Story, answers
 from tests.engine.tiny import prompt_ids

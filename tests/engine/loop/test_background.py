@@ -12,10 +12,9 @@ import torch
 
 from engine.client.pulse import HANGS_S, Pulse
 from engine.errors import Cancelled
-from engine.loop import background
-from engine.loop.activity import Activity
-from engine.loop.background import LONG_TEXT, BackgroundWork, Tokenising
-from engine.loop.inbox import Inbox
+from engine.loop import loading
+from engine.loop.inbox import Activity, Inbox
+from engine.loop.loading import LONG_TEXT, BackgroundWork, Tokenising
 from engine.loop.reporter import Reporter
 from engine.model.runners import compiler
 from engine.spec.cache import CacheSpec
@@ -116,7 +115,7 @@ def wait_for_words(desk: Desk) -> None:
 
 def test_it_says_how_long_it_takes_and_nobody_takes_it_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second of it is a hundredth of one here; the watch beside it sees all of them."""
-    monkeypatch.setattr(background, "REPORTS_EVERY_S", 0.01)
+    monkeypatch.setattr(loading, "REPORTS_EVERY_S", 0.01)
     desk, now = Desk(), [0.0]
     pulse, said = Pulse(desk.activity, lambda: now[0]), list[object]()
 

@@ -25,13 +25,11 @@ from engine.wire.commands import (
     TakeSlice,
     Tokenize,
 )
-from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
+from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep, OtherRun, OtherStep
 from engine.wire.events import Failed, StateChanged, WentTo
 from engine.wire.message import Command
-from engine.wire.opponents import OtherRun, OtherStep
 from engine.wire.records import StepRecord
-from engine.wire.requests import HeadRequest, WallRequest
-from engine.wire.slices import HeadSlice, WallSlice
+from engine.wire.slices import HeadRequest, HeadSlice, WallRequest, WallSlice
 from tests.engine.loop.driver import Driver, prompt
 
 INT8 = OtherRun(cache_named("int8"))

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from engine.__main__ import main
 from engine.errors import InputError, is_of_device, is_out_of_memory
-from engine.loop.failures import plain
+from engine.loop.reporter import plain
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
@@ -23,7 +23,7 @@ from engine.wire.events import EngineLost, Failed, Restarted
 from engine.wire.exporting import Export
 from engine.wire.message import Command
 from engine.wire.records import StepRecord
-from engine.wire.requests import WallRequest
+from engine.wire.slices import WallRequest
 from tests.engine.loop.driver import GROWING, Driver, prompt
 
 
@@ -117,7 +117,7 @@ SITES = {
     "reading a prompt": "engine.model.loader.LoadedModel.forward",  # the forward of a prompt
     "a decode step": "engine.model.loader.LoadedModel.forward",
     "sampling": "engine.session.stepper.sample",
-    "looking": "engine.session.observer.Observer.begin",
+    "looking": "engine.session.observe.Observer.begin",
 }
 ALLOCATIONS = (
     MemoryError(),

@@ -9,9 +9,9 @@ import pytest
 from engine.look.candidates import NUM_CANDIDATES
 from engine.spec.edit import BiasLogits, Overwrite, Rows, Scale, Zero
 from engine.wire.commands import GoTo, MakeEdit, RedoEdit, Step, UndoEdit
-from engine.wire.edits import EditMeasured
 from engine.wire.events import Failed, NodeAdded, WentTo
 from engine.wire.exporting import Export, Exported
+from engine.wire.measurements import EditMeasured
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import Driver, prompt
 

@@ -11,20 +11,17 @@ import pytest
 import torch
 from msgspec import structs
 
-from engine.loop.activity import Activity
-from engine.loop.inbox import Inbox
+from engine.loop.inbox import Activity, Inbox
 from engine.model.runners.decoder import Block
 from engine.session.chunks import PrefillPlan
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Cancel, Force, Pause, RemoveSequence, Run, Shutdown, Step, TakeSlice
 from engine.wire.events import Cancelled, Done, Event, Failed, Submitted
-from engine.wire.measurements import ParityReport
-from engine.wire.measuring import CheckParity
+from engine.wire.measurements import CheckParity, ParityReport
 from engine.wire.message import Command
 from engine.wire.records import StepRecord
-from engine.wire.requests import RowRequest, WallRequest
-from engine.wire.slices import RowSlice, WallSlice
+from engine.wire.slices import RowRequest, RowSlice, WallRequest, WallSlice
 from tests.engine.loop.driver import GROWING, PATIENCE_S, Driver, prompt
 from tests.engine.tiny import prompt_ids
 

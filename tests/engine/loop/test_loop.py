@@ -28,7 +28,7 @@ from engine.wire.commands import (
 )
 from engine.wire.events import CacheChanged, Done, Failed, ForkMade, Restarted, StateChanged, WentTo
 from engine.wire.exporting import Export, Exported
-from engine.wire.measuring import CheckParity
+from engine.wire.measurements import CheckParity
 from engine.wire.message import Command
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import GROWING, Driver, prompt

@@ -13,11 +13,10 @@ from engine.session.rerun import Reruns
 from engine.spec.presets import cache_named, cache_preset
 from engine.wire.commands import Cancel, FindModels, GoTo, RemoveSequence, SetCache, Step, TakeSlice
 from engine.wire.events import Cancelled, Done, Failed, StateChanged
-from engine.wire.measurements import WhatIfAnswer
-from engine.wire.measuring import WhatIf
+from engine.wire.measurements import WhatIf, WhatIfAnswer
 from engine.wire.message import Command
 from engine.wire.records import StepRecord
-from engine.wire.requests import WallRequest
+from engine.wire.slices import WallRequest
 from tests.engine.loop.driver import Driver, prompt
 
 INT8 = cache_named("int8")

@@ -32,17 +32,18 @@ from engine.wire.commands import (
 )
 from engine.wire.events import CacheChanged, Failed, NodeAdded, Restarted, StateChanged, Submitted
 from engine.wire.exporting import EstimateExport, Export, Exported, ExportEstimate
-from engine.wire.measuring import CheckParity
+from engine.wire.measurements import CheckParity
 from engine.wire.records import StepRecord
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
     HeadRequest,
+    HeadSlice,
     OutliersRequest,
     RowRequest,
     TableRequest,
     WallRequest,
+    WallSlice,
 )
-from engine.wire.slices import HeadSlice, WallSlice
 from tests.engine.loop.driver import GROWING, Driver, prompt, shape_of
 from tests.engine.snapshot.sessions import small
 from tests.engine.tiny import write_config

@@ -21,15 +21,14 @@ from engine.wire.commands import (
     SubmitPrompt,
     TakeSlice,
 )
-from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted
+from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, OtherFile, OtherRun, OtherStep
 from engine.wire.events import CacheChanged, Failed
 from engine.wire.exporting import Export, Exported
-from engine.wire.opponents import OtherFile, OtherRun, OtherStep
 from engine.wire.records import StepRecord
-from engine.wire.requests import (
+from engine.wire.slices import (
     HeadRequest,
+    HeadSlice,
 )
-from engine.wire.slices import HeadSlice
 from tests.engine.loop.driver import GROWING, Driver, shape_of
 from tests.engine.loop.test_opened import exported, opened
 from tests.engine.snapshot.sessions import small

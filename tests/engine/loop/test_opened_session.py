@@ -31,11 +31,11 @@ from engine.wire.commands import (
     TakeSlice,
     UndoEdit,
 )
-from engine.wire.edits import EditMeasured
 from engine.wire.events import Failed, NodeAdded, Restarted, SessionOpened, StateChanged, Submitted, WentTo
 from engine.wire.exporting import Export, Exported
+from engine.wire.measurements import EditMeasured
 from engine.wire.records import StepRecord
-from engine.wire.requests import RowRequest
+from engine.wire.slices import RowRequest
 from engine.wire.tree import Node
 from tests.engine.loop.driver import Driver, prompt
 from tests.engine.tiny import write_config

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.loop.activity import Activity
-from engine.loop.inbox import Inbox
+from engine.loop.inbox import Activity, Inbox
 from engine.loop.opened import OpenFile
 from engine.loop.reporter import Reporter
 from engine.snapshot import save_cache

@@ -28,12 +28,11 @@ from engine.wire.commands import (
 )
 from engine.wire.events import Done, Failed, StateChanged, Tokenized, WentTo
 from engine.wire.exporting import Export
-from engine.wire.measuring import CheckParity, WhatIf
+from engine.wire.measurements import CheckParity, WhatIf
 from engine.wire.message import Command
 from engine.wire.phases import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 from engine.wire.records import StepRecord
-from engine.wire.requests import AttentionRequest, RowRequest, WallRequest
-from engine.wire.slices import AttentionSlice, RowSlice, WallSlice
+from engine.wire.slices import AttentionRequest, AttentionSlice, RowRequest, RowSlice, WallRequest, WallSlice
 from tests.engine.loop.conftest import driver  # noqa: F401  # a fixture
 from tests.engine.loop.driver import Driver, prompt
 from tests.engine.session.sessions import facts, same, tensors

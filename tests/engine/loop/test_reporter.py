@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.loop import reporter as room
-from engine.loop.activity import Activity
+from engine.loop.inbox import Activity
 from engine.loop.reporter import Reporter
 from engine.wire.status import Work
 

@@ -10,8 +10,7 @@ from engine.spec.stops import Stop
 from engine.wire.commands import GoTo, Pause, Run, SetCapture, Step, Watch, Watched
 from engine.wire.events import EngineLost, Failed, WentTo
 from engine.wire.records import StepRecord
-from engine.wire.requests import WallRequest
-from engine.wire.slices import CellUpdate, WallSlice
+from engine.wire.slices import CellUpdate, WallRequest, WallSlice
 from engine.wire.stopping import SetStops
 from tests.engine.loop.driver import Driver, prompt
 

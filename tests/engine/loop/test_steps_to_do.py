@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from engine.loop import steps_to_do
-from engine.loop.steps_to_do import StepsToDo
+from engine.loop import inbox
+from engine.loop.inbox import StepsToDo
 from engine.session.chunks import PrefillPlan
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Pause, Run, SetPace, Step, SubmitPrompt
@@ -131,7 +131,7 @@ def test_a_pace_is_that_of_a_run_and_of_no_single_steps() -> None:
 def test_after_a_slow_step_a_paced_run_does_not_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What took longer than the pace allows puts off the steps after it; it is not made up for."""
     now = [100.0]
-    monkeypatch.setattr(steps_to_do.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(inbox.time, "monotonic", lambda: now[0])
     steps = StepsToDo()
     steps.set_pace(SetPace(2.0, None))
     steps.run(Run())

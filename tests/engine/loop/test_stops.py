@@ -12,9 +12,8 @@ from engine.spec.condition import TokenSpan
 from engine.spec.presets import cache_named
 from engine.spec.stops import MAX_STOPS, Stop
 from engine.wire.commands import Force, GoTo, Run, SetCache, StartDuel, Step
-from engine.wire.duel import DuelStep
+from engine.wire.duel import DuelStep, OtherRun
 from engine.wire.events import Failed
-from engine.wire.opponents import OtherRun
 from engine.wire.records import StepRecord
 from engine.wire.stopping import AttentionMeasured, AttentionPlace, MeasureAttention, SetStops, StopHit
 from tests.engine.loop.driver import Driver, prompt

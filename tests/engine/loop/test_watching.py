@@ -17,8 +17,7 @@ from engine.spec.sampling import Prompt
 from engine.wire.commands import GoTo, Pause, Run, SetPace, Step, SubmitPrompt, TakeSlice, Watch, Watched
 from engine.wire.events import Failed, StateChanged
 from engine.wire.records import StepRecord
-from engine.wire.requests import RowRequest, WallRequest
-from engine.wire.slices import CellUpdate, RowSlice, WallSlice
+from engine.wire.slices import CellUpdate, RowRequest, RowSlice, WallRequest, WallSlice
 from tests.engine.loop.driver import Driver
 from tests.engine.tiny import prompt_ids
 
@@ -163,7 +162,7 @@ def test_a_pace_of_nothing_is_refused(prompted: Driver, pace: SetPace) -> None:
 
 
 def test_a_layer_that_is_not_there_is_refused_in_one_sentence(prompted: Driver) -> None:
-    from engine.wire.requests import HeadRequest
+    from engine.wire.slices import HeadRequest
 
     prompted.send(Watch((Watched(HeadRequest(0, 9, "keys", 99, 0, 0, 9, 8)),)))
     assert prompted.wait_for(Failed).message.startswith("There is no layer 99")

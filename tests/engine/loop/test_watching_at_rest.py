@@ -10,14 +10,13 @@ import torch
 
 from app.models.slices import Slices
 from engine.look.ring import ObservationRing
-from engine.session.observer import Observer
+from engine.session.observe import Observer
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Run, SetPace, SubmitPrompt, Watch, Watched
 from engine.wire.events import Failed
 from engine.wire.records import StepRecord
-from engine.wire.requests import HeadRequest, WallRequest
-from engine.wire.slices import CellUpdate, HeadSlice, WallSlice
+from engine.wire.slices import CellUpdate, HeadRequest, HeadSlice, WallRequest, WallSlice
 from tests.engine.loop.driver import Driver
 from tests.engine.tiny import prompt_ids
 

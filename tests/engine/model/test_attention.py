@@ -18,8 +18,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.requests import AttentionRequest
-from engine.wire.slices import AttentionSlice
+from engine.wire.slices import AttentionRequest, AttentionSlice
 from tests.engine.largest import largest_tensor
 from tests.engine.tiny import model_of, prompt_ids, write_config
 

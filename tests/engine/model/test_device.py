@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from transformers import LlamaConfig
 
 from engine.errors import InputError
-from engine.model import device, split
+from engine.model import device, weights
 from engine.model import forecast as forecast_module
 from engine.model import weights as weights_module
 from engine.model.device import Placement, checked_device, devices_here, place
@@ -104,13 +104,13 @@ def test_the_bundled_model_in_fewer_bits_is_smaller_says_so_and_has_other_logits
     ids = torch.tensor([[5, 6, 7, 8]])
     reference = stored.reference_logits(ids)
     sizes = [stored.info.weight_bytes]
-    for weights in ("int8", "int4"):
-        spec = ModelSpec(weights=weights, num_threads=1)  # type: ignore[arg-type]
+    for kind in ("int8", "int4"):
+        spec = ModelSpec(weights=kind, num_threads=1)  # type: ignore[arg-type]
         model = load(spec)
-        info, bits = model.info, int(weights[3:])
+        info, bits = model.info, int(kind[3:])
         assert info.weight_bytes == forecast(ForecastLoad(spec, CacheSpec()), 0).weight_bytes
-        assert info.name == f"{BUNDLED_NAME} ({weights} weights)"
-        assert f"{weights} weights: the logits are not those" in info.note
+        assert info.name == f"{BUNDLED_NAME} ({kind} weights)"
+        assert f"{kind} weights: the logits are not those" in info.note
         assert info.fingerprint != stored.info.fingerprint
         difference = (model.reference_logits(ids) - reference).abs().max()
         assert 0 < difference < (1 if bits == 8 else 10)
@@ -166,9 +166,9 @@ def test_a_split_model_on_a_machine_with_one_device_is_the_same_model(
 )
 def test_a_map_that_leaves_weights_where_nothing_computes_is_refused(device_map: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        split.check_map(device_map)
-    split.check_map({"": "cpu"})
-    split.check_map({"a": 0, "b": 1})
+        weights.check_map(device_map)
+    weights.check_map({"": "cpu"})
+    weights.check_map({"a": 0, "b": 1})
 
 
 def test_without_accelerate_nothing_is_split(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,8 +211,8 @@ def test_a_model_is_as_large_as_its_dtype_where_the_gpu_is_small(
 
 def test_layers_on_several_devices_are_told_one_by_one() -> None:
     layers = {0: torch.nn.Linear(2, 2), 1: torch.nn.Linear(2, 2, device="meta")}
-    assert split.layer_devices(layers) == ("cpu", "meta")
-    assert split.layer_devices({0: layers[0]}) == ()
+    assert weights.layer_devices(layers) == ("cpu", "meta")
+    assert weights.layer_devices({0: layers[0]}) == ()
 
 
 @pytest.mark.parametrize(("is_split", "where"), [(True, "all GPUs"), (False, "cuda:1")])

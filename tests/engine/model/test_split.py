@@ -14,7 +14,7 @@ from engine.model.device import Placement
 from engine.model.layer_hooks import layers_by_index
 from engine.model.loader import LoadedModel
 from engine.model.runners.runners import Runners
-from engine.model.split import device_map_of, layer_devices
+from engine.model.weights import device_map_of, layer_devices
 from engine.session.session import Session
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams

@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.model.loader import load
-from engine.model.text import TokenTexts, byte_alphabet
+from engine.model.tokenizer import TokenTexts, byte_alphabet
 from engine.session.prompt import encode
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec

@@ -11,11 +11,11 @@ from engine.opened.file import OpenedSnapshot
 from engine.session.session import Session
 from engine.snapshot.export import export
 from engine.wire.exporting import Export
-from engine.wire.requests import (
+from engine.wire.slices import (
     HeadRequest,
+    HeadSlice,
     WallRequest,
 )
-from engine.wire.slices import HeadSlice
 from tests.engine.opened.sessions import opened, same
 from tests.engine.snapshot.sessions import begun, small
 

@@ -17,16 +17,20 @@ from engine.opened.file import OpenedSnapshot
 from engine.opened.rows import FileSource
 from engine.session.session import Session
 from engine.snapshot import save_cache
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
+    AttentionSlice,
     HeadRequest,
+    HeadSlice,
+    Magnitudes,
     OutliersRequest,
     RowRequest,
+    RowSlice,
     SliceRequest,
     TableRequest,
     WallRequest,
+    WallSlice,
 )
-from engine.wire.slices import AttentionSlice, HeadSlice, Magnitudes, RowSlice, WallSlice
 from tests.engine.opened.sessions import opened, same
 from tests.engine.snapshot.crafted import Crafted
 from tests.engine.snapshot.sessions import begun, kept, small

@@ -10,8 +10,7 @@ from engine.look.seen import Seen
 from engine.look.slices import take
 from engine.opened import rows as rooms
 from engine.spec.cache import CacheSpec
-from engine.wire.requests import WallRequest
-from engine.wire.slices import WallSlice
+from engine.wire.slices import WallRequest, WallSlice
 from tests.engine.opened.sessions import opened, same
 from tests.engine.snapshot.sessions import begun
 

@@ -13,7 +13,7 @@ from engine.predict.budget import BudgetSpec, budget_of
 from engine.predict.capacity import is_pageable
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.codec_names import get_codec_names, parse_codec
+from engine.spec.codec import get_codec_names, parse_codec
 from engine.spec.presets import PRESETS, Preset
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.saved import check as checks
-from engine.saved.check import check
+from engine.saved import document as checks
+from engine.saved.document import check
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import (
     MAX_DRAFT,

@@ -6,7 +6,7 @@ import torch
 from transformers import DynamicCache
 
 from engine.cache.layers.build import cache_argument
-from engine.model.text import TokenTexts
+from engine.model.tokenizer import TokenTexts
 from engine.session.edits.apply import EditOutcome, apply_edit
 from engine.session.edits.numbers import RowsFrom
 from engine.session.live import LiveSequence

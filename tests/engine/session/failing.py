@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.session.branching import branch, join, undo_edit
-from engine.session.continuing import continue_with
 from engine.session.editing import make_edit
-from engine.session.edits.places import layers_named, places_in
+from engine.session.edits.numbers import layers_named, places_in
+from engine.session.sequence_commands import continue_with
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform

@@ -16,8 +16,8 @@ from engine.look.candidates import Sample
 from engine.look.packing import Packing
 from engine.model.runners.runners import Runners
 from engine.session import stepper
-from engine.session.ahead import LaunchedAhead
 from engine.session.session import Session
+from engine.session.stepper import LaunchedAhead
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.runners import RunnerName

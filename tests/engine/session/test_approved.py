@@ -1,4 +1,4 @@
-"""The whole state of a session after every operation, in modes and models of every kind, as approved."""
+"""What a session says of every operation and of its sequences afterwards, in every kind of mode and model, approved."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from engine.errors import InputError
 from engine.session.branching import branch, delete_branch, join, redo_edit, undo_edit
-from engine.session.continuing import continue_with
 from engine.session.editing import make_edit
+from engine.session.sequence_commands import continue_with
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.edit_text import parse_edit
@@ -18,9 +18,8 @@ from engine.spec.presets import cache_named
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.commands import BeginBranch
-from tests.engine.session.inside import inside
 from tests.engine.tiny import model_of, prompt_ids
-from tests.engine.told import Entry, approve_story
+from tests.engine.told import approve, digest, told
 
 Command = tuple[str, Callable[[Session], object]]
 ENDLESS = SamplingParams(bias=LogitBias(banned=(0, 1, 2)))
@@ -63,36 +62,36 @@ def edited(text: str) -> Callable[[Session], object]:
 
 
 def story(other: str) -> Iterator[Command]:
-    """The operations of a story. After those whose names are in capitals the whole state is written down."""
+    """The operations of a story. After those whose names are in capitals the sequences are written down."""
     yield "submit 9", submitted(9)
-    yield "STEP 2", stepped(2)
+    yield "step 2", stepped(2)
     yield "step", stepped(1)
     yield "submit 11, alike at first", submitted(11, temperature=0.8, seed=3)
-    yield "STEP 4", stepped(4)
+    yield "step 4", stepped(4)
     yield "force", lambda session: session.force(0, (7, 8, 9))
     yield "step 2", stepped(2)
     yield "fork now", lambda session: session.fork(0)
     yield "step", stepped(1)
     yield "fork of then", lambda session: session.fork(1, 5)
     yield "FORK OF SOME ROWS", lambda session: session.fork(0, None, 6)
-    yield "STEP 2", stepped(2)
+    yield "step 2", stepped(2)
     yield "remove 2", lambda session: session.remove(2)
     yield "halt 3", lambda session: session.halt(3)
     yield "ZERO", edited("zero pos=2:4 layer=1 part=values")
     yield "step 2", stepped(2)
     yield "mask", edited("mask pos=1:3")
-    yield "STEP", stepped(1)
+    yield "step", stepped(1)
     yield "undo", undo_edit
-    yield "REDO", redo_edit
+    yield "redo", redo_edit
     yield "GO TO 5", lambda session: session.go_to(5)
     yield "branch", lambda session: branch(session, BeginBranch(0, None, (40, 41)))
     yield "step 2", stepped(2)
     yield "branch at 4", lambda session: branch(session, BeginBranch(0, 4, (50,)))
-    yield "STEP", stepped(1)
+    yield "step", stepped(1)
     yield f"MODE {other}", lambda session: session.set_cache(cache_named(other))
-    yield "STEP 2", stepped(2)
+    yield "step 2", stepped(2)
     yield "join 9", lambda session: [made.child for made in join(session, (9,))]
-    yield "STEP", stepped(1)
+    yield "step", stepped(1)
     yield "sampling", lambda session: session.set_sampling(SamplingParams(temperature=0.5, max_new_tokens=30), 0)
     yield "back to 3", lambda session: session.go_to(3)
     yield "less is kept", lambda session: session.kept.set_limit(0)
@@ -105,17 +104,17 @@ def story(other: str) -> Iterator[Command]:
         "another prompt",
         lambda session: continue_with(session, 0, Prompt(token_ids=(*prompt_ids(5), 30, 31), sampling=ENDLESS)),
     )
-    yield "STEP 2", stepped(2)
+    yield "step 2", stepped(2)
     yield "TO THE FIRST", lambda session: session.go_to(0)
-    yield "BEFORE THE FIRST", lambda session: session.go_to(None)
+    yield "before the first", lambda session: session.go_to(None)
     yield "to the newest", lambda session: session.go_to(max(moment.node.step for moment in session.history.tree))
-    yield "DELETE", lambda session: delete_branch(session, 9)
+    yield "delete", lambda session: delete_branch(session, 9)
     yield "forget", lambda session: session.forget_history()
     yield "STEP", stepped(1)
 
 
-def told_story(name: str) -> Iterator[Entry]:
-    """Every operation with its result; after those in capitals, the whole state."""
+def told_story(name: str) -> Iterator[str]:
+    """Every operation with its result; after those in capitals, the sequences and the bytes that they take."""
     architecture, mode, other = SESSIONS[name]
     session = Session(model_of(architecture), mode, prefill_chunk=5, capture="everything")
     for words, command in story(other):
@@ -123,12 +122,23 @@ def told_story(name: str) -> Iterator[Entry]:
             result = str(command(session))
         except InputError as refusal:
             result = f"refused: {refusal}"
-        yield f"> {words} = {result}", {}
+        yield f"> {words} = {result}"
         if words != words.lower():
-            yield "state", inside(session)
+            yield from seen(session)
     session.close()
+
+
+def seen(session: Session) -> Iterator[str]:
+    for info in session.sequences:
+        now = session.sequence(info.seq_id)
+        logits = "none" if (newest := session.logits(info.seq_id)) is None else told(newest.float().numpy())
+        tokens = f"{now.num_tokens} of {len(now.token_ids)} tokens {digest(str(now.token_ids))}"
+        yield f"  {info.seq_id}: {info.state} {tokens}, next {now.sampled}, forced {len(now.forced)}, logits {logits}"
+    held = session.bytes()
+    yield f"  {held.stored} of {held.reserved} bytes"
 
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_the_state_of_a_session_is_as_approved(name: str) -> None:
-    approve_story(Path(__file__).parent / "approved" / f"{name.replace(' ', '-')}.txt", [*told_story(name)])
+    path = Path(__file__).parent / "approved" / f"{name.replace(' ', '-')}.txt"
+    approve(path, [*told_story(name)], whole=True)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from engine.session.continuing import continue_with
+from engine.session.sequence_commands import continue_with
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec

@@ -17,8 +17,7 @@ from engine.spec.capture import CAPTURES, CaptureLevel
 from engine.spec.codec import uniform
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.requests import RowRequest
-from engine.wire.slices import RowSlice
+from engine.wire.slices import RowRequest, RowSlice
 from tests.engine.session.records import assert_same_records
 from tests.engine.session.sessions import GROWING, SEEDED, tensors
 from tests.engine.tiny import model_of, prompt_ids

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from engine.session.draws import exponentials, number, numbers
-from engine.session.sampler import drawn
+from engine.session.sampler import drawn, exponentials, number, numbers
 from engine.spec.sampling import DrawRule, SamplingParams
 from tests.engine.card import CARD, card, has_card
 from tests.engine.card_streams import Card

@@ -80,8 +80,7 @@ def test_a_step_that_fails_after_an_edit_keeps_the_edit(architecture: str, spec:
 @pytest.mark.parametrize("mode", [name for name in PRESETS if not PRESETS[name].spec.recomputes])
 def test_edited_rows_are_counted_and_drawn_anew(mode: str) -> None:
     from engine.spec.edit import Scale
-    from engine.wire.requests import WallRequest
-    from engine.wire.slices import WallSlice
+    from engine.wire.slices import WallRequest, WallSlice
 
     session = prepared("llama", small(mode), "decode")
     request = WallRequest(0, session.cache_of(0).num_tokens, 0, "keys", False, 64, 64)

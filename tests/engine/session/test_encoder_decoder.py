@@ -20,7 +20,7 @@ from engine.spec.edit import Edit, Mask, ReplaceTokens, Rows, Zero
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire.measuring import CheckParity
+from engine.wire.measurements import CheckParity
 from tests.engine.snapshot.sessions import small
 from tests.engine.tiny import ENCODER_DECODERS, model_of, prompt_ids
 

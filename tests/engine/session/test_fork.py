@@ -17,13 +17,15 @@ from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.records import StopReason
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
+    AttentionSlice,
     RowRequest,
+    RowSlice,
     SliceRequest,
     WallRequest,
+    WallSlice,
 )
-from engine.wire.slices import AttentionSlice, RowSlice, WallSlice
 from tests.engine.session import sessions
 from tests.engine.session.sessions import set_state
 from tests.engine.snapshot.sessions import snapshot

@@ -11,8 +11,7 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.requests import RowRequest
-from engine.wire.slices import RowSlice
+from engine.wire.slices import RowRequest, RowSlice
 from tests.engine.session.test_fork import FORCED, MODES, PROMPT, rows, same
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids

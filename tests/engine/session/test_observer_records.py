@@ -15,7 +15,7 @@ from engine.spec.condition import TokenSpan
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.condition_values import RECENT, recorded_attention
-from engine.wire.requests import AttentionRequest
+from engine.wire.slices import AttentionRequest
 from tests.engine.session.sessions import started
 from tests.engine.tiny import prompt_ids
 

@@ -13,8 +13,8 @@ from engine.model.loader import LoadedModel
 from engine.model.runners import runners
 from engine.model.runners.recorders import ReplayFunction, RerunRecorder, StepFunction
 from engine.model.runners.runners import Runners
-from engine.session.ahead import LaunchedAhead
 from engine.session.session import Session
+from engine.session.stepper import LaunchedAhead
 from engine.spec.capture import CaptureLevel
 from engine.spec.presets import PRESETS
 from engine.spec.runners import RunnerName

@@ -8,8 +8,16 @@ import torch
 
 from engine.session.session import Session
 from engine.wire.phases import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
-from engine.wire.requests import AttentionRequest, HeadRequest, RowRequest, WallRequest
-from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, WallSlice
+from engine.wire.slices import (
+    AttentionRequest,
+    AttentionSlice,
+    HeadRequest,
+    HeadSlice,
+    RowRequest,
+    RowSlice,
+    WallRequest,
+    WallSlice,
+)
 from tests.engine.session.phases import MODES, PHASES, phased
 from tests.engine.session.sessions import facts, prepared, same, started, tensors
 

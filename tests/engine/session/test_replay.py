@@ -15,8 +15,7 @@ from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.commands import Redo
-from engine.wire.requests import RowRequest
-from engine.wire.slices import RowSlice
+from engine.wire.slices import RowRequest, RowSlice
 from tests.engine.tiny import model_of, prompt_ids
 
 MODES = {

@@ -8,12 +8,14 @@ import pytest
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.presets import cache_preset
-from engine.wire.requests import (
+from engine.wire.slices import (
     HeadRequest,
+    HeadSlice,
     RowRequest,
+    RowSlice,
     WallRequest,
+    WallSlice,
 )
-from engine.wire.slices import HeadSlice, RowSlice, WallSlice
 from tests.engine.session.pasts import PROMPT, SPECS, STEPS, started
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from engine.errors import InputError
 from engine.model.loader import LoadedModel, load
+from engine.session.sampler import ends_in
 from engine.session.session import Session
-from engine.session.stop_strings import ends_in
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams

@@ -13,16 +13,16 @@ from engine.look import magnitudes
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.edit import Rows, Scale
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
     RowRequest,
+    Slice,
     SliceRequest,
     TableRequest,
     WallRequest,
 )
-from engine.wire.slices import Slice
 from tests.engine.session.histories import MODES
 from tests.engine.session.sessions import started
 from tests.engine.tiny import prompt_ids

@@ -17,14 +17,18 @@ from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
+    AttentionSlice,
     HeadRequest,
+    HeadSlice,
     RowRequest,
+    RowSlice,
     TableRequest,
+    TableSlice,
     WallRequest,
+    WallSlice,
 )
-from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, TableSlice, WallSlice
 from tests.engine.session.pasts import PROMPT, SCORED, SPECS, STEPS, started
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids

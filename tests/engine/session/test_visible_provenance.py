@@ -16,8 +16,18 @@ from engine.spec.codec import CodecSpec, Coding, LayerCoding
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.requests import HeadRequest, OutliersRequest, RowRequest, SliceRequest, TensorName, WallRequest
-from engine.wire.slices import HeadSlice, OutliersSlice, RowSlice, WallSlice
+from engine.wire.slices import (
+    HeadRequest,
+    HeadSlice,
+    OutliersRequest,
+    OutliersSlice,
+    RowRequest,
+    RowSlice,
+    SliceRequest,
+    TensorName,
+    WallRequest,
+    WallSlice,
+)
 from tests.engine.snapshot.sessions import kept, step
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -20,8 +20,8 @@ from engine.snapshot import write
 from engine.snapshot.convert import FIRST_WORDS
 from engine.snapshot.export import estimate, export
 from engine.snapshot.read import SnapshotFile
+from engine.spec.edit_text import parse_numbers
 from engine.spec.model import ModelSpec
-from engine.spec.numbers import parse_numbers
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.exporting import Export

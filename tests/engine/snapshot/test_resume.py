@@ -23,7 +23,7 @@ from engine.snapshot.verify import verified
 from engine.spec.edit import Mask, Pin, Rows, Zero
 from engine.spec.presets import PRESETS, cache_named
 from engine.spec.tuning import tuned
-from engine.wire.requests import RowRequest
+from engine.wire.slices import RowRequest
 from tests.engine.geometry.tiny_configs import TINY
 from tests.engine.snapshot.crafted import Crafted, changed
 from tests.engine.snapshot.sessions import PROMPT, begun, goes_on_alike, kept, small, snapshot

@@ -16,7 +16,7 @@ from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import verified
-from engine.wire.requests import WallRequest
+from engine.wire.slices import WallRequest
 from tests.engine.snapshot.attacks import put
 from tests.engine.snapshot.crafted import Crafted, changed
 from tests.engine.snapshot.sessions import begun, kept, small

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
@@ -13,17 +12,9 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.capture import CAPTURES, captures
-from engine.spec.codec import CodecSpec, Coding, Part, recoded
-from engine.spec.codec_names import codec_name, codec_summary, get_codec_names, parse_codec
-from engine.spec.codecs import CODECS
+from engine.spec.codec import CodecSpec, Coding, Part, codec_name, codec_summary, get_codec_names, parse_codec, recoded
 from engine.spec.grid import takes_codecs
-from engine.spec.layouts import LAYOUTS, PAGE_SIZES
-from engine.spec.model import WEIGHTS
 from engine.spec.presets import (
-    ALL_PRESETS,
-    FAMILIES,
-    OPT_IN_PRESETS,
     cache_label,
     cache_name,
     cache_named,
@@ -35,25 +26,12 @@ from engine.spec.presets import (
     preset_of,
     size_words,
 )
-from engine.spec.quantities import ROWS
 from engine.spec.retention import RetentionSpec, parse_budget
-from engine.spec.rules import RULES
-from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 from engine.spec.tuning import fitted, tuned
 from tests.engine.spec.modes import MODES
 from tests.engine.told import approve, told
 
 APPROVED = Path(__file__).parent / "approved"
-
-
-def test_tables_are_told_as_approved() -> None:
-    lines = [f"page sizes {PAGE_SIZES}", f"families {FAMILIES}", f"apart {list(OPT_IN_PRESETS)}"]
-    for table in (LAYOUTS, RULES, CODECS, ALL_PRESETS, WEIGHTS):
-        lines += map(told, table.values())
-    lines += [told(row._asdict()) for table in (CAPTURES, RUNNERS, PAGED_ATTENTION) for row in table.values()]
-    lines += [told(asdict(row)) for row in ROWS]
-    lines += [f"{level} measures {[other for other in CAPTURES if captures(level, other)]}" for level in CAPTURES]
-    approve(APPROVED / "tables.txt", lines)
 
 
 def test_modes_are_told_as_approved() -> None:

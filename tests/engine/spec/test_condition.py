@@ -8,11 +8,23 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.condition import SIGNS, And, Condition, ConditionTerm, Not, Or, TokenSpan, comparisons_of, spans_of
-from engine.spec.possible import ConditionSetting, why_never
+from engine.spec.condition import (
+    QUANTITIES,
+    ROWS,
+    SIGNS,
+    And,
+    Condition,
+    ConditionTerm,
+    Not,
+    Or,
+    Quantity,
+    TokenSpan,
+    comparisons_of,
+    help_lines,
+    spans_of,
+)
 from engine.spec.presets import cache_named
-from engine.spec.quantities import QUANTITIES, ROWS, Quantity, help_lines
-from engine.spec.stops import MAX_STOPS, Stop, parsed, read_stops, written_stops
+from engine.spec.stops import MAX_STOPS, ConditionSetting, Stop, parsed, read_stops, why_never, written_stops
 
 NUMBERS = st.floats(-1e12, 1e12, allow_nan=False).map(lambda x: x + 0.0)
 PATTERNS = st.sampled_from([r"\bcat\b", 'say "no"', r"\d+$", "a|b", r"\\", "(?i)x{2,3}", 'quoted \\" one'])

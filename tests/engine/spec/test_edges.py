@@ -15,15 +15,14 @@ from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken, chec
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import MAX_CHARS, MAX_TURNS, Chat, Turn
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
-from engine.spec.condition import TokenSpan
+from engine.spec.condition import TokenSpan, check_pattern
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Mask, Overwrite, ReplaceTokens, Rows, Zero
+from engine.spec.edit_text import parse_numbers
+from engine.spec.grid import SweepText
 from engine.spec.model import ModelSpec
-from engine.spec.numbers import parse_numbers
-from engine.spec.pattern import check_pattern
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import parsed
-from engine.spec.texts import SweepText
 from tests.engine.tiny import config_dict
 
 LLAMA = CacheGeometry.from_config(config_dict("llama"))  # 2 layers, 2 kv heads of 16 channels, 128 tokens

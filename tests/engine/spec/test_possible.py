@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import And, Condition, ConditionTerm, Not, Or
-from engine.spec.possible import ConditionSetting, Truth, _outcomes, _outcomes_up_to, why_never
+from engine.spec.stops import ConditionSetting, Truth, _outcomes, _outcomes_up_to, why_never
 
 SETTING = ConditionSetting(CacheSpec(), is_compared=False, max_tokens=4)
 SIGNS = {"<": float.__lt__, "<=": float.__le__, ">": float.__gt__, ">=": float.__ge__, "=": float.__eq__,

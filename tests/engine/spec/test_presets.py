@@ -9,8 +9,16 @@ import pytest
 
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, Coding, LayerCoding, uniform
-from engine.spec.codec_names import codec_name, codec_summary, get_codec_names, parse_codec
+from engine.spec.codec import (
+    CodecSpec,
+    Coding,
+    LayerCoding,
+    codec_name,
+    codec_summary,
+    get_codec_names,
+    parse_codec,
+    uniform,
+)
 from engine.spec.codecs import CODECS
 from engine.spec.layouts import LAYOUTS
 from engine.spec.presets import (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.wire.measurements import SweepRow, Unavailable
-from engine.wire.sweep_front import best_by_text, front
+from engine.wire.measurements import SweepRow, Unavailable, best_by_text, front
 
 
 def row(cache: str, kv_bytes: int, kl: float, text: str = "a") -> SweepRow:

@@ -15,8 +15,7 @@ from PySide6.QtGui import QPainter, QPixmap
 from PySide6.QtWidgets import QApplication, QFileDialog, QMenu
 from pytestqt.qtbot import QtBot
 
-from app.draw.axis import LinearTicks
-from app.draw.step_axis import StepAxis
+from app.draw.axis import LinearTicks, StepAxis
 from app.kit.chart.marks import Chart, Curve, Dots
 from app.kit.chart.plot import Plot
 from app.kit.files import save_drawing

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.draw.change_marks import MarkKind, kind_of
+from app.draw.edited import MarkKind, kind_of
 from app.panels.branches.draw import (
     LEAST_GAP,
     BranchLine,

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 import pytest
 from PySide6.QtWidgets import QApplication
 
+from app.draw.axis import UNJUDGED, WITHIN
 from app.draw.format import byte_size, token_label
-from app.draw.step_points import UNJUDGED, WITHIN
 from app.kit.chart.marks import SelectedLine
 from app.kit.moment_words import branch_name
 from app.kit.view import GO_THERE
 from app.models.branches import origin_of
-from app.panels.compare.chart import compare_chart, points
+from app.panels.compare.steps_view import compare_chart, points
 from app.panels.compare.words import departure_words, verdict
 from engine.spec.presets import PRESETS
 from engine.wire.changes import TokensForced
 from engine.wire.commands import DeleteBranch, EndDuel, GoTo, SetKeptLimit
-from engine.wire.opponents import OtherStep
+from engine.wire.duel import OtherStep
 from tests.app.driver import Driver
 
 STEPS = 6

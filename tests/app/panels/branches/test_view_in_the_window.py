@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication
 from app.shell import Shell
 from engine.spec.edit import Rows, Zero
 from engine.wire.commands import DeleteBranch, GoTo, StartDuel
-from engine.wire.opponents import OtherStep
+from engine.wire.duel import OtherStep
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from app.draw.step_axis import StepAxis
+from app.draw.axis import StepAxis
 from app.kit.chart.marks import Curve, Dots, SelectedLine
-from app.panels.bytes import chart as memory
+from app.panels.bytes import view as memory
 from tests.app import samples
 
 

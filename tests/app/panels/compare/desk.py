@@ -13,16 +13,15 @@ from app.panels.compare.view import CompareView
 from app.shell import Shell
 from engine.spec.presets import cache_named
 from engine.wire.commands import StartDuel, TakeSlice
-from engine.wire.duel import DuelStarted
-from engine.wire.opponents import OtherRun
-from engine.wire.requests import (
+from engine.wire.duel import DuelStarted, OtherRun
+from engine.wire.slices import (
     AttentionRequest,
     HeadRequest,
     Side,
+    Slice,
     SliceRequest,
     WallRequest,
 )
-from engine.wire.slices import Slice
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.panels.compare.draw import Matrix, MatrixRow, matrix_of, on_same_positions, overlaid, spans_told, told
-from engine.wire.requests import AttentionRequest, HeadRequest, WallRequest
+from engine.wire.slices import AttentionRequest, HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.panels.compare.desk import pooled
 

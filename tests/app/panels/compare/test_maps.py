@@ -20,7 +20,7 @@ from app.panels.compare.draw import matrix_of
 from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.view import BLINK, OVERLAY, SWAP
 from engine.wire.events import Failed
-from engine.wire.requests import WallRequest
+from engine.wire.slices import WallRequest
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.panels.compare import desk as desk_module

@@ -10,10 +10,9 @@ import pytest
 from PySide6.QtWidgets import QApplication
 
 from app.draw.format import exact
-from app.panels.compare.opponents import cache_choice
-from app.panels.compare.view import CompareView
+from app.panels.compare.view import CompareView, cache_choice
+from engine.wire.duel import OtherFile
 from engine.wire.exporting import Export
-from engine.wire.opponents import OtherFile
 from engine.wire.slices import HeadSlice
 from tests.app.driver import Driver
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from app.draw.format import brief, percent, token_label
 from app.kit.chart.marks import Curve
-from app.panels.compare.chart import compare_chart, points, value_of
+from app.panels.compare.steps_view import compare_chart, points, value_of
 from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import turn

@@ -11,15 +11,13 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog
 
 from app.kit.view import COMPARE
-from app.panels.compare.opponents import FILE, MODEL, STEP, cache_choice
-from app.panels.compare.view import BUTTON
+from app.panels.compare.view import BUTTON, FILE, MODEL, STEP, cache_choice
 from app.panels.compare.words import INVITATION
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_named
 from engine.wire.commands import Cancel, EndDuel, StartDuel
-from engine.wire.duel import DuelEnded, DuelScanned, FirstDifference
+from engine.wire.duel import DuelEnded, DuelScanned, FirstDifference, OtherFile, OtherRun, OtherStep
 from engine.wire.events import Failed, StateChanged
-from engine.wire.opponents import OtherFile, OtherRun, OtherStep
 from engine.wire.status import OpenedFile, Work
 from tests.app import samples
 from tests.app.conftest import turn

@@ -9,7 +9,7 @@ import pytest
 
 from app.models.comparison import ComparedPair
 from app.panels.compare.words import parts_at
-from engine.wire.opponents import OtherStep
+from engine.wire.duel import OtherStep
 from tests.app import samples
 
 

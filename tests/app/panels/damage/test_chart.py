@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.panels.damage.chart import blank_words
+from app.panels.damage.view import blank_words
 from engine.spec.codec import Coding
 
 

@@ -17,8 +17,7 @@ from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import LayerCoding
 from engine.spec.presets import cache_named
-from engine.wire.measurements import LayerPlanStep
-from engine.wire.measuring import MapDamage
+from engine.wire.measurements import LayerPlanStep, MapDamage
 from tests.app import samples
 from tests.app.answers import damage
 from tests.app.conftest import turn

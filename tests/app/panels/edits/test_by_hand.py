@@ -8,7 +8,7 @@ from PySide6.QtGui import QContextMenuEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMenu, QWidget
 
-from app.dialogs.token_edits import BiasForm
+from app.dialogs.edits import BiasForm
 from app.shell import Shell
 from engine.spec.edit import BiasLogits, Mask, Rows, Zero
 from tests.app import samples

@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog
 
-from app.panels.edits.words import edits_from_json
+from app.panels.edits.view import edits_from_json
 from app.shell import Shell
 from app.window.palette import Palette
 from engine.errors import InputError
@@ -17,8 +17,8 @@ from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Mask, ReplaceTokens, Rows, Scale, Zero
 from engine.wire.changes import EditMade
 from engine.wire.commands import GoTo, UndoEdit
-from engine.wire.edits import EditMeasured, KeptRows
 from engine.wire.events import NodeAdded
+from engine.wire.measurements import EditMeasured, KeptRows
 from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn

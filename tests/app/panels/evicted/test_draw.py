@@ -7,11 +7,10 @@ import pytest
 
 from app.kit.chart.marks import Dots, ShadedSpan
 from app.panels.evicted import draw as evicted
-from app.panels.evicted.chart import rank_chart
+from app.panels.evicted.view import rank_chart
 from engine.spec.presets import PRESETS
-from engine.wire.evictions import Eviction, Survivors
-from engine.wire.measurements import Regret
-from engine.wire.measuring import MeasureRegret
+from engine.wire.measurements import MeasureRegret, Regret
+from engine.wire.records import Eviction, Survivors
 
 
 def drop(layer: int, head: int | None, positions: list[int], scores: list[float], kept: list[float]) -> Eviction:

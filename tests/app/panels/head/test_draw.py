@@ -11,8 +11,7 @@ from app.draw import axis
 from app.draw.colormap import histogram, magnitude_table
 from app.panels.head import draw
 from engine.wire.records import AttentionSummary
-from engine.wire.requests import AttentionRequest, HeadRequest
-from engine.wire.slices import AttentionSlice, HeadSlice
+from engine.wire.slices import AttentionRequest, AttentionSlice, HeadRequest, HeadSlice
 
 
 def head(values: np.ndarray, per_column: int = 1, first: int = 0, num_tokens: int | None = None) -> HeadSlice:

@@ -19,7 +19,7 @@ from app.draw.token_range import rows_of
 from app.models import Models
 from app.panels.head.view import FIXED, PER_LAYER, HeadView
 from engine.spec.edit import Rows as EditRows
-from engine.wire.requests import HeadRequest, WallRequest
+from engine.wire.slices import HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.mouse import turn_wheel
 from tests.app.panels.recorded import STEPS, TOKENS, feed, head_slice, recorded_models

@@ -18,7 +18,7 @@ from app.panels.pages.words import page_owners
 from engine.spec.cache import CacheSpec
 from engine.wire.page_events import KEPT, MoveDirection, PageCopied, PageFreed, PageMoved, PageShared, PrefixHit
 from engine.wire.records import StepRecord
-from engine.wire.requests import TableRequest
+from engine.wire.slices import TableRequest
 from engine.wire.status import SequenceInfo
 from tests.app import samples
 from tests.app.page_story import PAGE_SIZE, SPEC, WORDS, PageStory

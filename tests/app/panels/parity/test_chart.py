@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.draw.step_points import DEPARTS, LOSSY, WITHIN
+from app.draw.axis import DEPARTS, LOSSY, WITHIN
 from app.kit.chart.marks import Dots
-from app.panels.parity import chart as parity
-from app.panels.parity.chart import parity_chart
+from app.panels.parity import view as parity
+from app.panels.parity.view import parity_chart
 from engine.spec.cache import CacheSpec
-from engine.wire.measurements import ParityReport
-from engine.wire.measuring import CheckParity
+from engine.wire.measurements import CheckParity, ParityReport
 
 
 def report(differences: list[float], may_differ: list[int] | None = None) -> ParityReport:

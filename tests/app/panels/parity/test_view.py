@@ -16,10 +16,9 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.tuning import tuned
 from engine.wire.commands import SetCache, StartDuel
+from engine.wire.duel import OtherRun
 from engine.wire.events import StateChanged
-from engine.wire.measurements import Verdict
-from engine.wire.measuring import CheckParity
-from engine.wire.opponents import OtherRun
+from engine.wire.measurements import CheckParity, Verdict
 from tests.app import samples
 from tests.app.answers import parity
 from tests.app.conftest import turn

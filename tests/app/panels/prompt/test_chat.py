@@ -13,9 +13,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
-from app.panels.prompt.chat import conversation_of
-from app.panels.prompt.rendered import MAX_SHOWN, RenderedText, pieces_of
-from app.panels.prompt.template_choice import FILE, NONE
+from app.panels.prompt.chat import FILE, MAX_SHOWN, NONE, RenderedText, conversation_of, pieces_of
 from engine.spec.chat import PLAIN_NAME, Chat, Turn
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS

@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtWidgets import QFileDialog
 from pytestqt.qtbot import QtBot
 
-from app.panels.prompt.template_choice import FILE, NONE, TemplateChoice
+from app.panels.prompt.chat import FILE, NONE, TemplateChoice
 from engine.spec.chat import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE
 
 MINE = "{{ messages }}"

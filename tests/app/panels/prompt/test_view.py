@@ -7,7 +7,7 @@ from PySide6.QtGui import QEnterEvent
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import current_theme
-from app.models.prompt_ids import random_prompt, token_ids
+from app.models.draft import random_prompt, token_ids
 from app.shell import Shell
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
 
-from app.panels.sequences.table import BUTTONS, SequenceModel, SequenceRow
+from app.panels.sequences.view import BUTTONS, SequenceModel, SequenceRow
 from engine.wire.status import SequenceInfo
 
 

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QApplication, QToolTip, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.panels.sequences.table import (
+from app.panels.sequences.view import (
     BUTTON,
     BUTTONS,
     FORK,
@@ -22,8 +22,8 @@ from app.panels.sequences.table import (
     STATE,
     STOP,
     TOKENS,
+    SequencesView,
 )
-from app.panels.sequences.view import SequencesView
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import StopSequence
 from engine.wire.message import Command

@@ -20,7 +20,7 @@ from app.start.settings import Settings
 from app.window.place_menus import TIMELINE_GROUPS
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.quantities import ROWS
+from engine.spec.condition import ROWS
 from engine.spec.sampling import SamplingParams
 from engine.spec.stops import Stop
 from engine.wire.commands import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.panels.sweep.words import label_of
+from app.panels.sweep.view import label_of
 from engine.spec.grid import SweepMode
 from engine.spec.presets import cache_named
 

@@ -10,11 +10,11 @@ from PySide6.QtGui import QImage, QPainter
 from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import QApplication
 
-from app.draw.step_axis import StepAxis
+from app.draw.axis import StepAxis
 from app.kit.chart.marks import Painted, PlotFrame
 from app.kit.theme import DARK
 from app.panels.timings import draw as timings
-from app.panels.timings.chart import timing_chart
+from app.panels.timings.view import timing_chart
 
 
 def table(*totals: float) -> timings.Millis:

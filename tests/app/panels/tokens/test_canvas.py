@@ -8,8 +8,7 @@ from PySide6.QtGui import QImage, QPainter
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import Theme, current_theme
-from app.panels.tokens.canvas import ROW_HEIGHT, TokenCanvas
-from app.panels.tokens.surprisal_key import surprisal_color
+from app.panels.tokens.canvas import ROW_HEIGHT, TokenCanvas, surprisal_color
 from app.shell import Shell
 from engine.wire.commands import Force
 from tests.app.conftest import turn

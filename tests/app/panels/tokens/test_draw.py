@@ -6,8 +6,7 @@ from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.panels.tokens.canvas import TokenCanvas
-from app.panels.tokens.chips import Chips
+from app.panels.tokens.canvas import Chips, TokenCanvas
 from app.panels.tokens.draw import GAP, ChipLayout, ChipPlace
 from tests.app import samples
 

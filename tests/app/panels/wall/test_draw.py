@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.draw import resample as pool
+from app.draw import grid as pool
 from app.draw.colormap import signed_table
-from app.panels.wall import draw, states
+from app.panels.wall import canvas, draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, WallRow
 from app.panels.wall.rows import layer_rows
 from engine.geometry.dimensions import LayerGeometry
 from engine.spec.lenses import LENSES
-from engine.wire.requests import WallRequest
-from engine.wire.slices import Magnitudes, StatePicture, WallSlice
+from engine.wire.slices import Magnitudes, StatePicture, WallRequest, WallSlice
 
 MARGINS = Margins(left=30, top=16, gap=4, block_gap=16, note=13)
 TABLE = signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff")
@@ -113,13 +112,13 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
     ]  # fmt: skip
     layout = draw.arrange(shown, 400, 200, MARGINS)
     picture = painted(piece, layout, tuple(shown))
-    states.paint(picture, layout, piece, TABLE)
+    canvas.paint(picture, layout, piece, TABLE)
     colours = {(tile.layer, tile.kv_head): int(picture[tile.y + 2, tile.x + 2]) for tile in layout.tiles}
     black = 0xFF000000
     assert colours == {
         (0, 0): black, (0, 1): black, (0, 2): RED, (0, 3): BLUE, (1, 0): BLUE, (2, 0): black, (2, 1): black,
     }  # fmt: skip
-    beside = [(tile.layer, tile.kv_head) for tile in layout.tiles if states.is_beside_rows(piece, tile)]
+    beside = [(tile.layer, tile.kv_head) for tile in layout.tiles if canvas.is_beside_rows(piece, tile)]
     assert beside == [(0, 2), (0, 3)], "these are no heads that could be chosen"
     assert [label.name for label in layout.labels if label.is_beside_rows] == ["L0 state"], "no largest K beside it"
 

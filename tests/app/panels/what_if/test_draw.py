@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.panels.what_if.chart import shift_table
 from app.panels.what_if.draw import pairs, winners
+from app.panels.what_if.view import shift_table
 from engine.spec.cache import CacheSpec
-from engine.wire.measurements import Shift, WhatIfAnswer
-from engine.wire.measuring import WhatIf
+from engine.wire.measurements import Shift, WhatIf, WhatIfAnswer
 
 
 def answer(*shifts: Shift) -> WhatIfAnswer:

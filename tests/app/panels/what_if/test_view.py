@@ -10,8 +10,7 @@ from app.panels.what_if.view import WhatIfView
 from app.shell import Shell
 from engine.wire.commands import SetCache
 from engine.wire.events import Failed
-from engine.wire.measurements import Shift, WhatIfAnswer
-from engine.wire.measuring import MapDamage, WhatIf
+from engine.wire.measurements import MapDamage, Shift, WhatIf, WhatIfAnswer
 from engine.wire.records import Candidate
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine

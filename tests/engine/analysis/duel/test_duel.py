@@ -23,8 +23,8 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_named
 from engine.spec.sampling import Prompt
 from engine.wire.commands import StartDuel
-from engine.wire.opponents import OtherRun
-from engine.wire.requests import (
+from engine.wire.duel import OtherRun
+from engine.wire.slices import (
     HeadRequest,
 )
 from tests.engine.analysis.duel.duels import KIVI, compared, duel_of

@@ -11,10 +11,8 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.presets import PRESETS
 from engine.wire.commands import StartDuel
-from engine.wire.duel import DuelStep, TokenDivergence
-from engine.wire.opponents import OtherStep
-from engine.wire.requests import WallRequest
-from engine.wire.slices import WallSlice
+from engine.wire.duel import DuelStep, OtherStep, TokenDivergence
+from engine.wire.slices import WallRequest, WallSlice
 from tests.engine.analysis.live import started
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.analysis.duel.duel import Duel
-from engine.analysis.duel.pictures import attention_difference
+from engine.analysis.duel.duel import Duel, attention_difference
 from engine.analysis.duel.sides import LiveRun
 from engine.look.slices import attention_slice
 from engine.look.source import subtracted
@@ -22,13 +21,16 @@ from engine.spec.edit_text import parse_edit
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.requests import (
+from engine.wire.slices import (
     AttentionRequest,
+    AttentionSlice,
     HeadRequest,
+    HeadSlice,
     RowRequest,
+    RowSlice,
     WallRequest,
+    WallSlice,
 )
-from engine.wire.slices import AttentionSlice, HeadSlice, RowSlice, WallSlice
 from tests.engine.analysis.duel.duels import KIVI, compared, duel_of
 from tests.engine.analysis.live import started
 from tests.engine.look.walls import assert_same

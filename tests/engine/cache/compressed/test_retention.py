@@ -19,7 +19,7 @@ from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS, preset_of
 from engine.spec.retention import RetentionSpec, parse_budget
 from engine.spec.tuning import tuned
-from engine.wire.requests import RowRequest, WallRequest
+from engine.wire.slices import RowRequest, WallRequest
 from tests.engine.cache.compressed.prompts import finish_prompt
 from tests.engine.cache.compressed.rules import RULES, held_and_pictured, session_of
 from tests.engine.tiny import model_of

@@ -12,7 +12,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.requests import AttentionRequest
+from engine.wire.slices import AttentionRequest
 from tests.engine.tiny import model_of, prompt_ids
 
 

@@ -15,7 +15,7 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.page_events import PageFreed
-from engine.wire.requests import TableRequest
+from engine.wire.slices import TableRequest
 from tests.engine.cache.compressed.prompts import masked_logits
 from tests.engine.cache.compressed.rules import assert_nothing_is_dropped, held_and_pictured, roomy
 from tests.engine.cache.paged.driving import check

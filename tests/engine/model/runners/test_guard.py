@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from engine.model.runners.guard import Guard
+from engine.model.runners.decoder import Guard
 from tests.engine.tiny import CONFIGS, model_of
 
 

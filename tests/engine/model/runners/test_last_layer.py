@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from engine.model import surprisal
-from engine.model.runners import decoder, last_layer
-from engine.model.runners.last_layer import DeferredOutputs
+from engine.model.runners import decoder
+from engine.model.runners.decoder import DeferredOutputs
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
@@ -55,7 +55,7 @@ def test_rows_are_the_same_to_the_last_bit_and_all_else_within_rounding(
         made.append(DeferredOutputs(*parts))
         return made[-1]
 
-    monkeypatch.setattr(last_layer, "DeferredOutputs", later)
+    monkeypatch.setattr(decoder, "DeferredOutputs", later)
     for defers_last_layer in (False, True):
         session, records = prefilled(SPECS[name], monkeypatch, defers_last_layer=defers_last_layer)
         logits, weights = session.logits(0), session.history.attention.get((records[-1].step, 0))
@@ -93,7 +93,7 @@ def test_whether_layers_are_timed_changes_no_number(monkeypatch: pytest.MonkeyPa
         made.append(DeferredOutputs(*parts))
         return made[-1]
 
-    monkeypatch.setattr(last_layer, "DeferredOutputs", later)
+    monkeypatch.setattr(decoder, "DeferredOutputs", later)
     alone, _ = prefilled(SPECS["growing"], monkeypatch, defers_last_layer=True)
     session, records = prefilled(SPECS["growing"], monkeypatch, defers_last_layer=True, by_layer=True)
     mine, other = session.logits(0), alone.logits(0)

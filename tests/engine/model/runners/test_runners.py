@@ -13,7 +13,7 @@ from engine.errors import InputError
 from engine.model import attention
 from engine.model.batch import Batch
 from engine.model.runners import attending, decoder
-from engine.model.runners.joined import PART, product
+from engine.model.runners.decoder import PART, product
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
