@@ -12,6 +12,7 @@ from engine.cli import (
     budget,
     caches,
     devices,
+    events,
     gpu_check,
     lens,
     params,
@@ -30,7 +31,7 @@ from engine.interrupts import raise_at_interrupt
 DESCRIPTION = "Runs the engine without a window, from the command line. `--help` lists the sub-commands."
 
 # In the order of `--help`.
-COMMANDS = run, replay, verify, sweep, bench, gpu_check, seeds, devices, caches, lens, params, budget, snapshot
+COMMANDS = run, replay, verify, sweep, bench, gpu_check, seeds, devices, caches, lens, params, budget, snapshot, events
 
 
 class CommandLineParser(argparse.ArgumentParser):

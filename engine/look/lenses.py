@@ -38,7 +38,9 @@ def read(source: Source, lens: Lens, layer: int, span: range | None = None, head
     if isinstance(source, Difference):  # of attention, what is computed of each side is subtracted
         return subtracted(*(read(side, lens, layer, span, head) for side in (source.a, source.b)))
     if lens.values == "tokens":
-        return None if source.queries is None else source.queries.map_of(layer, head or 0, source.num_tokens, span)
+        if source.queries is None or (head or 0) >= source.queries.num_heads(layer):
+            return None
+        return source.queries.map_of(layer, head or 0, source.num_tokens, span)
     if lens.reads == "weights":
         return within(source.weights(layer), span, head)
     found = None if source.queries is None else source.queries.measured(lens.name, layer, source.num_tokens)

@@ -358,18 +358,42 @@ def state_slice(request: HeadRequest, source: Source, geometry: CacheGeometry) -
 
 class NewestQuery(NamedTuple):
     """The weights `[H, S]` of the newest query of one layer at one step, NaN where a row had been dropped, and its
-    position. Without weights, `note` says why."""
+    position; or what another lens has of the queries up to it. Without weights, `note` says why."""
 
     weights: torch.Tensor | None
     position: int
     provenance: Provenance
     note: str = ""
+    first_query: int = 0
+    queries_per_row: int = 1
+
+
+def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
+    """What a lens has of all queries that are known: of every head a number for each position, or of one head the
+    weights by query, of which the largest of some stand in a row."""
+    lens, newest, provenance = LENSES[request.lens], source.num_tokens - 1, source.exact_provenance
+    is_map = lens.values == "tokens"
+    if why := source.why_not or why_not(source, lens):
+        return NewestQuery(None, newest, provenance, why)
+    rows = read(source, lens, request.layer, head=request.head if is_map else None)
+    if rows is None or not rows.numbers.numel():
+        return NewestQuery(None, newest, provenance, f"There is no {lens.label} of this layer and head.")
+    if not is_map:
+        first = source.queries.first(source.num_tokens) if source.queries is not None else 0
+        return NewestQuery(rows.numbers[..., 0], newest, provenance, queries_words(source, lens), first)
+    numbers = rows.numbers[0]
+    per_row = -(-len(numbers) // max(1, request.max_rows))
+    padded = torch.nn.functional.pad(numbers, (0, 0, 0, -len(numbers) % per_row), value=torch.nan)
+    grouped = padded.reshape(-1, per_row, padded.shape[1])
+    high, low = grouped.nan_to_num(-torch.inf).amax(1), grouped.nan_to_num(torch.inf).amin(1)
+    found = torch.where(high.abs() >= low.abs(), high, low).masked_fill(high < low, torch.nan)  # else none was a number
+    return NewestQuery(found, newest, provenance, "", rows.first, per_row)
 
 
 @torch.inference_mode()
 def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: CacheGeometry) -> AttentionSlice:
-    """The newest query's weights of one layer at one step, as they were computed; or their difference, of which each
-    column shows the number farthest from zero."""
+    """The newest query's weights of one layer at one step, as they were computed, or what another lens has of the
+    queries up to it; or a difference, of which each column shows the number farthest from zero."""
     began = time.perf_counter()
     layer, is_difference = geometry.layers[request.layer], query.provenance == "difference"
     weights, positions, per_column = np.empty((0, 0), np.float32), np.empty(0, np.int64), 1
@@ -377,7 +401,7 @@ def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: Cac
     top_positions: Ints | None = None
     top_weights: Floats | None = None
     entropy: Floats | None = None
-    note = query.note
+    note, lens = query.note, LENSES[request.lens]
     if query.weights is None and not layer.num_heads:
         note = no_rows(layer.kind)
     elif query.weights is not None:
@@ -387,11 +411,12 @@ def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: Cac
         first = min(max(request.start, base), max(base, stop - 1))
         per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
         shown = slice(first - base, stop - base)
-        is_gone = row.isnan() if is_difference else missing_rows(row)
+        is_gone = row.isnan() if is_difference or lens.values == "tokens" else missing_rows(row)
         weights, absent = pooled_weights(row[:, shown], is_gone[:, shown], per_column)
         positions = first + np.arange(weights.shape[1]) * per_column
-        if not is_difference:
+        if not is_difference and lens.columns == "tokens":
             top_positions, top_weights = most_attended(row.masked_fill(is_gone, -1.0), base)
+        if not is_difference and lens.reads == "weights":
             entropy = read_only_floats(entropy_of(row).cpu().numpy())
     return AttentionSlice(
         request=request,
@@ -407,6 +432,8 @@ def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: Cac
         top_positions=top_positions,
         top_weights=top_weights,
         entropy=entropy,
+        first_query=query.first_query,
+        queries_per_row=query.queries_per_row,
     )
 
 
@@ -484,11 +511,11 @@ def checked(request: SliceRequest, geometry: CacheGeometry, num_tokens: int, who
     names the model or file."""
     if (lens := getattr(request, "lens", "keys")) not in LENSES:
         raise InputError(f"There is no lens '{lens}': choose one of {', '.join(LENSES)}.")
-    layer, kv_head = getattr(request, "layer", 0), getattr(request, "kv_head", 0)
+    layer, head = getattr(request, "layer", 0), getattr(request, "kv_head", getattr(request, "head", 0))
     if not 0 <= layer < len(geometry.layers):
         raise InputError(f"There is no layer {layer}: {whose} has layers 0 … {len(geometry.layers) - 1}.")
-    if kv_head < 0:
-        raise InputError(f"There is no kv head {kv_head}: count from 0.")
+    if head < 0:
+        raise InputError(f"There is no head {head}: count from 0.")
     return within(request, num_tokens)
 
 

@@ -11,7 +11,7 @@ import torch
 from engine.errors import InputError
 from engine.look.outliers import outliers_slice
 from engine.look.seen import Seen
-from engine.look.slices import NewestQuery, attention_slice, checked, take
+from engine.look.slices import NewestQuery, attention_slice, checked, of_queries, take
 from engine.look.source import PARTS
 from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
 from engine.opened.rows import FileRows, FileSource
@@ -107,6 +107,8 @@ class OpenedSnapshot:
             case OutliersRequest():
                 return self._outliers(request, source)
             case AttentionRequest():
+                if LENSES[request.lens].reads == "queries":
+                    return attention_slice(request, of_queries(request, source), geometry)
                 row = self.attention(request.layer) if self._is_newest(request.step) else None
                 note = "" if row is not None else f"The attention of step {request.step} is not in the file."
                 return attention_slice(request, NewestQuery(row, self.num_tokens - 1, "recorded", note), geometry)

@@ -1,0 +1,182 @@
+"""`events`: the KV events of a server that serves now: recorded, described, and why a prompt is not reused there."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from engine.cli.arguments import token_ids_of
+from engine.cli.output import print_json, printable
+from engine.errors import InputError
+from engine.files.atomic import writable_target
+from engine.serving.explain import explain
+from engine.serving.recording import Recording, packed
+from engine.serving.server import Server
+from engine.serving.summary import summary
+from engine.serving.text import BUNDLED, Tokenizer
+
+FLUSH_S = 0.2
+
+
+def add_parsers(commands: Any) -> None:
+    parser = commands.add_parser("events", help="KV events of a running server: record, describe, explain")
+    kinds = parser.add_subparsers(required=True, metavar="WHAT")
+    record = kinds.add_parser("record", help="write what a server publishes to a file, until Ctrl+C")
+    record.add_argument("file", type=Path, metavar="FILE", help="the recording, like run.kvevents")
+    record.add_argument(
+        "--endpoint", required=True, action="append", metavar="ADDRESS",
+        help="where the server publishes, like tcp://HOST:5557; again for each further rank",
+    )  # fmt: skip
+    record.add_argument(
+        "--replay", action="append", default=[], metavar="ADDRESS",
+        help="where it repeats what it still holds, like tcp://HOST:5558; one for each endpoint, in the same order",
+    )  # fmt: skip
+    record.add_argument("--seconds", type=float, metavar="N", help="how long; until Ctrl+C unless given")
+    record.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    record.set_defaults(func=record_events)
+    info = kinds.add_parser("info", help="what a recording holds")
+    info.add_argument("file", type=Path, metavar="FILE")
+    info.add_argument("--at", type=int, metavar="N", help="after the first N batches; after all unless given")
+    info.add_argument("--json", action="store_true", help="print one JSON object")
+    info.set_defaults(func=print_info)
+    why = kinds.add_parser("explain", help="how much of a prompt is reused, and why no more")
+    why.add_argument("file", type=Path, metavar="FILE")
+    prompt = why.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--token-ids", metavar="IDS", help="the prompt as ids, like 5,17,42")
+    prompt.add_argument("--prompt", metavar="TEXT", help="the prompt as text")
+    why.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="folder of the served model; the bundled one's unless given"
+    )
+    why.add_argument("--salt", default="", metavar="S", help="the cache salt that the prompt comes with")
+    why.add_argument("--lora", default="", metavar="NAME", help="the adapter that it is for")
+    why.add_argument("--rank", type=int, metavar="R", help="of this rank; of the one that has most of it unless given")
+    why.add_argument("--at", type=int, metavar="N", help="as the tree stood after the first N batches")
+    why.add_argument("--json", action="store_true", help="print one JSON object")
+    why.set_defaults(func=print_explanation)
+
+
+def record_events(args: argparse.Namespace) -> int:
+    from engine.serving.source import Source, check_address, zmq_module
+
+    zmq_module()
+    if args.seconds is not None and not 0 < args.seconds < float("inf"):
+        raise InputError(f"{args.seconds:g} seconds is nothing to record: give more than 0.")
+    if len(args.replay) > len(args.endpoint):
+        raise InputError("There are more --replay than --endpoint: give one for each, in the same order.")
+    replays = [*args.replay, *[""] * (len(args.endpoint) - len(args.replay))]
+    for address in (*args.endpoint, *filter(None, replays)):
+        check_address(address)
+    target = writable_target(args.file)
+    sources = [Source(*pair) for pair in zip(args.endpoint, replays, strict=True)]
+    until = time.monotonic() + args.seconds if args.seconds else float("inf")
+    stream, server, said = None, Server(str(args.file)), ""
+    try:
+        while True:
+            is_over = time.monotonic() >= until
+            for source in sources:
+                for message in source.take():
+                    if len(sources) > 1:  # the numbers of each are its own
+                        message = message._replace(topic=f"{source.endpoint} ".encode() + message.topic)
+                    stream = stream or open(target, "wb")  # noqa: SIM115 - only when something came
+                    stream.write(packed(message))
+                    server.take(message)
+            if stream is not None:
+                stream.flush()
+            words = " ".join(source.words() for source in sources if source.state not in ("connecting", "connected"))
+            if words != said:
+                said = words
+                if words:
+                    print(f"kvloupe-engine: {words}", file=sys.stderr, flush=True)
+            if is_over:
+                break
+            time.sleep(min(FLUSH_S, max(0.0, until - time.monotonic())))
+    except KeyboardInterrupt:
+        pass
+    except OSError as error:
+        raise InputError(
+            f"'{args.file}' could not be written ({error.strerror}): free some space or choose another place."
+        ) from None
+    finally:
+        if stream is not None:
+            stream.close()
+        for source in sources:
+            source.close()
+    if stream is None:
+        words = said or " ".join(source.words() for source in sources)
+        raise InputError(f"No batch came, and nothing was written. {words}")
+    return _print_summary(server, args.json)
+
+
+def print_info(args: argparse.Namespace) -> int:
+    return _print_summary(_folded(args), args.json)
+
+
+def print_explanation(args: argparse.Namespace) -> int:
+    server = _folded(args)
+    tokenizer = Tokenizer(args.tokenizer or BUNDLED) if args.prompt is not None or args.tokenizer else None
+    if args.prompt is not None and tokenizer is not None:
+        ids = tokenizer.encode(args.prompt)
+        largest = max((tree.largest_id() for tree in server.trees.values()), default=0)
+        if args.tokenizer is None and largest >= tokenizer.num_tokens:
+            raise InputError(
+                f"The server's tokens go up to {largest:,}, the bundled tokenizer has {tokenizer.num_tokens:,}: "
+                "give --tokenizer with the folder of the served model."
+            )
+    else:
+        ids = token_ids_of(args.token_ids)
+    texts = tokenizer.texts if tokenizer is not None else None
+    answer = explain(server, ids, salt=args.salt, lora=args.lora, rank=args.rank, texts=texts)
+    if args.json:
+        print_json(
+            {**structs.asdict(answer), "tokens": len(ids), "batches": server.num_batches, "notes": server.notes()}
+        )
+        return 0
+    print(f"{answer.reused:,} of {len(ids):,} tokens reused.\n{printable(answer.why)}")
+    for note in server.notes():
+        print(f"note: {printable(note)}")
+    return 0
+
+
+def _folded(args: argparse.Namespace) -> Server:
+    """The server as it stood after the batches asked for."""
+    if args.at is not None and args.at < 0:
+        raise InputError(f"--at {args.at} is before the beginning: give 0 or more batches.")
+    recording, server = Recording(args.file), Server(str(args.file))
+    count = 0
+    for message in islice(recording, args.at):
+        server.take(message)
+        count += 1
+    if args.at is not None and count < args.at:
+        raise InputError(f"'{args.file}' has {count:,} batches, not {args.at:,}: give a smaller --at.")
+    if recording.cut:
+        server.cut_after = count
+    return server
+
+
+def _print_summary(server: Server, as_json: bool) -> int:
+    values = summary(server)
+    if as_json:
+        print_json(values)
+        return 0
+    for name, value in values.items():
+        if name == "notes":
+            for note in value:
+                print(f"note: {printable(note)}")
+        else:
+            print(f"{name.replace('_', ' '):<22} {printable(_shown(value))}")
+    return 0
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return (
+            ", ".join(" ".join(map(_shown, each)) if isinstance(each, list | tuple) else _shown(each) for each in value)
+            or "–"
+        )
+    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,103 @@
+"""What a server's `/metrics` page says about its prefix cache: vLLM's and SGLang's names."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from engine.errors import InputError
+
+MAX_BYTES, TIMEOUT_S = 4 << 20, 3.0
+# Of a figure the names that servers give it; counters are counted over all their labels, gauges taken from the first.
+NAMES = {
+    "queries": ("vllm:prefix_cache_queries_total", "sglang:prompt_tokens_total"),
+    "hits": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"),
+    "usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"),
+    "preemptions": ("vllm:num_preemptions_total", "sglang:num_retracted_reqs"),
+    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs"),
+    "running": ("vllm:num_requests_running", "sglang:num_running_reqs"),
+}
+_CONFIG = "vllm:cache_config_info"
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """`queries` and `hits` are tokens of prompts; `usage` is 0 to 1. None is what the page does not say."""
+
+    queries: float | None = None
+    hits: float | None = None
+    usage: float | None = None
+    preemptions: float | None = None
+    waiting: float | None = None
+    running: float | None = None
+    num_blocks: int | None = None
+    block_size: int | None = None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any) -> None:
+        """Only the address that the user named is connected to."""
+
+
+def check_url(url: str) -> str:
+    """Raises InputError for what is no address of a page."""
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_good = False
+    if not is_good or any(c.isspace() or not c.isprintable() for c in url):
+        raise InputError(f"'{url[:100]}' is no address of a metrics page: give one like http://HOST:8000/metrics.")
+    return url
+
+
+def fetch(url: str) -> Metrics:
+    """Reads the page; raises InputError, with cause and remedy, where that cannot be."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+    try:
+        with opener.open(check_url(url), timeout=TIMEOUT_S) as answer:
+            page = answer.read(MAX_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        raise InputError(f"{url} answers with status {error.code}: check the address of the metrics page.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise InputError(f"{url} cannot be read ({reason}): check the address, and that the server runs.") from None
+    except Exception as error:  # http.client has its own for what is no HTTP
+        raise InputError(f"{url} is no web page ({type(error).__name__}): check the port.") from None
+    if len(page) > MAX_BYTES:
+        raise InputError(f"{url} is larger than {MAX_BYTES >> 20} MiB, which no metrics page is: check the address.")
+    return parse(page, url)
+
+
+def parse(page: bytes, url: str = "the page") -> Metrics:
+    """The figures on a page in Prometheus' format; raises InputError for another one."""
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ImportError:
+        raise InputError("To read metrics install the extra: pip install 'kvloupe[serving]'.") from None
+    wanted = {name: figure for figure, names in NAMES.items() for name in names}
+    found: dict[str, Any] = {}
+    is_any = False
+    try:
+        for family in text_string_to_metric_families(page.decode("utf-8")):
+            is_any = True
+            for sample in family.samples:
+                figure = wanted.get(sample.name)
+                if figure is not None:
+                    is_sum = sample.name.endswith("_total") or figure in ("waiting", "running")
+                    found[figure] = found.get(figure, 0.0) + sample.value if is_sum else found.get(figure, sample.value)
+                elif sample.name == _CONFIG:
+                    found["num_blocks"] = _whole(sample.labels.get("num_gpu_blocks"))
+                    found["block_size"] = _whole(sample.labels.get("block_size"))
+    except (ValueError, KeyError, IndexError, TypeError):
+        is_any = False
+    if not is_any:
+        raise InputError(f"{url} is no metrics page: check the address, like http://HOST:8000/metrics.")
+    return Metrics(**found)
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

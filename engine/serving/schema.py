@@ -1,0 +1,171 @@
+"""KV events as servers publish them: a batch is msgpack `[time, events, rank]`, an event a list (fields by place) or a
+map (fields by name). Field names and framing are vLLM's; SGLang and TensorRT-LLM follow them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from array import array
+from typing import Any
+
+import msgspec
+
+from engine.errors import InputError
+
+Hash = int | bytes | str
+# The fields of an event as a list, after its type. Later servers append to them: what is behind is passed over.
+STORED = (
+    "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys",
+    "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window",
+)  # fmt: skip
+FIELDS = {"BlockStored": STORED, "BlockRemoved": ("block_hashes", "medium", "group_idx"), "AllBlocksCleared": ()}
+GPU = "GPU"
+# What one batch may be at most; servers send a few kilobytes.
+MAX_BYTES = 32 << 20
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A chain of blocks became findable after `parent`. `tokens` are int32 bytes of each block, None where the server
+    names hashes alone; `extras` what else each block's hash covers: a salt (of the first one), media."""
+
+    hashes: tuple[Hash, ...]
+    parent: Hash | None
+    tokens: tuple[bytes | None, ...]
+    extras: tuple[tuple[str, ...], ...]
+    block_size: int
+    lora: str = ""
+    medium: str = GPU
+    group: int = 0
+    window: int = 0
+
+
+class Removed(msgspec.Struct, frozen=True):
+    hashes: tuple[Hash, ...]
+    medium: str = GPU
+    group: int = 0
+
+
+class Cleared(msgspec.Struct, frozen=True):
+    """Every block is gone; of one medium, where it is named."""
+
+    medium: str = ""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """`unknown` are the types of events that were passed over."""
+
+    time: float
+    rank: int
+    events: tuple[Stored | Removed | Cleared, ...]
+    encoding: str
+    unknown: tuple[str, ...] = ()
+
+
+def decode(payload: bytes) -> Batch:
+    """A batch; raises InputError, with the reason in a few words, for anything else."""
+    if len(payload) > MAX_BYTES:
+        raise InputError(f"{len(payload):,} bytes, more than {MAX_BYTES:,}")
+    try:
+        time, events, *rest = _decode(payload)
+        if not isinstance(time, int | float) or not math.isfinite(time) or not isinstance(events, list):
+            raise InputError("no batch of KV events")
+        known: list[Stored | Removed | Cleared] = []
+        unknown: list[str] = []
+        encoding = ""
+        for event in events:
+            encoding = "maps" if isinstance(event, dict) else "arrays"
+            name, fields = _fields(event)
+            if name == "BlockStored":
+                known.append(_stored(fields))
+            elif name == "BlockRemoved":
+                hashes = _hashes(fields["block_hashes"])
+                known.append(Removed(hashes, _medium(fields), _whole(fields.get("group_idx"))))
+            elif name == "AllBlocksCleared":
+                known.append(Cleared(str(fields.get("medium") or "").upper()))
+            else:
+                unknown.append(name[:40])
+        rank = rest[0] if rest and isinstance(rest[0], int) else 0
+        return Batch(float(time), rank, tuple(known), encoding, tuple(unknown))
+    except InputError:
+        raise
+    except (msgspec.DecodeError, TypeError, ValueError, KeyError, OverflowError, AttributeError, RecursionError) as why:
+        raise InputError(f"no batch of KV events ({type(why).__name__})") from None
+
+
+def _fields(event: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(event, dict):
+        return str(event["type"]), event
+    name = str(event[0])
+    return name, dict(zip(FIELDS.get(name, ()), event[1:], strict=False))
+
+
+def _stored(fields: dict[str, Any]) -> Stored:
+    hashes = _hashes(fields["block_hashes"])
+    size, ids, parent = _whole(fields.get("block_size")), fields.get("token_ids") or (), fields.get("parent_block_hash")
+    lora = fields.get("lora_name") or fields.get("lora_id")
+    lora = "" if lora is None else str(lora)
+    tokens: tuple[bytes | None, ...] = (None,) * len(hashes)
+    if ids:
+        size = size or len(ids) // max(1, len(hashes))
+        if len(ids) != size * len(hashes):
+            raise InputError(f"{len(ids)} tokens for {len(hashes)} blocks of {size}")
+        data, width = encode_ids(ids), 4 * size
+        tokens = tuple(data[at : at + width] for at in range(0, len(data), width))
+    extras = [_extra(keys, lora) if keys else () for keys in fields.get("extra_keys") or ()][: len(hashes)]
+    extras += [()] * (len(hashes) - len(extras))
+    salt = fields.get("cache_salt")
+    if salt and extras and parent is None and str(salt) not in extras[0]:
+        extras[0] = (*extras[0], str(salt))
+    return Stored(
+        hashes, None if parent is None else _hash(parent), tokens, tuple(extras), size, lora, _medium(fields),
+        _whole(fields.get("group_idx")), _whole(fields.get("kv_cache_spec_sliding_window")),
+    )  # fmt: skip
+
+
+def encode_ids(ids: Any) -> bytes:
+    """Token ids as native int32; raises OverflowError for one outside."""
+    return array("i", ids).tobytes()
+
+
+def decode_ids(tokens: bytes) -> tuple[int, ...]:
+    return tuple(array("i", tokens))
+
+
+def _hashes(values: Any) -> tuple[Hash, ...]:
+    return tuple(values) if set(map(type, values)) <= {int} else tuple(map(_hash, values))
+
+
+def _hash(value: Any) -> Hash:
+    if isinstance(value, bool) or not isinstance(value, int | bytes | str) or value == "":
+        raise InputError("a block hash that is no number, bytes or text")
+    return value if isinstance(value, int) else value[:64]
+
+
+def _whole(value: Any) -> int:
+    """A whole number of at least 0, or 0 where none is given."""
+    if value is None:
+        return 0
+    if not isinstance(value, int) or value < 0:
+        raise InputError("a size or group that is no whole number")
+    return value
+
+
+def _medium(fields: dict[str, Any]) -> str:
+    medium = fields.get("medium")
+    return GPU if medium is None or medium == GPU else str(medium).upper()[:32]
+
+
+def _extra(keys: Any, lora: str) -> tuple[str, ...]:
+    """What a block's hash covers besides tokens and adapter, as text: a salt as it is, media as `hash at offset`."""
+    found: list[str] = []
+    for key in keys or ():
+        if isinstance(key, list | tuple):
+            found.append(" at ".join(str(part)[:64] for part in key[:4]))
+        elif isinstance(key, bytes):
+            with contextlib.suppress(UnicodeDecodeError):
+                key = key.decode()
+            found.append(key if isinstance(key, str) else key.hex()[:64])
+        elif key is not None and str(key) != lora:
+            found.append(str(key)[:256])
+    return tuple(found)

@@ -1,0 +1,142 @@
+"""All that came from one server: a tree for each of its ranks, kept in step with the sequence numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from engine.errors import InputError
+from engine.serving.recording import Message
+from engine.serving.schema import decode
+from engine.serving.tree import Tree
+
+# Of how many latest batches the times are kept, to tell one that came twice from a restart; and how many gaps.
+MAX_TIMES, MAX_MISSING, MAX_RANKS = 20_000, 1000, 1024
+
+
+class Lane:
+    """The sequence numbers of one publisher: the next one, those missing as `[first, last]`, and latest times."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.missing: list[list[int]] = []
+        self.times: dict[int, float] = {}
+        self.newest = float("-inf")
+
+
+class Server:
+    """The fold of everything that a server published. `name` is what people call it: an address, or a file."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.trees: dict[tuple[bytes, int], Tree] = {}
+        self._lanes: dict[tuple[bytes, int], Lane] = {}
+        self.num_batches = self.num_unreadable = self.num_repeated = self.num_restarts = self.num_events = 0
+        self.num_missing = 0
+        self.unknown: dict[str, int] = {}
+        self.encodings: set[str] = set()
+        self.first = self.last = 0.0
+        self.why_unreadable = ""
+        self.cut_after: int | None = None  # of a file that ends within the batch after so many
+
+    @property
+    def missing(self) -> list[list[int]]:
+        """Batches that were lost and have not come yet, `[first, last]`."""
+        return [gap for lane in self._lanes.values() for gap in lane.missing]
+
+    @property
+    def is_partial(self) -> bool:
+        return any(not tree.is_known for tree in self.trees.values())
+
+    def fold(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.take(message)
+
+    def take(self, message: Message) -> None:
+        """Fold one batch; one that cannot be read is counted, and leaves a gap."""
+        try:
+            batch = decode(message.payload)
+        except InputError as error:
+            self.num_unreadable += 1
+            self.why_unreadable = str(error)
+            return
+        name = message.topic, batch.rank
+        if name not in self.trees:
+            if len(self.trees) >= MAX_RANKS:
+                self.num_unreadable += 1
+                self.why_unreadable = f"more than {MAX_RANKS} ranks"
+                return
+            self.trees[name], self._lanes[name] = Tree(batch.rank), Lane()
+        if not self._comes_next(self._lanes[name], self.trees[name], message.seq, batch.time):
+            self.num_repeated += 1
+            return
+        self.num_batches += 1
+        self.num_events += len(batch.events)
+        self.first = min(self.first or batch.time, batch.time)
+        self.last = max(self.last, batch.time)
+        if batch.encoding:
+            self.encodings.add(batch.encoding)
+        for kind in batch.unknown:
+            if kind in self.unknown or len(self.unknown) < 64:
+                self.unknown[kind] = self.unknown.get(kind, 0) + 1
+        tree = self.trees[name]
+        for event in batch.events:
+            tree.fold(event, batch.time)
+
+    def _comes_next(self, lane: Lane, tree: Tree, seq: int, time: float) -> bool:
+        """Whether a batch is to be folded: it is the next one, one behind a gap or late out of one, or the first of a
+        server that restarted; not one that came already."""
+        if seq < lane.next:
+            gap = next((gap for gap in lane.missing if gap[0] <= seq <= gap[1]), None)
+            if gap is not None and time <= lane.newest:
+                lane.missing.remove(gap)
+                lane.missing += [part for part in ([gap[0], seq - 1], [seq + 1, gap[1]]) if part[0] <= part[1]]
+                self.num_missing -= 1
+                lane.times[seq] = time
+                return True
+            known = lane.times.get(seq)
+            if known == time or (known is None and time <= lane.newest):
+                return False
+            self.num_restarts += 1
+            tree.clear(time, "lost when the server restarted")
+            lane.next, lane.missing, lane.times = 0, [], {}
+        if seq > lane.next:
+            tree.lost()
+            self.num_missing += seq - lane.next
+            lane.missing = [*lane.missing, [lane.next, seq - 1]][-MAX_MISSING:]
+        lane.next = seq + 1
+        lane.newest = time
+        lane.times[seq] = time
+        if len(lane.times) > 2 * MAX_TIMES:
+            lane.times = dict(islice(lane.times.items(), MAX_TIMES, None))
+        return True
+
+    def tree_of(self, rank: int) -> list[Tree]:
+        return [tree for tree in self.trees.values() if tree.rank == rank]
+
+    def notes(self) -> tuple[str, ...]:
+        """What has to be known before its numbers are believed, a sentence each."""
+        found = []
+        if self.cut_after is not None:
+            found.append(f"The file ends within a batch, after {self.cut_after:,} whole ones: it was cut short.")
+        for first, last in self.missing[:3]:
+            what = f"Batches {first:,} to {last:,} are" if last > first else f"Batch {first:,} is"
+            when = "from before the beginning" if not first else "lost"
+            found.append(f"{what} missing ({when}): the tree is partial.")
+        if len(self.missing) > 3:
+            found.append(f"{len(self.missing) - 3:,} more gaps: {self.num_missing:,} batches are missing in all.")
+        if self.num_restarts:
+            found.append(f"The server restarted {self.num_restarts:,} times; each time it began with an empty cache.")
+        if self.num_unreadable:
+            found.append(f"{self.num_unreadable:,} batches could not be read: {self.why_unreadable}.")
+        if self.unknown:
+            kinds = ", ".join(sorted(self.unknown)[:5])
+            found.append(f"{sum(self.unknown.values()):,} events of unknown types were passed over: {kinds}.")
+        odd: dict[str, int] = {}
+        for tree in self.trees.values():
+            for what, count in tree.odd.items():
+                odd[what] = odd.get(what, 0) + count
+        found += [f"The stream contradicts itself: {count:,} {what}." for what, count in sorted(odd.items())]
+        if (waiting := sum(len(kids) for tree in self.trees.values() for kids in tree.orphans.values())) > 0:
+            found.append(f"{waiting:,} blocks follow blocks that are not known.")
+        return tuple(found)

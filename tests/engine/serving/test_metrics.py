@@ -1,0 +1,73 @@
+"""The metrics page of a server, and what else answers at its address."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+pytest.importorskip("prometheus_client")
+
+from engine.errors import InputError
+from engine.serving.metrics import MAX_BYTES, Metrics, check_url, fetch
+
+PAGE = b"""# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+# TYPE vllm:prefix_cache_queries counter
+vllm:prefix_cache_queries_total{engine="0"} 12744.0
+vllm:prefix_cache_queries_total{engine="1"} 1.0
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="32",num_gpu_blocks="64",x="None"} 1.0
+"""
+PAGES = {"/metrics": PAGE, "/html": b"<html>no</html>", "/large": b"# x\n" * (MAX_BYTES // 4 + 1), "/bytes": b"\xff"}
+
+
+class Pages(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(302 if self.path == "/away" else 200 if self.path in PAGES else 404)
+        if self.path == "/away":
+            self.send_header("Location", "/metrics")
+        self.end_headers()
+        self.wfile.write(PAGES.get(self.path, b""))
+
+    def log_message(self, *args: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Pages)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+def test_what_the_page_says(address: str) -> None:
+    assert fetch(f"{address}/metrics") == Metrics(queries=12745.0, usage=0.25, num_blocks=64, block_size=32)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/html", "no metrics page"),
+        ("/large", "larger than 4 MiB"),
+        ("/none", "status 404"),
+        ("/bytes", "no metrics page"),
+        ("/away", "status 302"),
+    ],
+)
+def test_what_is_no_metrics_page(address: str, path: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        fetch(address + path)
+
+
+def test_addresses() -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        fetch("http://127.0.0.1:9/metrics")
+    for url in ("file:///etc/passwd", "host:8000", "http://", "http://h:99999/", "http://h/a b"):
+        with pytest.raises(InputError, match="no address of a metrics page"):
+            check_url(url)

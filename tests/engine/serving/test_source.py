@@ -1,0 +1,123 @@
+"""Listening over real sockets: a publisher that loses batches, restarts, and says other things than events."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("zmq")
+
+import engine.serving.source as source_module
+from engine.errors import InputError
+from engine.serving.recording import Message
+from engine.serving.source import Source, check_address
+from tests.engine.serving.made_up import as_list, batch, stored
+from tests.engine.serving.publisher import Publisher
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def taken(source: Source, number: int) -> list[Message]:
+    found: list[Message] = []
+
+    def is_enough() -> bool:
+        found.extend(source.take())
+        return len(found) >= number
+
+    until(is_enough, f"{number} batches")
+    return found
+
+
+def of(seq: int, time: float | None = None) -> Message:
+    event = stored([seq], [seq] * 4)
+    return batch(seq, as_list(event) if seq % 2 else event, time=time)
+
+
+@pytest.mark.parametrize("has_topic", [True, False], ids=["four frames", "three frames"])
+def test_what_was_missed_is_replayed_in_order(has_topic: bool) -> None:
+    with Publisher(has_topic=has_topic) as publisher:
+        publisher.held = [of(0), of(1)]
+        source = Source(publisher.endpoint, publisher.replay)
+        try:
+            publisher.wait()
+            assert [each.seq for each in taken(source, 2)] == [0, 1]
+            publisher.send(of(2))
+            assert [each.seq for each in taken(source, 1)] == [2]
+            publisher.held += [of(2), of(3), of(4), of(5)]
+            publisher.send(of(5))  # 3 and 4 were lost
+            found = taken(source, 3)
+            assert [each.seq for each in found] == [3, 4, 5]
+            assert found[0].payload == of(3).payload
+            publisher.held = [of(0, 99.0), of(1, 99.1)]
+            publisher.send(of(1, 99.1))  # restarted, and its first batch was lost
+            assert [(each.seq, each.payload) for each in taken(source, 2)] == [
+                (0, of(0, 99.0).payload), (1, of(1, 99.1).payload),
+            ]  # fmt: skip
+            publisher.send_frames(b"just", b"something")
+            until(lambda: source.num_foreign == 1, "a message that is none")
+            assert "no KV events" in source.words()
+        finally:
+            assert source.close()
+
+
+def test_a_server_that_goes_and_comes_back() -> None:
+    with Publisher() as publisher:
+        source = Source(publisher.endpoint)
+        publisher.wait()
+        publisher.send(of(0))
+        taken(source, 1)
+        port = publisher.port
+    try:
+        until(lambda: source.state == "lost", "the end is noticed")
+        assert "broke" in source.words()
+        with Publisher(port=port) as publisher:
+            publisher.wait()
+            publisher.send(of(0, 50.0))
+            assert taken(source, 1)[0].payload == of(0, 50.0).payload
+            assert source.state == "connected"
+    finally:
+        assert source.close()
+
+
+def test_where_nothing_or_something_else_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "HANDSHAKE_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        nothing = socket.socket()
+        nothing.bind(("127.0.0.1", 0))  # bound, not listening: nobody else gets the port
+        sources = [Source(f"tcp://127.0.0.1:{each.getsockname()[1]}") for each in (nothing, other)]
+        try:
+            talking, _ = other.accept()
+            talking.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4)
+            until(lambda: [each.state for each in sources] == ["no answer", "no publisher"], "both are noticed")
+            assert "check host and port" in sources[0].words()
+            assert "publishes no KV events" in sources[1].words()
+        finally:
+            talking.close()
+            nothing.close()
+            assert all(source.close() for source in sources)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "HOST:5557",
+        "tcp://*:5557",
+        "tcp://host",
+        "tcp://host:0",
+        "tcp://host:99999",
+        "http://host:80",
+        "tcp://a b:1",
+    ],
+)
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(InputError, match="give one like tcp://HOST:5557"):
+        check_address(address)

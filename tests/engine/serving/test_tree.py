@@ -1,0 +1,194 @@
+"""The fold and its answers: made-up streams, true and untrue ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.serving import tree as trees
+from engine.serving.explain import explain
+from engine.serving.schema import decode
+from engine.serving.server import Server
+from tests.engine.serving.made_up import CLEARED, as_list, batch, removed, stored
+
+A, B, C = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
+
+
+def folded(*batches: list[Any], **more: Any) -> Server:
+    server = Server()
+    server.fold(batch(number, *events, **more) for number, events in enumerate(batches))
+    return server
+
+
+def answer(server: Server, ids: list[int], **more: Any) -> tuple[int, str]:
+    found = explain(server, ids, **more)
+    return found.reused, found.reason
+
+
+def test_each_reason() -> None:
+    server = folded([stored([1, 2, 3], A + B + C)], [removed(3)], [])
+    assert answer(server, [*A, *B, 0]) == (8, "all reused")
+    assert answer(server, A + B) == (4, "last token")
+    assert answer(server, [1, 2]) == (0, "shorter than a block")
+    assert answer(server, [*A, *B, *C, 0]) == (8, "evicted")
+    assert answer(server, [*A, *A, 0]) == (4, "differs")
+    assert answer(server, [*A, 5, 6, 0, 0, 0]) == (4, "differs")
+    assert answer(server, [*A, *B, *A, 0]) == (8, "differs")
+    assert answer(server, [*A, 0], salt="x") == (0, "other salt or adapter")
+    assert answer(server, [*A, 0], lora="x") == (0, "other salt or adapter")
+    assert answer(Server(), A) == (0, "nothing stored")
+    assert answer(folded([stored([1], A)]), [*A, *B, 0]) == (4, "never stored")
+    found = explain(server, [*A, 5, 6, 0, 0, 0])
+    assert (found.differs_at, found.prompt_text, found.stored_text) == (6, "0 0 0", "7 8")
+    assert "evicted 1.0 s ago, after 1.0 s in the cache" in explain(server, [*A, *B, *C, 0]).why
+
+
+def test_salts_adapters_and_media_are_other_prompts() -> None:
+    events = [
+        stored([1], A, extra_keys=[["tenant"]]), stored([2], A, lora_name="sql", extra_keys=[["sql"]]),
+        stored([3], A, extra_keys=[[["image", 0]]]), stored([4], A, cache_salt="other"),
+    ]  # fmt: skip
+    server = folded(events)
+    assert answer(server, [*A, 0]) == (0, "other salt or adapter")
+    assert answer(server, [*A, 0], salt="tenant") == (4, "all reused")
+    assert answer(server, [*A, 0], salt="other") == (4, "all reused")
+    assert answer(server, [*A, 0], lora="sql") == (4, "all reused")
+
+
+def test_ranks_have_caches_of_their_own() -> None:
+    server = Server()
+    server.fold([batch(0, stored([1, 2], A + B)), batch(0, stored([1], A), rank=1)])
+    assert answer(server, [*A, *B, 0]) == (8, "all reused")
+    assert answer(server, [*A, *B, 0], rank=1) == (4, "other rank")
+    assert "Rank 0 has 8 tokens of it" in explain(server, [*A, *B, 0], rank=1).why
+    with pytest.raises(InputError, match="no rank 7"):
+        explain(server, A, rank=7)
+
+
+def test_slower_media_are_read_behind_the_gpu() -> None:
+    cpu = {"type": "BlockStored", "block_hashes": [1, 2], "token_ids": [], "block_size": 0, "medium": "CPU"}
+    server = folded([stored([1, 2, 3], A + B + C)], [cpu], [removed(2, 3)])
+    assert answer(server, [*A, *B, *C, 0]) == (8, "evicted")
+    server.take(batch(3, removed(1, 2, medium="CPU")))
+    assert answer(server, [*A, *B, *C, 0]) == (4, "evicted")
+
+
+def test_a_window_needs_only_its_own_blocks() -> None:
+    full, slid = stored([1, 2, 3], A + B + C, group_idx=0), stored([1, 2, 3], A + B + C, group_idx=1)
+    slid["kv_cache_spec_sliding_window"] = 4
+    server = folded([full, slid], [removed(1, group_idx=1)])
+    assert answer(server, [*A, *B, *C, 0]) == (12, "all reused")
+    server.take(batch(2, removed(3, group_idx=1)))
+    assert answer(server, [*A, *B, *C, 0]) == (8, "evicted")
+
+
+def test_equal_blocks_are_counted() -> None:
+    server = folded([stored([1], A)], [stored([1], A)], [removed(1)])
+    assert answer(server, [*A, 0]) == (4, "all reused")
+    server.take(batch(3, removed(1)))
+    assert answer(server, [*A, 0]) == (0, "evicted")
+
+
+def test_cleared_is_known_again() -> None:
+    server = Server()
+    server.fold([batch(5, stored([2], B, 1)), batch(6, CLEARED), batch(7, stored([1], A))])
+    assert not server.is_partial
+    assert explain(server, [*A, *B, 0]).at_most == 4
+
+
+def test_a_late_start_is_partial_until_known() -> None:
+    server = Server()
+    server.fold([batch(5, stored([2], B, 1))])
+    assert answer(server, [*A, *B, 0]) == (0, "partial")
+    assert explain(server, [*A, *B, 0]).at_most == 8
+    server.fold([batch(6, stored([1], A))])
+    found = explain(server, [*A, *B, 0])
+    assert (found.reused, found.at_least, found.at_most) == (8, 8, 8)
+
+
+def test_a_stream_that_lies_is_said_and_folded_on() -> None:
+    server = folded(
+        [removed(9), stored([1], A), removed(1), removed(1)],
+        [stored([2], B, 2)],
+        [stored([3], C, 4), stored([4], A, 3), stored([5], A, 77)],
+    )
+    notes = " ".join(server.notes())
+    for words in ("never stored", "more often than stored", "within their own chain", "not known"):
+        assert words in notes
+    assert answer(server, [*A, 0]) == (0, "evicted")
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "MAX_BLOCKS", 64)
+    monkeypatch.setattr(trees, "MAX_GONE", 16)
+    server = Server()
+    server.fold(batch(number, stored([number], A, number - 1 if number % 3 else None)) for number in range(1000))
+    (tree,) = server.trees.values()
+    assert len(tree.blocks) <= 65
+    assert tree.num_live == sum(block.is_live for block in tree.blocks.values()) == tree.copies
+    assert "more blocks than are followed" in " ".join(server.notes())
+    server.fold(batch(1000 + number, removed(number)) for number in range(1000))
+    assert len(tree.blocks) <= 17
+    assert tree.num_live == tree.copies == 0
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\x93\x01",
+        msgspec.msgpack.encode(7),
+        msgspec.msgpack.encode([1.0, [["BlockStored"]]]),
+        msgspec.msgpack.encode([1.0, [stored([1, 2], A)]]),
+        msgspec.msgpack.encode([1.0, [stored([1], [2**40, 1, 1, 1])]]),
+        msgspec.msgpack.encode([1.0, [stored([None], A)]]),
+        msgspec.msgpack.encode([float("nan"), []]),
+        b"\x91" * 100_000,
+    ],
+)
+def test_what_is_no_batch_is_counted_and_leaves_a_gap(payload: bytes) -> None:
+    with pytest.raises(InputError):
+        decode(payload)
+    server = folded([stored([1], A)])
+    server.take(batch(1)._replace(payload=payload))
+    server.take(batch(2))
+    assert (server.num_unreadable, server.missing) == (1, [[1, 1]])
+    assert "could not be read" in " ".join(server.notes())
+
+
+def test_events_of_unknown_types_are_passed_over() -> None:
+    server = folded([{"type": "BlockMoved", "x": 1}, ["Later", 1], as_list(stored([1], A))], rank=None)
+    assert answer(server, [*A, 0]) == (4, "all reused")
+    assert "BlockMoved, Later" in server.notes()[0]
+
+
+ACTIONS = st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 5)), max_size=60)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ACTIONS)
+def test_the_fold_equals_plain_counting(actions: list[tuple[bool, int, int]]) -> None:
+    """Chains of blocks whose hash is the path itself, stored and removed in any true order."""
+    server, live = Server(), Counter[int]()
+    for number, (is_stored, root, depth) in enumerate(actions):
+        hashes = [root * 10 + level for level in range(depth + 1)]
+        if is_stored:
+            ids = [root * 100 + level for level in range(depth + 1) for _ in range(4)]
+            server.take(batch(number, as_list(stored(hashes, ids)) if root % 2 else stored(hashes, ids)))
+            live.update(hashes)
+        else:
+            gone = [hash_ for hash_ in hashes if live[hash_]]
+            live.subtract(gone)
+            server.take(batch(number, removed(*gone)))
+    (tree,) = server.trees.values() or (None,)
+    if tree is not None:
+        assert {block.key for block in tree.blocks.values() if block.is_live} == {key for key, n in live.items() if n}
+        assert tree.copies == sum(live.values())
+        assert not tree.odd
