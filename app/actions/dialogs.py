@@ -113,11 +113,9 @@ def ask_kept_limit(shell: Shell) -> None:
 
 def ask_parameters(shell: Shell, label: str = "") -> None:
     """Ask for the parameters of the cache in use; the cursor is in the field of that label."""
-    from app.dialogs.cache import CacheDialog, PoolDialog
+    from app.dialogs.cache import CacheDialog
 
-    spec = shell.models.status.cache
-    paged = spec.is_paged and spec.retention.keeps_all
-    dialog = PoolDialog(spec, shell.models.status.model, shell.window) if paged else CacheDialog(spec, shell.window)
+    dialog = CacheDialog(shell.models.status.cache, shell.models.status.model, shell.window)
     dialog.begin_at(label)
     dialog.ask(shell.window.top.cache.choose)
 
