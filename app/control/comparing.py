@@ -9,6 +9,7 @@ from app.draw.token_range import rows_of
 from app.kit.question import Question
 from app.models import Models
 from app.models.comparison import SIDES, ComparedPair, Pictures
+from app.models.loaded import head_of
 from engine.wire.commands import EndDuel, StartDuel, TakeSlice
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep, Opponent, OtherStep
 from engine.wire.events import Failed
@@ -159,7 +160,12 @@ class Comparing:
             return WallRequest(seq_id, count, count, selected.lens, False, picture.columns, picture.rows)
         if picture.kind == "attention":
             start, stop = rows_of(wanted.attention_range, count)
-            return AttentionRequest(seq_id, step.step, selected.layer, picture.columns, start, stop)
+            lens = wanted.attention_lens
+            head = head_of(self._models, lens, selected.layer, selected.kv_head)
+            return AttentionRequest(
+                seq_id, step.step, selected.layer, picture.columns, start, stop, lens, head, picture.rows
+            )
         start, stop = rows_of(wanted.head_range, count)
-        layer, head, tensor = selected.layer, selected.kv_head, selected.lens
-        return HeadRequest(seq_id, count, tensor, layer, head, start, stop, picture.columns)
+        layer, lens = selected.layer, selected.lens
+        head = head_of(self._models, lens, layer, selected.kv_head)
+        return HeadRequest(seq_id, count, lens, layer, head, start, stop, picture.columns)

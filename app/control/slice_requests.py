@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from app.control.sender import Sender
 from app.draw.token_range import TokenRange, rows_of
 from app.models import Models, Selected, WantedPictures
-from app.models.loaded import heads_shared
+from app.models.loaded import head_of
 from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, kind_of
+from engine.spec.lenses import LENSES
 from engine.wire.commands import TakeSlice, Watch, Watched
 from engine.wire.events import Failed
 from engine.wire.records import StepRecord
@@ -213,7 +214,7 @@ class SliceRequests:
         return {
             WALL: _wall(selected, wanted, num_tokens, previous),
             HEAD: _head(self._models, selected, wanted, num_tokens),
-            ATTENTION: _attention(selected, wanted, step, num_tokens),
+            ATTENTION: _attention(self._models, selected, wanted, step, num_tokens),
             ROW: _row(selected, wanted, num_tokens),
             OUTLIERS: Watched(OutliersRequest(seq_id, num_tokens, step)) if wanted.wants_outliers else None,
             TABLE: Watched(TableRequest(seq_id, num_tokens)) if needs_table else None,
@@ -259,18 +260,24 @@ def _head(models: Models, selected: Selected, wanted: WantedPictures, num_tokens
         return None
     start, stop = rows_of(wanted.head_range, num_tokens)
     layer, kv_head, lens = wanted.head_place or (selected.layer, selected.kv_head, selected.lens)
-    head = kv_head * heads_shared(models, lens, layer)
+    head = head_of(models, lens, layer, kv_head)
     request = HeadRequest(selected.seq_id, num_tokens, lens, layer, head, start, stop, wanted.head_columns)
     return _ranged(request, wanted.head_range, num_tokens)
 
 
-def _attention(selected: Selected, wanted: WantedPictures, step: int, num_tokens: int) -> Watched | None:
+def _attention(
+    models: Models, selected: Selected, wanted: WantedPictures, step: int, num_tokens: int
+) -> Watched | None:
     if wanted.attention_columns is None:
         return None
     layer = selected.layer if wanted.attention_layer is None else wanted.attention_layer
     start, stop = rows_of(wanted.attention_range, num_tokens)
     end = None if wanted.attention_range is None else stop
-    request = AttentionRequest(selected.seq_id, step, layer, wanted.attention_columns, start, end)
+    lens = wanted.attention_lens
+    request = AttentionRequest(selected.seq_id, step, layer, wanted.attention_columns, start, end, lens)
+    if not LENSES[lens].is_of_every_head:
+        head = head_of(models, lens, layer, selected.kv_head)
+        request = replace(request, head=head, max_rows=wanted.attention_rows)
     return _ranged(request, wanted.attention_range, num_tokens)
 
 

@@ -11,6 +11,7 @@ from app.draw.colormap import Floats, Indices, magnitude_index
 from app.draw.ghost import Flags, Ghosts, shares
 from app.draw.token_range import column_at
 from engine.spec.edit import Rows
+from engine.spec.lenses import LENSES
 from engine.wire.records import AttentionSummary
 from engine.wire.slices import AttentionSlice
 
@@ -35,10 +36,37 @@ class PositionWeight(Struct, frozen=True):
     weight: float
 
 
+def is_weights(piece: AttentionSlice) -> bool:
+    """Whether its numbers are weights between 0 and 1, of which each query has one to share out."""
+    return LENSES[piece.request.lens].name in ("attention", "attention-map")
+
+
+def is_map(piece: AttentionSlice) -> bool:
+    """Whether its rows are the queries of one head; else they are heads."""
+    return LENSES[piece.request.lens].values == "tokens"
+
+
+def queries_of(piece: AttentionSlice, row: int) -> tuple[int, int]:
+    """The first and the last query of a row of the attention map."""
+    first = piece.first_query + row * piece.queries_per_row
+    return first, min(first + piece.queries_per_row - 1, piece.query_position)
+
+
+def largest(piece: AttentionSlice) -> float:
+    """What the colours reach to: 1 for weights, else the largest number; 1 where there is none."""
+    if is_weights(piece):
+        return 1.0
+    known = piece.weights[np.isfinite(piece.weights)]
+    return float(known.max(initial=0.0)) or 1.0
+
+
 def attention_indices(piece: AttentionSlice, scale: str) -> Indices:
-    """`[H, columns]` of colour indices: by the weight's logarithm above `LEAST_SHARE` (`LOG`), relative to the head's
-    largest weight behind the first token (`PER_HEAD`), or by the weight itself (`LINEAR`)."""
+    """`[rows, columns]` of colour indices: by the number's logarithm above `LEAST_SHARE` (`LOG`), relative to the
+    row's largest one behind the first token (`PER_HEAD`), or by the number itself (`LINEAR`). Numbers that are no
+    weights are taken as shares of the largest."""
     weights: Floats = np.where(gone(piece), 0, piece.weights).astype(np.float32)
+    if scale != PER_HEAD:
+        weights = weights / np.float32(largest(piece))
     if scale == LOG:
         least = np.float32(LEAST_SHARE / (piece.query_position + 1))
         weights = (1 - np.log10(np.maximum(weights, least)) / np.log10(least)).astype(np.float32)
@@ -49,9 +77,10 @@ def attention_indices(piece: AttentionSlice, scale: str) -> Indices:
 
 def head_limits(piece: AttentionSlice) -> Floats:
     """`[H]`: the largest weight behind the first token, which often takes half of the mass as a sink; of the whole row,
-    so that zooming changes no colour. 1 for a head that has none."""
+    so that zooming changes no colour. 1 for a head that has none, and for each row of a lens without them the
+    largest."""
     if piece.top_positions is None or piece.top_weights is None or not piece.top_weights.size:
-        return np.ones(piece.weights.shape[0], np.float32)
+        return np.full(piece.weights.shape[0], largest(piece), np.float32)
     behind = np.where(piece.top_positions > 0, piece.top_weights, 0)
     most: Floats = np.nan_to_num(behind).max(1).astype(np.float32)
     most[most <= 0] = 1
@@ -59,17 +88,24 @@ def head_limits(piece: AttentionSlice) -> Floats:
 
 
 def top_positions(piece: AttentionSlice, head: int) -> tuple[PositionWeight, ...]:
-    """The positions with a head's largest weights, largest first; fewer if the head has fewer rows."""
+    """The positions with a head's largest weights, largest first; fewer if the head has fewer rows. Of sums, the
+    mean weights of the queries."""
     if piece.top_positions is None or piece.top_weights is None or not 0 <= head < len(piece.top_positions):
         return ()
     pairs = zip(piece.top_positions[head], piece.top_weights[head], strict=True)
-    return tuple(PositionWeight(int(position), float(weight)) for position, weight in pairs if weight == weight)
+    count = 1 if is_weights(piece) else max(1, piece.query_position + 1 - piece.first_query)
+    return tuple(PositionWeight(int(position), float(weight) / count) for position, weight in pairs if weight == weight)
 
 
 @lru_cache(maxsize=4)
 def sinks(piece: AttentionSlice) -> tuple[PositionWeight, ...]:
     """Positions with a quarter of the mass or more in the mean of the layer's heads, except the query's own."""
-    if piece.top_positions is None or piece.top_weights is None or not piece.top_weights.size:
+    if (
+        piece.request.lens != "attention"
+        or piece.top_positions is None
+        or piece.top_weights is None
+        or not piece.top_weights.size
+    ):
         return ()
     places, where = np.unique(piece.top_positions, return_inverse=True)
     mass = np.bincount(where.reshape(-1), np.nan_to_num(piece.top_weights).reshape(-1)) / len(piece.top_positions)
@@ -133,8 +169,9 @@ def area_between(piece: AttentionSlice, start: tuple[float, float], stop: tuple[
     first, last = weight_at(piece, *start), weight_at(piece, *stop)
     if first is None or last is None:
         return None
-    low, high = sorted(kv_head_of(found[0], piece.group_size) for found in (first, last))
-    is_all = low == 0 and high == kv_head_of(piece.weights.shape[0] - 1, piece.group_size)
+    rows = (piece.request.head,) * 2 if is_map(piece) else (first[0], last[0])
+    low, high = sorted(kv_head_of(head, piece.group_size) for head in rows)
+    is_all = low == 0 and high == kv_head_of(piece.weights.shape[0] - 1, piece.group_size) and not is_map(piece)
     heads = None if is_all else tuple(range(low, high + 1))
     return Rows(min(first[1], last[1]), max(first[2], last[2]) + 1, (piece.request.layer,), heads)
 
@@ -153,8 +190,8 @@ def masses(summary: AttentionSummary, layer: int, entropy: Floats | None) -> tup
 
 def received(piece: AttentionSlice, position: int) -> Floats | None:
     """The weights `[H]` that the newest query gave one position, NaN in heads that had dropped it; None if the position
-    is pooled with others or outside the picture."""
+    is pooled with others or outside the picture, or the picture is of other queries."""
     span = span_of(piece, position)
-    if span is None or piece.tokens_per_column > 1:
+    if piece.request.lens != "attention" or span is None or piece.tokens_per_column > 1:
         return None
     return piece.weights[:, span[0] - int(piece.positions[0])]

@@ -40,6 +40,7 @@ class MapView(View[State]):
         super().__init__(models, can_pin=True)
         self._map = HeatMap(self._token_name)
         self._readout = plain_label(font=font_fixed(self.readout_size))
+        self._readout.setObjectName("readout")
         self._readout.setMinimumWidth(1)
         self._map.set_can_select(True)
         self._lay_out()

@@ -34,6 +34,13 @@ def layer_words(models: Models, index: int) -> str:
     return f"{words} on {devices[index]}" if index < len(devices) else words
 
 
+def head_of(models: Models, lens: str, layer: int, kv_head: int) -> int:
+    """The head of a lens's picture that shows a kv head: of those that share it the one that was clicked, else the
+    first."""
+    shared, clicked = heads_shared(models, lens, layer), models.viewport.now.query_head
+    return clicked if shared > 1 and clicked // shared == kv_head else kv_head * shared
+
+
 def heads_shared(models: Models, lens: str, layer: int) -> int:
     """How many heads of a picture share a kv head: those of queries where a lens shows these, else 1."""
     geometry = geometry_of(models)

@@ -99,9 +99,11 @@ class WantedPair(Struct, frozen=True):
 class WantedPictures(Struct, frozen=True):
     """The sizes and places of the wanted pictures. None: that picture is hidden, and none is requested.
 
-    `wall_size` is `(columns, rows)` per thumbnail. `head_range` and `attention_range` are the visible positions, None
-    for all; they are stored only here. `head_place` and `attention_layer` are the place of a pinned panel, None if it
-    follows the selection. `wants_holders`: how many heads still hold each token, which comes with the wall.
+    `wall_size` is `(columns, rows)` per thumbnail. `attention_lens` and `attention_rows` are what the picture of
+    queries shows, and in how many rows at most; `query_head` is the head that was clicked of those of a kv head.
+    `head_range` and `attention_range` are the visible positions, None for all; they are stored only here. `head_place`
+    and `attention_layer` are the place of a pinned panel, None if it follows the selection. `wants_holders`: how many
+    heads still hold each token, which comes with the wall.
     """
 
     wall_size: tuple[int, int] | None = None
@@ -110,6 +112,9 @@ class WantedPictures(Struct, frozen=True):
     head_place: tuple[int, int, str] | None = None
     attention_columns: int | None = None
     attention_layer: int | None = None
+    attention_lens: str = "attention"
+    attention_rows: int = 64
+    query_head: int = 0
     attention_range: TokenRange | None = None
     compared: WantedPair | None = None
     wants_row: bool = False

@@ -30,7 +30,7 @@ from engine.look.reductions import (
     pooled_weights,
 )
 from engine.look.seen import Seen
-from engine.look.source import PARTS, Source, holders, provenance_of, rewrites, row_at
+from engine.look.source import PARTS, Source, holders, provenance_from, provenance_of, rewrites, row_at
 from engine.look.states import landscape, state_pictures
 from engine.look.tile_statistics import TileStatistics
 from engine.spec.codec import Part
@@ -164,10 +164,10 @@ def wall_of(
     if cells["absent"] is not None:
         shown_at = np.arange(request.num_tokens) if places is None else touched_positions(canvas)
     spans = [_span_of(layer, request.num_tokens) for layer in grid.layers]
-    exact_from = tuple(source.exact_from(layer, part) for layer in indices) if part is not None else ()
+    exact_from = [source.exact_from(layer, each) for each in (PARTS if part is None else (part,)) for layer in indices]
     return WallSlice(
         request=request,
-        provenance=provenance_of(source, indices, PARTS if part is None else (part,)),
+        provenance=provenance_from(source, exact_from),
         dtype=grid.layers[-1].held.dtype if grid.layers else "",
         layers=tuple(indices),
         heads=tuple(layer.num_heads for layer in grid.layers),
@@ -178,8 +178,8 @@ def wall_of(
         took_ms=0.0,
         holders=None if shown_at is None else holders([layer.held for layer in grid.layers], shown_at),
         states=() if has_no_size(request) else state_pictures(source, geometry),
-        held=None if all(span == (0, request.num_tokens) for span in spans) else read_only_ints(np.array(spans)),
-        exact_from=exact_from if any(exact_from) else (),
+        held=None if set(spans) <= {(0, request.num_tokens)} else read_only_ints(np.array(spans)),
+        exact_from=tuple(exact_from) if part is not None and any(exact_from) else (),
         **cells,
         **numbers,
     )
@@ -210,10 +210,10 @@ def numbers_of_wall(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any
     assert isinstance(request, WallRequest)
     if has_no_size(request):
         return dict.fromkeys(NUMBERS_OF_WALL)
-    layers, lens = [layer.index for layer in grid.layers], LENSES[request.lens]
     other: Part = "values" if request.lens == "keys" else "keys"
     is_other_shown = request.lens in PARTS and source.is_cheap(other)
-    ranges = [seen.blocks.magnitudes(each, source, layers) for each in (lens, LENSES[other])[: 1 + is_other_shown]]
+    lenses = [LENSES[request.lens], LENSES[other]][: 1 + is_other_shown]
+    ranges = seen.blocks.magnitudes(lenses, source, {layer.index: layer.held for layer in grid.layers})
     return dict(zip(NUMBERS_OF_WALL, (*ranges, None), strict=False))
 
 
@@ -229,9 +229,8 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
     if source.half is not None and source.half.note:
         return source.half.note
     # rows of layers that hold none of the drawn positions, only later ones
-    drawn_layers = {layer.index for layer in layers}
-    others = [each.index for each in geometry.attention_layers if each.index not in drawn_layers]
-    later = [held for index in others if (held := source.held(index, ever=True)) is not None]
+    others = {each.index for each in geometry.attention_layers} - {layer.index for layer in layers}
+    later = [held for index in sorted(others) if (held := source.held(index, ever=True)) is not None]
     if not layers and not later:
         if source.gave_rows_up:
             return "Nothing is held now: the sequence gave its rows up, and computes them anew when it goes on."
@@ -242,9 +241,9 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
         return "A step adds attention and changes none: look at it without the change."
     if request.change and not knows_change(source, request):
         return "What this step rewrote in older rows is not known any more."
-    is_scattered = any(layer.held.positions is not None for layer in layers)
-    all_held = [*(layer.held for layer in layers), *later]
-    gone = max((rows.first for rows in all_held), default=0) if later or not is_scattered else 0
+    all_held = [layer.held for layer in layers] + later
+    is_scattered = not later and any(rows.positions is not None for rows in all_held)
+    gone = 0 if is_scattered else max([rows.first for rows in all_held], default=0)
     if geometry.has_encoder:
         gone = 0  # the decoder's rows begin after those of the source
     return f"Positions before {gone} have left the window of some layers." if gone else ""
@@ -315,8 +314,8 @@ def numbers_of_head(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any
         values = rows.numbers[0].float()
         if rows.positions is not None:
             values = values[(rows.positions[0] >= grid.first) & (rows.positions[0] < grid.stop)]
-    layers = [layer.index for layer in grid.layers]
-    return {"magnitudes": seen.blocks.magnitudes(lens, source, layers), **numbers_of_tile(TileStatistics(values))}
+    (magnitudes,) = seen.blocks.magnitudes([lens], source, {layer.index: layer.held for layer in grid.layers})
+    return {"magnitudes": magnitudes, **numbers_of_tile(TileStatistics(values))}
 
 
 def numbers_of_tile(statistics: TileStatistics) -> dict[str, Any]:
@@ -358,18 +357,42 @@ def state_slice(request: HeadRequest, source: Source, geometry: CacheGeometry) -
 
 class NewestQuery(NamedTuple):
     """The weights `[H, S]` of the newest query of one layer at one step, NaN where a row had been dropped, and its
-    position. Without weights, `note` says why."""
+    position; or what another lens has of the queries up to it. Without weights, `note` says why."""
 
     weights: torch.Tensor | None
     position: int
     provenance: Provenance
     note: str = ""
+    first_query: int = 0
+    queries_per_row: int = 1
+
+
+def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
+    """What a lens has of all queries that are known: of every head a number for each position, or of one head the
+    weights by query, of which the largest of some stand in a row."""
+    lens, newest, provenance = LENSES[request.lens], source.num_tokens - 1, source.exact_provenance
+    is_map = lens.values == "tokens"
+    if why := source.why_not or why_not(source, lens):
+        return NewestQuery(None, newest, provenance, why)
+    rows = read(source, lens, request.layer, head=request.head if is_map else None)
+    if rows is None or not rows.numbers.numel():
+        return NewestQuery(None, newest, provenance, f"There is no {lens.label} of this layer and head.")
+    if not is_map:
+        first = source.queries.first(source.num_tokens) if source.queries is not None else 0
+        return NewestQuery(rows.numbers[..., 0], newest, provenance, queries_words(source, lens), first)
+    numbers = rows.numbers[0]
+    per_row = -(-len(numbers) // max(1, request.max_rows))
+    padded = torch.nn.functional.pad(numbers, (0, 0, 0, -len(numbers) % per_row), value=torch.nan)
+    grouped = padded.reshape(-1, per_row, padded.shape[1])
+    high, low = grouped.nan_to_num(-torch.inf).amax(1), grouped.nan_to_num(torch.inf).amin(1)
+    found = torch.where(high.abs() >= low.abs(), high, low).masked_fill(high < low, torch.nan)  # else none was a number
+    return NewestQuery(found, newest, provenance, "", rows.first, per_row)
 
 
 @torch.inference_mode()
 def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: CacheGeometry) -> AttentionSlice:
-    """The newest query's weights of one layer at one step, as they were computed; or their difference, of which each
-    column shows the number farthest from zero."""
+    """The newest query's weights of one layer at one step, as they were computed, or what another lens has of the
+    queries up to it; or a difference, of which each column shows the number farthest from zero."""
     began = time.perf_counter()
     layer, is_difference = geometry.layers[request.layer], query.provenance == "difference"
     weights, positions, per_column = np.empty((0, 0), np.float32), np.empty(0, np.int64), 1
@@ -377,7 +400,7 @@ def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: Cac
     top_positions: Ints | None = None
     top_weights: Floats | None = None
     entropy: Floats | None = None
-    note = query.note
+    note, lens = query.note, LENSES[request.lens]
     if query.weights is None and not layer.num_heads:
         note = no_rows(layer.kind)
     elif query.weights is not None:
@@ -387,11 +410,12 @@ def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: Cac
         first = min(max(request.start, base), max(base, stop - 1))
         per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
         shown = slice(first - base, stop - base)
-        is_gone = row.isnan() if is_difference else missing_rows(row)
+        is_gone = row.isnan() if is_difference or lens.values == "tokens" else missing_rows(row)
         weights, absent = pooled_weights(row[:, shown], is_gone[:, shown], per_column)
         positions = first + np.arange(weights.shape[1]) * per_column
-        if not is_difference:
+        if not is_difference and lens.columns == "tokens":
             top_positions, top_weights = most_attended(row.masked_fill(is_gone, -1.0), base)
+        if not is_difference and lens.reads == "weights":
             entropy = read_only_floats(entropy_of(row).cpu().numpy())
     return AttentionSlice(
         request=request,
@@ -407,6 +431,8 @@ def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: Cac
         top_positions=top_positions,
         top_weights=top_weights,
         entropy=entropy,
+        first_query=query.first_query,
+        queries_per_row=query.queries_per_row,
     )
 
 
@@ -484,11 +510,11 @@ def checked(request: SliceRequest, geometry: CacheGeometry, num_tokens: int, who
     names the model or file."""
     if (lens := getattr(request, "lens", "keys")) not in LENSES:
         raise InputError(f"There is no lens '{lens}': choose one of {', '.join(LENSES)}.")
-    layer, kv_head = getattr(request, "layer", 0), getattr(request, "kv_head", 0)
+    layer, head = getattr(request, "layer", 0), getattr(request, "kv_head", getattr(request, "head", 0))
     if not 0 <= layer < len(geometry.layers):
         raise InputError(f"There is no layer {layer}: {whose} has layers 0 … {len(geometry.layers) - 1}.")
-    if kv_head < 0:
-        raise InputError(f"There is no kv head {kv_head}: count from 0.")
+    if head < 0:
+        raise InputError(f"There is no head {head}: count from 0.")
     return within(request, num_tokens)
 
 

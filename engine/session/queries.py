@@ -55,6 +55,7 @@ class Queries:
         self._model, self._cache, self._history, self._live = model, cache, history, live
         self.most = MOST_QUERIES
         self._known: Measured | None = None
+        self._map: tuple[tuple[int, int], int, torch.Tensor] | None = None  # of a layer and head, from a query on
 
     def newest(self, num_tokens: int) -> dict[int, torch.Tensor]:
         """The weights `[H, S]` by layer of the query with which there were `num_tokens` tokens; empty where they are
@@ -111,14 +112,36 @@ class Queries:
 
     def map_of(self, layer: int, head: int, num_tokens: int, span: range | None) -> Rows | None:
         """The weights `[1, Q, num_tokens]` of one head: NaN where a query had no row, zero behind it."""
-        first = max(self.first(num_tokens), 0 if span is None else span.start)
-        stop = num_tokens if span is None else min(span.stop, num_tokens)
-        tiles = [
-            torch.nn.functional.pad(weights[layer][head], (0, num_tokens - weights[layer].shape[2]))
-            for _, weights in self.weights(range(first, stop), [layer])
-            if layer in weights
-        ]
-        return Rows(torch.cat(tiles)[None], first) if tiles else None
+        first, stop = self.first(num_tokens), num_tokens
+        if span is not None:
+            first, stop = max(first, span.start), min(span.stop, num_tokens)
+        if first >= stop:
+            return None
+        begins, known = self._map_from(layer, head, first)
+        if begins + len(known) < stop:
+            tiles = [
+                torch.nn.functional.pad(weights[layer][head], (0, num_tokens - weights[layer].shape[2]))
+                for _, weights in self.weights(range(begins + len(known), stop), [layer])
+                if layer in weights
+            ]
+            if not tiles:
+                return None
+            room = num_tokens - known.shape[1]
+            known = torch.cat([torch.nn.functional.pad(known, (0, room)).to(tiles[0].device), *tiles])
+            self._map = (layer, head), begins, known
+        numbers = known[first - begins : stop - begins, :num_tokens]
+        if numbers.shape[1] < num_tokens:  # no query here reads behind what was known
+            numbers = torch.nn.functional.pad(numbers, (0, num_tokens - numbers.shape[1]))
+        return Rows(numbers[None], first)
+
+    def _map_from(self, layer: int, head: int, first: int) -> tuple[int, torch.Tensor]:
+        """The map of a head as it was asked for last, with its first query, as far as it goes on from `first`; an empty
+        one where none does."""
+        if self._map is not None:
+            place, begins, known = self._map
+            if place == (layer, head) and begins <= first <= begins + len(known):
+                return begins, known
+        return first, torch.empty(0, 0)
 
     # ---- weights ---------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.history.history import History
 from engine.look.canvas import Canvas
+from engine.look.lenses import held_of_all
 from engine.look.outliers import outliers_slice
-from engine.look.slices import NewestQuery, attention_slice, checked, drawn, row_slice, take
+from engine.look.slices import NewestQuery, attention_slice, checked, drawn, of_queries, row_slice, take
 from engine.look.source import PARTS, HalfWritten, LiveSource, Source
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
@@ -71,7 +72,7 @@ class SliceReader:
             seen.queries = Queries(self._model, live.cache, self._history, live)
         source = LiveSource(
             live.cache, num_tokens, held, moves, half, is_past=mark is not None, kept_by=seen, queries=seen.queries,
-            turned=lambda: self._model.rotation,
+            turned=lambda: self._model.rotation, full=seen.full,
         )  # fmt: skip
         if node is not None and mark is not None and not source.at(mark.num_tokens).is_known:
             kept = self._others.sequence_at(seq_id, node)
@@ -103,7 +104,7 @@ class SliceReader:
             case OutliersRequest():
                 return replace(self._outliers(request, source, visible), took_ms=(time.perf_counter() - began) * 1e3)
             case AttentionRequest():
-                return attention_slice(request, self._newest_query(request, visible), self._geometry)
+                return attention_slice(request, self._query(request, visible), self._geometry)
             case TableRequest() if not visible.has_tables:
                 return TableSlice(request, 1, (), request.num_tokens, "Its rows were moved to other pages since.")
             case RowRequest():
@@ -148,11 +149,19 @@ class SliceReader:
 
     def _outliers(self, request: OutliersRequest, source: Source, visible: VisibleSequence) -> OutliersSlice:
         layers = [layer.index for layer in self._geometry.attention_layers]
-        keys, values = (visible.seen.blocks.of(LENSES[part], source, layers) for part in PARTS)
+        held = held_of_all(source, LENSES["keys"], layers)
+        keys, values = (visible.seen.blocks.of(LENSES[part], source, held) for part in PARTS)
         attention = self._history.attention_at(request.seq_id, request.step, visible.journal)
         mark = visible.journal.mark(request.seq_id, request.step)
         num_attended = mark.num_tokens if mark is not None else source.num_tokens
         return outliers_slice(request, source, self._geometry, keys, values, attention, num_attended)
+
+    def _query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
+        if LENSES[request.lens].reads == "weights":
+            return self._newest_query(request, visible)
+        mark = visible.journal.mark(request.seq_id, request.step)
+        count = visible.source.num_tokens if mark is None else mark.num_tokens
+        return of_queries(request, visible.source if count == visible.source.num_tokens else visible.source.at(count))
 
     def _newest_query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
         """The attention of the newest query of a step, as it was recorded: it needs no rows."""

@@ -47,8 +47,8 @@ class HeadRequest(Variant, frozen=True):
 
 
 class AttentionRequest(Variant, frozen=True):
-    """The attention weights of the newest query of `step`, in every head of one layer, at positions `start … stop`
-    (None: up to the query itself)."""
+    """What a lens of queries shows of one layer at `step`, in every query head, at positions `start … stop` (None: up
+    to the newest query). The attention map is of one `head`: its queries are the rows, at most `max_rows`."""
 
     seq_id: int
     step: int
@@ -56,6 +56,9 @@ class AttentionRequest(Variant, frozen=True):
     max_columns: int
     start: int = 0
     stop: int | None = None
+    lens: str = "attention"
+    head: int = 0
+    max_rows: int = 64
 
 
 class RowRequest(Variant, frozen=True):
@@ -183,12 +186,14 @@ class HeadSlice(EventMessage, frozen=True, eq=False):
 
 class AttentionSlice(EventMessage, frozen=True, eq=False):
     """Attention weights of one step's newest query, `[H, columns]`, the largest in each column. The weights of a row
-    sum to less than one if the model has sink logits.
+    sum to less than one if the model has sink logits. Through another lens, its numbers, of the queries from
+    `first_query` on; those of the attention map are the weights of one head, `[rows, columns]`, with `queries_per_row`
+    queries in each row.
 
     `absent` `[H, columns]` counts the positions of a column whose rows had been dropped before the query; a column
     without rows is NaN, which does not count as non-finite. None: all were there. `top_positions` and `top_weights`
     `[H, N]` are the positions of the whole row with the largest weights, in descending order; heads with fewer than `N`
-    rows are padded with weight NaN. `entropy` `[H]` in nats is that of the whole row.
+    rows are padded with weight NaN. `entropy` `[H]` in nats is that of the whole row, of the newest query alone.
     """
 
     request: AttentionRequest
@@ -204,6 +209,8 @@ class AttentionSlice(EventMessage, frozen=True, eq=False):
     top_positions: Ints | None = None
     top_weights: Floats | None = None
     entropy: Floats | None = None
+    first_query: int = 0
+    queries_per_row: int = 1
 
 
 class RowSlice(EventMessage, frozen=True, eq=False):

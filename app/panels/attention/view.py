@@ -1,4 +1,4 @@
-"""The newest row of attention: how much the last token attended to every token before it, by head."""
+"""Attention by head: how much the newest token attended to every token before it, or what all queries did."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from PySide6.QtWidgets import QWidget
 from app.draw import attention as draw
 from app.draw.attention import LINEAR, LOG, PER_HEAD, HeadMass, PositionWeight
 from app.draw.edited import runs, touches
-from app.draw.format import decimal, exact, percent
+from app.draw.format import brief, decimal, exact, percent
 from app.kit.edit_marks import edits_shown, words_at
-from app.kit.heatmap_marks import Box, Marks
+from app.kit.heatmap_marks import Box, Marks, number_name
 from app.kit.labels import plain_tip
-from app.kit.map_view import MapView
+from app.kit.map_view import LensMenu, MapView
 from app.kit.panel import MARGIN
 from app.kit.pictures import magnitude_colors
 from app.kit.provenance import (
@@ -29,15 +29,17 @@ from app.kit.provenance import (
     selected_run,
     shown_record,
     span_of_run,
+    tensor_name,
     token_name,
 )
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, slices
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.models import Models
-from app.models.loaded import layer_label, layer_words
+from app.models.loaded import head_of, layer_label, layer_words
 from app.models.slices import ATTENTION
 from engine.spec.edit import Rows
+from engine.spec.lenses import LENSES, TABLE
 from engine.wire.slices import AttentionSlice
 
 _MASS_WIDTH = 96
@@ -186,7 +188,8 @@ _HEIGHT_FOR_ONE_LINE = 120
 
 
 class Shown(Struct, frozen=True):
-    """A slice with its description, what is selected in it, its colour scale, and the size it is drawn in."""
+    """A slice with its description, what is selected in it, its colour scale, and the size it is drawn in. `head` is
+    the query head that was clicked."""
 
     piece: AttentionSlice
     words: str
@@ -200,7 +203,7 @@ class Shown(Struct, frozen=True):
 
 
 class AttentionView(MapView[Shown]):
-    """Hovering shows a weight, a click selects the token that it belongs to."""
+    """Hovering shows a number, a click selects the token that it belongs to, and the head."""
 
     title = "Attention"
     kind = ATTENTION
@@ -210,16 +213,19 @@ class AttentionView(MapView[Shown]):
     choices = (
         (LOG, "log", "By decades of the weight, from a twentieth of an even share to 1"),
         (PER_HEAD, "head", "Colour against the largest weight of each head behind the first token"),
-        (LINEAR, "linear", "Colour follows the weight itself, from 0 to 1"),
+        (LINEAR, "linear", "Colour follows the number itself, from 0 to the largest there can be"),
     )
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._masses = MassBars()
         self._tops = TopTokens(self._token_name)
+        self._map.setAccessibleName("Attention: heads by tokens")
+        self._lenses = LensMenu(lens for lens in TABLE if lens.heads == "query")
+        self._lenses.chosen.connect(lambda lens: models.viewport.update(attention_lens=lens))
+        self.add_to_strip(self._lenses)
         self._row.addWidget(self._masses)
         self._row.addWidget(self._tops)
-        self._map.setAccessibleName("Attention weights of the newest token: heads by tokens")
         self._readout.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
         self.follow(models)
 
@@ -230,7 +236,9 @@ class AttentionView(MapView[Shown]):
         found = draw.weight_at(piece, point.x(), point.y()) if piece is not None else None
         if found is not None and piece is not None:
             head, position, _, _ = found
+            head = piece.request.head if draw.is_map(piece) else head
             kv_head = draw.kv_head_of(head, piece.group_size)
+            self._models.viewport.update(query_head=head)
             self._models.selection.update(position=position, kv_head=kv_head, layer=piece.request.layer)
 
     def area(self, start: QPointF, stop: QPointF) -> Rows | None:
@@ -249,6 +257,16 @@ class AttentionView(MapView[Shown]):
         return self.state.piece if self.state is not None else None
 
     # ---- showing -------------------------------------------------------------------------------------------------
+
+    def want(self, *, is_visible: bool) -> None:
+        super().want(is_visible=is_visible)
+        if is_visible:
+            self._models.viewport.update(attention_rows=max(8, int(self._map.plot_rect.height()) // 16 * 16))
+
+    def refresh(self) -> None:
+        super().refresh()
+        piece = self._models.slices.attention
+        self._lenses.show_lens(self._models.viewport.now.attention_lens if piece is None else piece.request.lens)
 
     def read(self) -> Shown | str:
         piece, model = self._models.slices.attention, self._models.status.model
@@ -276,7 +294,7 @@ class AttentionView(MapView[Shown]):
     def _area(self, piece: AttentionSlice) -> Box | None:
         """The part of the selected area in this layer, as a box of positions and query heads; None if there is none."""
         now = self._models.selection.now.area
-        if now is None or now.kv_heads is None or not touches(now, piece.request.layer):
+        if now is None or draw.is_map(piece) or now.kv_heads is None or not touches(now, piece.request.layer):
             return None
         start, stop = draw.extent(piece)
         group, num_heads = max(1, piece.group_size), len(piece.weights)
@@ -286,6 +304,8 @@ class AttentionView(MapView[Shown]):
     def _edited(self, piece: AttentionSlice) -> tuple[Box, ...]:
         """The boxes of edited rows in this layer, by query heads."""
         group, num_heads, found = max(1, piece.group_size), len(piece.weights), []
+        if draw.is_map(piece):
+            return ()
         for one in edits_shown(self._models, piece.request.seq_id):
             if touches(one.rows, piece.request.layer):
                 heads = [(0, num_heads)] if one.rows.kv_heads is None else runs(one.rows.kv_heads)
@@ -295,8 +315,15 @@ class AttentionView(MapView[Shown]):
 
     def _words(self, piece: AttentionSlice) -> str:
         name_of = partial(token_name, self._models, piece.request.seq_id, max_chars=self.name_length)
-        looked = name_of(piece.query_position)
-        words = [f"{layer_words(self._models, piece.request.layer)} · where {piece.query_position} {looked} looked"]
+        where, lens = layer_words(self._models, piece.request.layer), LENSES[piece.request.lens]
+        if draw.is_map(piece):
+            words = [f"{where} · head {piece.request.head}: each row is where a query looked"]
+            if piece.first_query:
+                words.append(f"from query {piece.first_query} on")
+        elif lens.reads == "queries":
+            words = [f"{where} · colours up to {brief(draw.largest(piece))}"]
+        else:
+            words = [f"{where} · where {piece.query_position} {name_of(piece.query_position)} looked"]
         for one in draw.sinks(piece):
             name = name_of(one.position)
             words.append(f"▼ sink: {one.position} {name} takes {percent(one.weight)}")
@@ -311,11 +338,11 @@ class AttentionView(MapView[Shown]):
         request = piece.request
         pinned = self._models.viewport.now.attention_layer
         layer = now.layer if pinned is None else pinned
-        shown, wanted = (
-            (layer_label(self._models, request.layer), layer_label(self._models, layer))
-            if request.layer != layer
-            else ("", "")
-        )
+        lens = self._models.viewport.now.attention_lens
+        shown, wanted = tensor_name(request.lens), tensor_name(lens)
+        if request.layer != layer:
+            shown = f"{shown} {layer_label(self._models, request.layer)}"
+            wanted = f"{wanted} {layer_label(self._models, layer)}"
         return picture_source(
             self._models, piece.provenance, "", request.seq_id, piece.query_position + 1, shown, wanted,
             is_whole=self._map.is_loaded,
@@ -329,9 +356,10 @@ class AttentionView(MapView[Shown]):
         # rows of a cross layer end with the encoder's tokens
         whole = (start, stop) if piece.request.stop is None else (0, piece.query_position + 1)
         marks = Marks(
-            left=24,
+            left=40 if draw.is_map(piece) else 24,
             selected=span_of_run(partial(draw.span_of, piece), state.selected),
-            y_lines=draw.group_borders(indices.shape[0], piece.group_size),
+            y_lines=() if draw.is_map(piece) else draw.group_borders(indices.shape[0], piece.group_size),
+            row_name=(lambda row: str(draw.queries_of(piece, row)[0])) if draw.is_map(piece) else number_name,
             ghosts=draw.ghosts_of(piece),
             area=state.area,
             edited=state.edited,
@@ -341,6 +369,9 @@ class AttentionView(MapView[Shown]):
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
         self._map.set_table(magnitude_colors(current_theme()))
         self._map.show_picture(indices, start, columns_stop, whole, marks)
+        self._map.setAccessibleName(
+            f"{LENSES[piece.request.lens].words}: {'queries' if draw.is_map(piece) else 'heads'} by tokens"
+        )
         self._masses.show_masses(self._mass_of(piece), self._map.plot_rect)
         rows = self._rows(piece)
         width = self.width() * 3 // 10 if self.width() >= _ROOM_FOR_TOKENS else 0
@@ -357,18 +388,22 @@ class AttentionView(MapView[Shown]):
         self._masses.describe()
 
     def _rows(self, piece: AttentionSlice) -> tuple[tuple[PositionWeight, ...], ...]:
+        if piece.top_positions is None:
+            return ()
         return tuple(draw.top_positions(piece, head) for head in range(piece.weights.shape[0]))
 
     def _chosen_head(self, piece: AttentionSlice) -> int:
-        """The first query head that reads the selected kv head."""
-        wanted: int = self._models.selection.now.kv_head * max(1, piece.group_size)
-        return min(wanted, max(0, len(piece.weights) - 1))
+        """The query head that was clicked, or the first that reads the selected kv head."""
+        now, lens = self._models.selection.now, piece.request.lens
+        if draw.is_map(piece):
+            return piece.request.head
+        return min(head_of(self._models, lens, piece.request.layer, now.kv_head), max(0, len(piece.weights) - 1))
 
     def _mass_of(self, piece: AttentionSlice) -> tuple[HeadMass, ...]:
         seq_id, timeline = piece.request.seq_id, self._models.timeline
         record = timeline.fed(seq_id, piece.request.step)  # a finished sequence keeps its last row while others go on
         part = timeline.part(seq_id, record.step) if record is not None else None
-        if part is None or part.attention is None or self.width() < _ROOM_FOR_MASSES:
+        if part is None or part.attention is None or piece.entropy is None or self.width() < _ROOM_FOR_MASSES:
             return ()
         return draw.masses(part.attention, piece.request.layer, piece.entropy)
 
@@ -379,20 +414,26 @@ class AttentionView(MapView[Shown]):
             self._show_readout([] if piece is None else self._summary(piece))
             self._readout.setEnabled(False)
             return
-        head, first, last, weight = found
+        row, first, last, weight = found
+        head = piece.request.head if draw.is_map(piece) else row
         where = f"{first}" if first == last else f"{first}…{last}"
         self._readout.setEnabled(True)
-        place = f"head {head} → {where} {self._token_name(first)}"
-        if weight != weight and self._is_gone(piece, head, first):
+        who = f"head {head}"
+        if draw.is_map(piece):
+            query, until = draw.queries_of(piece, row)
+            who = f"query {query} {self._token_name(query)}" if query == until else f"queries {query}…{until}"
+        place, short = f"{who} → {where} {self._token_name(first)}", f"{who} → {where}"
+        if LENSES[piece.request.lens].columns == "queries" and not draw.is_map(piece):
+            place, short = f"head {head}, query {where} {self._token_name(first)}", f"head {head}, query {where}"
+        if weight != weight and self._is_gone(piece, row, first):
             self._readout.setText(f"{place}   {self._fate(piece, head, first, last)}")
             return
-        brief = f"head {head} → {where}"
-        shown = f"{exact(weight)}  ({percent(weight)})"
+        shown = f"{exact(weight)}  ({percent(weight)})" if draw.is_weights(piece) else exact(weight)
         kv_head = draw.kv_head_of(head, piece.group_size)
         edited = words_at(self._models, first, piece.request.layer, kv_head, seq_id=piece.request.seq_id)
         self._map.setToolTip(plain_tip(edited))
         fits = self._readout.fontMetrics().horizontalAdvance(f"{place}   {shown}") <= self._readout_room()
-        self._readout.setText(f"{place if fits else brief}   {shown}")
+        self._readout.setText(f"{place if fits else short}   {shown}")
 
     def _show_readout(self, entries: list[str]) -> None:
         width, room = self._readout.fontMetrics().horizontalAdvance, self._readout_room()
@@ -420,9 +461,9 @@ class AttentionView(MapView[Shown]):
         first, *others = entries_of(found, self._token_name)
         return [f"head {head} → {first}", *others]
 
-    def _is_gone(self, piece: AttentionSlice, head: int, position: int) -> bool:
+    def _is_gone(self, piece: AttentionSlice, row: int, position: int) -> bool:
         column = (position - int(piece.positions[0])) // piece.tokens_per_column
-        return bool(draw.gone(piece)[head, column])
+        return bool(draw.gone(piece)[row, column])
 
     def _fate(self, piece: AttentionSlice, head: int, first: int, last: int) -> str:
         """Why there was no row to attend to."""

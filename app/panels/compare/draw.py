@@ -8,9 +8,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from app.draw.attention import group_borders, is_map, queries_of
 from app.draw.colormap import Floats, larger, robust_limit
 from app.draw.format import brief, exact
 from app.draw.ghost import Flags, Ghosts, outside_held, shares
+from engine.spec.lenses import LENSES
 from engine.wire.records import Ints
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
@@ -18,19 +20,24 @@ LayerName = Callable[[int], str]
 
 
 class MatrixRow(Struct, frozen=True):
-    """What a matrix row shows: a layer, a kv head (for attention a query head), and the channels `first_channel …
-    last_channel` (for attention None)."""
+    """What a matrix row shows: a layer, a head (of keys and values, or of queries if `is_query`), and the channels
+    `first_channel … last_channel`, or of the attention map the queries; None where a head has one row."""
 
     layer: int
     head: int
     first_channel: int | None = None
     last_channel: int | None = None
+    queries: tuple[int, int] | None = None
+    is_query: bool = False
 
     def words(self, layer_words: LayerName = "layer {}".format) -> str:
-        """`layer 3 · head 1 · channel 5`, or `ch. 4…7`; for attention with the query head only."""
+        """`layer 3 · head 1 · channel 5`, or `ch. 4…7`; `query head 2 · query 7`."""
+        words = f"{layer_words(self.layer)} · {'query ' if self.is_query else ''}head {self.head}"
+        if self.queries is not None:
+            first, last = self.queries
+            return f"{words} · query {first}" if first == last else f"{words} · queries {first}…{last}"
         if self.first_channel is None:
-            return f"{layer_words(self.layer)} · query head {self.head}"
-        words = f"{layer_words(self.layer)} · head {self.head}"
+            return words
         if self.last_channel == self.first_channel:
             return f"{words} · channel {self.first_channel}"
         return f"{words} · ch. {self.first_channel}…{self.last_channel}"
@@ -134,7 +141,9 @@ def _of_wall(piece: WallSlice, layer_label: LayerName) -> Matrix:
         for array in (piece.low, piece.high)
     )
     places = tuple(
-        MatrixRow(layer, head, row * per_row, (row + 1) * per_row - 1) for _, layer, head in used for row in range(rows)
+        _place(piece.request.lens, layer, head, row * per_row, (row + 1) * per_row - 1)
+        for _, layer, head in used
+        for row in range(rows)
     )
     borders = tuple(number * rows for number, (_, _, head) in enumerate(used) if number and head == 0)
     absent = np.broadcast_to(outside_held(piece)[:, None], piece.low.shape[:3])
@@ -150,7 +159,7 @@ def _of_head(piece: HeadSlice) -> Matrix:
     request = piece.request
     start = int(piece.positions[0]) if piece.positions.size else request.start
     stop = min(start + len(piece.positions) * piece.tokens_per_column, request.stop, request.num_tokens)
-    places = tuple(MatrixRow(request.layer, request.kv_head, n, n) for n in range(piece.low.shape[1]))
+    places = tuple(_place(request.lens, request.layer, request.kv_head, n, n) for n in range(piece.low.shape[1]))
     gone = _gone(None if piece.absent is None else piece.absent[None], start, stop, piece.tokens_per_column)
     is_part = request.start > 0 or request.stop < request.num_tokens
     whole = (0 if is_part else start, request.num_tokens)
@@ -160,13 +169,25 @@ def _of_head(piece: HeadSlice) -> Matrix:
 def _of_attention(piece: AttentionSlice) -> Matrix:
     start, end = (int(piece.positions[0]) if piece.positions.size else 0), piece.query_position + 1
     stop = min(start + len(piece.positions) * piece.tokens_per_column, end)
-    heads = piece.weights.shape[0]
-    places = tuple(MatrixRow(piece.request.layer, head) for head in range(heads))
-    borders = tuple(range(piece.group_size, heads, piece.group_size))
+    heads, layer = piece.weights.shape[0], piece.request.layer
+    borders: tuple[int, ...] = ()
+    if is_map(piece):
+        head = piece.request.head
+        places = tuple(MatrixRow(layer, head, queries=queries_of(piece, n), is_query=True) for n in range(heads))
+    else:
+        places = tuple(MatrixRow(layer, head, is_query=True) for head in range(heads))
+        borders = group_borders(heads, piece.group_size)
     gone = _gone(piece.absent, start, stop, piece.tokens_per_column)
     is_part = piece.request.start > 0 or (piece.request.stop or end) < end
     whole, per_column = (0 if is_part else start, end), piece.tokens_per_column
-    return Matrix(piece.weights, piece.weights, start, stop, per_column, places, borders, str, whole, gone)
+    names = str if not is_map(piece) else lambda row: str(queries_of(piece, row)[0])
+    return Matrix(piece.weights, piece.weights, start, stop, per_column, places, borders, names, whole, gone)
+
+
+def _place(lens: str, layer: int, head: int, first: int, last: int) -> MatrixRow:
+    """The row of some channels; of a lens with one value for each token there are none."""
+    row = MatrixRow(layer, head, is_query=LENSES[lens].heads == "query")
+    return replace(row, first_channel=first, last_channel=last) if LENSES[lens].values == "dims" else row
 
 
 def _gone(absent: Ints | None, start: int, stop: int, per_column: int) -> Ghosts | None:

@@ -18,27 +18,30 @@ from app.kit.buttons import LinkButton, ProgressButton, push_button
 from app.kit.changes import connect_all, on_change
 from app.kit.fields import Option, SmallBox
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
+from app.kit.map_view import LensMenu
 from app.kit.provenance import Provenance, lateness, source_words, step_of, tensor_name, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, SignalSource
 from app.kit.theme import font_fixed, font_text
 from app.kit.view import COMPARE, View
 from app.models import Models
 from app.models.comparison import ComparedPair, Pictures
-from app.models.loaded import layer_label, layer_words
+from app.models.loaded import head_of, heads_shared, layer_label, layer_words
 from app.models.selection import Selected, WantedPair
 from app.panels.compare import words
 from app.panels.compare.draw import Matrix, matrix_of
 from app.panels.compare.maps import CompareMaps, Shown
+from engine.spec.lenses import TABLE
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.presets import PRESETS, preset_of
 from engine.wire.commands import EndDuel
 from engine.wire.duel import FirstDifference, Opponent, OtherFile, OtherRun, OtherStep
-from engine.wire.slices import AttentionSlice
+from engine.wire.slices import AttentionSlice, Slice
 from engine.wire.status import ModelInfo
 
 STEP, MODEL, FILE = "the step", "another model", "a snapshot"
 _CACHE, _DTYPE = "cache ", "dtype "
 _MODEL_LABEL = "another model…"
+SNAPSHOT_FILES = "Snapshots (*.safetensors *.npz *.bin)"
 
 
 def cache_choice(name: str) -> str:
@@ -111,7 +114,7 @@ class OpponentBox(SmallBox):
             folder = QFileDialog.getExistingDirectory(parent, "Compare with a model of the same vocabulary")
             return OtherRun(status.cache, ModelSpec(folder, _dtype_of(status.model))) if folder else None
         if self.choice == FILE:
-            path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", "Snapshot (*.safetensors)")
+            path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", SNAPSHOT_FILES)
             return OtherFile(Path(path)) if path else None
         if self.choice.startswith(_DTYPE):
             dtype = next(name for name in get_args(Dtype) if self.choice == _DTYPE + name)
@@ -185,6 +188,7 @@ class CompareView(View[CompareShown]):
         self.sides, self.place = ElidedLabel(font_text(12), "muted"), LinkButton()
         self.maps = CompareMaps(self._token_name)
         self.why = plain_label(role="muted", wraps=True)
+        self.lenses, self.query_lenses = LensMenu(TABLE), LensMenu(x for x in TABLE if x.heads == "query")
         self._stack = QStackedWidget()
         self.readout = plain_label(_POINT, font_fixed())
         self._shown: Shown | None = None
@@ -202,12 +206,14 @@ class CompareView(View[CompareShown]):
         self._stack.addWidget(self.why)
         self.set_body(column(head, self.place, 2, (self._stack, 1), self.readout))
         self.displays.setMinimumContentsLength(11)
-        for widget in (self.displays, self.button, self.opponents, self.end_button):
+        for widget in (self.lenses, self.query_lenses, self.displays, self.button, self.opponents, self.end_button):
             self.add_to_strip(widget)
         on_change(self.refresh, self.displays, self.opponents)
         connect_all(
             (self.button.clicked, self._on_button),
             (self.opponents.activated, self._on_chosen),
+            (self.lenses.chosen, lambda lens: self._models.selection.update(lens=lens, change=False)),
+            (self.query_lenses.chosen, lambda lens: self._models.viewport.update(attention_lens=lens)),
             (self.place.clicked, self._on_place),
             (self.maps.pointed, self._tell),
             (self.maps.picked, self._on_picked),
@@ -267,13 +273,12 @@ class CompareView(View[CompareShown]):
         if shown is None or cell is None or state is None or state.pictures is None:
             return
         place, piece = shown.a.places[cell[0]], state.pictures.a
-        is_query = isinstance(piece, AttentionSlice)
         self._models.selection.update(
             seq_id=state.compared.seq_id,
             layer=place.layer,
-            kv_head=place.head // piece.group_size if isinstance(piece, AttentionSlice) else place.head,
+            kv_head=place.head // heads_shared(self._models, self._lens_of(piece), place.layer),
             position=shown.a.positions(cell[1])[0],
-            channel=None if is_query or place.first_channel != place.last_channel else place.first_channel,
+            channel=None if place.first_channel != place.last_channel else place.first_channel,
         )
 
     def _on_zoomed(self, wanted: TokenRange | None) -> None:
@@ -316,7 +321,12 @@ class CompareView(View[CompareShown]):
         self.button.setEnabled(is_asked or not problem)
         self.button.setToolTip(plain_tip(work.label if work is not None else problem))
         self.end_button.setVisible(comparison.now is not None and not is_asked)
-        self.displays.setVisible(comparison.now is not None and not comparison.now.no_rows)
+        has_rows = comparison.now is not None and not comparison.now.no_rows
+        self.displays.setVisible(has_rows)
+        self.lenses.setVisible(has_rows and self.choice != ATTENTION)
+        self.query_lenses.setVisible(has_rows and self.choice == ATTENTION)
+        self.lenses.show_lens(self._models.selection.now.lens)
+        self.query_lenses.show_lens(self._models.viewport.now.attention_lens)
 
     def read(self) -> CompareShown | str:
         comparison, viewport = self._models.comparison, self._models.viewport.now
@@ -383,11 +393,14 @@ class CompareView(View[CompareShown]):
         """The row of the selected channel, or the first row of the selected head if there are several heads; None
         otherwise."""
         now, piece = state.selected, state.pictures.a if state.pictures is not None else None
-        if isinstance(piece, AttentionSlice):
-            return matrix.row_of(now.layer, now.kv_head * piece.group_size, None)
         if now.channel is None and len({(place.layer, place.head) for place in matrix.places}) == 1:
             return None
-        return matrix.row_of(now.layer, now.kv_head, now.channel)
+        head = head_of(self._models, self._lens_of(piece), now.layer, now.kv_head) if piece is not None else 0
+        return matrix.row_of(now.layer, head, None if isinstance(piece, AttentionSlice) else now.channel)
+
+    @staticmethod
+    def _lens_of(piece: Slice) -> str:
+        return str(getattr(piece.request, "lens", "keys"))
 
     def provenance(self, state: CompareShown) -> Provenance | None:
         pictures = state.pictures
@@ -398,7 +411,9 @@ class CompareView(View[CompareShown]):
         if isinstance(pictures.a, AttentionSlice):
             count = pictures.a.query_position + 1
         shown = tensor_name(request.lens) if hasattr(request, "lens") else ""
-        wanted = tensor_name(state.selected.lens) if shown else ""
+        is_of_queries = isinstance(pictures.a, AttentionSlice)
+        lens = self._models.viewport.now.attention_lens if is_of_queries else state.selected.lens
+        wanted = tensor_name(lens) if shown else ""
         newest = self._models.comparison.at(self._models.selection.now.step)
         is_last = newest is not None and newest.num_tokens == count
         late = lateness(self._models, seq_id, count or 0, shown, wanted, is_last=is_last)

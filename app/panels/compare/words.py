@@ -11,6 +11,7 @@ from app.kit.theme import TextRole
 from app.models import Models
 from app.models.comparison import ComparedPair, Pictures
 from app.models.loaded import layer_label
+from engine.spec.lenses import LENSES
 from engine.wire.duel import DuelSide, DuelStep, FirstDifference, OtherStep, TokenDivergence
 from engine.wire.records import Candidate
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
@@ -64,11 +65,15 @@ def subject(piece: Slice) -> str:
             return f"{name} of every layer and head, at {counted(piece.num_tokens, 'token')}"
         case HeadSlice(request=request):
             name = tensor_name(request.lens)
-            where = f"layer {request.layer}, kv head {request.kv_head}"
+            head = "head" if LENSES[request.lens].heads == "query" else "kv head"
+            where = f"layer {request.layer}, {head} {request.kv_head}"
             return f"{name} of {where}, at {counted(request.num_tokens, 'token')}"
         case AttentionSlice():
             count = counted(piece.query_position + 1, "token")
-            return f"attention of layer {piece.request.layer}, newest query at {count}"
+            lens = LENSES[piece.request.lens]
+            where = f"{lens.label} of layer {piece.request.layer}"
+            where += f", head {piece.request.head}" if not lens.is_of_every_head else ""
+            return f"{where}, newest query at {count}"
     return ""
 
 

@@ -17,11 +17,12 @@ from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.look.reductions import missing_rows
 from engine.look.seen import Seen
-from engine.look.slices import NewestQuery, attention_slice, held_columns, take
+from engine.look.slices import NewestQuery, attention_slice, held_columns, of_queries, take
 from engine.look.source import Difference, Source
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.lenses import LENSES
 from engine.spec.sampling import Prompt
 from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, TokenDivergence
 from engine.wire.slices import AttentionRequest, HeadRequest, RowRequest, Side, Slice, SliceRequest, WallRequest
@@ -164,6 +165,9 @@ class Duel:
         if side == "b":
             asked = replace(request, step=theirs if theirs is not None else -1)
             return replace(self.b.slice(asked), request=request)
+        if LENSES[request.lens].reads == "queries":
+            found = of_queries(request, Difference(*self._sources(count)))
+            return attention_slice(request, found, self.a.geometry)
         mine, other = (run.attention(count).get(request.layer) for run in (self.a, self.b))
         layer = self.a.geometry.layers[request.layer]
         return attention_slice(request, attention_difference(mine, other, count - 1, layer), self.a.geometry)

@@ -11,7 +11,7 @@ from app.shell import Shell
 from engine.spec.edit import Rows, Zero
 from engine.wire.commands import TakeSlice, Watch
 from engine.wire.events import Failed
-from engine.wire.slices import HeadRequest, RowRequest, Unchanged, WallRequest
+from engine.wire.slices import AttentionRequest, HeadRequest, RowRequest, Unchanged, WallRequest
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -66,6 +66,19 @@ def test_another_wish_watches_anew_and_what_is_watched_already_keeps_its_id(mode
     after = engine.of(Watch)[1].pictures
     assert after[0] == before[0]
     assert (after[1].request.layer, after[1].id > before[1].id) == (2, True)
+
+
+def test_the_map_is_asked_of_the_head_that_was_clicked_and_other_lenses_of_all(
+    models: Models, engine: FakeEngine
+) -> None:
+    requests = requests_of(models, engine, running=True)
+    for lens, head in (("attention", 0), ("attention-map", 2), ("attention-map", 3)):
+        models.viewport.update(attention_columns=80, attention_lens=lens, query_head=head)
+        models.selection.update(kv_head=1)
+        requests.ask()
+        asked = engine.requests(AttentionRequest)[-1]
+        assert (asked.lens, asked.head) == (lens, head)
+        requests.reset()
 
 
 def test_what_is_hidden_is_watched_no_more(models: Models, engine: FakeEngine) -> None:

@@ -19,7 +19,7 @@ from engine.spec.edit import Rows, Zero
 from engine.spec.lenses import LENSES, TABLE
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.slices import HeadRequest, HeadSlice, WallRequest, WallSlice
+from engine.wire.slices import AttentionRequest, AttentionSlice, HeadRequest, HeadSlice, WallRequest, WallSlice
 from tests.engine.analysis.duel.duels import compared, duel_of
 from tests.engine.opened.sessions import opened
 from tests.engine.tiny import model_of, prompt_ids
@@ -110,6 +110,43 @@ def test_on_the_wall_and_in_a_head_it_is_what_plain_torch_gives(mode: str) -> No
                 assert (name == "attention-received") == (wall.note == f"Summed over {COUNT} queries.")
             else:
                 assert "one head" in wall.note
+
+
+def of_queries(session: Session, lens: str, layer: int, head: int = 0, **more: Any) -> AttentionSlice:
+    step = session.last_step
+    assert step is not None
+    piece = session.take_slice(AttentionRequest(0, step, layer, 100, lens=lens, head=head, max_rows=100, **more))
+    assert isinstance(piece, AttentionSlice)
+    return piece
+
+
+def test_the_attention_panel_shows_what_plain_torch_gives() -> None:
+    session = started(CacheSpec("growing"))
+    for name, numbers in expected(session, 1).items():
+        if LENSES[name].reads == "queries":
+            for head in range(len(numbers)):
+                piece, is_map = of_queries(session, name, 1, head), LENSES[name].values == "tokens"
+                wanted, found = (numbers[head], piece.weights) if is_map else (numbers[head, :, 0], piece.weights[head])
+                np.testing.assert_allclose(found, wanted.numpy(), rtol=2e-3, atol=2e-4, err_msg=name)
+    pooled = session.take_slice(AttentionRequest(0, session.last_step or 0, 1, 9, 2, 20, "attention-map", 1, 5))
+    assert isinstance(pooled, AttentionSlice)
+    assert (pooled.queries_per_row, pooled.tokens_per_column, pooled.first_query) == (6, 2, 0)
+    block = expected(session, 1)["attention-map"][1, 6:12, 4:6]
+    assert pooled.weights[1, 1] == pytest.approx(float(block.max()), rel=2e-3, abs=2e-4)
+    assert "no attention map" in of_queries(session, "attention-map", 1, 77).note
+
+
+def test_the_map_of_another_branch_is_not_that_of_the_one_before() -> None:
+    session = started(CacheSpec("growing"))
+    before = of_queries(session, "attention-map", 1).weights
+    session.go_to((session.last_step or 0) - 3)
+    for token in (50, 51, 52):
+        session.force(0, (token,))
+        session.step()
+    now = of_queries(session, "attention-map", 1).weights
+    assert now.shape == before.shape
+    np.testing.assert_allclose(now[-1], of_queries(session, "attention", 1).weights[0], atol=1e-6)
+    assert np.abs(now[-1] - before[-1]).max() > 1e-3
 
 
 @pytest.mark.parametrize("lens", [lens.name for lens in TABLE])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QLabel
 from pytestqt.qtbot import QtBot
 
 from app.draw.attention import LINEAR, LOG, PER_HEAD, attention_indices
@@ -78,3 +78,36 @@ def test_masses_stand_beside_their_heads(models: Models, show: Callable[..., Any
     assert [m.first for m in view._masses._masses] == pytest.approx(
         record.sequences[0].attention.first_mass[3].tolist()
     )
+
+
+def test_the_attention_map_tells_queries_and_a_click_keeps_the_head(models: Models, show: Callable[..., Any]) -> None:
+    view = show(AttentionView(models))
+    feed(models)
+    piece = models.slices.attention
+    assert piece is not None
+    models.viewport.update(attention_lens="attention-map")
+    request = replace(piece.request, lens="attention-map", head=5, max_rows=8)
+    queries = np.linspace(0, 1, 8 * TOKENS, dtype=np.float32).reshape(8, TOKENS)
+    rows = {"weights": queries, "entropy": None, "top_positions": None, "top_weights": None, "absent": None}
+    models.slices.put(replace(piece, request=request, first_query=2, queries_per_row=1, **rows))
+    view.tell(QPointF(4.5, 3.5))
+    said = view.findChild(QLabel, "readout").text()
+    assert said.startswith("query 5")
+    assert str(queries[3, 4]) in said
+    view.pick(QPointF(4.5, 3.5))
+    assert (models.selection.now.position, models.selection.now.kv_head, models.viewport.now.query_head) == (4, 2, 5)
+    assert view.state is not None
+    assert "head 5" in view.state.words
+
+
+def test_sums_are_told_as_sums_and_not_as_shares(models: Models, show: Callable[..., Any]) -> None:
+    view = show(AttentionView(models))
+    feed(models)
+    piece = models.slices.attention
+    assert piece is not None
+    sums = piece.weights * 7
+    models.slices.put(replace(piece, request=replace(piece.request, lens="attention-received"), weights=sums))
+    view.tell(QPointF(4.5, 6.5))
+    said = view.findChild(QLabel, "readout").text()
+    assert str(np.float32(sums[6, 4])) in said
+    assert "%" not in said

@@ -72,7 +72,7 @@ def test_a_part_of_a_head_that_has_left_its_window_shows_the_rows_that_are_left(
 def test_attention_has_a_row_a_query_head() -> None:
     piece = samples.attention_slice(AttentionRequest(0, 3, 1, 100), 12)
     matrix = matrix_of(piece)
-    assert matrix.places[-1] == MatrixRow(1, samples.HEADS - 1)
+    assert matrix.places[-1] == MatrixRow(1, samples.HEADS - 1, is_query=True)
     assert matrix.borders == tuple(range(piece.group_size, samples.HEADS, piece.group_size))
     assert matrix.row_of(1, 2, None) == 2
     assert matrix.row_of(0, 2, None) is None
