@@ -109,8 +109,8 @@ class Program(QObject):
     def end(self) -> bool:
         """Stop everything that runs; returns whether the engine ended in time."""
         self._clock.stop()
-        has_ended = self._engine.close(ENGINE_END_S)
         self._engine.leave_servers(ENGINE_END_S)
+        has_ended = self._engine.close(ENGINE_END_S)
         if has_ended:  # an engine that still runs would collect the window's objects in its thread
             self._garbage.stop()
         return has_ended

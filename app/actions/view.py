@@ -75,11 +75,11 @@ VIEW = (
                    lambda shell: shell.window.arrange("inspect"), also=LAYOUT_WORDS),
             Action("layout.compare", "Ctrl+3", "Compare", "Two runs of the same tokens, side by side",
                    lambda shell: shell.window.arrange("compare"), also=LAYOUT_WORDS),
-            Action("layout.servers", "Ctrl+5", "Servers", "What servers elsewhere have cached, and why no more",
-                   lambda shell: shell.window.arrange("servers"), also=LAYOUT_WORDS),
             Action("layout.truth", "Ctrl+4", "Truth",
                    "What the cache saves and what it costs: what-if, parity, damage, sweep",
                    lambda shell: shell.window.arrange("truth"), also=LAYOUT_WORDS),
+            Action("layout.servers", "Ctrl+5", "Servers", "What servers elsewhere have cached, and why no more",
+                   lambda shell: shell.window.arrange("servers"), also=LAYOUT_WORDS),
         ),)),
     ),
     (
