@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from engine.wire.slices import HeadSlice
 
@@ -40,6 +41,22 @@ _TO_LAB = np.array(
 def rgb(colour: str) -> tuple[int, int, int]:
     """The three bytes of `#rrggbb`."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+class ColorScale(Struct, frozen=True, eq=False):
+    """The colours of numbers from `-limit` to `limit`; of magnitudes, which are never below zero, from 0 to `limit`.
+    `inks`: for each colour, that of text on it."""
+
+    table: ColorTable
+    is_signed: bool
+    inks: tuple[str, ...] = ()
+
+    def index(self, values: Floats, limit: float) -> Indices:
+        return signed_index(values, limit) if self.is_signed else magnitude_index(values, limit)
+
+    def words(self, limit: str) -> str:
+        """`±2.1`, or `0–2.1`."""
+        return f"±{limit}" if self.is_signed else f"0–{limit}"
 
 
 def signed_table(negative: str, middle: str, positive: str, loud: str) -> ColorTable:
@@ -153,15 +170,15 @@ def packed(table: ColorTable) -> Pixels:
     return np.ascontiguousarray(table[:, [2, 1, 0, 3]]).view("<u4").reshape(-1).astype(np.uint32)
 
 
-def histogram(piece: HeadSlice, shown: float, num_pixels: int) -> npt.NDArray[np.float32]:
-    """Bar lengths 0 … 1 for pixel rows from `+shown` at the top to `-shown` at the bottom.
+def histogram(piece: HeadSlice, lowest: float, highest: float, num_pixels: int) -> npt.NDArray[np.float32]:
+    """Bar lengths 0 … 1 for pixel rows from the number `highest` at the top to `lowest` at the bottom.
 
     The square root of the counts, so that small counts remain visible beside large ones.
     """
     lengths = np.zeros(num_pixels, dtype=np.float32)
     if num_pixels < 1 or not piece.counts.size or not piece.counts.any():
         return lengths
-    edges = np.linspace(shown, -shown, num_pixels + 1)
+    edges = np.linspace(highest, lowest, num_pixels + 1)
     # counts are spread evenly within a bin, so the cumulative count is linear between the bin's edges
     running = np.concatenate([[0], np.cumsum(piece.counts)])
     # a bin of width zero (all values equal) would get no pixel

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PySide6.QtGui import QBrush, QColor, QImage
 
-from app.draw.colormap import ColorTable, contrast_text, magnitude_table, rgb, signed_table
+from app.draw.colormap import ColorScale, ColorTable, contrast_text, magnitude_table, rgb, signed_table
 from app.draw.ghost import Hatch, lines
 from app.kit.theme import Theme
 
@@ -21,15 +21,16 @@ def signed_colors(theme: Theme) -> ColorTable:
 
 
 @lru_cache(maxsize=8)
-def signed_text(theme: Theme) -> tuple[str, ...]:
-    """Black or white, whichever contrasts better, for text on each of the signed colours."""
-    return tuple(contrast_text(signed_colors(theme), "#000000", "#ffffff"))
-
-
-@lru_cache(maxsize=8)
 def magnitude_colors(theme: Theme) -> ColorTable:
     top = "#eaf5ff" if theme.is_dark else "#062a52"
     return magnitude_table(theme.signed_middle, theme.accent, top, loud_color(theme))
+
+
+@lru_cache(maxsize=8)
+def color_scale(theme: Theme, *, is_signed: bool) -> ColorScale:
+    """The colours of numbers of either sign, or of magnitudes."""
+    table = signed_colors(theme) if is_signed else magnitude_colors(theme)
+    return ColorScale(table, is_signed, tuple(contrast_text(table, "#000000", "#ffffff")))
 
 
 def loud_color(theme: Theme) -> str:

@@ -1,4 +1,4 @@
-"""A colour bar with a histogram of the values; its two ends, one symmetric range, can be dragged."""
+"""A colour bar with a histogram of the values; the ends of its range can be dragged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.draw.colormap import HIGHEST, ColorTable, histogram, packed, signed_index
+from app.draw.colormap import HIGHEST, ColorScale, histogram, packed
 from app.draw.format import brief
 from app.kit.pictures import argb, pixels_image
 from app.kit.theme import current_theme, font_fixed
@@ -27,7 +27,7 @@ class RangeBar(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._table: ColorTable | None = None
+        self._scale: ColorScale | None = None
         self._piece: HeadSlice | None = None
         self._limit = 1.0
         self._shown = 1.4
@@ -47,26 +47,35 @@ class RangeBar(QWidget):
     def sizeHint(self) -> QSize:
         return QSize(_WIDTH, 120)
 
-    def show_range(self, table: ColorTable, piece: HeadSlice | None, limit: float) -> None:
-        """Draw the histogram of a slice beside the range `-limit … limit`."""
-        if (piece, limit) == (self._piece, self._limit) and table is self._table:
+    def show_range(self, scale: ColorScale, piece: HeadSlice | None, limit: float) -> None:
+        """Draw the histogram of a slice beside the range of the colours."""
+        if (piece, limit) == (self._piece, self._limit) and scale is self._scale:
             return
-        self._table, self._piece, self._limit = table, piece, limit
+        self._scale, self._piece, self._limit = scale, piece, limit
         if not self._held:  # while an end is dragged the axis stays as it is
             self._shown = limit * 1.25
         self._bar = self._bars = QImage()
-        self.setAccessibleName(f"Colour range ±{brief(limit)}")
+        self.setAccessibleName(f"Colour range {scale.words(brief(limit))}")
         self.update()
 
+    @property
+    def _lowest(self) -> float:
+        """The number at the bottom."""
+        return -self._shown if self._scale is None or self._scale.is_signed else 0.0
+
+    @property
+    def _ends(self) -> tuple[tuple[float, str], ...]:
+        """The ends that can be dragged, and their signs."""
+        return ((self._limit, "+"), (-self._limit, "-")) if self._lowest else ((self._limit, ""),)
+
     def _y(self, value: float) -> float:
-        height = self.height() - 2 * _PAD
-        return _PAD + (1 - value / self._shown) / 2 * height
+        return _PAD + (self._shown - value) / (self._shown - self._lowest) * (self.height() - 2 * _PAD)
 
     def _value(self, y: float) -> float:
-        return (1 - 2 * (y - _PAD) / max(1, self.height() - 2 * _PAD)) * self._shown
+        return self._shown - (y - _PAD) / max(1, self.height() - 2 * _PAD) * (self._shown - self._lowest)
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        if self._table is None:
+        if self._scale is None:
             return
         painter = QPainter(self)
         height = self.height() - 2 * _PAD
@@ -80,16 +89,16 @@ class RangeBar(QWidget):
     def _histogram_image(self, piece: HeadSlice, height: int) -> QImage:
         """The histogram's bars, with the square root of each count as length; made once per slice and range."""
         if self._bars.isNull():
-            lengths = np.ceil(histogram(piece, self._shown, max(1, height // _BIN)) * _LONGEST)
+            lengths = np.ceil(histogram(piece, self._lowest, self._shown, max(1, height // _BIN)) * _LONGEST)
             lit = np.arange(_LONGEST)[None, :] < np.repeat(lengths, _BIN)[:, None]
             lit[_BIN - 1 :: _BIN] = False
             self._bars = pixels_image(np.where(lit, np.uint32(argb(current_theme().muted)), np.uint32(0)))
         return self._bars
 
     def _paint_bar(self, painter: QPainter, height: int) -> None:
-        if self._bar.isNull() and self._table is not None and height > 0:
-            values = np.linspace(self._shown, -self._shown, height, dtype=np.float32)
-            column = packed(self._table)[np.minimum(signed_index(values, self._limit), HIGHEST)]
+        if self._bar.isNull() and self._scale is not None and height > 0:
+            values = np.linspace(self._shown, self._lowest, height, dtype=np.float32)
+            column = packed(self._scale.table)[np.minimum(self._scale.index(values, self._limit), HIGHEST)]
             self._bar = pixels_image(np.repeat(column[:, None], 8, axis=1))
         painter.drawImage(QPointF(2, _PAD), self._bar)
         painter.setPen(QPen(current_theme().color("hairline"), 1))
@@ -98,7 +107,7 @@ class RangeBar(QWidget):
     def _paint_ends(self, painter: QPainter) -> None:
         painter.setFont(font_fixed(10))
         center = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-        for value, sign in ((self._limit, "+"), (-self._limit, "-")):
+        for value, sign in self._ends:
             y = round(self._y(value)) + 0.5
             painter.setPen(QPen(current_theme().color("accent" if self.hasFocus() or self._held else "text"), 1))
             painter.drawLine(QPointF(0, y), QPointF(41, y))
@@ -112,7 +121,7 @@ class RangeBar(QWidget):
         self._bar = self._bars = QImage()
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
-        near = min(abs(event.position().y() - self._y(end)) for end in (self._limit, -self._limit))
+        near = min(abs(event.position().y() - self._y(end)) for end, _ in self._ends)
         self._held = near <= _GRIP or event.position().x() < 14
         self.mouseMoveEvent(event)
 

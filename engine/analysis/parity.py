@@ -18,8 +18,11 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import LoggedLogits
+from engine.history.state import SequenceState
 from engine.look.divergence import divergence
 from engine.session.driver import ModeDriver, lengths_to_feed
+from engine.session.edits.again import EditThen, edits_of, feed_with_edits
+from engine.session.mode import CacheMode
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.tuning import fitted
@@ -27,15 +30,17 @@ from engine.wire.measurements import CheckParity, ParityReport, Verdict
 from engine.wire.records import read_only_floats, read_only_ints
 
 Progress = tuple[int, int]
+OTHER_PIECES = "The other cache reads the prompt in other pieces: step once after the prompt, then compare."
 
 
 @dataclass(eq=False)
 class ComparisonRun:
-    """The same tokens computed in another way: logits `[V]` by the number of tokens fed, and a cache with their K and
-    V."""
+    """The same tokens computed in another way: logits `[V]` by the node that has the same, and a cache with their K and
+    V. `is_edited`: the edits by hand were made on the way."""
 
     logits: dict[int, torch.Tensor]
     cache: SequenceCache
+    is_edited: bool = False
 
 
 def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | ParityReport]:
@@ -61,12 +66,16 @@ def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | P
     config, limit = session.model.model.config, session.model.max_length
     num_source = session.cache_of(request.seq_id).num_source
     other = ComparisonRun({}, SequenceCache(CacheSpec(), config, limit, num_source))
-    if request.against is None:
+    if edits := repeatable_edits(session, request):
+        yield from compute_edited(session, request, edits, logged, other)
+    if other.is_edited:
+        pass
+    elif request.against is None:
         yield 0, session.sequence(request.seq_id).num_tokens
         compute_uncached(session, request.seq_id, logged, other)
     else:
         yield from replay(session, request.seq_id, request.against, logged, other)
-    yield report(session, request, [entry for entry in logged if entry.num_tokens in other.logits], other, began)
+    yield report(session, request, [entry for entry in logged if entry.step in other.logits], other, began)
 
 
 @torch.inference_mode()
@@ -75,7 +84,7 @@ def compute_uncached(session: Session, seq_id: int, logged: list[LoggedLogits], 
     model, sequence = session.model, session.sequence(seq_id)
     ids = torch.tensor([sequence.token_ids[: sequence.num_tokens]], device=model.device)
     expected = model.reference_logits(ids, other.cache.live, [entry.num_tokens - 1 for entry in logged])
-    other.logits.update({entry.num_tokens: row.float() for entry, row in zip(logged, expected, strict=True)})
+    other.logits.update({entry.step: row.float() for entry, row in zip(logged, expected, strict=True)})
 
 
 def replay(
@@ -88,39 +97,85 @@ def replay(
     capacity = driver.cache.capacity
     if capacity is not None and capacity < total:
         raise InputError(f"The other cache is full after {capacity:,} of {total:,} tokens: give it more room.")
-    wanted = {entry.num_tokens for entry in logged}
+    wanted = steps_by_length(logged)
     lengths = lengths_to_feed(against, prompt, journal.fed_lengths(seq_id), total)
     yield 0, total
     for logits in driver.run(sequence.token_ids, sorted(wanted) if against.recomputes else lengths):
         done = len(driver.token_ids)
-        if done in wanted:
-            other.logits[done] = logits.float()
+        other.logits.update(dict.fromkeys(wanted.get(done, ()), logits.float()))
         yield done, total
     other.cache = driver.cache
     if not other.logits:
-        raise InputError("The other cache reads the prompt in other pieces: step once after the prompt, then compare.")
+        raise InputError(OTHER_PIECES)
+
+
+def steps_by_length(logged: list[LoggedLogits]) -> dict[int, list[int]]:
+    """The nodes of logged logits by the number of tokens fed."""
+    found: dict[int, list[int]] = {}
+    for entry in logged:
+        found.setdefault(entry.num_tokens, []).append(entry.step)
+    return found
+
+
+def repeatable_edits(session: Session, request: CheckParity) -> list[EditThen]:
+    """The edits by hand to be made in the comparison run as well; none where it keeps no rows to edit."""
+    has_rows = request.against is None or not request.against.recomputes
+    is_edited = bool(session.cache_of(request.seq_id).by_hand)
+    return edits_of(session.history, request.seq_id) if has_rows and is_edited else []
+
+
+@torch.inference_mode()
+def compute_edited(
+    session: Session, request: CheckParity, edits: list[EditThen], logged: list[LoggedLogits], other: ComparisonRun
+) -> Iterator[Progress]:
+    """Feed the same tokens to a cache in the other mode (None: a growing one) and make the same edits on the way.
+    Yields progress. Where an edit cannot be made there, nothing is computed."""
+    model, sequence = session.model, session.sequence(request.seq_id)
+    spec, total = fitted(request.against or CacheSpec(), sequence.num_tokens), sequence.num_tokens
+    mode = CacheMode(model, spec)
+    fed_lengths = session.history.journal.fed_lengths(request.seq_id)
+    live = session.live.get(request.seq_id).copied(mode.new_cache(request.seq_id, sequence.num_prompt_tokens))
+    made_steps = {then.step for then in edits if not then.is_prefill}
+    wanted = steps_by_length([entry for entry in logged if entry.step not in made_steps])
+    found: dict[int, torch.Tensor] = {}
+
+    def lengths(state: SequenceState) -> list[int]:
+        return lengths_to_feed(spec, state.num_prompt_tokens, fed_lengths, state.num_tokens)
+
+    yield 0, total
+    try:
+        for fed in feed_with_edits(model, live, edits, lengths):
+            steps = wanted.get(fed.num_tokens, ()) if fed.edit_step is None else (fed.edit_step,)
+            if fed.logits is not None:
+                found = dict.fromkeys(steps, fed.logits.float()) | found
+            yield min(fed.num_tokens, total), total
+    except (InputError, PoolExhausted):
+        return  # compared without the edits, which the report says
+    if not found:
+        raise InputError(OTHER_PIECES)
+    other.logits, other.cache, other.is_edited = found, live.cache, True
 
 
 def report(
     session: Session, request: CheckParity, logged: list[LoggedLogits], other: ComparisonRun, began: float
 ) -> ParityReport:
     """Compare the steps of which both runs have logits."""
-    pairs = [(entry.logits.float(), other.logits[entry.num_tokens]) for entry in logged]
+    pairs = [(entry.logits.float(), other.logits[entry.step]) for entry in logged]
     differences = np.array([largest(logits, true) for logits, true in pairs])
     is_other_lossy = request.against is not None and is_lossy(request.against)
     cache = session.cache_of(request.seq_id)
-    first_edited = cache.by_hand.first_position
+    first_edited = None if other.is_edited else cache.by_hand.first_position
     edited_from = sys.maxsize if first_edited is None else first_edited
     may_differ = np.array([is_other_lossy or is_lossy(e.cache) or e.num_tokens > edited_from for e in logged])
     info = session.model.info
     wrong = first_wrong_row(info.geometry.attention_layers, cache, other.cache, info.dtype)
     tolerance = TOLERANCES[info.dtype].logit
     # The rows are those of the present mode, which may be lossy although no step was, and may have been edited.
-    may_rows_differ = is_other_lossy or is_lossy(session.cache) or bool(cache.by_hand)
+    may_rows_differ = is_other_lossy or is_lossy(session.cache) or first_edited is not None
     found = verdict(differences, may_differ, tolerance, wrong is not None and not may_rows_differ)
     if found != "departs" and (found != "within rounding" or wrong is not None):
         beyond = [entry for entry, most in zip(logged, differences, strict=True) if not most <= tolerance]
-        found = allowed_cause(session, cache, other.cache, beyond)
+        found = allowed_cause(session, cache, other.cache, beyond, first_edited)
     return ParityReport(
         request=request,
         cache=session.cache,
@@ -133,6 +188,7 @@ def report(
         may_differ=read_only_ints(may_differ),
         tolerance=tolerance,
         verdict=found,
+        is_edited=other.is_edited,
         layer=wrong.layer if wrong else None,
         tensor=wrong.tensor if wrong else None,
         position=wrong.position if wrong else None,
@@ -140,10 +196,16 @@ def report(
     )
 
 
-def allowed_cause(session: Session, cache: SequenceCache, other: SequenceCache, beyond: list[LoggedLogits]) -> Verdict:
+def allowed_cause(
+    session: Session,
+    cache: SequenceCache,
+    other: SequenceCache,
+    beyond: list[LoggedLogits],
+    edited_from: int | None,
+) -> Verdict:
     """Why the steps `beyond` rounding, or the present rows, may differ. A rule that has dropped nothing yet is not a
-    cause if rows were edited before each of these steps."""
-    edited_from = cache.by_hand.first_position
+    cause if rows were edited before each of these steps, from the position `edited_from` on (None: in neither
+    run, or in both)."""
     if edited_from is None:
         return "lossy, as asked"
     was_lossy = any(is_lossy(e.cache) and (e.cache != cache.spec or e.num_tokens <= edited_from) for e in beyond)

@@ -321,11 +321,6 @@ def resumed_session(args: argparse.Namespace, spec: CacheSpec) -> tuple[Session,
 
         session = resumed(load(with_dtype_of(model_spec(args), file)), file)
         says_next = file.manifest.sequence.sampled is not None
-    for info in session.sequences:
-        if info.stop == "length":  # --steps says how many tokens follow
-            live = session.live.get(info.seq_id)
-            sampling = structs.replace(live.sequence.sampling, max_new_tokens=None)
-            live.sequence = structs.replace(live.sequence, stop=None, sampling=sampling)
     if args.cache is not None or spec != CacheSpec():
         session.set_cache(spec)
     for info in session.sequences:

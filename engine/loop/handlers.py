@@ -198,8 +198,12 @@ def _set_cache(loop: Parts, command: commands.SetCache) -> None:
 def _make_edit(loop: Parts, command: commands.MakeEdit) -> None:
     from engine.session.editing import make_edit
 
+    session, before, began = loop.session, loop.session.cache, time.perf_counter()
     loop.reporter.begin("Making an edit")
-    _report_other_rows(loop, *make_edit(loop.session, command.edit, loop.inbox.check_uncancelled))
+    added, measured = make_edit(session, command.edit, loop.inbox.check_uncancelled)
+    took_ms = (time.perf_counter() - began) * 1e3
+    changed = () if session.cache == before else (CacheChanged(session.cache, added.how, took_ms, session.bytes()),)
+    _report_other_rows(loop, *changed, added, measured)
 
 
 def _go_to(loop: Parts, command: commands.GoTo) -> None:

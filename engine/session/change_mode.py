@@ -10,9 +10,11 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Moved
+from engine.history.state import SequenceState
 from engine.model.loader import LoadedModel
 from engine.session.atomic import atomic
-from engine.session.driver import convert, repeat
+from engine.session.driver import convert, lengths_to_feed, repeat
+from engine.session.edits.again import edits_of, feed_with_edits
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
@@ -25,11 +27,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class ConvertedCache:
     """The cache of one sequence in the new mode, whether its rows were converted or computed anew (`moved`), and how
-    many were dropped."""
+    many were dropped. `is_edited_again`: edits by hand were made again on rows computed anew."""
 
     cache: SequenceCache
     moved: Moved
     num_dropped: int = 0
+    is_edited_again: bool = False
 
 
 @atomic
@@ -75,25 +78,49 @@ def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec:
 
 def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history: History) -> ConvertedCache:
     """A new cache with the rows of one sequence, converted where possible, else computed from its tokens. Raises
-    `InputError` where rows edited by hand would be lost."""
+    `InputError` where edits by hand cannot be made again."""
     sequence = live.sequence
     cache, count = mode.new_cache(live.seq_id, sequence.num_prompt_tokens), sequence.num_tokens
     mode.check_holds(live.seq_id, sequence, cache)
     dropped = None if live.is_stale else convert(live.cache, cache, sequence, count)
-    by_hand = live.cache.by_hand
+    by_hand, is_edited_again = live.cache.by_hand, False
     if dropped is None:
-        if by_hand:
-            raise InputError(
-                f"Rows of sequence {live.seq_id} were edited by hand, and that mode computes them anew from the "
-                "tokens: undo the edits first, or choose a mode that takes rows over."
-            )
-        cache.clear()
-        repeat(model, sequence, cache, history.journal.fed_lengths(live.seq_id), 0, count)
-        cache.commit(count)
-    cache.by_hand = by_hand
+        fed = history.journal.fed_lengths(live.seq_id)
+        if is_edited_again := bool(by_hand) and not mode.spec.recomputes:
+            feed_edited(model, cache, live, history, fed)
+        else:
+            cache.clear()
+            repeat(model, sequence, cache, fed, 0, count)
+            cache.commit(count)
+    else:
+        cache.by_hand = by_hand
     cache.register_prefix(sequence.token_ids)
     is_converted = dropped is not None
-    return ConvertedCache(cache, Moved(count, is_converted, bool(dropped)), dropped or 0)
+    return ConvertedCache(cache, Moved(count, is_converted, bool(dropped)), dropped or 0, is_edited_again)
+
+
+def feed_edited(
+    model: LoadedModel, cache: SequenceCache, live: LiveSequence, history: History, fed_lengths: list[int]
+) -> None:
+    """Fill a cache with the tokens of a sequence and make its edits by hand again on the way."""
+    edits = edits_of(history, live.seq_id)
+    if not edits:
+        raise InputError(
+            f"Rows of sequence {live.seq_id} were edited by hand before this session, and that mode computes them anew "
+            "from the tokens: choose a mode that takes rows over."
+        )
+
+    def lengths(state: SequenceState) -> list[int]:
+        return lengths_to_feed(cache.spec, state.num_prompt_tokens, fed_lengths, state.num_tokens)
+
+    try:
+        for _ in feed_with_edits(model, live.copied(cache), edits, lengths):
+            pass
+    except InputError as error:
+        raise InputError(
+            f"Rows of sequence {live.seq_id} were edited by hand, and that mode computes them anew from the tokens, "
+            f"where an edit cannot be made again. {error}"
+        ) from None
 
 
 def words(spec: CacheSpec, made: list[ConvertedCache]) -> str:
@@ -101,10 +128,12 @@ def words(spec: CacheSpec, made: list[ConvertedCache]) -> str:
     if not made:
         return "from the next prompt on"
     if spec.recomputes:
-        return "dropped the cache: every step recomputes from now on"
+        without = ", without the edits of its rows" if any(one.cache.by_hand for one in made) else ""
+        return f"dropped the cache: every step recomputes from now on{without}"
     num_recomputed = sum(one.moved.num_tokens for one in made if not one.moved.is_converted)
     if num_recomputed:
-        return f"re-prefilled {num_recomputed} tokens"
+        again = ", and made its edits again" if any(one.is_edited_again for one in made) else ""
+        return f"re-prefilled {num_recomputed:,} {'token' if num_recomputed == 1 else 'tokens'}{again}"
     parts = []
     if not spec.codec.is_exact or spec.layout == "quantized":
         parts.append("the rows held were quantised")

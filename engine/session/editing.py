@@ -14,10 +14,13 @@ from engine.cache.paged.pages import PoolExhausted
 from engine.errors import InputError
 from engine.history.journal import ALL_TOKENS
 from engine.session.atomic import atomic
-from engine.session.edits.apply import EditOutcome, apply_edit
+from engine.session.change_mode import set_mode
+from engine.session.edits.apply import EditOutcome, apply_edit, changes_rows
 from engine.session.edits.numbers import RowsFrom, RowsOfMoment
 from engine.session.live import LiveSequence, close_all
+from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
+from engine.spec.presets import cache_label
 from engine.wire.changes import EditMade
 from engine.wire.events import NodeAdded
 from engine.wire.measurements import EditMeasured
@@ -35,9 +38,10 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
     """Make an edit as a node of its own in the history; earlier changes since the newest step become another node
     before it. Returns the node and what the edit did to the next token. Raises and changes nothing on failure."""
     session.kept.trim()  # each edit keeps a state, and no step comes between
+    moved = keep_rows(session, edit)
     with ExitStack() as open_files:
         copies, edited = edited_copies(session, edit, source_of(session, edit, open_files, check), check)
-    how = f"{edited.took_ms:.0f} ms, {edited.why_unmeasured or f'measured in {edited.measured_ms:.0f} ms'}"
+    how = f"{moved}{edited.took_ms:.0f} ms, {edited.why_unmeasured or f'measured in {edited.measured_ms:.0f} ms'}"
     texts = tuple(map(session.text_of, edit.token_ids)) if isinstance(edit, ReplaceTokens) else ()
     measured = measured_at(session.history.next_step, edit, edited, provenance_of_rows(session, edit))
     node = take_edited(session, edit, copies, edited, is_node=True)  # nothing that can fail comes behind it
@@ -45,6 +49,16 @@ def make_edit(session: Session, edit: Edit, check: Check = None) -> tuple[NodeAd
     session.history.added.remove(node)
     added = NodeAdded(node, is_live=True, how=how, kl=edited.kl, texts=texts)
     return added, replace(measured, step=node.step)
+
+
+def keep_rows(session: Session, edit: Edit) -> str:
+    """Move a session whose mode keeps no rows into the growing one, if the edit changes rows; returns that in words."""
+    if not session.cache.recomputes or not changes_rows(edit):
+        return ""
+    edit.check(session.model.info.geometry, session.sequence(edit.seq_id).num_tokens)
+    label = cache_label(session.cache)
+    how = set_mode(session, CacheSpec())
+    return f"{label} keeps no rows to edit: moved to {cache_label(session.cache)}, {how} · "
 
 
 @atomic

@@ -363,18 +363,19 @@ def _stored_part(file: SnapshotFile, entry: LayerEntry, name: Part, device: torc
 
 
 def sequence_of(file: SnapshotFile) -> SequenceState:
-    """The sequence of a snapshot, with its waiting and forced tokens. One that a person or a run stopped is not stopped
-    any more, since it is to go on."""
+    """The sequence of a snapshot, with its waiting and forced tokens. One that a person or a run stopped, or that had
+    as many tokens as were asked for, is not stopped any more and has no limit, since it is to go on."""
     entry, manifest = file.manifest.sequence, file.manifest
+    is_over = entry.stop in ("stopped", "length")
     return SequenceState(
         Run([*file.token_ids, *file.waiting_ids]),
         entry.num_prompt_tokens,
-        entry.sampling,
+        structs.replace(entry.sampling, max_new_tokens=None) if entry.stop == "length" else entry.sampling,
         manifest.num_tokens,
         entry.sampled,
         entry.sampled_is_forced,
         Pending(entry.forced),
-        None if entry.stop == "stopped" else entry.stop,
+        None if is_over else entry.stop,
     )
 
 

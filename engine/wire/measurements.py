@@ -138,7 +138,8 @@ class ParityReport(EventMessage, frozen=True, eq=False):
     `tolerance` is the largest logit difference that rounding explains in this dtype. `may_differ` is 1 for steps whose
     mode, or the one compared with, is lossy, or whose rows were edited by hand; `verdict` says which. `layer`, `tensor`
     and `position` name the first row beyond rounding in the lowest layer that has one, among the rows that both hold
-    now; None if all are equal.
+    now; None if all are equal. `is_edited`: the edits by hand were made in the comparison run as well, which then keeps
+    its rows.
     """
 
     request: CheckParity
@@ -156,6 +157,7 @@ class ParityReport(EventMessage, frozen=True, eq=False):
     tensor: Literal["keys", "values"] | None
     position: int | None
     took_ms: float
+    is_edited: bool = False
 
     @property
     def top1_agreement(self) -> float:

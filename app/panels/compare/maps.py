@@ -13,7 +13,7 @@ from PySide6.QtCore import QPointF, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
-from app.draw.colormap import Floats, magnitude_index, signed_index
+from app.draw.colormap import Floats
 from app.draw.format import exact
 from app.draw.token_range import TokenRange
 from app.kit.boxes import column, holder, row
@@ -21,7 +21,7 @@ from app.kit.changes import connect_all
 from app.kit.heatmap import HeatMap
 from app.kit.heatmap_marks import CellNumbers, Marks
 from app.kit.labels import ElidedLabel
-from app.kit.pictures import magnitude_colors, signed_colors, signed_text
+from app.kit.pictures import color_scale
 from app.kit.provenance import pooling_words
 from app.kit.theme import Themed, current_theme, font_text
 from app.panels.compare.draw import (
@@ -224,12 +224,12 @@ class CompareMaps(Themed, QWidget):
     def _show(self, side: Side, shown: Shown, matrix: Matrix, limits: Floats, words: str) -> None:
         heatmap, theme = self.maps[side], current_theme()
         is_signed, values = shown.is_signed or side == "difference", matrix.shown
-        index = signed_index if is_signed else magnitude_index
-        indices = np.ascontiguousarray(index(values / limits[: len(values), None], 1.0))
-        heatmap.set_table(signed_colors(theme) if is_signed else magnitude_colors(theme))
+        scale = color_scale(theme, is_signed=is_signed)
+        indices = np.ascontiguousarray(scale.index(values / limits[: len(values), None], 1.0))
+        heatmap.set_table(scale.table)
         numbers = None
         if is_signed and limits.size and limits.max() >= LEAST_WRITTEN:
-            numbers = CellNumbers(values, indices, signed_text(theme), matrix.start, matrix.per_column)
+            numbers = CellNumbers(values, indices, scale.inks, matrix.start, matrix.per_column)
         marks = Marks(
             left=_LEFT,
             selected=None if shown.position is None else matrix.span_of(shown.position),

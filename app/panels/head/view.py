@@ -11,13 +11,13 @@ from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QActionGroup, QGuiApplication
 from PySide6.QtWidgets import QMenu, QToolButton
 
-from app.draw.colormap import signed_index
+from app.draw.colormap import ColorScale
 from app.draw.format import brief, counted, thousands
 from app.kit.edit_marks import head_boxes, is_of, words_at
-from app.kit.heatmap_marks import Box, CellNumbers, Marks
+from app.kit.heatmap_marks import Box, CellNumbers, Marks, number_name
 from app.kit.labels import plain_tip, steady
 from app.kit.map_view import LensMenu, MapView
-from app.kit.pictures import signed_colors, signed_text
+from app.kit.pictures import color_scale
 from app.kit.provenance import (
     LINE,
     NARROW,
@@ -50,6 +50,7 @@ from engine.wire.slices import HeadSlice
 PER_HEAD, PER_LAYER, FIXED = "head", "layer", "fixed"
 _SCOPE_WORDS = {PER_HEAD: "robust 99.5 %", PER_LAYER: "per layer", FIXED: "fixed"}
 _MAX_ALARMS = 200
+_TOKENS_LEFT = 92  # pixels for the names of tokens beside a picture of tokens by tokens
 
 
 class Shown(Struct, frozen=True):
@@ -174,8 +175,7 @@ class HeadView(MapView[Shown]):
             if piece.state_shape:
                 self.set_title(f"{name} · {piece.tensor_label}")
                 return
-            head = "head" if LENSES[request.lens].heads == "query" else "kv head"
-            self.set_title(f"{name} · {head} {request.kv_head} · {piece.tensor_label}")
+            self.set_title(f"{name} · {LENSES[request.lens].head_word} {request.kv_head} · {piece.tensor_label}")
 
     def read(self) -> Shown | str:
         """In one line why there is nothing to draw."""
@@ -205,7 +205,7 @@ class HeadView(MapView[Shown]):
     def show_state(self, state: Shown) -> None:
         self._range.show()
         self._draw(state)
-        self._show_range(self._range_text(state.limit))
+        self._show_range(self._range_text(state.piece, state.limit))
         self._label(state.piece)
         for action in self._scopes.actions():
             action.setChecked(action.data() == self._scope)
@@ -216,10 +216,11 @@ class HeadView(MapView[Shown]):
             hint = self._range.sizeHint()
             self._range.setFixedSize(steady(self._range.width(), hint.width()), hint.height())
 
-    def _range_text(self, limit: float) -> str:
+    def _range_text(self, piece: HeadSlice, limit: float) -> str:
+        reach = self._scale(piece).words(brief(limit))
         if self.width() < NARROW + 60:
-            return f"±{brief(limit)} ▾"
-        return f"range ±{brief(limit)} · {_SCOPE_WORDS[self._scope]} ▾"
+            return f"{reach} ▾"
+        return f"range {reach} · {_SCOPE_WORDS[self._scope]} ▾"
 
     def _label(self, piece: HeadSlice) -> None:
         heads = ", ".join(str(head) for head in piece.query_heads)
@@ -254,19 +255,20 @@ class HeadView(MapView[Shown]):
         if piece is not self._piece:
             self._values = draw.head_values(piece)
             self._piece = piece
-        theme = current_theme()
-        table = signed_colors(theme)
-        self._map.set_table(table)
+        scale = self._scale(piece)
+        self._map.set_table(scale.table)
         is_gone = draw.gone(piece)
         values = np.where(is_gone, np.float32(0), self._values) if is_gone.any() else self._values
-        indices = np.ascontiguousarray(signed_index(values, limit))
+        indices = np.ascontiguousarray(scale.index(values, limit))
         start, _ = draw.extent(piece)
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
         is_part = draw.is_part(piece)
         # rows of a cross layer end with the encoder's tokens, and a state has no tokens
         whole = (0, piece.request.num_tokens) if is_part else draw.extent(piece)
         loaded = (piece.request.start, piece.request.stop) if is_part else None
+        is_map = self._has_tokens_down(piece)
         marks = Marks(
+            left=_TOKENS_LEFT if is_map else Marks().left,
             selected=span_of_run(partial(draw.span_of, piece), state.selected),
             selected_row=state.channel,
             area=state.area,
@@ -275,11 +277,23 @@ class HeadView(MapView[Shown]):
             alarms=self._alarms(piece, start),
             ghosts=draw.ghosts_of(piece),
             note=pooling_words(piece.tokens_per_column),
-            numbers=CellNumbers(self._values, indices, signed_text(theme), start, piece.tokens_per_column),
+            row_name=self._row_token if is_map else number_name,
+            numbers=CellNumbers(self._values, indices, scale.inks, start, piece.tokens_per_column),
         )
         self._map.show_picture(indices, start, columns_stop, whole, marks, loaded)
-        self._bar.show_range(table, piece, limit)
+        self._bar.show_range(scale, piece, limit)
         self.tell(self._map.hover)
+
+    def _scale(self, piece: HeadSlice) -> ColorScale:
+        is_signed = bool(piece.state_shape) or LENSES[piece.request.lens].is_signed
+        return color_scale(current_theme(), is_signed=is_signed)
+
+    def _has_tokens_down(self, piece: HeadSlice) -> bool:
+        """Whether the rows of a picture are tokens, too."""
+        return not piece.state_shape and LENSES[piece.request.lens].values == "tokens"
+
+    def _row_token(self, row: int) -> str:
+        return f"{self._token_name(row)} {row}"
 
     def _kv_head_of(self, piece: HeadSlice) -> int:
         """The kv head of a picture, which a query head shares with others."""

@@ -224,6 +224,8 @@ class ParityView(AskingView[ParityShown]):
             other = cache_label(report.request.against)
         if report.verdict in ("edited by hand", "lossy and edited"):
             other = f"{other} without the edits"
+        if report.is_edited:
+            other = f"{'growing' if report.request.against is None else other} with the same edits"
         are_exact = report.cache.is_exact and (report.request.against is None or report.request.against.is_exact)
         if report.verdict in ("lossy, as asked", "lossy and edited") and are_exact:
             mine = f"{mine}, and lossy modes before it,"

@@ -23,7 +23,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
-from app.draw.colormap import ColorTable, larger, packed, signed_index
+from app.draw.colormap import ColorScale, larger, packed
 from app.draw.edited import EditedRows, touches
 from app.draw.format import brief, brief_times
 from app.draw.ghost import Pixels
@@ -36,6 +36,7 @@ from app.panels.wall import draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, RowLabel, Thumbnail, WallLayout, WallRow
 from engine.spec.edit import Rows
+from engine.spec.lenses import LENSES
 from engine.wire.slices import StatePicture, WallSlice
 
 
@@ -122,7 +123,7 @@ def state_words(state: StatePicture) -> str:
     return f"state, fixed size · {state.name} {list(state.shape)} {state.dtype} · max {brief(state.largest)}"
 
 
-def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, table: ColorTable) -> None:
+def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, scale: ColorScale) -> None:
     """Paint the states into their thumbnails, each with a colour range of its own."""
     for tile in layout.tiles if piece.states else ():
         state = state_at(piece, tile)
@@ -131,7 +132,7 @@ def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, table: ColorTab
             columns, rows = (source_cells(n, m) for n, m in zip(values.shape, (tile.width, tile.height), strict=True))
             shown = values[columns][:, rows].T
             picture[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] = np.take(
-                packed(table), signed_index(shown, 1.0)
+                packed(scale.table), scale.index(shown, 1.0)
             )
 
 
@@ -161,13 +162,15 @@ class WallCanvas(QWidget):
 
     Signals: `picked(tile, position or None)`, a click; `dragged(tile, position or None, tile, position or None)`, from
     one place to another; `menu_wanted(tile or None, point on the screen)`; `pointed(tile or None, position or None)`,
-    the place under the mouse; `arranged()`, thumbnails have another size.
+    the place under the mouse; `name_pointed(layer or None, head or None)`, the name of one beside or above the
+    thumbnails is under the mouse; `arranged()`, thumbnails have another size.
     """
 
     picked = Signal(object, object)
     dragged = Signal(object, object, object, object)
     menu_wanted = Signal(object, object)
     pointed = Signal(object, object)
+    name_pointed = Signal(object, object)
     arranged = Signal()
 
     def __init__(self) -> None:
@@ -209,8 +212,9 @@ class WallCanvas(QWidget):
 
     def show_picture(self, image: QImage, piece: WallSlice, marks: WallMarks) -> None:
         """Show the thumbnails; the labels beside them are painted again only if their texts changed."""
-        are_labels_painted = not self._image.isNull() and marks.words == self._marks.words
+        painted, is_blank = (self._marks.words, self._head_name), self._image.isNull()
         self._image, self._piece, self._marks = image, piece, marks
+        are_labels_painted = not is_blank and painted == (marks.words, self._head_name)
         self.update(self._thumbnails if are_labels_painted else QRegion(self.rect()))
 
     def set_selected(self, layer: int, kv_head: int, run: PositionSpan | None) -> None:
@@ -287,13 +291,20 @@ class WallCanvas(QWidget):
         font = font_text(11)
         painter.setFont(font)
         ratio = self.devicePixelRatioF()
-        is_roomy = layout.tile_width / ratio > QFontMetricsF(font).horizontalAdvance(f"kv head {0}")
+        name = self._head_name
+        is_roomy = layout.tile_width / ratio > QFontMetricsF(font).horizontalAdvance(f"{name} {0}")
         for head, x, width in layout.header:
             is_selected = head == self._selected[1]
             painter.setPen(current_theme().color("text" if is_selected else "muted"))
-            name = "part" if self._piece is not None and not self._piece.layers else "kv head"  # "part" of a state
             text = f"{name} {head}" if head == 0 and is_roomy else str(head)
             painter.drawText(QRectF(x / ratio, 0, width / ratio, 14), int(_LEFT), text)
+
+    @property
+    def _head_name(self) -> str:
+        """What a column is one of."""
+        if self._piece is None:
+            return "kv head"
+        return LENSES[self._piece.request.lens].head_word if self._piece.layers else "part"  # of a state
 
     def _paint_labels(self, painter: QPainter, layout: WallLayout) -> None:
         font = font_fixed(10.5)
@@ -422,6 +433,22 @@ class WallCanvas(QWidget):
             return tile, None
         return tile, draw.position_at(tile, self._piece, point.x())
 
+    def _name_at(self, pixel: QPointF) -> tuple[int | None, int | None]:
+        """The layer, or the head, whose name is at a point."""
+        layout, point = self._layout, pixel * self.devicePixelRatioF()
+        if layout is None or not layout.tiles:
+            return None, None
+        if point.y() < layout.tiles[0].y:
+            heads = (head for head, x, width in layout.header if x <= point.x() < x + width)
+            return None, next(heads, None)
+        width = layout.tiles[0].x - layout.labels[0].x
+        layers = (
+            label.layer
+            for label in layout.labels
+            if label.x <= point.x() < label.x + width and label.y <= point.y() < label.y + label.height
+        )
+        return next(layers, None), None
+
     def mousePressEvent(self, event: QMouseEvent) -> None:
         tile, position = self._at(event.position())
         if tile is not None and event.button() == Qt.MouseButton.LeftButton:
@@ -431,6 +458,8 @@ class WallCanvas(QWidget):
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         tile, position = self._at(event.position())
         self.pointed.emit(tile, position)
+        if tile is None:
+            self.name_pointed.emit(*self._name_at(event.position()))
         if self._pressed is None or tile is None:
             return
         if (event.position() - self._pressed).manhattanLength() > _CLICK_SLOP:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
-from app.draw.colormap import ColorTable, Floats, larger, packed, signed_index
+from app.draw.colormap import ColorScale, Floats, larger, packed
 from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, outside_held, shares
 from app.draw.grid import cell_at, cell_span, first_cells, resample, source_cells
 from app.panels.wall.magnitudes import FAR
@@ -141,7 +141,7 @@ def paint(
     values: Floats,
     absent: Flags,
     limits: Floats,
-    table: ColorTable,
+    scale: ColorScale,
     hatch: Hatch | None = None,
     far: int | None = None,
 ) -> Pixels:
@@ -151,7 +151,7 @@ def paint(
     picture = np.zeros((layout.height, layout.width), dtype=np.uint32)
     if not values.size:
         return picture
-    colours = _colours(layout, values, absent, limits, table, far)  # [L, H_kv, rows, columns]
+    colours = _colours(layout, values, absent, limits, scale, far)  # [L, H_kv, rows, columns]
     num_heads, num_rows, num_columns = colours.shape[1:]
     lines_of_cells = np.zeros((colours.size // num_columns + 1, num_columns), dtype=np.uint32)
     lines_of_cells[1:] = colours.reshape(-1, num_columns)  # line 0 stays transparent, for the gaps
@@ -209,7 +209,7 @@ def column_span(tile: Thumbnail, piece: WallSlice, position: int) -> tuple[int, 
 
 
 def _colours(
-    layout: WallLayout, values: Floats, absent: Flags, limits: Floats, table: ColorTable, far: int | None
+    layout: WallLayout, values: Floats, absent: Flags, limits: Floats, scale: ColorScale, far: int | None
 ) -> Pixels:
     scaled: Floats = values / limits[:, None, None, None]
     has_gaps = bool(absent.any())
@@ -219,7 +219,7 @@ def _colours(
         if scaled.shape[axis] > size:  # the slice was made for a larger window
             absent = np.logical_and.reduceat(absent, first_cells(absent.shape[axis], size), axis=axis)
             scaled = larger(*resample(scaled, scaled, size, axis))
-    colours = np.take(packed(table), signed_index(scaled, 1.0))
+    colours = np.take(packed(scale.table), scale.index(scaled, 1.0))
     # the extremes show in two passes whether a cell is far; NaN makes both comparisons false
     if far is not None and not (scaled.max(initial=0) <= FAR and scaled.min(initial=0) >= -FAR):
         colours[(np.abs(scaled) > FAR) & np.isfinite(scaled)] = far

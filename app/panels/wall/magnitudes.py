@@ -16,6 +16,11 @@ Tiles = frozenset[tuple[int, int]]  # (layer, kv head)
 FAR = 2.5  # multiple of the range: none of millions of normally distributed numbers is that large
 
 
+def is_signed(piece: WallSlice) -> bool:
+    """Whether the numbers of a picture may be below zero."""
+    return piece.request.change or LENSES[piece.request.lens].is_signed
+
+
 def layer_limits(piece: WallSlice) -> Floats:
     """`[L]`: the colour range of each layer, which the engine computes from all of its rows; 1 where all are zero. It
     does not depend on the cells, whose number changes with the panel's size."""
@@ -54,7 +59,8 @@ def magnitude_words(piece: WallSlice, layer: int) -> str:
     if not largest:
         return f"no finite {name} other than zero"
     beyond = decimal(100 * float(piece.magnitudes.clipped[index]))
-    size = f"max |{name}| {brief(largest)} · {times(largest / limit)} the range ±{brief(limit)}"
+    of, reach = (f"|{name}|", "±") if is_signed(piece) else (LENSES[piece.request.lens].label, "0–")
+    size = f"max {of} {brief(largest)} · {times(largest / limit)} the range {reach}{brief(limit)}"
     return f"{size} · {beyond} % of the layer beyond it"
 
 

@@ -15,7 +15,7 @@ from app.kit.changes import connect_all
 from app.kit.edit_marks import edits_shown, words_at
 from app.kit.labels import plain_tip, steady
 from app.kit.map_view import LensMenu
-from app.kit.pictures import argb, ghost_hatch, pixels_image, signed_colors
+from app.kit.pictures import argb, color_scale, ghost_hatch, pixels_image
 from app.kit.provenance import (
     LINE,
     STORED_NOW,
@@ -35,7 +35,7 @@ from app.kit.reader import BOOKMARKS, EDITS, SELECTION, STATUS, STEPS, slices
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
-from app.models.loaded import head_of, heads_shared, layer_label, layer_words
+from app.models.loaded import geometry_of, head_of, heads_shared, layer_label, layer_words
 from app.models.slices import WALL
 from app.panels.wall import canvas, draw
 from app.panels.wall import magnitudes as sizes
@@ -123,6 +123,7 @@ class WallView(View[Shown]):
             (self._canvas.dragged, self._on_dragged),
             (self._canvas.menu_wanted, self._on_menu_wanted),
             (self._canvas.pointed, self._on_pointed),
+            (self._canvas.name_pointed, self._on_name_pointed),
             (self._canvas.arranged, self.show_again),
             (models.selection.changed, self._scroll_to_selected),  # connected last, so that it is shown before
         )
@@ -180,8 +181,7 @@ class WallView(View[Shown]):
         if tile is not None and (shown := self._models.slices.wall) is not None:
             state = canvas.state_at(shown, tile)
         if tile is not None:
-            head = "head" if LENSES[self._lens].heads == "query" else "kv head"
-            text = f"{layer_words(self._models, tile.layer)} · {head} {tile.kv_head}"
+            text = f"{layer_words(self._models, tile.layer)} · {LENSES[self._lens].head_word} {tile.kv_head}"
         if state is not None:
             text, position = f"{layer_words(self._models, state.layer)} · {canvas.state_words(state)}", None
         if position is not None:
@@ -196,6 +196,35 @@ class WallView(View[Shown]):
             notes = () if tile is None or found is None else tip_lines(found.get((tile.layer, tile.kv_head)))
             self._canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, rows, edited, *notes) if line)))
             self.set_detail(self._words(piece), tip=CELL_TIP)
+
+    def _on_name_pointed(self, layer: int | None, head: int | None) -> None:
+        """Say in a tooltip what the name of a layer or head, and the number below it, stand for."""
+        piece = self._models.slices.wall
+        if layer is not None:
+            lines = [layer_words(self._models, layer).capitalize()]
+            if piece is not None:
+                lines += [sizes.magnitude_words(piece, layer), layer_rows_words(piece, layer)]
+            if piece is not None and layer in sizes.times_range(piece):
+                lines.append("Below the name: its largest value as a multiple of its colour range.")
+        elif head is not None and (piece is None or piece.layers):
+            name = LENSES[self._lens].head_word.capitalize()
+            lines = [f"{name} {head} of each layer", self._shared_by_name(head)]
+        else:
+            lines = []
+        self._canvas.setToolTip(plain_tip("\n".join(filter(None, lines))))
+
+    def _shared_by_name(self, head: int) -> str:
+        """How a head goes with those of the other kind, where that is the same in all layers."""
+        geometry = geometry_of(self._models)
+        layers = geometry.attention_layers if geometry is not None else ()
+        each = {layer.num_heads // max(1, layer.num_kv_heads) for layer in layers}
+        if len(each) != 1:
+            return ""
+        count = each.pop()
+        if LENSES[self._lens].heads == "query":
+            return f"Its queries read the rows of kv head {head // max(1, count)}."
+        first, last = head * count, (head + 1) * count - 1
+        return f"Its rows are read by {f'query head {first}' if first == last else f'query heads {first} to {last}'}."
 
     def _edited_words(self, tile: Thumbnail | None, position: int | None) -> str:
         if tile is None or position is None:
@@ -271,9 +300,10 @@ class WallView(View[Shown]):
     def _draw(self, piece: WallSlice, layout: WallLayout) -> None:
         values, absent = draw.cell_values(piece, self._rows(piece))
         theme, ratio = current_theme(), self._canvas.devicePixelRatioF()
+        scale = color_scale(theme, is_signed=sizes.is_signed(piece))
         limits, far, hatch = sizes.layer_limits(piece), argb(theme.text), ghost_hatch(theme, ratio)
-        pixels = draw.paint(layout, piece, values, absent, limits, signed_colors(theme), hatch, far)
-        canvas.paint(pixels, layout, piece, signed_colors(theme))
+        pixels = draw.paint(layout, piece, values, absent, limits, scale, hatch, far)
+        canvas.paint(pixels, layout, piece, color_scale(theme, is_signed=True))
         image = pixels_image(pixels, ratio)
         marks = WallMarks(*sizes.marked_tiles(piece, values, absent), sizes.times_range(piece))
         self._canvas.show_picture(image, piece, marks)

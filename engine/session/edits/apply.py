@@ -199,16 +199,15 @@ def apply_edit(
 ) -> EditOutcome:
     """Make an edit on a sequence and its cache in place. Raises `InputError` where it cannot be made. A failure may
     leave the sequence partly changed: pass a copy."""
-    cache, is_of_logits = live.cache, isinstance(edit, BiasLogits)
+    cache = live.cache
     edit.check(model.info.geometry, cache.num_tokens)
-    is_prefill = isinstance(edit, ReplaceTokens) and edit.how == "re-prefill"
-    if not (is_of_logits or is_prefill) and (why := cache.why_no_edit()):
+    if changes_rows(edit) and (why := cache.why_no_edit()):
         raise InputError(f"This cache mode {why}: choose a mode that keeps rows.")
     outcome, laps = EditOutcome(before=candidates(live, text_of)), Laps()
     try:
         if isinstance(edit, BiasLogits):
             bias_logits(live, edit, outcome, laps)
-        elif isinstance(edit, ReplaceTokens) and is_prefill:
+        elif isinstance(edit, ReplaceTokens) and edit.how == "re-prefill":
             before, after = live.logits, re_prefill(model, mode, live, edit, check)
             outcome.took_ms = laps.lap()
             live.set_logits(after)
@@ -227,6 +226,11 @@ def apply_edit(
         outcome.after, outcome.entropy = choice.candidates, choice.entropy
     outcome.measured_ms += laps.lap()
     return outcome
+
+
+def changes_rows(edit: Edit) -> bool:
+    """Whether an edit changes rows that a cache holds, or their marks, and not only logits or tokens."""
+    return not (isinstance(edit, BiasLogits) or (isinstance(edit, ReplaceTokens) and edit.how == "re-prefill"))
 
 
 def bias_logits(live: LiveSequence, edit: BiasLogits, outcome: EditOutcome, laps: Laps) -> None:

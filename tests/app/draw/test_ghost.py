@@ -7,14 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from app.draw import attention, ghost
-from app.draw.colormap import signed_table
+from app.draw.colormap import ColorScale, signed_table
 from app.draw.ghost import Ghosts, Hatch
 from app.panels.head import draw as head
 from app.panels.wall import draw as wall
 from app.panels.wall.draw import Margins, WallRow
 from engine.wire.slices import AttentionRequest, AttentionSlice, HeadRequest, HeadSlice, WallRequest, WallSlice
 
-TABLE = signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff")
+SCALE = ColorScale(signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff"), is_signed=True)
 BLACK, LOUD, LINE, GROUND = 0xFF000000, 0xFFFF00FF, 0xFF00FF00, 0xFF123456
 HATCH = Hatch(LINE, GROUND, 4)
 MARGINS = Margins(left=30, top=16, gap=4, block_gap=16, note=13)
@@ -35,7 +35,7 @@ def painted(piece: WallSlice, width: int = 430) -> tuple[np.ndarray, wall.WallLa
     layout = wall.arrange(rows, width, 120, MARGINS)
     values, absent = wall.cell_values(piece, rows)
     limits = np.ones(len(piece.layers), np.float32)
-    return wall.paint(layout, piece, values, absent, limits, TABLE, HATCH), layout
+    return wall.paint(layout, piece, values, absent, limits, SCALE, HATCH), layout
 
 
 def columns_of(

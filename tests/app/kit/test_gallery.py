@@ -33,7 +33,7 @@ from app.kit.heatmap_marks import Box, CellNumbers, Marks
 from app.kit.knobs import Knob
 from app.kit.labels import DotLabel, ElidedLabel
 from app.kit.panel import Panel, TitleBar
-from app.kit.pictures import signed_colors
+from app.kit.pictures import color_scale, signed_colors
 from app.kit.range_bar import RangeBar
 from app.kit.segments import Segments
 from app.kit.theme import DARK, LIGHT, apply_theme, current_theme
@@ -153,7 +153,7 @@ def fact_bar() -> QWidget:
 def range_bar() -> QWidget:
     widget = RangeBar()
     piece = samples.head_slice(HeadRequest(0, 20, "keys", 1, 1, 0, 20, 20))
-    widget.show_range(signed_colors(DARK), piece, 2.5)
+    widget.show_range(color_scale(DARK, is_signed=True), piece, 2.5)
     return widget
 
 
@@ -263,7 +263,7 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     ),
     "facts": (lambda w: w.show_facts((Fact("another", "1", role="bad"),)),),
     "fact_bar": (lambda w: w.show_facts((Reading("third", "3rd", "99", "a tip"),)),),
-    "range_bar": (lambda w: w.show_range(signed_colors(LIGHT), None, 0.5),),
+    "range_bar": (lambda w: w.show_range(color_scale(LIGHT, is_signed=True), None, 0.5),),
     "segments": (lambda w: w.set_choice("c"), lambda w: w.set_choices((("c", "one more", ""), ("d", "last", "")))),
     "knob": (
         lambda w: w.set_value(48.0), lambda w: w.set_stops((20.0, 30.0), 10.0, 40.0), lambda w: w.name("other", "tip"),

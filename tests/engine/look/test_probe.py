@@ -131,3 +131,9 @@ def test_rows_of_layers_side_by_side_are_told_as_rows_apart() -> None:
     together, alone = (attention_measures(rows, 40)["attention"] for rows in (dict(enumerate(weights)), apart))
     assert torch.equal(together, alone)
     torch.testing.assert_close(together, torch.stack([weights[..., 0], weights[..., -16:].sum(-1)], -1))
+
+
+def test_the_entropy_of_one_weight_is_zero_and_not_minus_zero() -> None:
+    found = entropy_of(torch.tensor([[1.0, 0.0], [1.0 + 1e-6, 0.0], [0.5, 0.5]]))
+    assert [math.copysign(1, each) for each in found.tolist()] == [1, 1, 1]
+    assert found.tolist() == pytest.approx([0.0, 0.0, math.log(2)])

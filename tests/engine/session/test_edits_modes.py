@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.errors import InputError
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.edit import Edit, Mask, ReplaceTokens, Rows, Zero
@@ -50,16 +49,11 @@ def test_going_back_over_a_change_of_mode_brings_edited_rows_back(mode: str, oth
     assert difference(stands(session), next_step) == "", "attention reads the rows that it read at that moment"
 
 
-def test_a_fork_of_edited_rows_into_a_mode_that_would_compute_them_anew_is_refused() -> None:
+def test_a_sequence_with_edited_rows_is_forked_at_an_earlier_step() -> None:
     session = edited("growing", Zero(0, Rows(6, 8)), "mistral")
     at = session.last_step
     session.step()
     make_edit(session, Mask(0, Rows(7, 8)))
-    before = stands(session)
-    for mode in ("dynamic", "paged"):
-        with pytest.raises(InputError, match="edited by hand"):
-            session.set_cache(MODES[mode])
-        assert difference(stands(session), before) == ""
     assert session.fork(0, at).child == 1
 
 

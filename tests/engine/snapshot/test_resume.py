@@ -22,6 +22,7 @@ from engine.snapshot.resume import misfit, resumed, why_not_resumable
 from engine.snapshot.verify import verified
 from engine.spec.edit import Mask, Pin, Rows, Zero
 from engine.spec.presets import PRESETS, cache_named
+from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.slices import RowRequest
 from tests.engine.geometry.tiny_configs import TINY
@@ -58,6 +59,21 @@ def test_every_mode_goes_on_to_the_last_bit(name: str, tmp_path: Path) -> None:
         assert torch.equal(mine.values, theirs.values)
         assert mine.first == theirs.first
     goes_on_alike(session, other, steps=12)  # rows leave windows and residuals meanwhile
+
+
+def test_a_sequence_that_has_as_many_tokens_as_were_asked_for_goes_on(tmp_path: Path) -> None:
+    session = Session(model_of("llama"), small("growing"))
+    prompt = Prompt(token_ids=prompt_ids(9), sampling=SamplingParams(max_new_tokens=3))
+    session.submit(prompt)
+    while session.has_work:
+        session.step()
+    assert session.sequence(0).stop == "length"
+    with SnapshotFile(kept(session, tmp_path / "x.safetensors")) as file:
+        other = resumed(session.model, file)
+    for _ in range(4):
+        assert other.has_work
+        other.step()
+    assert other.sequence(0).num_tokens == session.sequence(0).num_tokens + 4
 
 
 def held_position(session: Session) -> int:

@@ -72,15 +72,15 @@ def test_values_are_channels_by_columns_and_keep_the_larger_magnitude() -> None:
 
 def test_the_histogram_puts_large_values_at_the_top() -> None:
     values = np.concatenate([np.full(90, 1.9), np.full(10, -1.9)]).reshape(-1, 1)
-    lengths = histogram(head(values), 2.0, 40)
+    lengths = histogram(head(values), -2.0, 2.0, 40)
     assert lengths[:20].max() == 1.0
     assert 0 < lengths[20:].max() < 1
     assert int(lengths.argmax()) < 4
-    assert histogram(head(values), 2.0, 0).size == 0
+    assert histogram(head(values), -2.0, 2.0, 0).size == 0
 
 
 def test_a_histogram_of_equal_values_is_not_empty() -> None:
-    assert histogram(head(np.full((9, 1), 1.0)), 2.0, 50).max() == 1.0
+    assert histogram(head(np.full((9, 1), 1.0)), -2.0, 2.0, 50).max() == 1.0
 
 
 def test_ticks_fit_and_name_real_cells() -> None:

@@ -14,7 +14,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.draw.colormap import NON_FINITE, signed_index
+from app.draw.colormap import NON_FINITE, magnitude_index, signed_index
 from app.draw.token_range import rows_of
 from app.models import Models
 from app.panels.head.view import FIXED, PER_LAYER, HeadView
@@ -22,6 +22,7 @@ from engine.spec.edit import Rows as EditRows
 from engine.wire.slices import HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.mouse import turn_wheel
+from tests.app.painted import shapes
 from tests.app.panels.recorded import STEPS, TOKENS, feed, head_slice, recorded_models
 
 
@@ -51,6 +52,27 @@ def test_the_tile_reaches_the_image_as_bytes(head: HeadView, models: Models) -> 
 def test_the_title_says_which_head_and_whom_it_serves(head: HeadView) -> None:
     assert head._title.text() == "Layer 3 · kv head 1 · K"
     assert "serves heads 2, 3" in head._detail.text()
+
+
+def test_magnitudes_are_drawn_from_zero_up(head: HeadView, models: Models) -> None:
+    assert "range ±" in head._range.text()
+    piece = models.slices.head
+    sizes = np.abs(piece.low)
+    request = replace(piece.request, lens="keys-norm")
+    models.slices.put(replace(piece, request=request, low=sizes, high=sizes, tensor_label="|K|"))
+    assert "range 0–" in head._range.text()
+    assert (head._map.image.image == magnitude_index(np.ascontiguousarray(sizes.T), piece.limit)).all()
+    assert head._bar.accessibleName().startswith("Colour range 0–")
+
+
+def test_a_map_of_tokens_by_tokens_names_them_on_both_axes(head: HeadView, models: Models) -> None:
+    piece = models.slices.head
+    assert f"{samples.word(0)} 0" not in [tick.text for tick in head._map._framed().rows]
+    request = replace(piece.request, lens="attention-map")
+    square = np.zeros((TOKENS, TOKENS), np.float32)
+    models.slices.put(replace(piece, request=request, low=square, high=square, tensor_label="attention map"))
+    names = [shape.text for shape in shapes(head._map) if shape.text]
+    assert any(name.endswith(" 0") and len(name) > 2 for name in names), names
 
 
 def test_a_click_selects_the_token_under_it(head: HeadView, models: Models, qtbot: QtBot) -> None:

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.draw import grid as pool
-from app.draw.colormap import signed_table
+from app.draw.colormap import ColorScale, signed_table
 from app.panels.wall import canvas, draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, WallRow
@@ -17,7 +17,7 @@ from engine.spec.lenses import LENSES
 from engine.wire.slices import Magnitudes, StatePicture, WallRequest, WallSlice
 
 MARGINS = Margins(left=30, top=16, gap=4, block_gap=16, note=13)
-TABLE = signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff")
+SCALE = ColorScale(signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff"), is_signed=True)
 RED, BLUE, LOUD = 0xFFFF0000, 0xFF0000FF, 0xFFFF00FF
 
 
@@ -37,7 +37,7 @@ def slice_of(values: np.ndarray, per_column: int = 1, per_row: int = 1) -> WallS
 
 def painted(piece: WallSlice, layout: draw.WallLayout, wall_rows: tuple[WallRow, ...]) -> np.ndarray:
     values, absent = draw.cell_values(piece, wall_rows)
-    return draw.paint(layout, piece, values, absent, np.ones(len(piece.layers), np.float32), TABLE)
+    return draw.paint(layout, piece, values, absent, np.ones(len(piece.layers), np.float32), SCALE)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
     ]  # fmt: skip
     layout = draw.arrange(shown, 400, 200, MARGINS)
     picture = painted(piece, layout, tuple(shown))
-    canvas.paint(picture, layout, piece, TABLE)
+    canvas.paint(picture, layout, piece, SCALE)
     colours = {(tile.layer, tile.kv_head): int(picture[tile.y + 2, tile.x + 2]) for tile in layout.tiles}
     black = 0xFF000000
     assert colours == {
@@ -247,7 +247,7 @@ def test_a_channel_ten_times_larger_is_seen_at_every_size(
     wall_rows = rows(30, 3)
     layout = draw.arrange(wall_rows, width, height, MARGINS)
     values, absent = draw.cell_values(piece, wall_rows)
-    picture = draw.paint(layout, piece, values, absent, sizes.layer_limits(piece), TABLE, far=0xFFFFFFFF)
+    picture = draw.paint(layout, piece, values, absent, sizes.layer_limits(piece), SCALE, far=0xFFFFFFFF)
     line = np.argwhere(picture == 0xFFFFFFFF)
     tile = layout.tile(17, 1)
     assert tile is not None
@@ -276,7 +276,7 @@ def test_a_layer_of_zeros_has_no_ratio_and_is_drawn_as_zero() -> None:
     layout, wall_rows = draw.arrange(rows(2, 1), 200, 90, MARGINS), rows(2, 1)
     shown, absent = draw.cell_values(piece, wall_rows)
     assert sizes.marked_tiles(piece, shown, absent) == (frozenset(), frozenset())
-    pixels = draw.paint(layout, piece, shown, absent, sizes.layer_limits(piece), TABLE)
+    pixels = draw.paint(layout, piece, shown, absent, sizes.layer_limits(piece), SCALE)
     assert {int(pixels[t.y + 2, t.x + 2]) for t in layout.tiles} == {0xFF000000}
 
 

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QEvent, QObject, QPoint, Qt
-from PySide6.QtGui import QImage, QPaintEvent, QRegion
+from PySide6.QtGui import QColor, QImage, QPaintEvent, QRegion
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.wall.draw import WallRow
+from app.panels.wall.magnitudes import magnitude_words
 from app.panels.wall.view import WallView
 from tests.app import samples
+from tests.app.painted import shapes
 from tests.app.panels.recorded import STEPS, TOKENS, feed, recorded_models
 
 
@@ -131,6 +134,54 @@ def test_the_segments_choose_tensor_and_change(models: Models, show: Callable[..
     assert wall._segments.choice == "dV"  # still drawn
     feed(models)
     assert wall._segments.choice == "K"
+
+
+def words_of(canvas: QWidget) -> list[str]:
+    return [shape.text for shape in shapes(canvas) if shape.text]
+
+
+def test_heads_of_queries_are_not_called_kv_heads(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
+    wall = show(WallView(models), 900, 300)
+    feed(models)
+    canvas = wall._canvas
+    assert "kv head 0" in words_of(canvas)
+    models.selection.update(lens="attention")
+    feed(models)
+    assert "kv head 0" not in words_of(canvas)
+    assert "head 0" in words_of(canvas)
+    models.selection.update(lens="keys-norm")
+    feed(models)
+    assert "kv head 0" in words_of(canvas)
+
+
+def test_magnitudes_are_drawn_from_zero_up(models: Models, show: Callable[..., Any]) -> None:
+    wall = show(WallView(models))
+    models.selection.update(lens="keys-norm")
+    feed(models)
+    piece = models.slices.wall
+    nothing = np.zeros_like(piece.low[..., :1])
+    models.slices.put(replace(piece, low=nothing, high=nothing))
+    tile = wall._canvas.layout_now.tile(2, 1)
+    ground = wall._canvas.image.pixel(tile.x + 3, tile.y + 3)
+    assert ground == QColor(current_theme().signed_middle).rgba()
+    assert "range 0–" in magnitude_words(piece, 2)
+    models.selection.update(lens="keys")
+    feed(models)
+    assert "range ±" in magnitude_words(models.slices.wall, 2)
+
+
+def test_names_of_layers_and_heads_have_tooltips(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
+    wall = show(WallView(models), 900, 300)
+    feed(models)
+    canvas, layout = wall._canvas, wall._canvas.layout_now
+    label = next(each for each in layout.labels if each.layer == 3)
+    qtbot.mouseMove(canvas, QPoint(label.x + 2, label.y + label.height // 2))
+    assert "Layer 3" in canvas.toolTip()
+    assert "its largest value as a multiple of its colour range" in canvas.toolTip()
+    _, x, width = layout.header[1]
+    qtbot.mouseMove(canvas, QPoint(x + width // 2, 5))
+    assert "Kv head 1" in canvas.toolTip()
+    assert "query heads 2 to 3" in canvas.toolTip()
 
 
 def test_a_wall_taller_than_its_panel_scrolls_to_the_selected_layer(models: Models, show: Callable[..., Any]) -> None:

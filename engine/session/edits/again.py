@@ -1,0 +1,101 @@
+"""The edits of a sequence, made again while its tokens are fed into another cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from engine.cache.sequence_cache import SequenceCache
+from engine.errors import InputError
+from engine.history.history import History
+from engine.history.state import SequenceState
+from engine.model.loader import LoadedModel
+from engine.session.driver import Driver
+from engine.session.edits.apply import edit_cache, keep_first
+from engine.session.edits.scratch import newest_logits
+from engine.session.live import LiveSequence
+from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
+from engine.wire.changes import Change, EditMade
+
+
+@dataclass(frozen=True)
+class EditThen:
+    """An edit of the live path, the node that it made (None: it is among the changes since the newest), and the
+    sequence as it was before."""
+
+    edit: Edit
+    step: int | None
+    before: SequenceState
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether all rows from its position on were computed again."""
+        return isinstance(self.edit, ReplaceTokens) and self.edit.how == "re-prefill"
+
+
+@dataclass(frozen=True, eq=False)
+class Fed:
+    """Newest logits `[V]` with so many tokens, after a forward or after the edit that made the node `edit_step`; None
+    where the newest token could not be fed again."""
+
+    num_tokens: int
+    logits: torch.Tensor | None
+    edit_step: int | None = None
+
+
+def edits_of(history: History, seq_id: int) -> list[EditThen]:
+    """The edits on the live path that changed rows of a sequence, or of the one that it was forked from, in order."""
+    found: list[EditThen] = []
+    journal, parent = history.journal, None
+    for step in [*journal.steps, None]:
+        changes: tuple[Change, ...] = tuple(history.changes) if step is None else history.tree.nodes[step].changes
+        owner, last = journal.owner(seq_id, step) if step is not None else (seq_id, None)
+        if last == step and any(isinstance(each, EditMade) for each in changes):
+            mark = None if parent is None else journal.mark(seq_id, parent)
+            for change in changes:
+                if not isinstance(change, EditMade) or change.edit.seq_id != owner or mark is None:
+                    continue
+                if not isinstance(change.edit, BiasLogits):
+                    found.append(EditThen(change.edit, step, mark))
+                mark = mark.apply(change)
+        parent = step
+    return found
+
+
+def feed_with_edits(
+    model: LoadedModel,
+    live: LiveSequence,
+    edits: list[EditThen],
+    lengths_up_to: Callable[[SequenceState], list[int]],
+) -> Iterator[Fed]:
+    """Feed the tokens of a sequence into its cache, which is empty, in forwards that end at `lengths_up_to` a state of
+    it, and make each edit when the sequence has the tokens that it had then. Raises `InputError` for an edit that
+    cannot be made in this cache, or takes its rows from elsewhere."""
+    cache, newest = live.cache, live.sequence
+    cache.clear()
+    for then in edits:
+        live.sequence = then.before
+        yield from _feed(model, cache, then.before, lengths_up_to(then.before))
+        edit = then.edit
+        if isinstance(edit, Overwrite):
+            raise InputError(
+                "Its rows came from another step or file: undo that edit first, or choose a mode that takes rows over."
+            )
+        if then.is_prefill:
+            assert isinstance(edit, ReplaceTokens)
+            keep_first(cache, edit.position)
+            cache.by_hand = cache.by_hand.edited(then.before.apply(EditMade(edit)).num_tokens, edit.position)
+            continue
+        edit_cache(model, live, edit, None)
+        logits = newest_logits(model, cache, live.sequence.token_ids) if cache.num_tokens else None
+        yield Fed(cache.num_tokens, logits, then.step)
+    live.sequence = newest
+    yield from _feed(model, cache, newest, lengths_up_to(newest))
+
+
+def _feed(model: LoadedModel, cache: SequenceCache, sequence: SequenceState, lengths: list[int]) -> Iterator[Fed]:
+    driver = Driver(model, cache, sequence.num_prompt_tokens, sequence.token_ids[: cache.num_tokens])
+    for logits in driver.run(sequence.token_ids, lengths):
+        yield Fed(len(driver.token_ids), logits)
