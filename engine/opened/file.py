@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from engine.errors import InputError
+from engine.look.lenses import held_of_all
 from engine.look.outliers import outliers_slice
 from engine.look.seen import Seen
 from engine.look.slices import NewestQuery, attention_slice, checked, of_queries, take
@@ -116,7 +117,8 @@ class OpenedSnapshot:
 
     def _outliers(self, request: OutliersRequest, source: FileSource) -> Slice:
         layers = [layer.index for layer in self.info.geometry.attention_layers]
-        keys, values = (self._seen.blocks.of(LENSES[part], source, layers) for part in PARTS)
+        held = held_of_all(source, LENSES["keys"], layers)
+        keys, values = (self._seen.blocks.of(LENSES[part], source, held) for part in PARTS)
         attention = {
             layer: row
             for layer in layers
