@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import cast, get_args
 
 from msgspec.structs import replace
@@ -26,8 +25,8 @@ class Engine:
         self.choice: ClientChoice = choice
         self._client: Client | None = None
         self._model = ModelSpec()  # the model that was loaded last
-        self._opened: Path | None = None  # the snapshot that is open in place of a model
-        self._requested: dict[int, ModelSpec | Path] = {}
+        self._opened: OpenSnapshot | None = None  # asked for the snapshot that is open in place of a model
+        self._requested: dict[int, ModelSpec | OpenSnapshot] = {}
         self._fallback: LoadModel | None = None  # sent if what the engine starts with is refused
         self._ring: Callable[[], None] | None = None
 
@@ -51,7 +50,7 @@ class Engine:
         self,
         model: ModelSpec,
         cache: CacheSpec,
-        snapshot: Path | None = None,
+        snapshot: OpenSnapshot | None = None,
         *,
         is_remembered: bool = False,
         kind: ClientKind | None = None,
@@ -68,7 +67,7 @@ class Engine:
         self._requested.clear()  # the engine that was ended answers no more
         self._client = open_client(kind or kind_for(self.choice, model.device))
         self._client.listen(self._ring)
-        self._client.send(first if snapshot is None else OpenSnapshot(snapshot))
+        self._client.send(first if snapshot is None else OpenSnapshot(snapshot.path, snapshot.model))
 
     def restart(self, cache: CacheSpec) -> None:
         """Start again with the model that was loaded last, or the snapshot that is open."""
@@ -88,8 +87,8 @@ class Engine:
         match command:
             case LoadModel(model=model) | Continue(model=model) | CloseSnapshot(model=model):
                 self._requested[command.id] = model
-            case OpenSnapshot(path=path):
-                self._requested[command.id] = path
+            case OpenSnapshot():
+                self._requested[command.id] = command
         if self._client is not None:
             self._client.send(command)
 
@@ -112,8 +111,8 @@ class Engine:
         if isinstance(event, Failed | Restarted):
             self._fallback = None
 
-    def _on_loaded(self, asked: ModelSpec | Path) -> None:
-        if isinstance(asked, Path):
+    def _on_loaded(self, asked: ModelSpec | OpenSnapshot) -> None:
+        if isinstance(asked, OpenSnapshot):
             self._opened = asked
         else:
             self._model, self._opened = asked, None

@@ -101,7 +101,7 @@ class BarredKeys(QObject):
             self._why = ""
 
 
-SNAPSHOTS = (".safetensors", ".npz")
+SNAPSHOTS = (".safetensors", ".npz", ".bin", ".gguf")  # the last two are llama.cpp's
 SMALL_SCREEN, TITLE_BAR = 1280, 36
 PICTURES = (
     "wall", "head", "attention", "next_token", "pages", "sequences", "timings", "branches", "bytes", "inspector",
@@ -418,8 +418,8 @@ class MainWindow(QMainWindow):
 
     @staticmethod
     def _dropped(event: QDropEvent) -> ModelSpec | Path | None:
-        """What was dropped: a folder is a model, a config.json a shape, a safetensors or npz file a snapshot; a session
-        is recognised by its content. None: nothing usable."""
+        """What was dropped: a folder is a model, a config.json a shape, a file with an ending of `SNAPSHOTS` one that
+        is opened; a session is recognised by its content. None: nothing usable."""
         urls = event.mimeData().urls()
         path = Path(urls[0].toLocalFile()) if len(urls) == 1 and urls[0].isLocalFile() else None
         if path is None:

@@ -317,11 +317,13 @@ class Tokenize(Command, frozen=True):
 
 
 class OpenSnapshot(Command, frozen=True):
-    """Show a snapshot file instead of the live session, without loading its model. If refused, nothing changes."""
+    """Show a snapshot file instead of the live session, without loading its model. If refused, nothing changes.
+    `model` is the GGUF or config.json of a state file of llama.cpp; None: the one beside it."""
 
     facts: ClassVar[Facts] = Facts("opening a snapshot", needs="nothing", ends_trial=True)
 
     path: Path
+    model: Path | None = None
 
 
 class Continue(Command, frozen=True):

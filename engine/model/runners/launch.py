@@ -15,9 +15,9 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.contract import Pair
 from engine.cache.fixed import FixedRows, Layout, PagedBuffers, fixed_rows
-from engine.errors import first_line, is_of_device, is_out_of_memory
+from engine.errors import Memory, first_line, is_of_device, is_out_of_memory, needed_and_free, remedies
 from engine.look.strip import Measured, StripLayout, Wanted, measured_step
-from engine.memory import Memory, free_bytes, needed_and_free, remedies
+from engine.memory import free_bytes
 from engine.model.attention import explicit_weights, weighted_values
 from engine.model.batch import Batch, Result
 from engine.model.runners.attending import Attend
