@@ -13,12 +13,13 @@ from app.control.comparing import Comparing
 from app.control.pace import PACES, USUAL_PACE, Setting
 from app.control.sender import Sender
 from app.control.slice_requests import SliceRequests
-from app.draw.format import byte_size, counted, milliseconds
+from app.draw.format import byte_size, milliseconds
 from app.kit.question import Question
 from app.models import Models
 from app.models.measurement import Measurement, Request
 from app.models.search import Place
 from app.models.stops import spans_in
+from engine.counted import counted
 from engine.spec.stops import Stop, read_stops
 from engine.wire.commands import BeginBranch, Fork, JoinBranches, Redo, Step, SubmitPrompt
 from engine.wire.events import Event, Failed, ForkMade, Redone, Restarted, Submitted, WentTo

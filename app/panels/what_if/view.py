@@ -8,7 +8,7 @@ from PySide6.QtCore import QTimer
 from PySide6.QtGui import QFont, QHideEvent, QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QStackedLayout, QWidget
 
-from app.draw.format import brief, byte_share, bytes_words, counted, divergence_words, milliseconds, percent
+from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds, percent
 from app.kit.boxes import column, holder, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
@@ -25,6 +25,7 @@ from app.models.measurement import MeasurementState
 from app.panels.what_if import draw
 from app.panels.what_if.draw import TokenPair
 from app.panels.what_if.knobs import WhatIfKnobs
+from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import mode_words

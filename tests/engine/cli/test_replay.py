@@ -59,7 +59,7 @@ def test_what_was_not_compared_is_counted_and_named(twin: Twin, folder: Path, tm
     }
     assert lines[-1]["checksums_compared"] == 2 * (len(fed) - 2)
     assert (
-        "; not the rows of 1 moment: no checksum was written of them" in twin.run("replay", path, "--model", folder)[1]
+        "; not the rows of 1 step: no checksum was written of them" in twin.run("replay", path, "--model", folder)[1]
     )
 
 

@@ -67,7 +67,7 @@ def test_two_branches_have_a_row_each_with_their_moments(view: BranchesView) -> 
     assert [(row.branch.first, row.branch.tip, row.start, row.parent_row) for row in rows] == [
         (0, 4, 0, None), (5, 6, 2, 0),
     ]  # fmt: skip
-    assert view._detail.text() == "2 branches · 7 moments"
+    assert view._detail.text() == "2 branches · 7 steps"
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 4, 5, 6])
@@ -94,7 +94,7 @@ def test_a_click_on_another_branch_looks_at_it_everywhere(view: BranchesView, gr
     assert list(grown.timeline.nodes) == [0, 1, 2, 3, 4]
     assert plain(view.line.toolTip()).startswith("step 3 · decode · fed “·w3”, chose “·next”")
     click(view, 4)
-    assert plain(view.line.toolTip()).startswith("moment 4, edit after step 3: zero")
+    assert plain(view.line.toolTip()).startswith("step 4, edit after step 3: zero")
     assert "0.25 nats" in plain(view.line.toolTip())
 
 

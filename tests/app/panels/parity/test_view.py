@@ -35,9 +35,9 @@ def view(two: Shell) -> ParityView:
 
 VERDICTS: list[tuple[Verdict, str, str]] = [
     ("within rounding", "Within rounding", "good"),
-    ("lossy, as asked", "Lossy, as asked", "warning"),
+    ("lossy, as asked", "Lossy, so it differs", "warning"),
     ("edited by hand", "Edited by hand", "warning"),
-    ("lossy and edited", "Edited by hand, and lossy as asked", "warning"),
+    ("lossy and edited", "Edited by hand, and lossy", "warning"),
     ("departs", "Departs", "bad"),
 ]
 
