@@ -139,7 +139,7 @@ def test_deleting_is_asked_about_in_words_and_done_the_second_time(view: Branche
     view.actions_["delete"].trigger()
     assert gone == []
     assert view.tree.accessibleDescription() == (
-        "Forget 3 moments after step 1, for good? Delete once more; Esc keeps them"
+        "Forget 3 steps after step 1, for good? Delete once more; Esc keeps them"
     )
     QTest.keyClick(view.tree, Qt.Key.Key_Escape)
     click(view, 4)
@@ -290,5 +290,5 @@ def test_in_an_opened_file_only_a_name_can_be_given(view: BranchesView, grown: M
     grown.status.set(replace(samples.status(6, num_tokens=5), opened=file))
     click(view, 3)
     tips = {name: action.toolTip().partition("Not now: ")[2] for name, action in view.actions_.items()}
-    no_moment = "an opened file has no live moment"
+    no_moment = "an opened file has no live step"
     assert tips == {"go": no_moment, "join": no_moment, "compare": no_moment, "name": "", "delete": no_moment}
