@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QFileDialog
 
 from app.kit.changes import connect_all
 from app.models.export_plan import view_text
+from engine.files.llama import kind_of, model_beside
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
 
@@ -41,10 +42,20 @@ def save_session(shell: Shell) -> None:
 
 def open_file(shell: Shell) -> None:
     folder = str(shell.export_folder)
-    kinds = "Snapshots and sessions (*.safetensors *.npz *.json *.jsonl);;All files (*)"
+    kinds = "Snapshots, sessions and llama.cpp's states (*.safetensors *.npz *.json *.jsonl *.bin);;All files (*)"
     path, _ = QFileDialog.getOpenFileName(shell.window, "Open snapshot or session", folder, kinds)
     if path:
-        shell.intents.on_snapshot_chosen(Path(path))
+        shell.intents.on_snapshot_chosen(Path(path), _model_of_state(shell, Path(path)))
+
+
+def _model_of_state(shell: Shell, path: Path) -> Path | None:
+    """The model of a state file of llama.cpp, which does not name it; None for other files, and where one lies beside
+    it."""
+    if kind_of(path) != "state" or model_beside(path) is not None:
+        return None
+    title, kinds = f"The model of {path.name}", "Its model (*.gguf config.json)"
+    model, _ = QFileDialog.getOpenFileName(shell.window, title, str(path.parent), kinds)
+    return Path(model) if model else None
 
 
 def ask_bookmark(shell: Shell) -> None:
@@ -64,6 +75,12 @@ def ask_hub_name(shell: Shell) -> None:
     from app.dialogs.loading import HubDialog
 
     HubDialog(shell.window).ask(shell.intents.on_model_chosen)
+
+
+def ask_server(shell: Shell) -> None:
+    from app.dialogs.server import ServerDialog
+
+    ServerDialog(shell.window).ask(shell.attach)
 
 
 def ask_loading(shell: Shell) -> None:
@@ -102,11 +119,9 @@ def ask_kept_limit(shell: Shell) -> None:
 
 def ask_parameters(shell: Shell, label: str = "") -> None:
     """Ask for the parameters of the cache in use; the cursor is in the field of that label."""
-    from app.dialogs.cache import CacheDialog, PoolDialog
+    from app.dialogs.cache import CacheDialog
 
-    spec = shell.models.status.cache
-    paged = spec.is_paged and spec.retention.keeps_all
-    dialog = PoolDialog(spec, shell.models.status.model, shell.window) if paged else CacheDialog(spec, shell.window)
+    dialog = CacheDialog(shell.models.status.cache, shell.models.status.model, shell.window)
     dialog.begin_at(label)
     dialog.ask(shell.window.top.cache.choose)
 

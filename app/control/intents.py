@@ -374,14 +374,15 @@ class Intents(QObject):
         status = self._models.status.now
         return CaptureState() if status is None else status.capture
 
-    def on_snapshot_chosen(self, path: Path) -> None:
-        """Open a file in place of the present session, unless a window is still writing it."""
+    def on_snapshot_chosen(self, path: Path, model: Path | None = None) -> None:
+        """Open a file in place of the present session, unless a window is still writing it. `model` is that of a state
+        file of llama.cpp; None: the one beside it."""
         try:
             check_nobody_writes(path)
         except InputError as error:
             self._models.status.fail(str(error))
         else:
-            self.send(commands.OpenSnapshot(path))
+            self.send(commands.OpenSnapshot(path, model))
 
     def on_file_continued(self, model: ModelSpec, *, may_open_files: bool = False) -> None:
         """Continue from the opened file with that model. `may_open_files`: edits recorded in the session may open files

@@ -1,5 +1,4 @@
-"""The dialog for the parameters of a paged cache: page size, pool, duplicates, host tier and codec. They are checked
-before anything is sent."""
+"""The dialog for the parameters of the cache in use. Its fields come from the tables of layouts, rules and codecs."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QCheckBox, QComboBox, QDoubleSpinBox, QFormLayout, QSpinBox, QWidget
 
 from app.draw.format import byte_size
-from app.kit.boxes import row
+from app.kit.boxes import column, row
 from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
 from app.kit.fields import choice_field, decimal_field, line_field, whole_field
@@ -25,7 +24,7 @@ from engine.predict.capacity import context_length, pool_pages
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, recoded
 from engine.spec.codecs import BITS, GROUP, RESIDUAL
-from engine.spec.layouts import PAGE_SIZE, PAGE_SIZES
+from engine.spec.layouts import NUM_PAGES, PAGE_SIZE, PAGE_SIZES
 from engine.spec.presets import cache_label, cache_summary, parameters_of
 from engine.spec.terms import Parameter, ParameterValue
 from engine.spec.tuning import tuned
@@ -97,119 +96,60 @@ _MIB = 1024**2
 _MOST = 10**12
 
 
-class PoolDialog(QuestionDialog):
-    """Edit a paged cache. Signal: `chosen(CacheSpec)`."""
+class PoolSize(QWidget):
+    """The size of a pool, in pages, tokens or MiB, and in words what that comes to. Signal: `changed()`."""
 
-    def __init__(self, spec: CacheSpec, model: ModelInfo | None, parent: QWidget) -> None:
-        super().__init__(f"{cache_label(spec)} cache", parent)
-        self._spec = spec
+    changed = Signal()
+
+    def __init__(self, num_pages: int | None, model: ModelInfo | None) -> None:
+        super().__init__()
         self._model = model
-        self.codec: CodecFields | None = None
-        sizes = [(size, counted(size, "token")) for size in PAGE_SIZES]
-        self.page_size = choice_field(PAGE_SIZE.label, sizes, spec.page_size)
-        is_sized = spec.num_pages is not None
-        units = (AUTOMATIC, PAGES, TOKENS, *([MIB] if self._page_bytes(spec.page_size) else []))
-        unit = PAGES if is_sized else AUTOMATIC
+        units = (AUTOMATIC, PAGES, TOKENS, *([MIB] if model is not None else []))
+        unit = AUTOMATIC if num_pages is None else PAGES
         self.unit = choice_field("Unit of the pool's size", [(each, each) for each in units], unit)
-        self.size_ = line_field("Size of the pool", str(spec.num_pages) if is_sized else "")
-        ways = [(False, "keep both pages, as vLLM does"), (True, "replace the newer one, as MAX does")]
-        self.duplicates = choice_field("Two pages with the same tokens", ways, spec.replace_duplicates)
-        self._shown_host = "" if spec.host_gib is None else f"{spec.host_gib:g}"
-        self.host = line_field("Host tier in GiB", self._shown_host)
-        self._sum = plain_label(wraps=True)
-        self.setMinimumWidth(500)
-        self._build()
-        on_change(self._refresh, self.page_size, self.unit, self.size_)
-        self._refresh()
+        self.number = line_field("Size of the pool", "" if num_pages is None else str(num_pages))
+        self.words = plain_label(wraps=True)
+        column(row((self.number, 1), self.unit, spacing=8), self.words, on=self)
+        self.setFocusProxy(self.number)
+        on_change(self.changed, self.unit, self.number)
 
-    def _build(self) -> None:
-        self.add(self.page_size)
-        self.form.addRow("Size of the pool", row((self.size_, 1), self.unit, spacing=8))
-        self.add(self._sum, "")
-        self.add(self.duplicates, "Same tokens twice")
-        if self._spec.layout == "host":
-            self.add(self.host, "Host tier, GiB")
-        if not self._spec.row.takes_no and not self._spec.codec.layers:
-            sizes = {parameter.name: getattr(self._spec, parameter.name) for parameter in CODED}
-            self.codec = CodecFields(self.form, self._spec.codec, sizes, self)
-            on_change(self._refresh, self.codec)
+    @property
+    def is_automatic(self) -> bool:
+        return bool(self.unit.currentData() == AUTOMATIC)
 
-    def spec(self) -> CacheSpec:
-        """Return the cache with the values typed; raises `InputError` where they are impossible."""
-        size = self.page_size.currentData()
-        spec = replace(
-            self._spec,
-            page_size=size,
-            codec=self._codec(),
-            num_pages=self._num_pages(size),
-            replace_duplicates=self.duplicates.currentData(),
-        )
-        return replace(spec, host_gib=self._gib()) if spec.layout == "host" else spec
-
-    def _num_pages(self, page_size: int) -> int | None:
-        unit, text = self.unit.currentData(), self.size_.text().replace(",", "").strip()
-        if unit == AUTOMATIC:
+    def num_pages(self, spec: CacheSpec) -> int | None:
+        """The pages of that size in a cache; None where the cache chooses. Raises `InputError` for no size."""
+        unit, text = self.unit.currentData(), self.number.text().replace(",", "").strip()
+        if self.is_automatic:
             return None
         if not text.isascii() or not text.isdecimal() or len(text) > 15 or not 0 < int(text) <= _MOST:
             raise InputError(f"“{text[:40]}” is no size of a pool: give a whole number from 1 on.")
         count = int(text)
-        if unit == PAGES:
-            return count
         if unit == TOKENS:
-            return -(-count // page_size) + 1  # the null page holds no tokens
-        return max(0, count * _MIB // (self._page_bytes(page_size) or 1))
+            return -(-count // spec.page_size) + 1  # the null page holds no tokens
+        return count if unit == PAGES else max(0, count * _MIB // (self._page_bytes(spec) or 1))
 
-    def _page_bytes(self, page_size: int) -> int:
-        """Return the bytes of one page: K and V of all layers, as the cache's codec stores them; 0 while there is no
-        model."""
-        if self._model is None:
-            return 0
-        return page_bytes(
-            replace(self._spec, page_size=page_size, codec=self._codec()), self._model.geometry, self._model.dtype
-        )
+    def _page_bytes(self, spec: CacheSpec) -> int:
+        """The bytes of one page: K and V of all layers, as the codec stores them; 0 while there is no model."""
+        return 0 if self._model is None else page_bytes(spec, self._model.geometry, self._model.dtype)
 
-    def _codec(self) -> CodecSpec:
-        return self._spec.codec if self.codec is None else self.codec.codec()
-
-    def _gib(self) -> float | None:
-        text = self.host.text().strip()
-        if text == self._shown_host:
-            return self._spec.host_gib  # a field shows fewer digits than a size may have
-        try:
-            return float(text)
-        except ValueError:
-            problem = f"“{text[:40]}” is no size of a host tier: give GiB, like 1.5."
-            raise InputError(problem) from None
-
-    def _refresh(self) -> None:
-        self.size_.setEnabled(self.unit.currentData() != AUTOMATIC)
-        try:
-            spec = self.spec()
-        except InputError as problem:
-            self._sum.setText("")
-            # an empty field is no error while the user is typing
-            is_typed = self.size_.text() or self.unit.currentData() == AUTOMATIC
-            self.refuse(str(problem) if is_typed else "")
+    def show_sum(self, spec: CacheSpec | None) -> None:
+        """Say what the pool of a cache comes to; None: nothing, since what is typed is impossible."""
+        self.number.setEnabled(not self.is_automatic)
+        if spec is None:
+            self.words.setText("")
             return
-        self.refuse("")
-        num_pages = spec.num_pages
-        if num_pages is None and self._model is not None:
+        num_pages, tokens = spec.num_pages, "room for four full contexts, at most 16,384 tokens"
+        if num_pages is not None:
+            num_tokens = (num_pages - 1) * spec.page_size
+            tokens = f"{counted(num_pages, 'page')}, one of them the null page: {counted(num_tokens, 'token')}"
+        elif self._model is not None:
             num_pages = pool_pages(spec, context_length(self._model.geometry))
-        tokens = "room for four full contexts, at most 16,384 tokens"
-        if spec.num_pages is not None:
-            num_tokens = (spec.num_pages - 1) * spec.page_size
-            tokens = f"{counted(spec.num_pages, 'page')}, one of them the null page: {counted(num_tokens, 'token')}"
-        per_page = self._page_bytes(spec.page_size)
-        size = f" · {byte_size(num_pages * per_page)}" if per_page and num_pages else ""
-        self._sum.setText(tokens + size)
-
-    def answer(self) -> CacheSpec | None:
-        """Return the new cache, or None if nothing changed: loading the same pool again would only recompute it."""
-        spec = self.spec()
-        return spec if spec != self._spec else None
+        per_page = self._page_bytes(spec)
+        self.words.setText(tokens + (f" · {byte_size(num_pages * per_page)}" if per_page and num_pages else ""))
 
 
-ParameterField = QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox
+ParameterField = QSpinBox | QDoubleSpinBox | QCheckBox | QComboBox | PoolSize
 
 PACKAGES: Mapping[str, str] = {"quanto": "optimum", "hqq": "hqq"}
 
@@ -220,10 +160,10 @@ class CacheDialog(QuestionDialog):
     The engine's own rules check the input: their message is shown, and the dialog stays open.
     """
 
-    def __init__(self, spec: CacheSpec, parent: QWidget) -> None:
+    def __init__(self, spec: CacheSpec, model: ModelInfo | None, parent: QWidget) -> None:
         super().__init__(f"{cache_label(spec)} cache", parent)
-        self._spec = spec
-        self._fields: dict[str, ParameterField] = {}
+        self._spec, self._model = spec, model
+        self.fields: dict[str, ParameterField] = {}
         self._parameters: dict[str, Parameter] = {}
         rule = spec.retention.row
         for words in (cache_summary(spec), f"{rule.formula} · {rule.paper}" if rule is not None else ""):
@@ -234,43 +174,44 @@ class CacheDialog(QuestionDialog):
         takes_codec = not spec.row.takes_no and not spec.codec.layers  # a codec chosen layer by layer is not offered
         for parameter in parameters_of(spec):
             if not takes_codec or parameter not in CODED:
-                self._add(parameter)
+                self._add(parameter, getattr(spec, parameter.name))
         sizes = {parameter.name: getattr(spec, parameter.name) for parameter in CODED}
         self.codec = CodecFields(self.form, spec.codec, sizes, self) if takes_codec else None
-        self._shown = {name: self._value(name) for name in self._fields}
+        self._shown = {name: self._value(name) for name in self.fields if name != NUM_PAGES.name}
+        if isinstance(self.pool, PoolSize):
+            on_change(self._on_pool, self.pool, self.fields[PAGE_SIZE.name], *([self.codec] if self.codec else ()))
+            self._on_pool()
+
+    @property
+    def pool(self) -> ParameterField | None:
+        """The field of the pool's size; None where the cache has no pages."""
+        return self.fields.get(NUM_PAGES.name)
 
     # ---- fields --------------------------------------------------------------------------------------------------
 
-    def _add(self, parameter: Parameter) -> None:
-        value = getattr(self._spec, parameter.name)
-        match parameter.kind:
-            case "choice":
-                self._add_choice(parameter, value)
-            case "switch":
-                box = QCheckBox(parameter.label)
-                box.setChecked(bool(value))
-                box.setToolTip(parameter.tip)
-                self._keep(parameter, box, "")
-            case _:
-                self._add_number(parameter, value)
-
-    def _add_number(self, parameter: Parameter, value: ParameterValue) -> None:
-        field = number_field(parameter, value)
-        self._keep(parameter, field, parameter.label)
+    def _add(self, parameter: Parameter, value: ParameterValue) -> None:
+        field: ParameterField
+        label = parameter.label
+        if parameter is NUM_PAGES:
+            field, label = PoolSize(self._spec.num_pages, self._model), "Size of the pool"
+        elif parameter is PAGE_SIZE:
+            field = choice_field(label, [(size, counted(size, "token")) for size in PAGE_SIZES], value)
+        elif parameter.kind == "choice":
+            field = choice_field(label, [(choice, _installed(words)) for choice, words in parameter.choices], value)
+        elif parameter.kind == "switch":
+            field, label = QCheckBox(label), ""
+            field.setChecked(bool(value))
+        else:
+            field = number_field(parameter, value)
+        if isinstance(field, QCheckBox | QComboBox):
+            field.setToolTip(parameter.tip)
+        field.setAccessibleName(parameter.label)
+        self.fields[parameter.name], self._parameters[parameter.name] = field, parameter
+        self.form.addRow(label, field)
         if parameter.name == "budget":
             on_change(self._on_budget, field)
         elif parameter.name == "ratio":
             on_change(self._on_ratio, field)
-
-    def _add_choice(self, parameter: Parameter, value: ParameterValue) -> None:
-        box = choice_field(parameter.label, [(choice, _installed(words)) for choice, words in parameter.choices], value)
-        box.setToolTip(parameter.tip)
-        self._keep(parameter, box, parameter.label)
-
-    def _keep(self, parameter: Parameter, field: ParameterField, label: str) -> None:
-        field.setAccessibleName(parameter.label)
-        self._fields[parameter.name], self._parameters[parameter.name] = field, parameter
-        self.form.addRow(label, field)
 
     # A budget and a ratio exclude each other: setting one resets the other to 0.
 
@@ -281,18 +222,31 @@ class CacheDialog(QuestionDialog):
         self._take_back("budget", value)
 
     def _take_back(self, name: str, value: float) -> None:
-        rival = self._fields.get(name)
+        rival = self.fields.get(name)
         if value and isinstance(rival, (QSpinBox, QDoubleSpinBox)):
             rival.setValue(0)
+
+    def _on_pool(self) -> None:
+        """Say what the pool comes to, or why it is impossible; an empty field is no error while the user is typing."""
+        assert isinstance(self.pool, PoolSize)
+        spec, problem = None, ""
+        try:
+            spec = self.spec()
+        except InputError as error:
+            problem = str(error) if self.pool.number.text() or self.pool.is_automatic else ""
+        self.refuse(problem)
+        self.pool.show_sum(spec)
 
     # ---- values of the fields ------------------------------------------------------------------------------------
 
     def _value(self, name: str) -> ParameterValue:
-        field = self._fields[name]
+        field = self.fields[name]
         if isinstance(field, QCheckBox):
             return field.isChecked()
         if isinstance(field, QComboBox):
-            return str(field.currentData())
+            value: ParameterValue = field.currentData()
+            return value
+        assert not isinstance(field, PoolSize)
         return None if not field.value() and self._parameters[name].unset else field.value()
 
     def spec(self) -> CacheSpec:
@@ -300,11 +254,11 @@ class CacheDialog(QuestionDialog):
 
         Only fields that the user changed are taken: a field shows fewer digits than a parameter may have.
         """
-        values = {name: self._value(name) for name in self._fields}
-        changed: dict[str, Any] = {name: value for name, value in values.items() if value != self._shown[name]}
+        changed: dict[str, Any] = {name: v for name, shown in self._shown.items() if (v := self._value(name)) != shown}
         if self.codec is not None:
             changed["codec"] = self.codec.codec()
-        return tuned(self._spec, **changed)
+        spec = tuned(self._spec, **changed)
+        return replace(spec, num_pages=self.pool.num_pages(spec)) if isinstance(self.pool, PoolSize) else spec
 
     def answer(self) -> CacheSpec | None:
         """Return the new cache, or None if nothing changed: loading the same cache again would only recompute it."""

@@ -61,10 +61,17 @@ class CellModel(QAbstractTableModel):
         self._fixed, self._words, self._bold = font_fixed(11.5), font_text(12), font_text(12, QFont.Weight.DemiBold)
 
     def set_cells(self, heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]]) -> bool:
-        """Set headings and rows; returns whether anything changed."""
+        """Set headings and rows; returns whether anything changed. Where the table keeps its shape, only the rows that
+        differ are told, so that a selection stays."""
         new_heads, new = tuple(heads), tuple(tuple(row) for row in rows)
         if (new_heads, new) == (self.heads, self.rows):
             return False
+        if new_heads == self.heads and len(new) == len(self.rows):
+            old, self.rows = self.rows, new
+            for number, (before, after) in enumerate(zip(old, new, strict=True)):
+                if before != after:
+                    self.dataChanged.emit(self.index(number, 0), self.index(number, len(new_heads) - 1))
+            return True
         self.beginResetModel()
         self.heads, self.rows = new_heads, new
         self.endResetModel()

@@ -10,6 +10,7 @@ from app.start.arguments import Arguments
 from app.start.paths import settings_path
 from app.start.settings import Settings, theme_choice
 from engine.client import kind_for
+from engine.wire.commands import OpenSnapshot
 
 
 class Beginning:
@@ -40,4 +41,5 @@ class Beginning:
         """Start the engine unless it has started already."""
         if self.engine.kind is None:
             given = self._arguments
-            self.engine.start(self._model, given.cache, given.snapshot, is_remembered=given.loading is None)
+            opened = None if given.snapshot is None else OpenSnapshot(given.snapshot)
+            self.engine.start(self._model, given.cache, opened, is_remembered=given.loading is None)

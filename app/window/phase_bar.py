@@ -23,7 +23,8 @@ from app.models import Models
 from app.models.phases import PhaseProgress
 from app.window.notice_bar import paint_bar
 from engine.counted import counted
-from engine.wire.phases import (
+from engine.wire.records import Floats
+from engine.wire.status import (
     Chosen,
     ChosenToken,
     LayerDone,
@@ -34,7 +35,6 @@ from engine.wire.phases import (
     Written,
     WrittenRows,
 )
-from engine.wire.records import Floats
 
 MOST_PAGES, MOST_CHARS, MOST_OTHERS = 4, 16, 3
 

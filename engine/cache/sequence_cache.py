@@ -288,13 +288,27 @@ class SequenceCache:
         rows of later tokens may follow them."""
         return self.layers[layer_index].newest_rows_at(num_tokens, first_position)
 
-    def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
-        """`newest_rows` of every layer that has any: keys `[H_kv, T, D_k]`, values `[H_kv, T, D_v]`, as views."""
-        pairs = rows_at_once(self.layers, first_position)
+    @torch.inference_mode()
+    def all_newest_rows(
+        self, first_position: int, layers: Sequence[int] | None = None, num_tokens: int | None = None
+    ) -> dict[int, Pair]:
+        """`newest_rows` of every layer that has any, or of these layers: keys `[H_kv, T, D_k]`, values
+        `[H_kv, T, D_v]`, views where they are stored exactly. With `num_tokens`, `newest_rows_at` of layers with
+        `num_final` rows then."""
+        indices = range(len(self.layers)) if layers is None else layers
+        pairs = rows_at_once([self.layers[index] for index in indices], first_position)
         if pairs is not None:
-            return dict(enumerate(pairs))
-        found = ((index, self.newest_rows(index, first_position)) for index in range(len(self.layers)))
-        return {index: (rows.keys[0], rows.values[0]) for index, rows in found if rows is not None}
+            return dict(zip(indices, pairs, strict=True))
+        found: dict[int, Pair] = {}
+        for index in indices:
+            layer = self.layers[index]
+            if num_tokens is None:
+                rows = layer.newest_rows(first_position)
+            else:
+                rows = layer.newest_rows_at(num_tokens, first_position)
+            if rows is not None:
+                found[index] = rows.keys[0], rows.values[0]
+        return found
 
     @torch.inference_mode()
     def states(self, layer_index: int) -> tuple[StateMatrix, ...]:
@@ -358,11 +372,11 @@ class SequenceCache:
                 return found if before == num_tokens else None
         return None
 
-    def num_final(self, layer_index: int, part: Part, num_tokens: int) -> int:
-        """How many of the rows that a layer held at `num_tokens` tokens, for which `knows` must hold, no later step has
-        overwritten or will, from position 0 on; 0 where any of them was dropped since."""
-        is_kept = layer_index < len(self.layers) and not self.spec.recomputes
-        return self.layers[layer_index].num_final(part, num_tokens) if is_kept else 0
+    def num_final(self, part: Part, num_tokens: int) -> list[int]:
+        """For each layer, how many of the rows that it held at `num_tokens` tokens, for which `knows` must hold, no
+        later step has overwritten or will, from position 0 on; 0 where any of them was dropped since. Nothing where
+        every step computes all rows again."""
+        return [] if self.spec.recomputes else [layer.num_final(part, num_tokens) for layer in self.layers]
 
     # ---- edits by hand -----------------------------------------------------------------------------------------------
 

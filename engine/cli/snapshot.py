@@ -59,9 +59,18 @@ def add_parsers(commands: Any) -> None:
     export.add_argument("--steps", metavar="2-9", default="all", help="these, and the cache after the last of them")
     export.add_argument("--form", choices=("stored", "rows"), default="stored", help="codes, or decoded numbers")
     export.set_defaults(func=export_command)
-    bring = parts.add_parser("import", help="a snapshot of an npz with layers.0.keys, layers.0.values and so on")
-    bring.add_argument("file", type=Path, metavar="FILE.npz")
-    bring.add_argument("out", type=Path, metavar="FILE.safetensors")
+    bring = parts.add_parser(
+        "import",
+        help="a snapshot of another program's cache: a state file of llama.cpp, or an npz",
+        description="An npz has layers.0.keys, layers.0.values and so on. A state file of llama.cpp is what "
+        "llama-server writes at POST /slots/0?action=save; quantised ones need pip install 'kvloupe[llama]'.",
+    )
+    bring.add_argument("file", type=Path, metavar="FILE")
+    bring.add_argument("target", type=Path, nargs="?", metavar="FILE.safetensors", help="the same as --out")
+    bring.add_argument("-o", "--out", type=Path, metavar="FILE", help="where to")
+    of = bring.add_mutually_exclusive_group()
+    of.add_argument("--gguf", type=Path, metavar="MODEL.gguf", help="the model of a state file (the one beside it)")
+    of.add_argument("--config", type=Path, metavar="config.json", help="its model's config for transformers instead")
     bring.set_defaults(func=import_command)
 
 
@@ -248,11 +257,14 @@ def export_of(file: SnapshotFile, path: Path, args: argparse.Namespace) -> Expor
 
 
 def import_command(args: argparse.Namespace) -> int:
-    """Convert an npz file to a snapshot and print its path."""
-    from engine.snapshot.foreign import snapshot_of_npz
+    """Convert another program's file to a snapshot and print its path."""
+    from engine.snapshot.foreign import snapshot_of_file
     from engine.snapshot.write import write_snapshot
 
-    for _ in write_snapshot(snapshot_of_npz(args.file), args.out):
+    out, model = args.out or args.target, args.gguf or args.config
+    if out is None:
+        raise InputError("The snapshot needs a name: give -o FILE.safetensors.")
+    for _ in write_snapshot(snapshot_of_file(args.file, model), out):
         pass
-    print(args.out)
+    print(out)
     return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from msgspec import structs
 
 from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.lenses import computed, held_of, read, rows_at_once
+from engine.look.lenses import computed, held_of_all, read, read_all, rows_at_once
 from engine.look.reductions import (
     Flags,
     cells_of,
@@ -27,7 +28,6 @@ from engine.look.reductions import (
     touched,
 )
 from engine.look.source import Held, Source, rewrites, slots_of
-from engine.spec.codec import Part
 from engine.spec.lenses import LENSES, Lens
 from engine.wire.records import Floats, Ints, read_only_ints
 from engine.wire.slices import HeadRequest, WallRequest
@@ -67,15 +67,15 @@ class Grid:
     is_scattered: bool
     is_coarse: bool = False
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int, int]:
-        heads = max((layer.num_heads for layer in self.layers), default=0)
+        heads = max([layer.num_heads for layer in self.layers], default=0)
         return len(self.layers), heads, self.num_columns, self.num_rows
 
-    @property
+    @cached_property
     def form(self) -> tuple[object, ...]:
         """What two grids must have in common so that cells of one can be those of the other."""
-        layers = tuple((layer.index, layer.num_heads, layer.num_values, layer.head) for layer in self.layers)
+        layers = [(layer.index, layer.num_heads, layer.num_values, layer.head) for layer in self.layers]
         size = (self.per_column, self.per_row, self.num_rows) if self.num_rows else ()
         return layers, size, self.is_scattered, self.is_coarse
 
@@ -93,14 +93,12 @@ def has_no_size(request: WallRequest | HeadRequest) -> bool:
 def layers_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> tuple[Layer, ...]:
     """The layers of a picture that hold rows."""
     lens, found = LENSES[request.lens], []
-    is_wall = isinstance(request, WallRequest)
+    is_wall, part = isinstance(request, WallRequest), lens.part or "keys"
     indices = [layer.index for layer in geometry.attention_layers] if is_wall else [request.layer]  # type: ignore[union-attr]
-    for index in indices:
-        held = held_of(source, lens, index) if lens.is_of_every_head or not is_wall else None
-        if held is not None:
-            num_heads, num_values = held.num_heads, 1 if lens.values == 1 else held.dim(lens.part or "keys")
-            head = None if isinstance(request, WallRequest) else min(request.kv_head, num_heads - 1)
-            found.append(Layer(index, held, num_heads if head is None else 1, num_values, head))
+    for index, held in held_of_all(source, lens, indices if lens.is_of_every_head or not is_wall else ()).items():
+        num_heads, num_values = held.num_heads, 1 if lens.values == 1 else held.dim(part)
+        head = None if isinstance(request, WallRequest) else min(request.kv_head, num_heads - 1)
+        found.append(Layer(index, held, num_heads if head is None else 1, num_values, head))
     return tuple(found)
 
 
@@ -111,7 +109,7 @@ def grid_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheG
     if isinstance(request, HeadRequest):
         return _grid_of_head(request, layers, is_scattered)
     tokens = max(1, request.num_tokens)
-    values = max((layer.num_values for layer in layers), default=1)
+    values = max([layer.num_values for layer in layers], default=1)
     per_column, per_row = per_cell(tokens, request.max_columns), per_cell(values, request.max_rows)
     if has_no_size(request):
         return Grid(layers, 0, request.num_tokens, per_column, per_row, 0, 0, is_scattered)
@@ -158,24 +156,19 @@ class Canvas:
     held: Ints = field(default_factory=lambda: np.empty((0, 0, 0), np.int64))
     num_removed: int = 0
     deltas: list[RowDelta] | None = None
-    _num_final: int = 0
     _room: tuple[Any, Any, Any] | None = None  # arrays with space for more columns
 
     @torch.inference_mode()
     def draw(self, request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> Ints | None:
         """Draw the picture of a request. Returns the places `[3, N]` (layer, head, column) of the cells that were drawn
         again; all others stay as they were. None: all of them were drawn."""
-        lens, grid = LENSES[request.lens], grid_of(request, source, geometry)
-        is_wall = isinstance(request, WallRequest)
-        final = min(
-            (source.num_final(each.index, lens.part) for each in grid.layers if is_wall and lens.part), default=0
-        )
+        grid = grid_of(request, source, geometry)
         self.deltas, self.num_removed = None, 0
-        wanted = self._wanted(request, source, grid, final)
+        wanted = self._wanted(request, source, grid)
         if wanted is not None and self.grid is not None:
             self.num_removed = (grid.first - self.grid.first) // grid.per_column
         self._resize(request, grid, keeps=wanted is not None)
-        self.request, self.grid, self.source, self._num_final = request, grid, source, final
+        self.request, self.grid, self.source = request, grid, source
         self._fill([range(grid.num_columns)] * len(grid.layers) if wanted is None else wanted, request, source, grid)
         return None if wanted is None else _places(wanted, grid)
 
@@ -183,9 +176,7 @@ class Canvas:
         """Draw everything the next time."""
         self.source = None
 
-    def _wanted(
-        self, request: WallRequest | HeadRequest, source: Source, grid: Grid, final: int
-    ) -> list[Wanted] | None:
+    def _wanted(self, request: WallRequest | HeadRequest, source: Source, grid: Grid) -> list[Wanted] | None:
         """The cells of each layer that may differ from those drawn; None if all may."""
         lens, was, before = LENSES[request.lens], self.source, self.request
         if was is None or before is None or self.grid is None or source.owner != was.owner:
@@ -199,32 +190,25 @@ class Canvas:
         is_change = isinstance(before, WallRequest) and before.change
         since = before.previous_tokens if is_change else was.num_tokens  # type: ignore[union-attr]
         is_later = source.num_tokens >= was.num_tokens and source.half is None and was.half is None
-        if lens.part is None:  # what a query saw stays; what a token received grows
+        if (part := lens.part) is None:  # what a query saw stays; what a token received grows
             new = range(max(0, was.num_tokens - grid.first) // grid.per_column, grid.num_columns)
             return [new] * len(grid.layers) if lens.columns == "queries" and lens.values == 1 and is_later else None
         self.deltas = source.changes(since) if is_later else None
         if self.deltas is not None:
             has_rewritten = not is_change or rewrites(source.spec)
-            alike: dict[object, Wanted] = {}  # layers to which the same happened
-            return [self._touched(layer, grid, lens.part, alike, has_rewritten=has_rewritten) for layer in grid.layers]
-        first = min(final, self._num_final) // grid.per_column
-        return None if is_change or not first else [range(first, grid.num_columns)] * len(grid.layers)
-
-    def _touched(
-        self, layer: Layer, grid: Grid, part: Part, alike: dict[object, Wanted], *, has_rewritten: bool
-    ) -> Wanted:
-        """The cells of a layer in which rows were written, rewritten or evicted since the picture before."""
-        assert self.deltas is not None
-        delta = self.deltas[layer.index]
-        key = id(delta), layer.num_heads
-        if key not in alike:
-            if layer.head is not None and delta.evicted:  # of the head that is drawn
-                went = tuple(each[min(layer.head, len(each) - 1)][None] for each in delta.evicted)
-                delta = replace(delta, evicted=went)
-            rewritten = delta.rewritten(part) if has_rewritten else NO_ROWS
-            shape = layer.num_heads, grid.num_columns
-            alike[key] = as_run(touched(delta, rewritten, shape, grid.first, grid.per_column))
-        return alike[key]
+            found: dict[object, Wanted] = {}  # the same for layers to which the same happened
+            keys = [(id(self.deltas[layer.index]), layer.num_heads) for layer in grid.layers]
+            for key, layer in zip(keys, grid.layers, strict=True):
+                if key not in found:
+                    delta = self.deltas[layer.index]
+                    rewritten = delta.rewritten(part) if has_rewritten else NO_ROWS
+                    found[key] = _touched(layer, delta, rewritten, grid)
+            return [found[key] for key in keys]
+        if is_change or isinstance(request, HeadRequest):
+            return None
+        final = [each.num_final(layer.index, part) for each in (was, source) for layer in grid.layers]
+        first = min(final, default=0) // grid.per_column
+        return [range(first, grid.num_columns)] * len(grid.layers) if first else None
 
     def _resize(self, request: WallRequest | HeadRequest, grid: Grid, *, keeps: bool) -> None:
         """Make room for the cells of a grid; those drawn are kept, moved to the left if columns were removed."""
@@ -239,38 +223,46 @@ class Canvas:
                     new[:, :, :had] = old
             self._room = made
         kept, shift = max(0, had - self.num_removed), self.num_removed
-        self.low, self.high, self.held = (
-            _moved(array, shift, kept, columns, empty)
-            for array, empty in zip(self._room, (np.nan, np.nan, 0), strict=True)
-        )
+        rooms = zip(self._room, (np.nan, np.nan, 0), strict=True)
+        self.low, self.high, self.held = [_moved(array, shift, kept, columns, empty) for array, empty in rooms]
 
     # ---- cells ---------------------------------------------------------------------------------------------------
 
     def _fill(self, wanted: Sequence[Wanted], request: WallRequest | HeadRequest, source: Source, grid: Grid) -> None:
         """Fill the wanted cells from the rows of a source, of which few are in memory at a time if that is a file."""
         lens, change = LENSES[request.lens], Change.of(request, source)
-        runs: list[tuple[int, torch.Tensor, int]] = []
+        alike: dict[object, list[int]] = {}  # layers of which the same columns are filled with rows of one form
         for number, (layer, want) in enumerate(zip(grid.layers, wanted, strict=True)):
             if not grid.num_columns or not len(want):
                 continue
             if change is not None or layer.held.positions is not None or not isinstance(want, range):
                 self._gather(number, want, lens, source, change)
-                continue
-            columns = (number, slice(layer.num_heads), slice(want.start, want.stop))
-            self.low[columns] = self.high[columns] = np.nan
-            self.held[columns] = _held_in_columns(layer.held, grid, want)
-            if grid.is_coarse and self._fill_from_extremes(number, want, lens, source):
-                continue
-            span, at_once = grid.span(want), max(1, rows_at_once(source, lens, layer.index) // grid.per_column)
-            for start in range(span.start, span.stop, at_once * grid.per_column):
-                piece = range(start, min(span.stop, start + at_once * grid.per_column))
-                rows = read(source, lens, layer.index, piece, layer.head)
-                if rows is not None and rows.numbers.shape[1]:
-                    runs.append((number, rows.numbers, rows.first - grid.first))
-                if source.stored is not None:  # no piece of a file is kept until the next one is read
-                    fill_cells(self.low, self.high, runs, grid.per_column, grid.per_row)
-                    runs.clear()
-        fill_cells(self.low, self.high, runs, grid.per_column, grid.per_row)
+            else:  # of a file, no piece is kept until the next one is read
+                key = (layer.held.form, want) if source.stored is None else number
+                alike.setdefault(key, []).append(number)
+        for numbers in alike.values():
+            want = wanted[numbers[0]]
+            assert isinstance(want, range)
+            self._fill_columns(numbers, want, lens, source)
+
+    def _fill_columns(self, numbers: Sequence[int], want: range, lens: Lens, source: Source) -> None:
+        """Fill these columns of layers that hold rows of one form."""
+        grid = self.grid
+        assert grid is not None
+        layer, layers = grid.layers[numbers[0]], [grid.layers[number] for number in numbers]
+        columns = (numbers, slice(layer.num_heads), slice(want.start, want.stop))
+        self.low[columns] = self.high[columns] = np.nan
+        self.held[columns] = _held_in_columns(layer.held, grid, want)
+        if grid.is_coarse and self._fill_from_extremes(numbers[0], want, lens, source):
+            return
+        span, at_once = grid.span(want), max(1, rows_at_once(source, lens, layer.index) // grid.per_column)
+        held = {each.index: each.held for each in layers}
+        for start in range(span.start, span.stop, at_once * grid.per_column):
+            piece = range(start, min(span.stop, start + at_once * grid.per_column))
+            for rows in read_all(source, lens, held, piece, layer.head):
+                if rows.numbers.shape[2]:
+                    places, first = [numbers[place] for place in rows.places], rows.first - grid.first
+                    fill_cells(self.low, self.high, places, rows.numbers, first, grid.per_column, grid.per_row)
 
     def _gather(self, number: int, want: Wanted, lens: Lens, source: Source, change: Change | None) -> None:
         """Fill the wanted cells of a layer from rows that are not consecutive, or that are drawn as a step changed
@@ -326,6 +318,15 @@ class Canvas:
         return True
 
 
+def _touched(layer: Layer, delta: RowDelta, rewritten: range, grid: Grid) -> Wanted:
+    """The cells of a layer in which rows were written, rewritten or evicted since the picture before."""
+    if layer.head is not None and delta.evicted:  # of the head that is drawn
+        went = tuple(each[min(layer.head, len(each) - 1)][None] for each in delta.evicted)
+        delta = replace(delta, evicted=went)
+    shape = layer.num_heads, grid.num_columns
+    return as_run(touched(delta, rewritten, shape, grid.first, grid.per_column))
+
+
 def _moved(array: Any, shift: int, kept: int, columns: int, empty: float) -> Any:
     """The first `columns` of an array `[L, H, columns, …]`, of which `kept` are those from `shift` on, the others
     empty."""
@@ -352,15 +353,13 @@ def as_run(flags: Flags) -> Wanted:
 
 def _places(wanted: Sequence[Wanted], grid: Grid) -> Ints:
     """The places `[3, N]` (layer, head, column) of some cells, in order."""
-    found: list[np.ndarray] = []
-    for number, (layer, want) in enumerate(zip(grid.layers, wanted, strict=True)):
+    is_wanted = np.zeros(grid.shape[:3], bool)
+    for cells, layer, want in zip(is_wanted, grid.layers, wanted, strict=True):
         if isinstance(want, range):
-            heads, columns = np.divmod(np.arange(layer.num_heads * len(want)), max(1, len(want)))
-            columns += want.start
+            cells[: layer.num_heads, want.start : want.stop] = True
         else:
-            heads, columns = np.nonzero(want)
-        found.append(np.stack([np.full_like(heads, number), heads, columns]))
-    return read_only_ints(np.concatenate(found, 1) if found else np.zeros((3, 0)))
+            cells[: layer.num_heads] = want
+    return read_only_ints(np.stack(is_wanted.nonzero()))
 
 
 def _held_in_columns(held: Held, grid: Grid, columns: range) -> Ints:

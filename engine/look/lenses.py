@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from engine.cache.stacking import stacked_view
 from engine.look.source import ALL_ROWS, Difference, Held, Rows, Source, subtracted, within
 from engine.spec.lenses import Lens
+
+STACKED_NUMBERS = 1 << 21  # most numbers of several layers that are copied into one tensor
 
 # Numbers [H, T, D] of one layer as a source gives them, their positions [H, T], and the source -> [H, T, values]
 Compute = Callable[[torch.Tensor, torch.Tensor, Source, int], torch.Tensor]
@@ -47,6 +52,43 @@ def read(source: Source, lens: Lens, layer: int, span: range | None = None, head
     return within(found, span, head)
 
 
+@dataclass(frozen=True, eq=False)
+class RowsOfLayers:
+    """`Rows` `[L, H, T, D]` of some layers, which are these `places` among those that were asked for."""
+
+    places: Sequence[int]
+    numbers: torch.Tensor
+    first: int
+    positions: torch.Tensor | None = None  # [L, H, T]
+
+
+def read_all(
+    source: Source, lens: Lens, held: Mapping[int, Held], span: range | None = None, head: int | None = None
+) -> Iterator[RowsOfLayers]:
+    """`read` of layers that hold rows of one form, small ones together: for these the number of operations costs more
+    than the numbers, for large ones the copy would."""
+    layers, one = list(held), next(iter(held.values()))
+    if span is not None and span and lens.name == lens.part and head is None:
+        num_numbers = len(layers) * one.num_heads * one.dim(lens.part) * len(span)
+        numbers = source.together(layers, lens.part, span.start) if num_numbers <= STACKED_NUMBERS else None
+        if numbers is not None:
+            yield RowsOfLayers(range(len(layers)), numbers[:, :, : len(span)], span.start)
+            return
+    forms: dict[object, list[tuple[int, Rows]]] = {}
+    for place, layer in enumerate(layers):
+        if (rows := read(source, lens, layer, span, head)) is not None:
+            numbers = rows.numbers
+            form = numbers.shape, numbers.dtype, numbers.device, rows.first, rows.positions is None
+            forms.setdefault(form, []).append((place, rows))
+    for items in forms.values():
+        at_once = max(1, STACKED_NUMBERS // max(1, items[0][1].numbers.numel()))
+        for start in range(0, len(items), at_once):
+            places, rows_of = zip(*items[start : start + at_once], strict=True)
+            positions = [rows.positions for rows in rows_of if rows.positions is not None]
+            at = stacked_view(positions) if positions else None
+            yield RowsOfLayers(places, stacked_view([rows.numbers for rows in rows_of]), rows_of[0].first, at)
+
+
 def computed(lens: Lens, numbers: torch.Tensor, positions: torch.Tensor, source: Source, layer: int) -> torch.Tensor:
     """The values `[H, T, values]` of a lens, of numbers `[H, T, D]` of rows at these positions `[H, T]`."""
     compute = COMPUTE.get(lens.name)
@@ -70,6 +112,12 @@ def held_of(source: Source, lens: Lens, layer: int) -> Held | None:
         return None
     heads, count, _ = rows.numbers.shape
     return Held(heads, 1, 1, "float32", rows.first, rows.first + count, rows.positions)
+
+
+def held_of_all(source: Source, lens: Lens, layers: Iterable[int]) -> dict[int, Held]:
+    """`held_of` of those layers that have any."""
+    hold = source.held if lens.name == lens.part else partial(held_of, source, lens)
+    return {layer: held for layer in layers if (held := hold(layer)) is not None}
 
 
 def why_not(source: Source, lens: Lens) -> str:

@@ -2,110 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.cache.stacking import on_one_device
-
 COUNTED_AT_ONCE = 1 << 17  # numbers
 
 _SHIFT = 19  # bits dropped of the 23 of a mantissa, so that four are kept
-_BINS = 1 << (31 - _SHIFT)
-_FINITE = 255 << (23 - _SHIFT)  # the exponent 255 is that of infinities and NaN
+_NO_SIGN = (1 << 31) - 1
 _LOW, _HIGH = (127 - 40) << 4, (127 + 24) << 4  # 2**-40 to 2**24; the end bins take the rest
 EDGES = (np.arange(_LOW, _HIGH + 1, dtype=np.uint32) << _SHIFT).view(np.float32).astype(np.float64)
 EDGES[0] = 0.0
 
-# A layer, its rows [H_kv, T, D], and their positions [H_kv, T] if these are not consecutive
-LayerRows = tuple[int, torch.Tensor, torch.Tensor | None]
-
 
 @dataclass(eq=False)
-class LayerCount:
-    """Histogram of a lens in one layer: `counts` `[bins]` of finite magnitudes, and `peak` `[H, D]`, per channel the
-    finite number farthest from zero. `num_rows` rows are included. `ranges` caches what was computed from them (colour
-    limit, largest magnitude, share beyond the limit); None since rows were added."""
+class Counts:
+    """Histograms of a lens in layers of one shape: `counts` `[L, bins]` of finite magnitudes, and `peak` `[L, H, D]`,
+    per channel the finite number farthest from zero. `num_rows` rows of each layer are included. `ranges` `[L, 3]`
+    caches what was computed from them (colour limit, largest magnitude, share beyond the limit); None since rows were
+    added."""
 
     counts: npt.NDArray[np.int64]
     peak: npt.NDArray[np.float32]
     num_rows: int
-    ranges: tuple[float, float, float] | None = None
+    ranges: npt.NDArray[np.float64] | None = None
 
-    def copy(self) -> LayerCount:
-        return LayerCount(self.counts.copy(), self.peak.copy(), self.num_rows, self.ranges)
+    def copy(self) -> Counts:
+        return Counts(self.counts.copy(), self.peak.copy(), self.num_rows, self.ranges)
 
-    def add(self, later: LayerCount) -> LayerCount:
-        """Add the histogram of later rows, in place."""
+    def add(self, later: Counts) -> Counts:
+        """Add the histograms of later rows of the same layers, in place."""
         self.counts += later.counts
-        np.copyto(self.peak, later.peak, where=np.abs(later.peak) > np.abs(self.peak))
+        put_peak(self.peak, later.peak)
         self.num_rows += later.num_rows
         self.ranges = None
         return self
 
 
-def counted(items: Sequence[LayerRows], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
-    """Yield histograms of the rows of layers, where positions are given only of those of the first `num_tokens` tokens;
-    layers of equal shape are computed together."""
-    forms: dict[object, list[LayerRows]] = {}
-    for item in items:
-        _, new, places = item
-        forms.setdefault((new.shape, new.dtype, new.device, places is None), []).append(item)
-    for parts in forms.values():
-        at_once = max(1, COUNTED_AT_ONCE // max(1, parts[0][1].numel()))
-        for start in range(0, len(parts), at_once):
-            yield from _count_in_pieces(parts[start : start + at_once], num_tokens)
+class LayerCount(NamedTuple):
+    """The histogram of one layer, which is number `place` of several."""
+
+    of: Counts
+    place: int
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        found: npt.NDArray[np.int64] = self.of.counts[self.place]
+        return found
+
+    @property
+    def peak(self) -> npt.NDArray[np.float32]:
+        found: npt.NDArray[np.float32] = self.of.peak[self.place]
+        return found
+
+    @property
+    def num_rows(self) -> int:
+        return self.of.num_rows
 
 
-def _count_in_pieces(parts: Sequence[LayerRows], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
-    """Histograms of layers of equal shape, computed for a limited number of rows at a time, so that temporary tensors
-    stay small beside a long cache."""
-    _, new, _ = parts[0]
-    heads, num_rows, dims = new.shape
+def put_peak(peak: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> None:
+    """Replace numbers in `peak` by those in `other` that are farther from zero."""
+    np.copyto(peak, other, where=np.abs(other) > np.abs(peak))
+
+
+def joined(layers: Sequence[LayerCount]) -> Counts:
+    """The histograms of some layers, of equally many rows, as one: the object that has all of them if it has no others,
+    else a copy."""
+    of = layers[0].of
+    if [each.of for each in layers] == [of] * len(of.counts) and [each.place for each in layers] == [
+        *range(len(layers))
+    ]:
+        return of
+    return Counts(np.stack([each.counts for each in layers]), np.stack([each.peak for each in layers]), of.num_rows)
+
+
+def counted(numbers: torch.Tensor, positions: torch.Tensor | None, num_tokens: int) -> Counts:
+    """Histograms of the rows `[L, H, T, D]` of layers, whose positions `[L, H, T]` are given only if they are not
+    consecutive: then rows of later tokens than the first `num_tokens` are left out. Few numbers at a time, so that
+    temporary tensors stay small beside a long cache."""
+    num_layers, heads, num_rows, dims = numbers.shape
+    if 0 < numbers.numel() <= COUNTED_AT_ONCE:
+        return Counts(*_count(numbers, positions, num_tokens), num_rows)
+    made = np.zeros((num_layers, _HIGH - _LOW), np.int64), np.zeros((num_layers, heads, dims), np.float32)
+    layers_at_once = max(1, COUNTED_AT_ONCE // max(1, heads * num_rows * dims))
     rows_at_once = max(1, COUNTED_AT_ONCE // max(1, heads * dims))
-    found: dict[int, LayerCount] = {}
-    for start in range(0, max(1, num_rows), rows_at_once):
-        rows = slice(start, start + rows_at_once)
-        piece = [(layer, new[:, rows], None if at is None else at[:, rows]) for layer, new, at in parts]
-        for layer, count in _count_stacked(piece, num_tokens):
-            if layer in found:
-                found[layer].add(count)
-            else:
-                found[layer] = count
-    return found.items()
+    for layer in range(0, num_layers, layers_at_once):
+        layers = slice(layer, layer + layers_at_once)
+        for start in range(0, num_rows, rows_at_once):
+            part = layers, slice(None), slice(start, start + rows_at_once)
+            counts, peak = _count(numbers[part], None if positions is None else positions[part], num_tokens)
+            made[0][layers] += counts
+            put_peak(made[1][layers], peak)
+    return Counts(*made, num_rows)
 
 
-def _count_stacked(parts: Sequence[LayerRows], num_tokens: int) -> Iterable[tuple[int, LayerCount]]:
-    values = torch.stack(on_one_device(new for _, new, _ in parts)).float()  # [L, H_kv, T, D]
-    num_layers, heads, num_rows, dims = values.shape
-    if not num_rows:
-        for layer, _, _ in parts:
-            yield layer, LayerCount(np.zeros(_HIGH - _LOW, np.int64), np.zeros((heads, dims), np.float32), 0)
-        return
-    if any(places is not None for _, _, places in parts):
-        is_later = torch.stack(on_one_device(at for _, _, at in parts if at is not None)) >= num_tokens
+def _count(
+    numbers: torch.Tensor, positions: torch.Tensor | None, num_tokens: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    values = numbers.float()
+    if positions is not None:
+        is_later = positions >= num_tokens
         if bool(is_later.any()):  # where positions are not consecutive, rows of later steps may be among them
             values = values.masked_fill(is_later[..., None], torch.nan)
     # without the sign bit, the bits of floats are in the order of their magnitudes
-    bins = ((values.view(torch.int32) >> _SHIFT) & (_BINS - 1)).flatten(1)
-    bins += torch.arange(num_layers, dtype=torch.int32, device=values.device)[:, None] * _BINS
-    found = _histogram(bins.flatten(), num_layers * _BINS).view(num_layers, _BINS)
-    counts = found[:, _LOW:_HIGH].clone()
-    counts[:, 0] += found[:, :_LOW].sum(1)
-    counts[:, -1] += found[:, _HIGH:_FINITE].sum(1)
-    if bool(found[:, _FINITE:].any()):
-        values = values.masked_fill(~values.isfinite(), 0.0)
+    bins = ((values.view(torch.int32) & _NO_SIGN) >> _SHIFT).clamp_(_LOW, _HIGH - 1)
+    peak = farthest_from_zero(values)
+    if not np.isfinite(peak).all():
+        is_finite = values.isfinite()
+        bins.masked_fill_(~is_finite, _HIGH)
+        peak = farthest_from_zero(values.masked_fill(~is_finite, 0.0))
+    num_bins = _HIGH - _LOW + 1  # the last one has what is no number
+    first = torch.arange(-_LOW, len(bins) * num_bins - _LOW, num_bins, dtype=torch.int32, device=bins.device)
+    found = _histogram((bins + first[:, None, None, None]).flatten(), len(bins) * num_bins)
+    return found.reshape(-1, num_bins)[:, :-1], peak
+
+
+def farthest_from_zero(values: torch.Tensor) -> npt.NDArray[np.float32]:
+    """`[L, H, D]`: the number farthest from zero of rows `[L, H, T, D]` in each channel; NaN if any is NaN."""
     low, high = values.amin(2), values.amax(2)
-    kept, peak = counts.cpu().numpy(), torch.where(-low > high, low, high).cpu().numpy()
-    for index, (layer, _, _) in enumerate(parts):
-        yield layer, LayerCount(kept[index], peak[index], num_rows)
+    found: npt.NDArray[np.float32] = torch.where(-low > high, low, high).cpu().numpy()
+    return found
 
 
-def _histogram(bins: torch.Tensor, count: int) -> torch.Tensor:
+def _histogram(bins: torch.Tensor, count: int) -> npt.NDArray[np.int64]:
     """How often each of `count` numbers occurs; on a CPU numpy counts five times faster than torch."""
     if bins.device.type != "cpu":
-        return torch.bincount(bins, minlength=count)
-    return torch.from_numpy(np.bincount(bins.numpy(), minlength=count))
+        return torch.bincount(bins, minlength=count).cpu().numpy()
+    return np.bincount(bins.numpy(), minlength=count)

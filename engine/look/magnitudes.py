@@ -11,17 +11,17 @@ quantise, are counted again for every picture. Nothing is ever subtracted.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.look.lenses import held_of, read, rows_at_once
-from engine.look.magnitude_counts import EDGES, LayerCount, LayerRows, counted
+from engine.look.lenses import RowsOfLayers, read_all, rows_at_once
+from engine.look.magnitude_counts import COUNTED_AT_ONCE, EDGES, Counts, LayerCount, counted, joined
 from engine.look.source import Held, Source
-from engine.spec.lenses import Lens
+from engine.spec.lenses import LENSES, Lens
 from engine.wire.records import read_only_floats
 from engine.wire.slices import Magnitudes
 
@@ -30,40 +30,52 @@ QUANTILE = 0.995
 # the quantile leaves out, and would decide the colours of all others. (Normal numbers: the quantile is 4.2 medians.)
 MEDIANS = 8.0
 
+Ranges = Sequence[float] | npt.NDArray[np.float64]  # colour limit, largest magnitude, share beyond the limit
+
 BLOCK = 256  # rows
 MOST_BLOCKS = 64  # of one layer: beyond it, blocks become twice as long
-READ_TOGETHER = 1 << 20  # most numbers of several layers that are read at once from a file
 
 
 def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
     """The colour ranges of some layers, for the window."""
     compute_ranges(counts)
-    return magnitudes_from([count.ranges for count in counts if count.ranges is not None])
+    return magnitudes_from([ranges_of(count) for count in counts])
 
 
-def magnitudes_from(ranges: Sequence[tuple[float, float, float]]) -> Magnitudes:
+def magnitudes_from(ranges: Sequence[Ranges]) -> Magnitudes:
     """Colour limit, largest magnitude and share beyond the limit of some layers, for the window."""
     table = np.array(ranges, np.float32).reshape(len(ranges), 3)
     return Magnitudes(*map(read_only_floats, np.ascontiguousarray(table.T)))
 
 
-def compute_ranges(counts: Iterable[LayerCount]) -> None:
+def ranges_of(count: LayerCount) -> Ranges:
+    """What `compute_ranges` computed for a layer."""
+    assert count.of.ranges is not None
+    found: npt.NDArray[np.float64] = count.of.ranges[count.place]
+    return found
+
+
+def compute_ranges(layers: Iterable[LayerCount]) -> None:
     """Compute limit, largest magnitude and share beyond the limit of every layer that has none cached. All at once: for
     a few layers the number of operations costs more than the numbers."""
-    open_counts = [count for count in counts if count.ranges is None]
-    if not open_counts:
+    todo = list({id(count.of): count.of for count in layers if count.of.ranges is None}.values())
+    if not todo:
         return
-    stacked = np.array([count.counts for count in open_counts])  # [L, bins]
+    stacked = np.concatenate([each.counts for each in todo])  # [L, bins]
     used = np.flatnonzero(stacked.any(0))  # some two hundred of a thousand bins
     part = slice(int(used[0]), int(used[-1]) + 1) if used.size else slice(0, 1)
     stacked, edges = stacked[:, part], EDGES[part.start : part.stop + 1]
+    running = stacked.cumsum(1)
     sized = without_zeros(stacked) if part.start == 0 else stacked
-    largest = _largest([count.peak for count in open_counts])
-    most, median = np.minimum(_quantiles(sized, sized.cumsum(1), edges, (QUANTILE, 0.5)), largest)
+    largest = np.concatenate([np.abs(each.peak).max((1, 2), initial=0) for each in todo]).astype(np.float64)
+    most, median = np.minimum(
+        _quantiles(sized, running if sized is stacked else sized.cumsum(1), edges, (QUANTILE, 0.5)), largest
+    )
     limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
-    clipped = np.where(limit < largest, _share_beyond(stacked, stacked.cumsum(1), edges, limit), 0.0)
-    for count, *ranges in zip(open_counts, limit.tolist(), largest.tolist(), clipped.tolist(), strict=True):
-        count.ranges = (ranges[0], ranges[1], ranges[2])
+    clipped = np.where(limit < largest, _share_beyond(stacked, running, edges, limit), 0.0)
+    table, start = np.stack([limit, largest, clipped], 1), 0
+    for each in todo:
+        each.ranges, start = table[start : start + len(each.counts)], start + len(each.counts)
 
 
 def without_zeros(stacked: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -71,15 +83,6 @@ def without_zeros(stacked: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     sized = stacked.copy()
     sized[stacked[:, 1:].any(1), 0] = 0
     return sized
-
-
-def _largest(peaks: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float64]:
-    """`[L]`: the largest finite magnitude of each layer."""
-    if len({peak.shape for peak in peaks}) == 1:
-        flat = np.array(peaks).reshape(len(peaks), -1)
-        found: npt.NDArray[np.float64] = np.maximum(flat.max(1, initial=0), -flat.min(1, initial=0)).astype(np.float64)
-        return found
-    return np.array([np.abs(peak).max(initial=0.0) for peak in peaks], np.float64)
 
 
 def _quantiles(
@@ -116,7 +119,7 @@ def _share_beyond(
 @dataclass(eq=False)
 class BlocksOfLayer:
     """Histograms of the first rows of one layer, which no later step overwrites: after each block, and of all that were
-    counted. Histograms are only added to."""
+    counted. Histograms are only added to, those of several layers at once."""
 
     block: int = field(default_factory=lambda: BLOCK)
     after: list[LayerCount] = field(default_factory=list)
@@ -124,47 +127,103 @@ class BlocksOfLayer:
     shown: tuple[object, LayerCount] | None = None  # the last picture's: stamp of its source, and all rows
 
     def up_to(self, num_rows: int) -> LayerCount | None:
-        """A copy of the longest known histogram of at most the first `num_rows` rows; None if none is known."""
-        if self.newest is not None and self.newest.num_rows <= num_rows:
-            return self.newest.copy()
+        """The longest known histogram of at most the first `num_rows` rows; None if none is known."""
+        if self.newest is not None and self.newest.of.num_rows <= num_rows:
+            return self.newest
         number = min(num_rows // self.block, len(self.after))
-        return self.after[number - 1].copy() if number else None
+        return self.after[number - 1] if number else None
 
-    def note(self, count: LayerCount) -> None:
-        """Keep the histogram of the first final rows, which ends with a block or with all of them."""
+    def note_block(self, count: LayerCount) -> None:
+        """Keep the histogram of all rows up to the end of a block."""
         if count.num_rows == (len(self.after) + 1) * self.block:
-            self.after.append(count.copy())
+            self.after.append(count)
             if len(self.after) > MOST_BLOCKS:
                 self.after, self.block = self.after[1::2], 2 * self.block
-        if self.newest is None or self.newest.num_rows < count.num_rows:
-            self.newest = count.copy()
 
 
 @dataclass(eq=False)
-class ToCount:
-    """The rows `start … stop - 1` of a layer that are to be added to `count`; the first `num_final` are final."""
+class Alike:
+    """Layers that are counted together, through one lens or several: they hold rows of one form, of which the first
+    `num_final` are final; `known` are the histograms to which rows are added."""
 
-    layer: int
-    blocks: BlocksOfLayer
-    held: Held
     num_final: int
-    start: int
-    stop: int
-    count: LayerCount | None
+    held: dict[str, dict[int, Held]] = field(default_factory=dict)  # by lens and layer, in the order of `blocks`
+    blocks: list[BlocksOfLayer] = field(default_factory=list)
+    known: list[LayerCount] = field(default_factory=list)
 
-    def pieces(self, rows: LayerRows, first: int) -> Iterator[LayerRows]:
-        """Rows that were read from position `first` on, cut where blocks or the final rows end."""
-        layer, numbers, places = rows
-        stop = first + numbers.shape[1]
-        ends = [*range((first // self.blocks.block + 1) * self.blocks.block, self.num_final, self.blocks.block)]
-        cuts = [first, *(end for end in (*ends, self.num_final) if first < end < stop), stop]
-        for start, end in itertools.pairwise(cuts):
-            yield layer, numbers[:, start - first : end - first], places
+    @torch.inference_mode()
+    def count(self, source: Source) -> Counts:
+        """The histograms of all rows, for which those are read that are not counted yet."""
+        final, rest = self._counted(), None
+        lens, held = next(iter(self.held.items()))
+        layer, one = next(iter(held.items()))
+        start = one.first if final is None else final.num_rows
+        spans: list[range | None] = [None]
+        if one.positions is None:
+            at_once = max(1, rows_at_once(source, LENSES[lens], layer) // len(self.blocks))
+            spans = [range(n, min(one.stop, n + at_once)) for n in range(start, one.stop, at_once)]
+            spans = spans or ([range(start, start)] if final is None else [])
+        for span in spans:
+            rows = self._read(source, span)
+            for part in self._cuts(rows[0].first, rows[0].numbers.shape[2]):
+                piece, stop = counted_together(rows, part, source.num_tokens), rows[0].first + part.stop
+                if part.start < part.stop and stop <= self.num_final:
+                    final = piece if final is None else final.add(piece)
+                    self._note(final)
+                else:
+                    rest = piece if rest is None else rest.add(piece)
+        found = final if rest is None else rest if final is None else final.copy().add(rest)
+        assert found is not None, "layers that hold rows"
+        return found
 
-    def add(self, count: LayerCount) -> None:
-        self.count = count if self.count is None else self.count.add(count)
-        if 0 < self.count.num_rows <= self.num_final:
-            self.blocks.note(self.count)
+    def _counted(self) -> Counts | None:
+        """The histograms of rows that are counted, to which others may be added."""
+        if not self.known:
+            return None
+        counts, is_newest = joined(self.known), self.known[0] is self.blocks[0].newest
+        return counts if is_newest else counts.copy()
+
+    def _read(self, source: Source, span: range | None) -> list[RowsOfLayers]:
+        """These rows of all layers and lenses; places are those in `blocks`."""
+        found: list[RowsOfLayers] = []
+        first = 0
+        for lens, held in self.held.items():
+            for rows in read_all(source, LENSES[lens], held, span):
+                found.append(replace(rows, places=[first + place for place in rows.places]) if first else rows)
+            first += len(held)
+        return found
+
+    def _cuts(self, first: int, count: int) -> list[slice]:
+        """So many rows from position `first` on, cut where blocks or the final rows end."""
+        block, stop = self.blocks[0].block, first + count
+        ends = [*range((first // block + 1) * block, self.num_final, block), self.num_final]
+        cuts = [first, *[end for end in ends if first < end < stop], stop]
+        return [slice(start - first, end - first) for start, end in itertools.pairwise(cuts)]
+
+    def _note(self, final: Counts) -> None:
+        """Keep the histograms of the first final rows, which end with a block or with all of them."""
+        if final.num_rows == (len(self.blocks[0].after) + 1) * self.blocks[0].block:
+            kept = final.copy()
+            for number, blocks in enumerate(self.blocks):
+                blocks.note_block(LayerCount(kept, number))
+        for number, blocks in enumerate(self.blocks):
+            if blocks.newest is None or blocks.newest.of.num_rows < final.num_rows:
+                blocks.newest = LayerCount(final, number)
+
+
+def counted_together(rows: Sequence[RowsOfLayers], part: slice, num_tokens: int) -> Counts:
+    """The histograms of some of the rows that were read, in the order of their places; few numbers as one tensor."""
+    numbers = [each.numbers[:, :, part] for each in rows]
+    positions = [None if each.positions is None else each.positions[:, :, part] for each in rows]
+    is_alike = len({(each.shape[1:], each.dtype, each.device) for each in numbers}) == 1 and positions[0] is None
+    if is_alike and sum([each.numel() for each in numbers]) <= COUNTED_AT_ONCE:
+        numbers, positions = [torch.cat(numbers)], [None]
+    counts = [counted(each, at, num_tokens) for each, at in zip(numbers, positions, strict=True)]
+    places = [place for each in rows for place in each.places]
+    if len(counts) == 1 and places == sorted(places):
+        return counts[0]
+    found = [LayerCount(each, number) for each in counts for number in range(len(each.counts))]
+    return joined([found[places.index(place)] for place in range(len(places))])
 
 
 class Blocks:
@@ -173,75 +232,54 @@ class Blocks:
     def __init__(self) -> None:
         self._of: dict[tuple[str, int], BlocksOfLayer] = {}
 
-    @torch.inference_mode()
-    def of(self, lens: Lens, source: Source, layers: Sequence[int]) -> dict[int, LayerCount]:
-        """The histograms of these layers, of those that hold rows."""
-        found: dict[int, LayerCount] = {}
-        todo: list[ToCount] = []
-        stamp = source.stamp
-        for layer in layers:
-            blocks = self._of.setdefault((lens.name, layer), BlocksOfLayer())
-            if blocks.shown is not None and blocks.shown[0] == stamp:
-                found[layer] = blocks.shown[1]
-            elif (held := held_of(source, lens, layer)) is not None:
-                final = 0 if lens.part is None else source.num_final(layer, lens.part)
-                count = blocks.up_to(final)
-                start = held.first if count is None else count.num_rows
-                todo.append(ToCount(layer, blocks, held, final, start, held.stop, count))
-        for group in groups(source, lens, todo):
-            _count(source, lens, group)
-        for each in todo:
-            if each.count is not None:
-                each.blocks.shown = stamp, each.count
-                found[each.layer] = each.count
-        return {layer: found[layer] for layer in layers if layer in found}
+    def of(self, lens: Lens, source: Source, held: Mapping[int, Held]) -> dict[int, LayerCount]:
+        """The histograms of layers that hold these rows."""
+        return self._counts(source, {lens.name: held})[lens.name]
 
-    def magnitudes(self, lens: Lens, source: Source, layers: Sequence[int]) -> Magnitudes | None:
-        """The colour ranges of these layers, all of which hold rows; None if there are none. Those that a file stores
-        are those of all rows, even if an earlier step is shown."""
-        if not lens.is_of_every_head:
-            return None
-        stored = source.stored if lens.name == lens.part else None
-        ranges = {layer: stored.ranges(layer, lens.name) for layer in layers} if stored is not None else {}
-        counts = self.of(lens, source, [layer for layer in layers if ranges.get(layer) is None])
-        compute_ranges(counts.values())
-        told = [ranges.get(layer) or counts[layer].ranges for layer in layers]
-        return magnitudes_from([one for one in told if one is not None]) if told else None
+    def _counts(self, source: Source, held: Mapping[str, Mapping[int, Held]]) -> dict[str, dict[int, LayerCount]]:
+        """The histograms of layers that hold these rows, by lens."""
+        alike: dict[object, Alike] = {}
+        stamp, found = source.stamp, {name: dict[int, LayerCount]() for name in held}
+        for name, layers in held.items():
+            part, is_one = LENSES[name].part, LENSES[name].values == 1
+            for layer, rows in layers.items():
+                blocks = self._of.get((name, layer))
+                if blocks is None:
+                    blocks = self._of[name, layer] = BlocksOfLayer()
+                if blocks.shown is not None and blocks.shown[0] == stamp:
+                    found[name][layer] = blocks.shown[1]
+                    continue
+                final = 0 if part is None else source.num_final(layer, part)
+                known = blocks.up_to(final)
+                dim = 1 if is_one else rows.value_dim if part == "values" else rows.key_dim
+                form = rows.form, dim, final, blocks.block, len(blocks.after), known and known.of.num_rows
+                group = alike.get(form)
+                if group is None:
+                    group = alike[form] = Alike(final)
+                group.held.setdefault(name, {})[layer] = rows
+                group.blocks.append(blocks)
+                group.known += [] if known is None else [known]
+        for group in alike.values():
+            counts, names = group.count(source), [(name, layer) for name in group.held for layer in group.held[name]]
+            for number, (name, layer) in enumerate(names):
+                found[name][layer] = one = LayerCount(counts, number)
+                group.blocks[number].shown = stamp, one
+        return {name: {layer: found[name][layer] for layer in layers} for name, layers in held.items()}
 
-
-def groups(source: Source, lens: Lens, todo: Sequence[ToCount]) -> Iterator[list[ToCount]]:
-    """Layers whose rows are read and counted together: all of them, or of a file as many as are small."""
-    group, size = list[ToCount](), 0
-    for each in todo:
-        rows = each.stop - each.start if each.held.positions is None else each.held.positions.shape[1]
-        numbers = 0 if source.stored is None else rows * each.held.num_heads * each.held.dim(lens.part or "keys")
-        if group and size + numbers > READ_TOGETHER:
-            yield group
-            group, size = [], 0
-        group.append(each)
-        size += numbers
-    if group:
-        yield group
-
-
-def _count(source: Source, lens: Lens, group: Sequence[ToCount]) -> None:
-    """Read the rows of some layers and add them to their histograms, pieces of equal shape of all layers together."""
-    waiting = list(group)
-    while waiting:
-        pieces: list[list[LayerRows]] = []
-        for each in [*waiting]:
-            at_once = rows_at_once(source, lens, each.layer)
-            is_run = each.held.positions is None
-            span = range(each.start, min(each.stop, each.start + at_once)) if is_run else None
-            if (span is None or span or each.count is None) and (
-                rows := read(source, lens, each.layer, span)
-            ) is not None:
-                one = each.layer, rows.numbers, rows.positions
-                pieces.append(list(each.pieces(one, rows.first)) if is_run else [one])
-            each.start = each.stop if span is None else span.stop
-            if each.start >= each.stop:
-                waiting.remove(each)
-        by_layer = {each.layer: each for each in group}
-        for number in range(max(map(len, pieces), default=0)):
-            for layer, count in counted([piece[number] for piece in pieces if number < len(piece)], source.num_tokens):
-                by_layer[layer].add(count)
+    def magnitudes(self, lenses: Sequence[Lens], source: Source, held: Mapping[int, Held]) -> list[Magnitudes | None]:
+        """The colour ranges of layers that hold these rows, through each lens; None if there are none. Those that a
+        file stores are those of all rows, even if an earlier step is shown."""
+        told: dict[str, dict[int, Ranges]] = {}
+        for lens in lenses if held else ():
+            file = source.stored if lens.name == lens.part else None
+            ranges = {} if file is None else {layer: file.ranges(layer, lens.name) for layer in held}
+            told[lens.name] = {layer: each for layer, each in ranges.items() if each is not None}
+        open_ones = {name: {layer: held[layer] for layer in held if layer not in told[name]} for name in told}
+        counts = self._counts(
+            source, {name: of_lens for name, of_lens in open_ones.items() if LENSES[name].is_of_every_head}
+        )
+        compute_ranges([count for of_lens in counts.values() for count in of_lens.values()])
+        for name, of_lens in counts.items():
+            told[name] |= {layer: ranges_of(count) for layer, count in of_lens.items()}
+        found = [told.get(lens.name, {}) for lens in lenses]
+        return [magnitudes_from([ranges[layer] for layer in held]) if ranges else None for ranges in found]

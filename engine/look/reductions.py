@@ -7,7 +7,7 @@ its cell NaN.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,6 @@ from engine.cache.row_delta import RowDelta
 from engine.wire.records import Floats, Ints, read_only_floats, read_only_ints
 
 TOP_POSITIONS = 5
-STACKED_NUMBERS = 1 << 21
 
 Flags = npt.NDArray[np.bool_]
 
@@ -29,36 +28,15 @@ def per_cell(num: int, max_cells: int) -> int:
 
 
 def fill_cells(
-    low: Floats,
-    high: Floats,
-    tensors: Sequence[tuple[int, torch.Tensor, int]],
-    per_column: int,
-    per_row: int,
-    first_column: int = 0,
+    low: Floats, high: Floats, layers: Sequence[int], rows: torch.Tensor, first: int, per_column: int, per_row: int
 ) -> None:
-    """Write the extremes of layers `(index, [H, S, D], first position)` into cells `[L, H, columns, rows]`, of which
-    the first column is column `first_column` of the picture."""
-    for layers, tensor, first in stacked(tensors):
-        low_cells, high_cells, column = pooled(tensor, first, per_column, per_row)
-        num_heads, num_columns, num_rows = low_cells.shape[0] // len(layers), *low_cells.shape[1:]
-        start = column - first_column
-        cells = (layers, slice(0, num_heads), slice(start, start + num_columns), slice(0, num_rows))
-        form = len(layers), num_heads, num_columns, num_rows
-        low[cells], high[cells] = low_cells.reshape(form), high_cells.reshape(form)
-
-
-def stacked(tensors: Sequence[tuple[int, torch.Tensor, int]]) -> Iterator[tuple[list[int], torch.Tensor, int]]:
-    """Yield layers `(index, [H, S, D], first position)` of equal shape as one tensor `[L * H, S, D]`. Small layers
-    only: for these the number of operations costs more than the numbers, for large ones the copy would."""
-    forms: dict[object, list[tuple[int, torch.Tensor, int]]] = {}
-    for item in tensors:
-        forms.setdefault((item[1].shape, item[1].dtype, item[1].device, item[2]), []).append(item)
-    for items in forms.values():
-        at_once = max(1, STACKED_NUMBERS // max(1, items[0][1].numel()))
-        for start in range(0, len(items), at_once):
-            part = items[start : start + at_once]
-            together = part[0][1] if len(part) == 1 else torch.cat([tensor for _, tensor, _ in part])
-            yield [index for index, _, _ in part], together, part[0][2]
+    """Write the extremes of rows `[L, H, S, D]` from position `first` on into cells `[layers, H, columns, rows]`."""
+    num_layers, num_heads, _, _ = rows.shape
+    low_cells, high_cells, column = pooled(rows.flatten(0, 1), first, per_column, per_row)
+    _, num_columns, num_rows = low_cells.shape
+    cells = (layers, slice(0, num_heads), slice(column, column + num_columns), slice(0, num_rows))
+    form = num_layers, num_heads, num_columns, num_rows
+    low[cells], high[cells] = low_cells.reshape(form), high_cells.reshape(form)
 
 
 def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> tuple[Floats, Floats, int]:

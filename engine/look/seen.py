@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.look.canvas import Canvas
 from engine.look.magnitudes import Blocks
-from engine.look.source import Queries
+from engine.look.source import Held, Queries
 
 
 class Seen:
@@ -15,6 +15,7 @@ class Seen:
         self.rows_of = rows_of
         self.blocks, self.wall = Blocks(), Canvas()
         self.queries: Queries | None = None
+        self.full: dict[int, Held] = {}
 
 
 class SeenSequences:

@@ -30,7 +30,7 @@ from engine.look.reductions import (
     pooled_weights,
 )
 from engine.look.seen import Seen
-from engine.look.source import PARTS, Source, holders, provenance_of, rewrites, row_at
+from engine.look.source import PARTS, Source, holders, provenance_from, provenance_of, rewrites, row_at
 from engine.look.states import landscape, state_pictures
 from engine.look.tile_statistics import TileStatistics
 from engine.spec.codec import Part
@@ -164,10 +164,10 @@ def wall_of(
     if cells["absent"] is not None:
         shown_at = np.arange(request.num_tokens) if places is None else touched_positions(canvas)
     spans = [_span_of(layer, request.num_tokens) for layer in grid.layers]
-    exact_from = tuple(source.exact_from(layer, part) for layer in indices) if part is not None else ()
+    exact_from = [source.exact_from(layer, each) for each in (PARTS if part is None else (part,)) for layer in indices]
     return WallSlice(
         request=request,
-        provenance=provenance_of(source, indices, PARTS if part is None else (part,)),
+        provenance=provenance_from(source, exact_from),
         dtype=grid.layers[-1].held.dtype if grid.layers else "",
         layers=tuple(indices),
         heads=tuple(layer.num_heads for layer in grid.layers),
@@ -178,8 +178,8 @@ def wall_of(
         took_ms=0.0,
         holders=None if shown_at is None else holders([layer.held for layer in grid.layers], shown_at),
         states=() if has_no_size(request) else state_pictures(source, geometry),
-        held=None if all(span == (0, request.num_tokens) for span in spans) else read_only_ints(np.array(spans)),
-        exact_from=exact_from if any(exact_from) else (),
+        held=None if set(spans) <= {(0, request.num_tokens)} else read_only_ints(np.array(spans)),
+        exact_from=tuple(exact_from) if part is not None and any(exact_from) else (),
         **cells,
         **numbers,
     )
@@ -210,10 +210,10 @@ def numbers_of_wall(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any
     assert isinstance(request, WallRequest)
     if has_no_size(request):
         return dict.fromkeys(NUMBERS_OF_WALL)
-    layers, lens = [layer.index for layer in grid.layers], LENSES[request.lens]
     other: Part = "values" if request.lens == "keys" else "keys"
     is_other_shown = request.lens in PARTS and source.is_cheap(other)
-    ranges = [seen.blocks.magnitudes(each, source, layers) for each in (lens, LENSES[other])[: 1 + is_other_shown]]
+    lenses = [LENSES[request.lens], LENSES[other]][: 1 + is_other_shown]
+    ranges = seen.blocks.magnitudes(lenses, source, {layer.index: layer.held for layer in grid.layers})
     return dict(zip(NUMBERS_OF_WALL, (*ranges, None), strict=False))
 
 
@@ -229,9 +229,8 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
     if source.half is not None and source.half.note:
         return source.half.note
     # rows of layers that hold none of the drawn positions, only later ones
-    drawn_layers = {layer.index for layer in layers}
-    others = [each.index for each in geometry.attention_layers if each.index not in drawn_layers]
-    later = [held for index in others if (held := source.held(index, ever=True)) is not None]
+    others = {each.index for each in geometry.attention_layers} - {layer.index for layer in layers}
+    later = [held for index in sorted(others) if (held := source.held(index, ever=True)) is not None]
     if not layers and not later:
         if source.gave_rows_up:
             return "Nothing is held now: the sequence gave its rows up, and computes them anew when it goes on."
@@ -242,9 +241,9 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
         return "A step adds attention and changes none: look at it without the change."
     if request.change and not knows_change(source, request):
         return "What this step rewrote in older rows is not known any more."
-    is_scattered = any(layer.held.positions is not None for layer in layers)
-    all_held = [*(layer.held for layer in layers), *later]
-    gone = max((rows.first for rows in all_held), default=0) if later or not is_scattered else 0
+    all_held = [layer.held for layer in layers] + later
+    is_scattered = not later and any(rows.positions is not None for rows in all_held)
+    gone = 0 if is_scattered else max([rows.first for rows in all_held], default=0)
     if geometry.has_encoder:
         gone = 0  # the decoder's rows begin after those of the source
     return f"Positions before {gone} have left the window of some layers." if gone else ""
@@ -315,8 +314,8 @@ def numbers_of_head(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any
         values = rows.numbers[0].float()
         if rows.positions is not None:
             values = values[(rows.positions[0] >= grid.first) & (rows.positions[0] < grid.stop)]
-    layers = [layer.index for layer in grid.layers]
-    return {"magnitudes": seen.blocks.magnitudes(lens, source, layers), **numbers_of_tile(TileStatistics(values))}
+    (magnitudes,) = seen.blocks.magnitudes([lens], source, {layer.index: layer.held for layer in grid.layers})
+    return {"magnitudes": magnitudes, **numbers_of_tile(TileStatistics(values))}
 
 
 def numbers_of_tile(statistics: TileStatistics) -> dict[str, Any]:

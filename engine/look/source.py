@@ -6,7 +6,7 @@ in `engine.opened`), `Difference` (of two sources) and `Nothing` (the rows of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.cache.contract import HeldRows, StateMatrix
+from engine.cache.contract import HeldRows, Pair, StateMatrix
 from engine.cache.row_delta import RowDelta
+from engine.cache.stacking import on_one_device, stacked_view
 from engine.history.journal import Move, are_kept
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
@@ -65,6 +66,12 @@ class Held:
     first: int
     stop: int
     positions: torch.Tensor | None = None
+
+    @cached_property
+    def form(self) -> tuple[object, ...]:
+        """Equal for layers whose rows can be read and drawn together."""
+        shape = None if self.positions is None else self.positions.shape
+        return self.num_heads, self.key_dim, self.value_dim, self.dtype, self.first, self.stop, shape
 
     @classmethod
     def of(cls, rows: HeldRows | None) -> Held | None:
@@ -237,6 +244,11 @@ class Source(Protocol):
         rows only at the positions of `span`, and others are not read where that can be avoided. None: no rows."""
         ...
 
+    def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
+        """K or V `[L, H, T, D]`, from position `first` on, of layers that hold rows of one form; None where they are to
+        be read one by one."""
+        ...
+
     def num_final(self, layer: int, part: Part) -> int:
         """How many rows, from position 0 on, have the same numbers at every later step; 0 where some are missing."""
         ...
@@ -277,10 +289,14 @@ class Source(Protocol):
 
 def provenance_of(source: Source, layers: Iterable[int], parts: Collection[Part] = PARTS, first: int = 0) -> Provenance:
     """The provenance of these rows from position `first` on: "dequantised" if attention read any from codes."""
+    return provenance_from(source, (source.exact_from(layer, part) for layer in layers for part in parts), first)
+
+
+def provenance_from(source: Source, exact_from: Iterable[int], first: int = 0) -> Provenance:
+    """The provenance from position `first` on of rows that are exact from these positions on."""
     exact = source.exact_provenance
-    if exact not in ("live cache", "kept", "recorded"):
-        return exact
-    return "dequantised" if any(source.exact_from(x, part) > first for x in layers for part in parts) else exact
+    is_coded = exact in ("live cache", "kept", "recorded") and any(position > first for position in exact_from)
+    return "dequantised" if is_coded else exact
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +306,8 @@ class LiveSource:
     `moves`: when the sequence came into each of its cache modes. `live_provenance` is the provenance of its present
     rows as far as they are exact. `is_past`: some of the moves came after the moment that is meant, even if the
     sequence had as many tokens then as now. `is_as_now`: the rows as they are held now are meant, up to `num_tokens`.
-    `kept_by`: another object once rows that were there before may have other numbers.
+    `kept_by`: another object once rows that were there before may have other numbers. `full`: what layers held when
+    they held all rows, which tells the form of those that come.
     """
 
     cache: SequenceCache
@@ -303,8 +320,12 @@ class LiveSource:
     kept_by: object = None
     queries: Queries | None = None
     turned: Callable[[], Rotation | str] | None = None
+    full: dict[int, Held] = field(default_factory=dict)
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
     _held: dict[int, Held | None] = field(default_factory=dict, init=False)
+    _newest: dict[tuple[int, ...], tuple[int, list[Pair], dict[Part, torch.Tensor]]] = field(
+        default_factory=dict, init=False
+    )
 
     why_not = ""
     stored: Stored | None = None
@@ -327,7 +348,7 @@ class LiveSource:
 
     @cached_property
     def stamp(self) -> tuple[object, ...]:
-        return (self.num_tokens, self.cache.num_tokens, self.is_as_now, self.provenance, self.half)
+        return (self.num_tokens, self.cache.num_tokens, self.is_as_now, self.exact_provenance, self.half)
 
     @property
     def provenance(self) -> Provenance:
@@ -394,20 +415,43 @@ class LiveSource:
         return self._held[layer]
 
     def _held_now(self, layer: int) -> Held | None:
-        if layer not in self._kept and min(self.num_final(layer, part) for part in PARTS) > 0 < self.num_tokens - 1:
-            last = self._from(layer, self.num_tokens - 1)
-            if last is not None and last.positions is None and last.first == self.num_tokens - 1:
-                return replace(Held.of(last), first=0)  # type: ignore[type-var]
+        num_tokens, num_final = self.num_tokens, (self.num_final(layer, "keys"), self.num_final(layer, "values"))
+        if layer not in self._kept and min(num_final) > 0 < num_tokens - 1:
+            full = self.full.get(layer)
+            if full is not None and num_tokens in num_final:  # it holds every row
+                return Held(full.num_heads, full.key_dim, full.value_dim, full.dtype, 0, num_tokens)
+            last = Held.of(self._from(layer, num_tokens - 1))
+            if last is not None and last.positions is None and last.first == num_tokens - 1:
+                self.full[layer] = found = replace(last, first=0)
+                return found
         return Held.of(self._whole(layer))
 
     def rows(self, layer: int, part: Part, span: range | None = None, head: int | None = None) -> Rows | None:
         first = 0 if span is None or not self.num_final(layer, part) else span.start
         return Rows.of(self._from(layer, first), part, span, head)
 
+    def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
+        key = tuple(layers)
+        if key not in self._newest or self._newest[key][0] > first:
+            if not all(layer not in self._kept and self.num_final(layer, part) for layer in layers):
+                return None
+            self._newest[key] = first, list(self.cache.all_newest_rows(first, layers, self._shown_at).values()), {}
+        start, pairs, stacked = self._newest[key]
+        if part not in stacked:
+            number = PARTS.index(part)
+            stacked[part] = stacked_view(on_one_device([pair[number] for pair in pairs]))
+        return stacked[part][:, :, first - start : self.num_tokens - start]
+
     def num_final(self, layer: int, part: Part) -> int:
-        if self.half is not None:  # a suspended step may still be undone
-            return 0
-        return min(self.cache.num_final(layer, part, self._shown_at), self.num_tokens)
+        found = self._final[part]
+        return found[layer] if layer < len(found) else 0
+
+    @cached_property
+    def _final(self) -> dict[Part, list[int]]:
+        """For each layer, `num_final`; none while a step is suspended, which may still be undone."""
+        if self.half is not None:
+            return {part: [] for part in PARTS}
+        return {part: [min(n, self.num_tokens) for n in self.cache.num_final(part, self._shown_at)] for part in PARTS}
 
     def changes(self, num_tokens: int) -> list[RowDelta] | None:
         return self.cache.changes_since(num_tokens, self.num_tokens) if self.is_known else None
@@ -463,6 +507,9 @@ class Nothing:
         return None
 
     def rows(self, layer: int, part: Part, span: range | None = None, head: int | None = None) -> Rows | None:
+        return None
+
+    def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
         return None
 
     def num_final(self, layer: int, part: Part) -> int:
@@ -563,6 +610,9 @@ class Difference:
         if (layer, part) not in self._kept:
             self._kept[layer, part] = subtracted(*(side.rows(layer, part) for side in (self.a, self.b)))
         return within(self._kept[layer, part], span, head)
+
+    def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
+        return None
 
     def num_final(self, layer: int, part: Part) -> int:
         return min(self.a.num_final(layer, part), self.b.num_final(layer, part))

@@ -63,7 +63,7 @@ class OpenFile:
 
         if not has_model:  # loading a model sets the number of threads
             torch.set_num_threads(usual_threads())
-        return OpenedSnapshot(command.path)
+        return OpenedSnapshot(command.path, command.model)
 
     def replace(self, file: OpenedSnapshot | OpenedSession) -> None:
         """Make `file` the opened one in place of the one before, and report its steps."""

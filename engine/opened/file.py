@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 
 from engine.errors import InputError
+from engine.files.llama import kind_of
+from engine.look.lenses import held_of_all
 from engine.look.outliers import outliers_slice
 from engine.look.seen import Seen
 from engine.look.slices import NewestQuery, attention_slice, checked, of_queries, take
@@ -25,11 +27,13 @@ from engine.wire.status import EngineStatus, Work
 class OpenedSnapshot:
     """One opened snapshot. The header is read when it is opened, everything else on request.
 
-    Raises `InputError` for a file that is no snapshot, and later for parts that cannot be read.
+    An npz and a state file of llama.cpp (with its `model`, or the one beside it) are converted first. Raises
+    `InputError` for a file that is none of these, and later for parts that cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.file = opened_npz(path) if path.suffix == SUFFIX else SnapshotFile(path)
+    def __init__(self, path: Path, model: Path | None = None) -> None:
+        is_foreign = path.suffix == ".npz" or kind_of(path) != ""
+        self.file = opened_foreign(path, model) if is_foreign else SnapshotFile(path)
         try:
             self.info = model_info(self.file)
             self.sequence = sequence_info(self.file)
@@ -116,7 +120,8 @@ class OpenedSnapshot:
 
     def _outliers(self, request: OutliersRequest, source: FileSource) -> Slice:
         layers = [layer.index for layer in self.info.geometry.attention_layers]
-        keys, values = (self._seen.blocks.of(LENSES[part], source, layers) for part in PARTS)
+        held = held_of_all(source, LENSES["keys"], layers)
+        keys, values = (self._seen.blocks.of(LENSES[part], source, held) for part in PARTS)
         attention = {
             layer: row
             for layer in layers
@@ -128,18 +133,15 @@ class OpenedSnapshot:
         return self.last_step is None or step >= self.last_step
 
 
-SUFFIX = ".npz"
-
-
-def opened_npz(path: Path) -> SnapshotFile:
-    """Convert an npz file to a temporary snapshot, whose name is deleted at once. Raises `InputError` if it is not a
-    valid npz, or lacks the positions of its rows."""
-    from engine.snapshot.foreign import snapshot_of_npz  # imports transformers, 30 MiB that snapshots do not need
+def opened_foreign(path: Path, model: Path | None = None) -> SnapshotFile:
+    """Convert another program's file to a temporary snapshot, whose name is deleted at once. Raises `InputError` if it
+    is not valid or lacks something that is needed; `model` is that of a state file of llama.cpp."""
+    from engine.snapshot.foreign import snapshot_of_file  # imports transformers, 30 MiB that snapshots do not need
     from engine.snapshot.write import write_snapshot
 
     with tempfile.TemporaryDirectory(prefix="kvloupe-", ignore_cleanup_errors=True) as folder:
         inside = Path(folder) / "opened.safetensors"
-        for _ in write_snapshot(snapshot_of_npz(path), inside):
+        for _ in write_snapshot(snapshot_of_file(path, model), inside):
             pass
         file = SnapshotFile(inside)
     file.path = path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -206,6 +207,9 @@ class FileSource:
             rows = range(places[0], places[-1] + 1) if places else range(0)
         numbers = self.reader.numbers(entry, part, heads, rows)
         return Rows(numbers, held.first, positions[:, rows.start : rows.stop].contiguous())
+
+    def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
+        return None
 
     def num_final(self, layer: int, part: Part) -> int:
         entry = self.reader.entry(layer)

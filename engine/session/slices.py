@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.history.history import History
 from engine.look.canvas import Canvas
+from engine.look.lenses import held_of_all
 from engine.look.outliers import outliers_slice
 from engine.look.slices import NewestQuery, attention_slice, checked, drawn, of_queries, row_slice, take
 from engine.look.source import PARTS, HalfWritten, LiveSource, Source
@@ -71,7 +72,7 @@ class SliceReader:
             seen.queries = Queries(self._model, live.cache, self._history, live)
         source = LiveSource(
             live.cache, num_tokens, held, moves, half, is_past=mark is not None, kept_by=seen, queries=seen.queries,
-            turned=lambda: self._model.rotation,
+            turned=lambda: self._model.rotation, full=seen.full,
         )  # fmt: skip
         if node is not None and mark is not None and not source.at(mark.num_tokens).is_known:
             kept = self._others.sequence_at(seq_id, node)
@@ -148,7 +149,8 @@ class SliceReader:
 
     def _outliers(self, request: OutliersRequest, source: Source, visible: VisibleSequence) -> OutliersSlice:
         layers = [layer.index for layer in self._geometry.attention_layers]
-        keys, values = (visible.seen.blocks.of(LENSES[part], source, layers) for part in PARTS)
+        held = held_of_all(source, LENSES["keys"], layers)
+        keys, values = (visible.seen.blocks.of(LENSES[part], source, held) for part in PARTS)
         attention = self._history.attention_at(request.seq_id, request.step, visible.journal)
         mark = visible.journal.mark(request.seq_id, request.step)
         num_attended = mark.num_tokens if mark is not None else source.num_tokens

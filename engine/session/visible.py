@@ -64,7 +64,7 @@ class OtherBranches:
             moves = state.moves.get(seq_id, ())
             moves = tuple(move for move in moves if move.step >= node or move.had < mark.num_tokens)
             seen, held = self._seen.of(seq_id, live.cache), exact_provenance(state.mode, "kept")
-            source = LiveSource(live.cache, mark.num_tokens, held, moves, kept_by=seen)
+            source = LiveSource(live.cache, mark.num_tokens, held, moves, kept_by=seen, full=seen.full)
             has_tables = not state.mode.spec.is_paged or all(move.step < node for move in moves)
             found = VisibleSequence(source, journal, seen, has_tables=has_tables, is_live=False)
             if source.is_known:

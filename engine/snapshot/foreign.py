@@ -1,4 +1,5 @@
-"""Writes the caches of other programs as snapshots: those passed to `save_cache`, and those in npz files."""
+"""Writes the caches of other programs as snapshots: those passed to `save_cache`, those in npz files, and those
+of llama.cpp."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from engine.cache.layers.foreign import foreign_rows
 from engine.cache.stored import InPieces
 from engine.counted import counted
 from engine.errors import InputError
+from engine.files.llama import kind_of, model_beside
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.source import chosen
 from engine.model.source import find_source, fingerprint
@@ -20,6 +22,7 @@ from engine.model.tokenizer import TokenTexts, tokenizer_fingerprint
 from engine.predict.capacity import is_pageable
 from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, WITHOUT_STATES, LayerEntry, Manifest, SequenceEntry
 from engine.snapshot.gather import created, piece_tensors, written_by
+from engine.snapshot.llama_state import read_state, refuse_gguf
 from engine.snapshot.manifest import manifest_strings
 from engine.snapshot.npz import Array, from_npz
 from engine.snapshot.pyramid import Preview, pyramid_for, pyramid_of
@@ -81,6 +84,37 @@ def snapshot_of_npz(path: Path) -> Snapshot:
     return _snapshot(rows, num_tokens, ids, cache="npz")
 
 
+def snapshot_of_file(path: Path, model: Path | None = None) -> Snapshot:
+    """The snapshot of another program's file: a state file of llama.cpp with its `model` (the GGUF or config.json, by
+    default the one beside it), else an npz. Raises `InputError` where it cannot be read."""
+    match kind_of(path):
+        case "":
+            return snapshot_of_npz(path)
+        case "gguf":
+            raise refuse_gguf(path)
+    if (model := model or model_beside(path)) is None:
+        raise InputError(
+            f"'{path}' does not say of which model it is: put that model's .gguf or config.json beside it, "
+            "choose it where Open… asks for it, or run kvloupe-engine snapshot import with --gguf or --config."
+        )
+    return snapshot_of_llama(path, model)
+
+
+def snapshot_of_llama(path: Path, model: Path) -> Snapshot:
+    """The snapshot of a state file of llama.cpp, decoded, with its rows at their positions; raises `InputError` as
+    `read_state` does."""
+    cache = read_state(path, model)
+    rows = {}
+    for index, parts in cache.layers.items():
+        held = HeldRows(torch.from_numpy(parts[0]), torch.from_numpy(parts[1]), 0)
+        rows[index] = (_placed(held, np.tile(cache.positions, (held.keys.shape[1], 1))), False)
+    num_tokens = int(cache.positions[-1]) + 1
+    ids = list(cache.token_ids) if len(cache.token_ids) >= num_tokens and min(cache.token_ids) >= 0 else None
+    facts = {"model": cache.model.name, "architecture": f"{cache.model.family}, from llama.cpp"}
+    facts |= {"config": cache.model.config, "dtype": str(next(iter(cache.layers.values()))[0].dtype)}
+    return _snapshot(rows, num_tokens, ids, cache=f"llama.cpp, {cache.kinds}", notes=cache.notes, facts=facts)
+
+
 def _native(array: Array) -> Array:
     """A copy in the byte order of this machine."""
     return np.array(array, array.dtype.newbyteorder("="))
@@ -106,9 +140,11 @@ def _snapshot(
     cache: str = "",
     notes: str = "",
     why_not: str = "",
+    facts: dict[str, Any] | None = None,
 ) -> Snapshot:
     """The snapshot of rows by layer, each with whether the layer keeps a window. If there are more `ids` than
-    `num_tokens`, the next one is the chosen token. `why_not`: why decoding cannot go on from these rows."""
+    `num_tokens`, the next one is the chosen token. `why_not`: why decoding cannot go on from these rows; `facts`: what
+    the manifest says of a model that is not transformers'."""
     entries = tuple(_entry(index, held, slides) for index, (held, slides) in rows.items())
     why_not = _why_not(model, ids, entries, num_tokens) or why_not
     tensors: dict[str, torch.Tensor | InPieces | LazyTensor] = {"positions": torch.arange(num_tokens)[None]}
@@ -133,7 +169,7 @@ def _snapshot(
     manifest = Manifest(
         WITHOUT_STATES,
         num_tokens,
-        **_model_facts(model, entries),
+        **(facts or _model_facts(model, entries)),
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
         cache=cache,
         cache_spec=None if why_not else GOES_ON_AS,

@@ -16,6 +16,7 @@ from engine.cache.stored import InPieces, RowsInPieces, StoredCache, StoredLayer
 from engine.counted import counted
 from engine.errors import InputError
 from engine.history.state import SequenceState
+from engine.look.lenses import held_of_all
 from engine.look.magnitude_counts import LayerCount
 from engine.look.source import LiveSource, chosen, provenance_of
 from engine.model.tokenizer import tokenizer_fingerprint
@@ -205,7 +206,7 @@ class ExportChoice:
             return None
         # a new object for each layer, because it caches the rows that it gathers from pages
         past = dataclasses.replace(self._past)
-        return self._blocks.of(LENSES[name], past, [layer]).get(layer)
+        return self._blocks.of(LENSES[name], past, held_of_all(past, LENSES[name], [layer])).get(layer)
 
     def _part(self, layer: int, name: Part) -> torch.Tensor | RowsInPieces:
         """K or V of a layer as attention reads it: as it is stored, or dequantised. Dequantised rows are computed anew

@@ -156,8 +156,7 @@ def _made(
     low, high = extremes_of(rows, layer, name, pyramid, num_tokens)
     count = count_of(layer.index, name)
     if count is None:
-        whole = some_rows(rows, slice(None))[None]
-        ((_, count),) = counted([(layer.index, whole[0], None)], num_tokens)
+        count = LayerCount(counted(some_rows(rows, slice(None))[None], None, num_tokens), 0)
     told = magnitudes_of([count])
     return low, high, torch.tensor([float(part[0]) for part in (told.limit, told.largest, told.clipped)])
 

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.opened.description import steps_of
-from engine.opened.file import OpenedSnapshot, opened_npz
+from engine.opened.file import OpenedSnapshot, opened_foreign
 from engine.snapshot.diff import difference
 from engine.snapshot.export import export
 from engine.snapshot.format import PARTS
@@ -115,7 +115,7 @@ def _as_npz(path: Path, sound: Path, model: LoadedModel, chance: random.Random |
     with SnapshotFile(path) as file:
         for _ in export(file, Export(path.with_suffix(".npz"), 0, kind="npz")):
             pass
-    opened_npz(path.with_suffix(".npz")).close()
+    opened_foreign(path.with_suffix(".npz")).close()
 
 
 def _as_part(path: Path, sound: Path, model: LoadedModel, chance: random.Random | None) -> None:
@@ -135,7 +135,7 @@ def _gone_on_from(path: Path, sound: Path, model: LoadedModel, chance: random.Ra
 def survives_npz(path: Path) -> str:
     """Open an npz: whether it was refused or read, in words."""
     try:
-        opened_npz(path).close()
+        opened_foreign(path).close()
     except InputError as error:
         check_sentence(error)
         return "npz refused"

@@ -12,7 +12,7 @@ from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QFileDialog, QMenu, QStackedWidget, QWidget
 
 from app.draw.format import brief, short_dtype
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 from app.kit.boxes import column, row
 from app.kit.buttons import LinkButton, ProgressButton, push_button
 from app.kit.changes import connect_all, on_change
@@ -41,6 +41,7 @@ from engine.wire.status import ModelInfo
 STEP, MODEL, FILE = "the step", "another model", "a snapshot"
 _CACHE, _DTYPE = "cache ", "dtype "
 _MODEL_LABEL = "another model…"
+SNAPSHOT_FILES = "Snapshots (*.safetensors *.npz *.bin)"
 
 
 def cache_choice(name: str) -> str:
@@ -113,7 +114,7 @@ class OpponentBox(SmallBox):
             folder = QFileDialog.getExistingDirectory(parent, "Compare with a model of the same vocabulary")
             return OtherRun(status.cache, ModelSpec(folder, _dtype_of(status.model))) if folder else None
         if self.choice == FILE:
-            path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", "Snapshot (*.safetensors)")
+            path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", SNAPSHOT_FILES)
             return OtherFile(Path(path)) if path else None
         if self.choice.startswith(_DTYPE):
             dtype = next(name for name in get_args(Dtype) if self.choice == _DTYPE + name)

@@ -6,12 +6,10 @@ from typing import Any
 
 from msgspec import Struct
 from PySide6.QtCore import (
-    QAbstractTableModel,
     QEvent,
     QItemSelectionModel,
     QModelIndex,
     QObject,
-    QPersistentModelIndex,
     QRectF,
     Qt,
     Signal,
@@ -31,14 +29,14 @@ from PySide6.QtWidgets import (
 
 from app.draw.format import thousands
 from app.kit.buttons import own_action
-from app.kit.cells import WholeRows
+from app.kit.cells import CellModel, ColumnHead, Index, TableCell, WholeRows
 from app.kit.icons import pixmap
 from app.kit.labels import plain_label, plain_tip
 from app.kit.moment_words import origin_words
 from app.kit.page_words import why_not_reused
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
-from app.kit.theme import current_theme, font_fixed, font_text, owner_color
+from app.kit.theme import current_theme, font_text, owner_color
 from app.kit.view import View
 from app.models import Models
 from engine.wire.commands import StopSequence
@@ -48,21 +46,18 @@ SEQ, STATE, ORIGIN, TOKENS, PAGES, SHARED, SERVED, PREEMPTED, BUTTONS = range(9)
 STOP, FORK, REMOVE = "stop", "fork", "remove"
 ORDER = (STOP, FORK, REMOVE)
 BUTTON, _ICON = 22, 14
-Index = QModelIndex | QPersistentModelIndex
-_NO_INDEX = QModelIndex()
 
 
-# The columns: heading, and what it means
 HEADS = (
-    ("seq", "The number of the sequence, in the order in which they were made"),
-    ("state", "What it is doing, or why it stopped"),
-    ("forked from", "The sequence or the other branch that it was forked from, after which step"),
-    ("tokens", "Tokens in the cache"),
-    ("pages", "Pages it refers to"),
-    ("shared", "Pages that others refer to as well"),
-    ("served", "Tokens of its prompt that a prefix hit served"),
-    ("preempted", "Preempted: how often it gave its pages up for others"),
-    ("", "Stop, fork or remove the sequence"),
+    ColumnHead("seq", "The number of the sequence, in the order in which they were made", is_words=True),
+    ColumnHead("state", "What it is doing, or why it stopped", is_words=True),
+    ColumnHead("forked from", "The sequence or the other branch that it was forked from, after which step", True),
+    ColumnHead("tokens", "Tokens in the cache"),
+    ColumnHead("pages", "Pages it refers to"),
+    ColumnHead("shared", "Pages that others refer to as well"),
+    ColumnHead("served", "Tokens of its prompt that a prefix hit served"),
+    ColumnHead("preempted", "Preempted: how often it gave its pages up for others"),
+    ColumnHead("", "Stop, fork or remove the sequence", is_words=True),
 )
 
 
@@ -77,97 +72,21 @@ class SequenceRow(Struct, frozen=True):
     def can_stop(self) -> bool:
         return self.info.stop is None
 
-
-class SequenceModel(QAbstractTableModel):
-    """One row per sequence. Changes are emitted only for rows that differ."""
-
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
-        self._rows: tuple[SequenceRow, ...] = ()
-
-    def row(self, number: int) -> SequenceRow | None:
-        return self._rows[number] if 0 <= number < len(self._rows) else None
-
-    def number_of(self, seq_id: int) -> int | None:
-        return next((n for n, row in enumerate(self._rows) if row.info.seq_id == seq_id), None)
-
-    def set_rows(self, rows: tuple[SequenceRow, ...]) -> None:
-        if len(rows) != len(self._rows):
-            self.beginResetModel()
-            self._rows = rows
-            self.endResetModel()
-            return
-        old, self._rows = self._rows, rows
-        for number, (before, after) in enumerate(zip(old, rows, strict=True)):
-            if before != after:
-                self.dataChanged.emit(self.index(number, 0), self.index(number, BUTTONS))
-
-    def rowCount(self, parent: Index = _NO_INDEX) -> int:
-        return 0 if parent.isValid() else len(self._rows)
-
-    def columnCount(self, parent: Index = _NO_INDEX) -> int:
-        return 0 if parent.isValid() else len(HEADS)
-
-    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
-        if orientation != Qt.Orientation.Horizontal:
-            return None
-        match role:
-            case Qt.ItemDataRole.DisplayRole:
-                return HEADS[section][0]
-            case Qt.ItemDataRole.ToolTipRole:
-                return HEADS[section][1]
-            case Qt.ItemDataRole.TextAlignmentRole:
-                return int(_alignment(section))
-        return None
-
-    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
-        row = self.row(index.row())
-        if row is None:
-            return None
-        match role:
-            case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.AccessibleTextRole:
-                return self._text(row, index.column())
-            case Qt.ItemDataRole.ToolTipRole:
-                return plain_tip(row.origin) if index.column() == ORIGIN else None
-            case Qt.ItemDataRole.TextAlignmentRole:
-                return int(_alignment(index.column()))
-            case Qt.ItemDataRole.FontRole:
-                return font_text(12) if index.column() in (STATE, ORIGIN) else font_fixed(11.5)
-        return None
-
-    def _text(self, row: SequenceRow, column: int) -> str:
-        info = row.info
-        match column:
-            case 0:
-                return str(info.seq_id)
-            case 1:
-                return self.state_text(info)
-            case 2:
-                return row.origin
-            case 3:
-                return thousands(info.num_tokens)
-            case 8:
-                return ""
-        if not row.is_paged:
-            return "–"
-        counts = {
-            PAGES: info.num_pages,
-            SHARED: info.num_shared_pages,
-            SERVED: info.hit_tokens,
-            PREEMPTED: info.num_preemptions,
-        }
-        return thousands(counts[column])
-
-    def state_text(self, info: SequenceInfo) -> str:
-        """The state in words; for a finished sequence the reason."""
-        if info.stop is not None:
-            return info.stop
-        return "preempted" if info.state == "waiting" and info.num_preemptions else info.state
-
-
-def _alignment(column: int) -> Qt.AlignmentFlag:
-    side = Qt.AlignmentFlag.AlignLeft if column in (SEQ, STATE, ORIGIN, BUTTONS) else Qt.AlignmentFlag.AlignRight
-    return side | Qt.AlignmentFlag.AlignVCenter
+    def cells(self) -> tuple[TableCell, ...]:
+        """The cells of its row. The last one is empty: the delegate paints the buttons."""
+        info = self.info
+        counts = (info.num_pages, info.num_shared_pages, info.hit_tokens, info.num_preemptions)
+        state = "preempted" if info.state == "waiting" and info.num_preemptions else info.state
+        return (
+            TableCell(str(info.seq_id)),
+            TableCell(info.stop or state, "text" if self.can_stop else "muted"),
+            TableCell(self.origin, tip=self.origin),
+            *(
+                TableCell(text, "muted" if text in ("0", "–") else "text")
+                for text in (thousands(info.num_tokens), *(thousands(n) if self.is_paged else "–" for n in counts))
+            ),
+            TableCell(""),
+        )
 
 
 class SequenceDelegate(QStyledItemDelegate):
@@ -175,9 +94,9 @@ class SequenceDelegate(QStyledItemDelegate):
 
     pressed = Signal(int, str)
 
-    def __init__(self, model: SequenceModel, parent: QObject | None = None) -> None:
+    def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._model = model
+        self.rows: tuple[SequenceRow, ...] = ()
         self._tips = {
             STOP: "Stop it where it stands; its cache stays",
             FORK: "Fork: a branch from the step that is shown",
@@ -185,16 +104,14 @@ class SequenceDelegate(QStyledItemDelegate):
         }
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
-        row = self._model.row(index.row())
-        if row is None:
-            return
+        row, role = self.rows[index.row()], Qt.ItemDataRole
         theme, rect, state = current_theme(), QRectF(option.rect), option.state
         if state & QStyle.StateFlag.State_Selected:
             painter.fillRect(rect, theme.color("selected", 38))
         if index.column() == BUTTONS:
             self._paint_buttons(painter, rect, row)
             return
-        painter.setFont(index.data(Qt.ItemDataRole.FontRole))
+        painter.setFont(index.data(role.FontRole))
         inner = rect.adjusted(8, 0, -8, 0)
         if index.column() == SEQ:
             swatch = QRectF(rect.left() + 6, rect.center().y() - 4.5, 9, 9)
@@ -202,10 +119,9 @@ class SequenceDelegate(QStyledItemDelegate):
             if state & QStyle.StateFlag.State_Selected:
                 painter.fillRect(QRectF(rect.left(), rect.top(), 2, rect.height()), theme.color("selected"))
             inner.setLeft(swatch.right() + 7)
-        is_quiet = index.data() in ("0", "–") or (index.column() == STATE and not row.can_stop)
-        painter.setPen(theme.color("muted" if is_quiet else "text"))
+        painter.setPen(index.data(role.ForegroundRole))
         text = painter.fontMetrics().elidedText(index.data(), Qt.TextElideMode.ElideRight, int(inner.width()) + 1)
-        painter.drawText(inner, index.data(Qt.ItemDataRole.TextAlignmentRole), text)
+        painter.drawText(inner, index.data(role.TextAlignmentRole), text)
 
     def _paint_buttons(self, painter: QPainter, rect: QRectF, row: SequenceRow) -> None:
         theme, ratio = current_theme(), painter.device().devicePixelRatioF()
@@ -236,11 +152,11 @@ class SequenceDelegate(QStyledItemDelegate):
         }
 
     def editorEvent(self, event: QEvent, model: Any, option: QStyleOptionViewItem, index: Index) -> bool:
-        row = self._model.row(index.row())
-        if row is None or index.column() != BUTTONS or not isinstance(event, QMouseEvent):
+        if index.column() != BUTTONS or not isinstance(event, QMouseEvent):
             return False
         if event.type() != QEvent.Type.MouseButtonRelease or event.button() != Qt.MouseButton.LeftButton:
             return False
+        row = self.rows[index.row()]
         name = self._button_at(option, row, event)
         if name is not None:
             self.pressed.emit(row.info.seq_id, name)
@@ -252,8 +168,7 @@ class SequenceDelegate(QStyledItemDelegate):
         return next((name for name, place in places.items() if place.contains(point)), None)
 
     def helpEvent(self, event: QHelpEvent, view: QAbstractItemView, option: QStyleOptionViewItem, index: Index) -> bool:
-        row = self._model.row(index.row())
-        name = self._button_at(option, row, event) if row is not None and index.column() == BUTTONS else None
+        name = self._button_at(option, self.rows[index.row()], event) if index.column() == BUTTONS else None
         if name is not None:
             QToolTip.showText(event.globalPos(), self._tips[name], view)
             return True
@@ -291,9 +206,9 @@ class SequencesView(View[Shown]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._model = SequenceModel(self)
+        self._model = CellModel(self)
         self._table = WholeRows("Sequences", ROW_HEIGHT)
-        self._delegate = SequenceDelegate(self._model, self._table)
+        self._delegate = SequenceDelegate(self._table)
         self._why = plain_label("", font_text(11.5), "muted", wraps=True)
         self._has_origins = False
         self._actions = {
@@ -308,6 +223,7 @@ class SequencesView(View[Shown]):
 
     def _build(self) -> None:
         table = self._table
+        self._model.set_cells(HEADS, ())  # columns have a width only once they are there
         table.setModel(self._model)
         table.setItemDelegate(self._delegate)
         table.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
@@ -337,9 +253,9 @@ class SequencesView(View[Shown]):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def _on_row(self, now: QModelIndex) -> None:
-        row = self._model.row(now.row())
-        if row is not None and row.info.seq_id != self._models.selection.now.seq_id:
-            self._models.selection.update(seq_id=row.info.seq_id, position=None)
+        seq_id = self._delegate.rows[now.row()].info.seq_id if now.isValid() else None
+        if seq_id not in (None, self._models.selection.now.seq_id):
+            self._models.selection.update(seq_id=seq_id, position=None)
 
     def _on_pressed(self, seq_id: int, what: str) -> None:
         if what == STOP:
@@ -385,7 +301,8 @@ class SequencesView(View[Shown]):
         return Provenance("engine state · now", "past", sentence)
 
     def show_state(self, state: Shown) -> None:
-        self._model.set_rows(state.rows)
+        self._delegate.rows = state.rows
+        self._model.set_cells(HEADS, [row.cells() for row in state.rows])
         self._has_origins = any(row.origin for row in state.rows)
         self._fit_columns()
         self._mark(state.seq_id)
@@ -399,7 +316,7 @@ class SequencesView(View[Shown]):
 
     def _mark(self, seq_id: int) -> None:
         """Select the row of the selected sequence; this changes no other selection."""
-        number = self._model.number_of(seq_id)
+        number = next((n for n, row in enumerate(self._delegate.rows) if row.info.seq_id == seq_id), None)
         picked = self._table.selectionModel()
         if number is None:
             picked.clear()

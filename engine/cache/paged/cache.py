@@ -27,7 +27,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stored import StoredCache, StoredTable
 from engine.errors import InputError
 from engine.predict.capacity import cache_capacity, tokens_at_once
-from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
+from engine.wire.page_events import Converted, Forked, PrefixMatch, WhyNotReused
 
 
 class PagedCache(SequenceCache):
@@ -61,17 +61,19 @@ class PagedCache(SequenceCache):
         return cache
 
     @torch.inference_mode()
-    def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
-        """`newest_rows` of every layer. The layers of a group have the same slots, which are computed once."""
+    def all_newest_rows(
+        self, first_position: int, layers: Listing[int] | None = None, num_tokens: int | None = None
+    ) -> dict[int, Pair]:
+        """`newest_rows` of layers. Those of a group have the same slots, which are computed once."""
         found: dict[int, Pair] = {}
-        for layers, table in zip(self._paged_layers, self.tables, strict=True):
+        rest = set(range(len(self.layers)) if layers is None else layers)
+        for paged, table in zip(self._paged_layers, self.tables, strict=True):
             first = max(self.num_decoded(first_position), table.first_held_position)
-            if layers and first < table.num_tokens:
-                found |= self.store.rows_of_layers(table, layers, first)
-        paged = {index for layers in self._paged_layers for index in layers}
-        for index in range(len(self.layers)):
-            if index not in paged and (rows := self.newest_rows(index, first_position)) is not None:
-                found[index] = rows.keys[0], rows.values[0]
+            wanted = [index for index in paged if index in rest]
+            rest -= set(wanted)
+            if wanted and first < table.num_tokens:
+                found |= self.store.rows_of_layers(table, wanted, first)
+        found |= super().all_newest_rows(first_position, sorted(rest), num_tokens) if rest else {}
         return dict(sorted(found.items()))
 
     def _new_keeper(self, seq_id: int) -> PageKeeper | None:

@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_opened_at_the_start_leaves_the_model(monkeypatch:
     monkeypatch.setattr("app.control.engine.open_client", opened)
     engine, model, file = Engine("thread"), ModelSpec("/one"), Path("/damaged.safetensors")
     engine.listen(lambda: None)
-    engine.start(model, CacheSpec(), file)
+    engine.start(model, CacheSpec(), OpenSnapshot(file))
     failure = Failed("'/damaged.safetensors' cannot be opened: take another copy of it.", reply_to=0)
     clients[0].events.append(failure)
     assert engine.drain() == [failure], "why is told all the same"
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_opened_at_the_start_leaves_the_model(monkeypatch:
     assert len(clients[0].sent) == 2, "once"
     engine.restart(CacheSpec())
     assert clients[1].sent == [LoadModel(model, CacheSpec())]
-    engine.start(model, CacheSpec(), file)
+    engine.start(model, CacheSpec(), OpenSnapshot(file))
     clients[2].events += [Restarted(reply_to=0), Failed("The disk is full.", reply_to=0)]
     engine.drain()
     assert clients[2].sent == [OpenSnapshot(file)], "it was opened"

@@ -9,7 +9,7 @@ import pytest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.dialogs.cache import AUTOMATIC, MIB, PAGES, TOKENS, PoolDialog
+from app.dialogs.cache import AUTOMATIC, MIB, PAGES, TOKENS, CacheDialog, PoolSize
 from app.dialogs.calculator import CONFIG, LOADED, TYPED, Calculator
 from app.draw.format import byte_size
 from app.shell import Shell
@@ -211,49 +211,55 @@ def test_results_are_copied_as_text(sheet: Calculator, qtbot: QtBot) -> None:
 
 
 @pytest.fixture
-def dialog(host: QWidget) -> Iterator[PoolDialog]:
-    dialog = PoolDialog(CacheSpec("paged"), samples.model_info(), host)
+def dialog(host: QWidget) -> Iterator[CacheDialog]:
+    dialog = CacheDialog(CacheSpec("paged"), samples.model_info(), host)
     dialog.show()
     yield dialog
     dialog.close()
     QApplication.processEvents()
 
 
-def size(dialog: PoolDialog, unit: str, text: str) -> None:
-    dialog.unit.setCurrentIndex(dialog.unit.findData(unit))
-    dialog.size_.setText(text)
+def pool_of(dialog: CacheDialog) -> PoolSize:
+    assert isinstance(dialog.pool, PoolSize)
+    return dialog.pool
+
+
+def size(dialog: CacheDialog, unit: str, text: str) -> None:
+    pool = pool_of(dialog)
+    pool.unit.setCurrentIndex(pool.unit.findData(unit))
+    pool.number.setText(text)
 
 
 @pytest.mark.parametrize(("unit", "text", "num_pages"), [(PAGES, "100", 100), (TOKENS, "1,000", 64), (MIB, "24", 256)])
-def test_a_pool_is_sized_in_pages_tokens_or_bytes(dialog: PoolDialog, unit: str, text: str, num_pages: int) -> None:
+def test_a_pool_is_sized_in_pages_tokens_or_bytes(dialog: CacheDialog, unit: str, text: str, num_pages: int) -> None:
     size(dialog, unit, text)
     assert dialog.spec().num_pages == num_pages
-    assert f"{num_pages:,} pages" in dialog._sum.text()
+    assert f"{num_pages:,} pages" in pool_of(dialog).words.text()
 
 
 @pytest.mark.parametrize(("codec", "row_bytes"), [("exact", 32 * 4), ("int8", 32 + 2), ("fp8-token-head", 32 + 4)])
 def test_a_pool_in_bytes_counts_what_the_codec_writes(host: QWidget, codec: str, row_bytes: int) -> None:
     """6 layers of 4 heads, K and V: what the engine reserves for that many pages."""
-    dialog = PoolDialog(CacheSpec("paged", codec=uniform(codec)), samples.model_info(), host)
+    dialog = CacheDialog(CacheSpec("paged", codec=uniform(codec)), samples.model_info(), host)
     size(dialog, MIB, "24")
     page = 16 * 6 * 4 * 2 * row_bytes
     assert dialog.spec().num_pages == 24 * 1024**2 // page
-    assert dialog._sum.text().endswith(byte_size(24 * 1024**2 // page * page))
+    assert pool_of(dialog).words.text().endswith(byte_size(24 * 1024**2 // page * page))
     size(dialog, AUTOMATIC, "")
-    assert dialog._sum.text().endswith(byte_size(257 * page)), "four contexts of 1,024 and the null page"
+    assert pool_of(dialog).words.text().endswith(byte_size(257 * page)), "four contexts of 1,024 and the null page"
     dialog.close()
 
 
 def test_an_automatic_size_can_be_chosen_again(host: QWidget) -> None:
-    dialog = PoolDialog(CacheSpec("paged", num_pages=40), None, host)
-    assert (dialog.unit.currentData(), dialog.size_.text()) == (PAGES, "40")
-    dialog.unit.setCurrentIndex(0)
+    dialog = CacheDialog(CacheSpec("paged", num_pages=40), None, host)
+    assert (pool_of(dialog).unit.currentData(), pool_of(dialog).number.text()) == (PAGES, "40")
+    pool_of(dialog).unit.setCurrentIndex(0)
     assert dialog.spec().num_pages is None
     dialog.close()
 
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "1", "many", "1e9", "9" * 30, "½"])
-def test_nonsense_is_refused_before_anything_is_sent(dialog: PoolDialog, text: str) -> None:
+def test_nonsense_is_refused_before_anything_is_sent(dialog: CacheDialog, text: str) -> None:
     told: list[object] = []
     dialog.chosen.connect(told.append)
     size(dialog, PAGES, text)
@@ -264,17 +270,17 @@ def test_nonsense_is_refused_before_anything_is_sent(dialog: PoolDialog, text: s
     assert dialog._problem.isVisible()
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "much", "99999999"])
-def test_an_impossible_host_tier_is_refused(host: QWidget, text: str) -> None:
-    dialog = PoolDialog(CacheSpec("host", host_gib=1.0), samples.model_info(), host)
+def test_an_impossible_host_tier_is_refused(host: QWidget) -> None:
+    dialog = CacheDialog(CacheSpec("host", host_gib=1.0), samples.model_info(), host)
     dialog.show()
     told: list[object] = []
     dialog.chosen.connect(told.append)
-    dialog.host.setText(text)
+    field = dialog.fields["host_gib"]
+    field.setValue(0)  # type: ignore[union-attr]
     dialog.accept()
     assert told == []
     assert dialog._problem.isVisible()
-    dialog.host.setText("2.5")
+    field.setValue(2.5)  # type: ignore[union-attr]
     dialog.accept()
     assert [spec.host_gib for spec in told] == [2.5]  # type: ignore[attr-defined]
 
@@ -284,10 +290,11 @@ def test_the_parameters_of_a_paged_cache_reach_the_engine(shell: Shell, engine: 
     engine.loaded()
     turn(shell)
     shell.window.actions_["cache.tune"].trigger()
-    dialog = shell.window.findChild(PoolDialog)
-    assert isinstance(dialog, PoolDialog)
-    dialog.page_size.setCurrentIndex(dialog.page_size.findData(1024))
-    dialog.duplicates.setCurrentIndex(1)
+    dialog = shell.window.findChild(CacheDialog)
+    assert isinstance(dialog, CacheDialog)
+    pages = dialog.fields["page_size"]
+    pages.setCurrentIndex(pages.findData(1024))  # type: ignore[union-attr]
+    dialog.fields["replace_duplicates"].setChecked(True)  # type: ignore[union-attr]
     size(dialog, PAGES, "9")
     dialog.accept()
     wanted = CacheSpec("paged", page_size=1024, num_pages=9, replace_duplicates=True)
@@ -305,7 +312,7 @@ def test_the_calculator_opens_from_the_menu(shell: Shell, engine: FakeEngine) ->
 
 def test_pages_are_given_codecs_of_k_and_of_v(host: QWidget) -> None:
     """The bytes follow the codec, and what pages cannot have is refused in the engine's words."""
-    dialog = PoolDialog(CacheSpec("paged"), samples.model_info(), host)
+    dialog = CacheDialog(CacheSpec("paged"), samples.model_info(), host)
     dialog.show()
     told: list[CacheSpec] = []
     dialog.chosen.connect(told.append)
@@ -314,7 +321,7 @@ def test_pages_are_given_codecs_of_k_and_of_v(host: QWidget) -> None:
     dialog.codec.choice.choose("int8", "fp8-max")
     dialog.codec.numbers["group"].setValue(16)
     row = (32 + 2) + (32 + 2 * 4)
-    assert dialog._sum.text().endswith(byte_size(9 * 16 * 6 * 4 * row))
+    assert pool_of(dialog).words.text().endswith(byte_size(9 * 16 * 6 * 4 * row))
     dialog.codec.choice.choose("int8", "kivi")
     dialog.accept()
     assert told == []

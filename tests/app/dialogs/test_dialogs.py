@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 )
 from pytestqt.qtbot import QtBot
 
-from app.dialogs.cache import CacheDialog, PoolDialog
+from app.dialogs.cache import CacheDialog
 from app.dialogs.calculator import Calculator
 from app.dialogs.export import ExportDialog
 from app.dialogs.help import AboutDialog, _versions
@@ -130,7 +130,7 @@ def test_parameters_that_stay_change_nothing(ready: Shell, engine: FakeEngine, q
     for spec in (H2O, tuned(H2O, ratio=0.333), OFFLOADED, cache_preset("kivi-4").spec):
         in_mode(ready, engine, spec)
         ready.window.actions_["cache.tune"].trigger()
-        assert open_dialogs() in ([CacheDialog], [PoolDialog]), spec
+        assert open_dialogs() == [CacheDialog], spec
         typed(qtbot, "")
         assert open_dialogs() == [], spec
         assert engine.of(SetCache) == [], spec
@@ -139,8 +139,8 @@ def test_parameters_that_stay_change_nothing(ready: Shell, engine: FakeEngine, q
 MAKERS: dict[str, Callable[[Shell], Dialog]] = {
     "steps": lambda shell: RunToDialog(shell.models, shell.window),
     "hub": lambda shell: HubDialog(shell.window),
-    "cache": lambda shell: CacheDialog(H2O, shell.window),
-    "pool": lambda shell: PoolDialog(OFFLOADED, samples.model_info(), shell.window),
+    "cache": lambda shell: CacheDialog(H2O, None, shell.window),
+    "pool": lambda shell: CacheDialog(OFFLOADED, samples.model_info(), shell.window),
     "export": lambda shell: ExportDialog(
         shell.models, shell.export_folder, {}, "{}", shell.controller.requests.exports.is_writing, shell.window
     ),
@@ -164,12 +164,12 @@ def test_the_first_field_has_the_focus_and_its_text_selected(ready: Shell) -> No
 
 
 def test_tab_walks_the_fields_before_the_buttons(ready: Shell, qtbot: QtBot) -> None:
-    dialog = CacheDialog(H2O, ready.window)
+    dialog = CacheDialog(H2O, None, ready.window)
     dialog.open()
     QApplication.processEvents()
     walked = []
     assert dialog.codec is not None
-    fields = [*(dialog._fields[name] for name in ("budget", "ratio", "sinks", "window", "layout"))]
+    fields = [*(dialog.fields[name] for name in ("budget", "ratio", "sinks", "window", "layout"))]
     fields += dialog.codec.choice.findChildren(QComboBox)
     for _ in fields:
         walked.append(QApplication.focusWidget())
@@ -219,9 +219,9 @@ def test_a_hub_name_that_is_empty_is_refused_inside_the_dialog(shell: Shell) -> 
 
 def test_the_parameters_of_a_cache_are_asked_for(shell: Shell) -> None:
     heard: list[object] = []
-    dialog = CacheDialog(cache_preset("static").spec, shell.window)
+    dialog = CacheDialog(cache_preset("static").spec, None, shell.window)
     dialog.chosen.connect(heard.append)
-    dialog._fields["max_length"].setValue(512)
+    dialog.fields["max_length"].setValue(512)
     dialog.accept()
     assert [spec.max_length for spec in heard] == [512]
 
@@ -245,7 +245,7 @@ def test_k_and_v_are_given_codecs_of_their_own(ready: Shell, engine: FakeEngine)
 
 
 def test_a_codec_that_cannot_be_is_refused_in_the_engines_words(ready: Shell, engine: FakeEngine) -> None:
-    dialog = CacheDialog(H2O, ready.window)
+    dialog = CacheDialog(H2O, None, ready.window)
     dialog.show()
     assert dialog.codec is not None
     dialog.codec.choice.choose("int8", "kivi")
@@ -266,17 +266,17 @@ def test_about_names_every_version() -> None:
 
 def test_a_switch_and_a_choice_reach_the_cache(shell: Shell) -> None:
     spec = cache_preset("streamingllm").spec
-    dialog = CacheDialog(spec, shell.window)
-    box, layout = dialog._fields["rerotate"], dialog._fields["layout"]
+    dialog = CacheDialog(spec, None, shell.window)
+    box, layout = dialog.fields["rerotate"], dialog.fields["layout"]
     assert isinstance(box, QCheckBox)
     assert isinstance(layout, QComboBox)
     assert dialog.answer() is None
     box.setChecked(True)
     assert dialog.answer() == tuned(spec, rerotate=True)
-    dialog = CacheDialog(tuned(spec, rerotate=True), shell.window)
-    assert dialog._fields["rerotate"].isChecked()  # type: ignore[union-attr]
-    dialog._fields["rerotate"].setChecked(False)  # type: ignore[union-attr]
-    dialog._fields["layout"].setCurrentIndex(1)  # type: ignore[union-attr]
+    dialog = CacheDialog(tuned(spec, rerotate=True), None, shell.window)
+    assert dialog.fields["rerotate"].isChecked()  # type: ignore[union-attr]
+    dialog.fields["rerotate"].setChecked(False)  # type: ignore[union-attr]
+    dialog.fields["layout"].setCurrentIndex(1)  # type: ignore[union-attr]
     assert dialog.answer() == tuned(spec, layout="paged")
 
 

@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.kit.cells import CellTable, ColumnHead, TableCell, with_arrow
+from app.kit.cells import CellModel, CellTable, ColumnHead, TableCell, with_arrow
 from app.kit.theme import current_theme
 
 HEADS = (ColumnHead("name", "what it is called", is_words=True), ColumnHead("count", "how many"), ColumnHead("size"))
@@ -102,3 +102,14 @@ def test_other_rows_leave_the_place_that_was_scrolled_to(show: Show) -> None:
     table.show_cells(HEADS, (*ROWS * 20, ROWS[0]))
     QApplication.processEvents()
     assert (across.value(), down.value()) == (30, 7)
+
+
+def test_a_row_that_differs_is_reported_from_its_first_column_to_its_last_and_no_other(qapp: QApplication) -> None:
+    model, told = CellModel(), list[tuple[int, int, int, int]]()
+    rows = [[TableCell(f"{number}.{column}") for column in range(3)] for number in range(3)]
+    model.set_cells(HEADS[:3], rows)
+    model.dataChanged.connect(lambda a, b, *_: told.append((a.row(), a.column(), b.row(), b.column())))
+    rows[1][2] = TableCell("other")
+    assert model.set_cells(HEADS[:3], rows)
+    assert told == [(1, 0, 1, 2)]
+    assert not model.set_cells(HEADS[:3], rows)

@@ -40,10 +40,10 @@ def test_a_number_beyond_the_limits_is_refused_with_the_limit(qapp: QApplication
 
 def test_a_dialog_stays_open_and_says_which_number_it_did_not_take(qapp: QApplication) -> None:
     parent = QWidget()
-    dialog = CacheDialog(cache_preset("h2o").spec, parent)
+    dialog = CacheDialog(cache_preset("h2o").spec, None, parent)
     chosen: list[object] = []
     dialog.chosen.connect(chosen.append)
-    budget = dialog._fields["budget"]
+    budget = dialog.fields["budget"]
     assert isinstance(budget, QSpinBox)
     was = budget.value()
     typed(budget, "99999999999")

@@ -151,9 +151,9 @@ def test_the_menu_has_a_heading_for_each_family(shell: Shell) -> None:
 
 def test_every_parameter_of_every_preset_can_be_edited(shell: Shell) -> None:
     for name, preset in PRESETS.items():
-        dialog = CacheDialog(preset.spec, shell.window)
+        dialog = CacheDialog(preset.spec, None, shell.window)
         numbers = set() if dialog.codec is None else set(dialog.codec.numbers)
-        assert set(preset.parameters) <= set(dialog._fields) | numbers, name
+        assert set(preset.parameters) <= set(dialog.fields) | numbers, name
         assert (dialog.codec is None) == bool(preset.spec.row.takes_no), name
         chosen: list[CacheSpec] = []
         dialog.chosen.connect(chosen.append)
@@ -163,11 +163,11 @@ def test_every_parameter_of_every_preset_can_be_edited(shell: Shell) -> None:
 
 
 def test_wrong_combinations_are_refused_in_the_engines_words(shell: Shell) -> None:
-    dialog = CacheDialog(cache_preset("h2o").spec, shell.window)
+    dialog = CacheDialog(cache_preset("h2o").spec, None, shell.window)
     dialog.show()
     chosen: list[CacheSpec] = []
     dialog.chosen.connect(chosen.append)
-    sinks, budget = dialog._fields["sinks"], dialog._fields["budget"]
+    sinks, budget = dialog.fields["sinks"], dialog.fields["budget"]
     assert isinstance(sinks, QSpinBox)
     assert isinstance(budget, QSpinBox)
     sinks.setValue(300)
@@ -182,21 +182,21 @@ def test_wrong_combinations_are_refused_in_the_engines_words(shell: Shell) -> No
 
 
 def test_a_ratio_takes_the_place_of_a_budget_and_nothing_is_a_value(shell: Shell) -> None:
-    dialog = CacheDialog(tuned(cache_preset("h2o").spec, window=8), shell.window)
+    dialog = CacheDialog(tuned(cache_preset("h2o").spec, window=8), None, shell.window)
     chosen: list[CacheSpec] = []
     dialog.chosen.connect(chosen.append)
-    dialog._fields["ratio"].setValue(0.25)  # type: ignore[union-attr]
-    dialog._fields["window"].setValue(0)  # type: ignore[union-attr]
+    dialog.fields["ratio"].setValue(0.25)  # type: ignore[union-attr]
+    dialog.fields["window"].setValue(0)  # type: ignore[union-attr]
     dialog.accept()
     assert (chosen[0].budget, chosen[0].ratio, chosen[0].window) == (None, 0.25, None)
 
 
 def test_the_quantiser_is_chosen_by_name(shell: Shell) -> None:
-    dialog = CacheDialog(cache_preset("transformers-quantized").spec, shell.window)
-    box = dialog._fields["backend"]
+    dialog = CacheDialog(cache_preset("transformers-quantized").spec, None, shell.window)
+    box = dialog.fields["backend"]
     assert isinstance(box, QComboBox)
     assert [box.itemData(i) for i in range(box.count())] == ["fp8", "quanto", "hqq"]
-    dialog._fields["bits"].setValue(4)  # type: ignore[union-attr]
+    dialog.fields["bits"].setValue(4)  # type: ignore[union-attr]
     dialog.accept()
     assert "fp8 quantiser" in dialog._problem.text()
     box.setCurrentIndex(1)

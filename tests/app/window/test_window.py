@@ -184,11 +184,12 @@ def test_the_title_names_the_step_shown_while_it_runs_too(running: Shell, engine
 def test_what_is_dropped_is_a_model_its_shape_or_a_file(shell: Shell, engine: FakeEngine, tmp_path: Path) -> None:
     session = tmp_path / "s.json"
     write_session(SavedSession(draft="words"), session)
-    for name in ("config.json", "a.safetensors", "b.npz", "c.txt"):
+    for name in ("config.json", "a.safetensors", "b.npz", "c.txt", "d.gguf"):
         (tmp_path / name).write_text("{}")
     expected: dict[str, object] = {
         ".": ModelSpec(str(tmp_path)), "config.json": ModelSpec(f"shape:{tmp_path / 'config.json'}"),
         "s.json": session, "a.safetensors": tmp_path / "a.safetensors", "b.npz": tmp_path / "b.npz", "c.txt": None,
+        "d.gguf": tmp_path / "d.gguf",
     }  # fmt: skip
     keys, buttons = Qt.KeyboardModifier.NoModifier, Qt.MouseButton.LeftButton
     for name, wanted in expected.items():

@@ -14,6 +14,8 @@ from tests.engine.cli.conftest import IDS, Twin
 from tests.engine.snapshot.attacks import FOUND, REFUSED
 from tests.engine.snapshot.crafted import changed
 from tests.engine.snapshot.sessions import begun, kept, small, step
+from tests.engine.snapshot.test_llama_state import CONFIG
+from tests.engine.snapshot.test_llama_state import FILES as LLAMA
 
 
 @pytest.fixture
@@ -131,6 +133,17 @@ def test_import_makes_a_snapshot_of_an_npz(twin: Twin, sound: Path, tmp_path: Pa
     status, lines = told(twin, "diff", whole, tmp_path / "again.safetensors")
     assert (status, lines[-1]["verdict"]) == (0, "equal")
     assert "no npz file" in twin.refused("snapshot", "import", whole, tmp_path / "y.safetensors")
+
+
+def test_import_makes_a_snapshot_of_a_state_of_llama_cpp(twin: Twin, tmp_path: Path) -> None:
+    state, out = LLAMA / "f16_transposed_v.bin", tmp_path / "x.safetensors"
+    assert "the snapshot needs a name" in twin.refused("snapshot", "import", state, "--config", CONFIG).lower()
+    assert "does not say of which model" in twin.refused("snapshot", "import", state, "-o", out)
+    assert not out.exists()
+    status, printed, _ = twin.run("snapshot", "import", state, "--config", CONFIG, "-o", out)
+    assert (status, printed.strip()) == (0, str(out))
+    status, lines = told(twin, "info", out)
+    assert (status, lines[0]["cache"], lines[0]["dtype"]) == (0, "llama.cpp, K f16, V f16", "float16")
 
 
 @pytest.mark.parametrize(("cache", "dtype"), [("h2o", "float32"), ("int8", "bfloat16"), ("paged", "float32")])

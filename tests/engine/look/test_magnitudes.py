@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine.look import magnitude_counts
+from engine.look.lenses import held_of_all
 from engine.look.magnitude_counts import LayerCount, counted
 from engine.look.magnitudes import MEDIANS, Blocks, magnitudes_of
 from engine.session.editing import make_edit
@@ -43,7 +44,7 @@ def told(piece: WallSlice) -> list[list[float]]:
 
 def count_of(tensor: torch.Tensor) -> LayerCount:
     """A count of `[H_kv, S, D]`, all at once."""
-    return next(count for _, count in counted([(0, tensor, None)], tensor.shape[1]))
+    return LayerCount(counted(tensor[None], None, tensor.shape[1]), 0)
 
 
 def range_of(tensor: torch.Tensor) -> tuple[float, float, float]:
@@ -202,9 +203,9 @@ def counted_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows are counted from now on, one number for each piece of a layer and tensor."""
     sizes: list[int] = []
 
-    def spied(items, num_tokens):  # type: ignore[no-untyped-def]
-        sizes.extend(numbers.shape[1] for _, numbers, _ in items)
-        return counted(items, num_tokens)
+    def spied(numbers, *args):  # type: ignore[no-untyped-def]
+        sizes.extend([numbers.shape[2]] * len(numbers))
+        return counted(numbers, *args)
 
     monkeypatch.setattr("engine.look.magnitudes.counted", spied)
     return sizes
@@ -247,6 +248,12 @@ def test_blocks_of_a_long_sequence_become_longer_and_give_the_same(monkeypatch: 
     for tokens in (30, 17, 9, 31, 2, 1):
         kept = told(wall(session, 8, 4, tokens=tokens))
         assert kept == told(drawn_anew(session, tokens)), tokens
+
+
+def counts_of(session: Session, seq_id: int, tokens: int) -> dict[int, LayerCount]:
+    """The histograms of K in two layers, counted anew."""
+    lens, source = LENSES["keys"], session.rows_at(seq_id, tokens)
+    return Blocks().of(lens, source, held_of_all(source, lens, (0, 1)))
 
 
 def drawn_anew(session: Session, tokens: int) -> WallSlice:
@@ -294,13 +301,13 @@ def test_a_long_layer_is_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     tensor[1, 997, 3] = -50.0
     whole = count_of(tensor)
     sizes: list[int] = []
-    together = magnitude_counts._count_stacked
+    count = magnitude_counts._count
 
-    def spied(parts, num_tokens):  # type: ignore[no-untyped-def]
-        sizes.append(sum(new.numel() for _, new, _ in parts))
-        return together(parts, num_tokens)
+    def spied(numbers, *args):  # type: ignore[no-untyped-def]
+        sizes.append(numbers.numel())
+        return count(numbers, *args)
 
-    monkeypatch.setattr(magnitude_counts, "_count_stacked", spied)
+    monkeypatch.setattr(magnitude_counts, "_count", spied)
     monkeypatch.setattr(magnitude_counts, "COUNTED_AT_ONCE", 1024)
     pieces = count_of(tensor)
     assert max(sizes) == 1024
@@ -363,10 +370,10 @@ def test_a_fork_and_another_mode_are_counted_by_themselves() -> None:
     tokens = session.sequence(fork).num_tokens
     piece = session.take_slice(WallRequest(fork, tokens, tokens, "keys", False, 8, 4))
     assert isinstance(piece, WallSlice)
-    fresh = Blocks().of(LENSES["keys"], session.rows_at(fork, tokens), [0, 1])
+    fresh = counts_of(session, fork, tokens)
     assert told(piece)[1] == magnitudes_of([fresh[0], fresh[1]]).largest.tolist()
     session.set_cache(SPECS["int8"])
-    coded = Blocks().of(LENSES["keys"], session.rows_at(0, session.sequence(0).num_tokens), [0, 1])
+    coded = counts_of(session, 0, session.sequence(0).num_tokens)
     assert told(wall(session, 8, 4))[1] == magnitudes_of([coded[0], coded[1]]).largest.tolist()
 
 

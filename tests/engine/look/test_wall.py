@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from engine.cache.compressed.kivi_store import KiviStore
 from engine.cache.compressed.stores import RowStore
 from engine.look import canvas
+from engine.look.lenses import held_of_all
 from engine.look.magnitudes import Blocks
 from engine.look.seen import Seen
 from engine.look.slices import take
@@ -77,7 +78,8 @@ def assert_same_peaks(session: Session, num_tokens: int) -> None:
     source, layers = session.rows_at(0, num_tokens), [x.index for x in session.model.info.geometry.attention_layers]
     known = session.seen.of(0, session.cache_of(0)).blocks
     for lens in TABLE:
-        found, expected = (blocks.of(lens, source, layers) for blocks in (known, Blocks()))
+        held = held_of_all(source, lens, layers)
+        found, expected = (blocks.of(lens, source, held) for blocks in (known, Blocks()))
         assert found.keys() == expected.keys()
         for layer, count in found.items():
             np.testing.assert_array_equal(np.abs(count.peak), np.abs(expected[layer].peak))
@@ -118,9 +120,9 @@ def columns_filled(session: Session, request: WallRequest, monkeypatch: pytest.M
     sizes: list[int] = []
     whole = canvas.fill_cells
 
-    def spied(low, high, tensors, *args):  # type: ignore[no-untyped-def]
-        sizes.extend(tensor.shape[1] for _, tensor, _ in tensors)
-        whole(low, high, tensors, *args)
+    def spied(low, high, layers, rows, *args):  # type: ignore[no-untyped-def]
+        sizes.extend([rows.shape[2]] * len(layers))
+        whole(low, high, layers, rows, *args)
 
     monkeypatch.setattr(canvas, "fill_cells", spied)
     taken(session, request)

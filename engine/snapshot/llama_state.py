@@ -1,0 +1,450 @@
+"""Reads the state files of llama.cpp, and the headers of its models (GGUF). No torch.
+
+A state file (`llama_state_seq_save_file`, or llama-server's `POST /slots/0?action=save`) holds token ids, the position
+of each cell, then K and V of each layer in a ggml type, V perhaps transposed. It names neither its model nor heads, so
+these come from the model's GGUF or config.json. Three things are stored otherwise than transformers has them:
+
+* models that were converted from transformers' halves to llama.cpp's NORM rope have their keys in interleaved order;
+* since April 2026, quantised rows whose head dimension is a multiple of 64 are rotated by a Hadamard matrix, which the
+  file does not say: certain in version 3, unknown in version 2;
+* cells stand in any order.
+
+What is certain is undone, everything else is named in `notes`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import psutil
+
+from engine.errors import InputError
+from engine.files.llama import GGUF_MAGIC, SEQUENCE_MAGIC, SESSION_MAGIC
+from engine.files.text import read_json_object
+from engine.geometry.dimensions import CacheGeometry
+from engine.snapshot.format import MAX_LENGTH
+from engine.snapshot.read import open_regular
+
+Array = np.ndarray[Any, Any]
+
+VERSIONS = (2, 3)
+ALWAYS_ROTATED = 3  # the first version all of whose writers rotate quantised rows
+ROTATED_BY = 64
+F32, F16, BF16 = 0, 1, 30
+PLAIN = (F32, F16, BF16)  # not quantised
+MAX_STREAMS, MAX_LAYERS, MAX_WIDTH = 256, 4096, 1 << 20
+MAX_KEYS, MAX_ITEMS, MAX_STRING = 1 << 16, 1 << 22, 1 << 20
+
+# By `general.architecture` of a GGUF, or `model_type` of a config: whose keys were put into interleaved order when the
+# model was converted, and whose stand in halves in both programs. The order of others is not known here.
+INTERLEAVED = ("llama", "mistral", "mixtral")
+HALVES = (
+    *("qwen2", "qwen2moe", "qwen2_moe", "qwen3", "qwen3moe", "qwen3_moe", "gemma", "gemma2", "gemma3", "gemma3_text"),
+    *("phi2", "phi", "phi3", "starcoder2", "stablelm", "olmo2", "olmoe", "gptneox", "gpt_neox", "falcon", "nemotron"),
+    *("gpt2", "bloom", "mpt"),  # without rope
+)
+
+
+@dataclass(frozen=True)
+class LlamaLayer:
+    """K and V of a layer that a state file can hold."""
+
+    index: int
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True)
+class LlamaModel:
+    """What a model's file says of its cache. `rotary_dim` is None where the file names none."""
+
+    name: str
+    family: str
+    layers: tuple[LlamaLayer, ...]
+    num_blocks: int
+    rotary_dim: int | None = None
+    config: str = ""  # transformers' config.json, if the model was given by one
+
+    @property
+    def words(self) -> str:
+        heads = sorted({(each.num_kv_heads, each.key_dim) for each in self.layers})
+        shapes = " or ".join(f"{count} kv heads × {dim}" for count, dim in heads[:3])
+        return f"{self.family or 'unknown'}, {self.num_blocks} layers, {shapes or 'no attention'}"
+
+
+@dataclass(frozen=True, eq=False)
+class LlamaCache:
+    """The rows of a state file, decoded: by layer K and V `[1, H_kv, S, D]`, float16 where they were that, else
+    float32, in the order of their `positions` `[S]`."""
+
+    model: LlamaModel
+    token_ids: tuple[int, ...]
+    positions: Array
+    layers: dict[int, tuple[Array, Array]]
+    kinds: str  # the ggml types of K and V
+    notes: str
+
+
+def refuse_gguf(path: Path) -> InputError:
+    """Why a GGUF is not opened, and what it is good for."""
+    model = read_gguf(path)
+    return InputError(
+        f"'{path}' holds the weights of a model for llama.cpp ({model.words}) and no cache. Beside a state file that "
+        "llama.cpp saved with it, it says how to read that: open the .bin. To run the model here, open its folder for "
+        "transformers."
+    )
+
+
+# ---- models --------------------------------------------------------------------------------------------------------
+
+
+def read_model(path: Path) -> LlamaModel:
+    """The cache of a model from its GGUF or config.json; raises `InputError` for a file that is neither."""
+    if path.suffix == ".json":
+        return read_config(path)
+    return read_gguf(path)
+
+
+def read_config(path: Path) -> LlamaModel:
+    """The cache of a model from transformers' config.json."""
+    config = read_json_object(path, "config")
+    geometry = CacheGeometry.from_config(config)
+    layers = tuple(
+        LlamaLayer(each.index, each.num_kv_heads, each.key_dim, each.value_dim) for each in geometry.attention_layers
+    )
+    part = config.get("partial_rotary_factor")
+    rotary = int(layers[0].key_dim * part) if layers and isinstance(part, int | float) else None
+    name = str(config.get("_name_or_path") or "") or path.absolute().parent.name
+    return LlamaModel(name, geometry.model_type, layers, len(geometry.layers), rotary, json.dumps(config))
+
+
+def read_gguf(path: Path) -> LlamaModel:
+    """The cache of a model from the metadata of its GGUF. Neither its weights nor its vocabulary are read."""
+    facts: dict[str, Any] = {}
+    try:
+        with open(open_regular(path), "rb") as stream:
+            for key, value in _metadata(stream):
+                if key.startswith("tokenizer.") and "general.architecture" in facts:
+                    break  # the vocabulary follows the facts of the architecture
+                facts[key] = value
+        return _of_facts(facts, path)
+    except (struct.error, UnicodeDecodeError, OSError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"'{path}' is no GGUF that can be read: give the model's .gguf, or its config.json.") from None
+
+
+def _metadata(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    """Keys and values of a GGUF; None for arrays of more than `MAX_LAYERS` items or of strings."""
+    if stream.read(4) != GGUF_MAGIC:
+        raise ValueError("no GGUF")
+    version, _, count = _unpack(stream, "<IQQ")
+    if version not in (2, 3) or count > MAX_KEYS:
+        raise ValueError("another version")
+    for _ in range(count):
+        key = _string(stream).decode("utf-8")
+        yield key, _value(stream, *_unpack(stream, "<I"))
+
+
+_FORMATS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+
+
+def _value(stream: IO[bytes], kind: int) -> Any:
+    if kind == _STRING:
+        return _string(stream).decode("utf-8", "replace")
+    if kind != _ARRAY:
+        return _unpack(stream, _FORMATS[kind])[0]
+    item, count = _unpack(stream, "<IQ")
+    if count > MAX_ITEMS:
+        raise ValueError("an array without end")
+    if item == _STRING:
+        for _ in range(count):
+            _string(stream)
+        return None
+    size = struct.calcsize(_FORMATS[item])
+    if count > MAX_LAYERS:
+        stream.seek(count * size, os.SEEK_CUR)
+        return None
+    return list(_unpack(stream, f"<{count}{_FORMATS[item][1]}"))
+
+
+def _string(stream: IO[bytes]) -> bytes:
+    (length,) = _unpack(stream, "<Q")
+    if length > MAX_STRING:
+        raise ValueError("a string without end")
+    return stream.read(length)
+
+
+def _unpack(stream: IO[bytes], layout: str) -> tuple[Any, ...]:
+    return struct.unpack(layout, stream.read(struct.calcsize(layout)))
+
+
+def _of_facts(facts: dict[str, Any], path: Path) -> LlamaModel:
+    family = str(facts["general.architecture"])
+    of = {key.removeprefix(f"{family}."): value for key, value in facts.items()}
+    blocks = int(of["block_count"])
+    heads = of["attention.head_count"]
+    kv_heads = of.get("attention.head_count_kv", heads)
+    kv_heads = kv_heads if isinstance(kv_heads, list) else [kv_heads] * min(blocks, MAX_LAYERS)
+    all_heads = max(heads) if isinstance(heads, list) else heads
+    default = int(of["embedding_length"]) // int(all_heads)
+    key_dim, value_dim = (int(of.get(f"attention.{part}_length") or default) for part in ("key", "value"))
+    if not 0 < blocks <= MAX_LAYERS or len(kv_heads) != blocks or not 0 < key_dim <= MAX_WIDTH >= value_dim > 0:
+        raise ValueError("impossible sizes")
+    layers = tuple(LlamaLayer(i, int(n), key_dim, value_dim) for i, n in enumerate(kv_heads) if n)
+    rotary = of.get("rope.dimension_count")
+    name = str(facts.get("general.name") or path.stem)[:200]
+    return LlamaModel(name, family, layers, blocks, None if rotary is None else int(rotary))
+
+
+# ---- state files ---------------------------------------------------------------------------------------------------
+
+
+class _Bytes:
+    """A file read from front to back; raises `InputError` at its end."""
+
+    def __init__(self, file: int, path: Path) -> None:
+        self._stream, self.path = open(file, "rb"), path  # noqa: SIM115 - closed by `close`
+        self.left = os.fstat(file).st_size
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def take(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        found = self._stream.read(count) if count <= self.left else b""
+        if len(found) < count:
+            raise InputError(f"'{self.path}' is cut short: save it with llama.cpp again.")
+        self.left -= count
+        return found
+
+    def unpack(self, layout: str) -> Any:
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))
+
+
+def read_state(path: Path, model_path: Path) -> LlamaCache:
+    """Read a state file with its model's GGUF or config.json. Raises `InputError` for a file that is cut short, of
+    another model, of an unknown version or a memory of several parts, and where its rows do not fit in memory."""
+    model = read_model(model_path)
+    content = _Bytes(open_regular(path), path)
+    try:
+        return _read(content, model, path)
+    finally:
+        content.close()
+
+
+def _read(content: _Bytes, model: LlamaModel, path: Path) -> LlamaCache:
+    magic, version = content.take(4), content.unpack("<I")[0]
+    if magic == SESSION_MAGIC:
+        raise InputError(
+            f"'{path}' holds the state of a whole context (llama_state_save_file), which is not read here: save one "
+            "sequence, with llama_state_seq_save_file or llama-server's POST /slots/0?action=save."
+        )
+    if magic != SEQUENCE_MAGIC:
+        raise InputError(f"'{path}' is no state file of llama.cpp: save one with llama-server's /slots?action=save.")
+    if version not in VERSIONS:
+        raise InputError(
+            f"'{path}' is a state file of version {version}, and versions {VERSIONS[0]} and {VERSIONS[1]} are read "
+            f"here: {'update KV Loupe' if version > max(VERSIONS) else 'save it with a newer llama.cpp'}."
+        )
+    (count,) = content.unpack("<I")
+    ids = tuple(np.frombuffer(content.take(4 * count), "<i4").tolist())
+    positions, num_empty = _positions(content)
+    is_transposed, num_layers = content.unpack("<II")
+    _check_model(num_layers, is_transposed, model, path)
+    _check_memory(len(positions), model, path)
+    order = np.argsort(positions, kind="stable")
+    keys = [_rows(content, len(order), each.num_kv_heads, each.key_dim, False) for each in model.layers]
+    values = [_rows(content, len(order), each.num_kv_heads, each.value_dim, is_transposed) for each in model.layers]
+    content.take(4 * min(num_empty, content.left // 4))
+    if content.left:
+        raise InputError(
+            f"'{path}' goes on for {content.left:,} bytes behind the rows of its layers: the memory of its model has "
+            "several parts (recurrent states or sliding windows), which is not read here."
+        )
+    undo = _Undo(model, version)
+    layers = {}
+    for layer, (kind_k, k), (kind_v, v) in zip(model.layers, keys, values, strict=True):
+        k, v = undo.keys(k[:, order], kind_k), undo.values(v[:, order], kind_v)
+        dtype = np.float16 if kind_k == kind_v == F16 else np.float32
+        layers[layer.index] = (k[None].astype(dtype, copy=False), v[None].astype(dtype, copy=False))
+    kinds = sorted({f"K {_name(k)}, V {_name(v)}" for (k, _), (v, _) in zip(keys, values, strict=True)})
+    notes = "; ".join((f"llama.cpp's state file {path.name}, version {version}", *kinds, *undo.said))
+    return LlamaCache(model, ids, positions[order], layers, "; ".join(kinds), notes)
+
+
+def _positions(content: _Bytes) -> tuple[Array, int]:
+    """The positions of the cells of the one sequence in the file, and how many streams without a cell come after it."""
+    path = content.path
+    (num_streams,) = content.unpack("<I")
+    num_cells, num_left = 0, num_streams if num_streams <= MAX_STREAMS else 0
+    while num_left and not num_cells:  # one of them has the sequence
+        (num_cells,) = content.unpack("<I")
+        num_left -= 1
+    if not 0 < num_cells <= MAX_LENGTH:
+        raise InputError(f"'{path}' holds {num_cells:,} rows, and 1 to {MAX_LENGTH:,} are read: save a sequence.")
+    cells = np.frombuffer(content.take(12 * num_cells), "<i4").reshape(num_cells, 3)
+    positions = cells[:, 0].astype(np.int64)
+    is_plain = (cells[:, 1] == 1).all() and (positions >= 0).all()
+    if not is_plain or positions.max() >= MAX_LENGTH or len(np.unique(positions)) < num_cells:
+        raise InputError(
+            f"'{path}' has cells that are not those of one sequence of text (of several sequences, or of images): save "
+            "one sequence of text."
+        )
+    return positions, num_left
+
+
+def _check_model(num_layers: int, is_transposed: int, model: LlamaModel, path: Path) -> None:
+    if num_layers != len(model.layers) or len(model.layers) != model.num_blocks or is_transposed > 1:
+        raise InputError(
+            f"'{path}' has K and V of {num_layers:,} layers, and the model it was given has {len(model.layers):,} with "
+            f"attention of {model.num_blocks:,}: give its own model; those with sliding windows or recurrent states "
+            "are not read here."
+        )
+
+
+def _check_memory(num_rows: int, model: LlamaModel, path: Path) -> None:
+    numbers = sum(each.num_kv_heads * (each.key_dim + each.value_dim) for each in model.layers) * num_rows
+    if 3 * 4 * numbers > (free := psutil.virtual_memory().available):  # as numbers, in order, and as a snapshot
+        raise InputError(
+            f"'{path}' takes {12 * numbers:,} bytes to be read, and {free:,} are free in memory: save fewer tokens."
+        )
+
+
+def _rows(content: _Bytes, count: int, heads: int, dim: int, is_transposed: bool) -> tuple[int, Array]:
+    """The ggml type of K or V of a layer, and its rows `[H_kv, S, D]`."""
+    (kind,) = content.unpack("<i")
+    width, item = heads * dim, _Type(kind, content.path)
+    if is_transposed:
+        size, found = content.unpack("<II")
+        fits = (size, found) == (item.num_bytes(1), width)
+    else:
+        (row_bytes,) = content.unpack("<Q")
+        fits = row_bytes == item.num_bytes(width)
+    if not fits:
+        raise InputError(
+            f"'{content.path}' has other rows than {heads} kv heads × {dim} in {_name(kind)}: it was saved with "
+            "another model than was given; give its own."
+        )
+    data = np.frombuffer(content.take(count * item.num_bytes(width)), np.uint8)
+    numbers = item.decoded(data.reshape((width, -1) if is_transposed else (count, -1)))
+    numbers = numbers.T if is_transposed else numbers
+    return kind, numbers.reshape(count, heads, dim).swapaxes(0, 1)
+
+
+class _Type:
+    """A ggml type. float32 and float16 are NumPy's; all others are decoded by the package gguf."""
+
+    def __init__(self, kind: int, path: Path) -> None:
+        self._kind, self._path = kind, path
+        if kind not in (F32, F16):
+            try:
+                import gguf
+            except ImportError:
+                raise InputError(
+                    f"'{path}' holds rows that the package gguf decodes, which is not installed: "
+                    "pip install 'kvloupe[llama]'."
+                ) from None
+            try:
+                self._gguf = gguf.GGMLQuantizationType(kind)
+                self.block, self.bytes = gguf.GGML_QUANT_SIZES[self._gguf]
+            except (ValueError, KeyError):
+                raise self._unknown() from None
+        else:
+            self.block, self.bytes = 1, 4 if kind == F32 else 2
+
+    def _unknown(self) -> InputError:
+        return InputError(
+            f"'{self._path}' has rows of ggml type {self._kind}, which the installed gguf does not decode: save them "
+            "in another cache type (--cache-type-k), or update gguf."
+        )
+
+    def num_bytes(self, width: int) -> int:
+        """Bytes of a row of that many numbers; -1 if its blocks do not divide it."""
+        return width // self.block * self.bytes if width % self.block == 0 else -1
+
+    def decoded(self, rows: Array) -> Array:
+        if self._kind in (F32, F16):
+            return rows.view("<f4" if self._kind == F32 else "<f2").astype(np.float32)
+        from gguf import dequantize
+
+        try:
+            return np.asarray(dequantize(rows, self._gguf), np.float32)
+        except NotImplementedError:
+            raise self._unknown() from None
+
+
+def _name(kind: int) -> str:
+    """The name of a ggml type, in small letters as llama.cpp's options have it."""
+    if kind in (F32, F16):
+        return "f32" if kind == F32 else "f16"
+    from gguf import GGMLQuantizationType
+
+    return str(GGMLQuantizationType(kind).name.lower())
+
+
+# ---- from llama.cpp's numbers to transformers' ---------------------------------------------------------------------
+
+
+class _Undo:
+    """Turns rows `[H_kv, S, D]` into those of transformers, and says what was undone and what is as stored."""
+
+    def __init__(self, model: LlamaModel, version: int) -> None:
+        self._model, self._version = model, version
+        self._said: dict[str, None] = {}
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        return tuple(self._said)
+
+    def keys(self, rows: Array, kind: int) -> Array:
+        dim = rows.shape[-1]
+        return self._halves(self._unrotated(rows, kind, dim & -dim), kind)  # by the largest power of two in it
+
+    def values(self, rows: Array, kind: int) -> Array:
+        return self._unrotated(rows, kind, ROTATED_BY)
+
+    def _may_be_rotated(self, rows: Array, kind: int) -> bool:
+        return kind not in PLAIN and rows.shape[-1] % ROTATED_BY == 0
+
+    def _unrotated(self, rows: Array, kind: int, size: int) -> Array:
+        if not self._may_be_rotated(rows, kind):
+            return rows
+        if self._version < ALWAYS_ROTATED:
+            self._say("as stored: whether quantised rows are rotated is not known of this version")
+            return rows
+        self._say("Hadamard rotation of quantised rows undone (llama.cpp's default)")
+        return (rows.reshape(*rows.shape[:-1], -1, size) @ hadamard(size)).reshape(rows.shape)
+
+    def _halves(self, rows: Array, kind: int) -> Array:
+        model, dim = self._model, rows.shape[-1]
+        if self._may_be_rotated(rows, kind) and self._version < ALWAYS_ROTATED:
+            return rows
+        if model.family in HALVES:
+            self._say("keys in the order of transformers, by the rope of its architecture")
+            return rows
+        if model.family not in INTERLEAVED or model.rotary_dim not in (None, dim) or dim % 2:
+            self._say(f"keys as stored: how llama.cpp orders the numbers of a {model.family} key is not known here")
+            return rows
+        self._say("rope order of keys turned from pairs into halves")
+        return rows.reshape(*rows.shape[:-1], dim // 2, 2).swapaxes(-1, -2).reshape(rows.shape)
+
+    def _say(self, words: str) -> None:
+        self._said[words] = None
+
+
+def hadamard(size: int) -> Array:
+    """Sylvester's Hadamard matrix `[size, size]`, float32, normalised: its own inverse."""
+    found = np.ones((1, 1), np.float32)
+    while len(found) < size:
+        found = np.block([[found, found], [found, -found]])
+    return found / np.float32(np.sqrt(size))
