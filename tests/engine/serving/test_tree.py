@@ -146,6 +146,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         b"\x93\x01",
         msgspec.msgpack.encode(7),
         msgspec.msgpack.encode([1.0, [["BlockStored"]]]),
+        msgspec.msgpack.encode([1.0, [[]]]),
         msgspec.msgpack.encode([1.0, [stored([1, 2], A)]]),
         msgspec.msgpack.encode([1.0, [stored([1], [2**40, 1, 1, 1])]]),
         msgspec.msgpack.encode([1.0, [stored([None], A)]]),
