@@ -70,7 +70,7 @@ def test_a_branch_is_deleted_and_what_cannot_be_is_said(driver: Driver) -> None:
     assert [word.split(":")[0] for word in words] == [
         "The live step came of step 5",
         "There is no step 77 to go to",
-        "There is no edit to undo on the way to this moment.",
+        "There is no edit to undo on the way to this step.",
         "There is no undone edit to return to",
         "There is no step -1 to go to",
     ]
