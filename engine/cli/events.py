@@ -13,6 +13,7 @@ from msgspec import structs
 
 from engine.cli.arguments import token_ids_of
 from engine.cli.output import print_json, printable
+from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.serving.explain import explain
@@ -140,7 +141,7 @@ def print_explanation(args: argparse.Namespace) -> int:
             {**structs.asdict(answer), "tokens": len(ids), "batches": server.num_batches, "notes": server.notes()}
         )
         return 0
-    print(f"{answer.reused:,} of {len(ids):,} tokens reused.\n{printable(answer.why)}")
+    print(f"{answer.reused:,} of {counted(len(ids), 'token')} reused.\n{printable(answer.why)}")
     for note in server.notes():
         print(f"note: {printable(note)}")
     return 0
