@@ -1,5 +1,5 @@
-"""Memory of a device: how much is free (from NVML or the driver) and in use, releasing unused memory, and checks before
-large allocations."""
+"""Memory of a device: how much is free (from NVML or the driver) and in use, releasing unused memory, checks before
+large allocations, and what to do where it ran out."""
 
 from __future__ import annotations
 

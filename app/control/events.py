@@ -20,15 +20,14 @@ from app.models.loaded import geometry_of
 from app.models.sequence_status import selected_info, why_ended
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
-from engine.wire import devices, duel, events, exporting, stopping
+from engine.wire import devices, duel, events, exporting, serving, stopping
 from engine.wire.changes import EditMade
 from engine.wire.events import StateChanged
 from engine.wire.measurements import EditMeasured, Measured
 from engine.wire.page_map import PageMaps
-from engine.wire.phases import LayerDone, PhaseReached
 from engine.wire.records import StepRecord
 from engine.wire.slices import SliceUpdate
-from engine.wire.status import EngineStatus, ModelInfo
+from engine.wire.status import EngineStatus, LayerDone, ModelInfo, PhaseReached
 
 GAVE_UP = " · the step between its phases was given up"
 AT_ONCE_S = 2.0  # a message within this time of a given-up step is taken for what gave it up
@@ -129,6 +128,7 @@ ANSWERS = (
     *get_args(Measured),
     *(events.Tokenized, events.Previewed, events.ModelsFound, events.Done, events.Cancelled, events.Stopped),
     *(exporting.Exported, exporting.ExportCancelled, exporting.ExportEstimate),
+    *(serving.PrefixTree, serving.PrefixExplained),
     *(devices.DevicesFound, devices.LoadForecast, stopping.AttentionMeasured),
 )
 OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, events.Done, events.Cancelled, *PICTURES)
@@ -180,6 +180,7 @@ class EventHandlers(QObject):
             duel.DuelStep: requests.comparing.take_step,
             duel.DuelScanned: requests.comparing.take_scanned,
             duel.DuelEnded: requests.comparing.take_ended,
+            serving.ServersChanged: models.servers.take,
             stopping.StopHit: self._on_stop_hit,
             **dict.fromkeys(ANSWERS, ignore),
         }

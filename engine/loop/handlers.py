@@ -21,7 +21,7 @@ from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace
 from engine.spec.sampling import Prompt
-from engine.wire import commands, devices, measurements, stopping
+from engine.wire import commands, devices, measurements, serving, stopping
 from engine.wire.events import (
     BranchDeleted,
     CacheChanged,
@@ -171,6 +171,15 @@ def _tokenize(loop: Parts, command: commands.Tokenize) -> None:
     loop.reporter.reply(Tokenized(tuple(ids), tuple(map(session.text_of, ids))))
 
 
+def _prefixes(loop: Parts, command: serving.TakePrefixTree | serving.ExplainPrefix) -> None:
+    from engine.session.prefixes import answer_of
+
+    if command.server:
+        raise InputError(f"{command.server} is not attached to this engine.")
+    loop.workspace.check_has("session")
+    loop.reporter.reply(answer_of(loop.session, command))
+
+
 def _preview(loop: Parts, command: commands.PreviewPrompt) -> None:
     from engine.session.sequence_commands import preview
 
@@ -211,19 +220,19 @@ def _go_to(loop: Parts, command: commands.GoTo) -> None:
 
 
 def _begin_branch(loop: Parts, command: commands.BeginBranch) -> None:
-    from engine.session.branching import branch
+    from engine.session.sequence_commands import branch
 
     _go(loop, lambda session, check: branch(session, command, check))
 
 
 def _undo_edit(loop: Parts, _command: commands.UndoEdit) -> None:
-    from engine.session.branching import undo_edit
+    from engine.session.sequence_commands import undo_edit
 
     _go(loop, undo_edit)
 
 
 def _redo_edit(loop: Parts, _command: commands.RedoEdit) -> None:
-    from engine.session.branching import redo_edit
+    from engine.session.sequence_commands import redo_edit
 
     _go(loop, redo_edit)
 
@@ -251,7 +260,7 @@ def _report_other_rows(loop: Parts, *answers: Event) -> None:
 
 
 def _delete_branch(loop: Parts, command: commands.DeleteBranch) -> None:
-    from engine.session.branching import delete_branch
+    from engine.session.sequence_commands import delete_branch
 
     loop.reporter.reply(BranchDeleted(delete_branch(loop.session, command.step)))
 
@@ -261,7 +270,7 @@ def _fork(loop: Parts, command: commands.Fork) -> None:
 
 
 def _join(loop: Parts, command: commands.JoinBranches) -> None:
-    from engine.session.branching import join
+    from engine.session.sequence_commands import join
 
     _report_forks(loop, *join(loop.session, command.steps))
 
@@ -337,6 +346,8 @@ HANDLERS: dict[type[Command], Callable[[Parts, Any], object]] = {
     commands.Watch: _watch,
     commands.SetPace: _set_pace,
     commands.Tokenize: _tokenize,
+    serving.TakePrefixTree: _prefixes,
+    serving.ExplainPrefix: _prefixes,
     commands.OpenSnapshot: lambda loop, command: loop.workspace.open(command),
     commands.Continue: lambda loop, command: loop.workspace.leave_file(command),
     commands.CloseSnapshot: lambda loop, command: loop.workspace.leave_file(command),

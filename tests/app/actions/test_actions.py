@@ -15,9 +15,8 @@ from app.kit.theme import current_theme
 from engine.saved.document import is_session
 from engine.spec.capture import CAPTURES
 from engine.spec.edit import Drop, Edit, Mask, Pin, Zero
-from engine.spec.model import ModelSpec
+from engine.spec.model import PAGED_ATTENTION, RUNNERS, ModelSpec
 from engine.spec.presets import PRESETS
-from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 from engine.spec.stops import Stop
 from engine.wire.commands import (
     Cancel,
@@ -121,6 +120,7 @@ EDITS: dict[str, Edit] = {
 EFFECTS: dict[str, Effect] = {
     "model.open": Effect(models_loaded, [], ["…"]),
     "model.hub": opens("HubDialog"),
+    "server.attach": opens("ServerDialog"),
     "model.shape": Effect(models_loaded, [], ["shape:…/config.json"]),
     "model.bundled": Effect(models_loaded, [], [ModelSpec().source]),
     "model.compute": opens("LoadingDialog"),
@@ -230,6 +230,7 @@ EFFECTS: dict[str, Effect] = {
         lambda desk: (desk.folder / "picture.png").is_file(), False, True, Desk.compare, lasts=True
     ),
     "layout.compare": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "compare"),
+    "layout.servers": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "servers"),
     "layout.truth": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "truth"),
     "theme.system": Effect(lambda desk: desk.shell.settings.theme, "dark", "system"),
     "theme.dark": Effect(
