@@ -11,7 +11,6 @@ from engine.serving.metrics import Metrics
 from engine.serving.picture import rows_of
 from engine.serving.schema import encode_ids
 from engine.serving.server import Server
-from engine.serving.tree import Seconds
 from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, ServerState, TakePrefixTree
 
 
@@ -94,27 +93,16 @@ def state_of(
     is_recording: bool,
 ) -> ServerState:
     trees = list(server.trees.values())
-
-    def total(name: str) -> int:
-        return sum(getattr(tree, name) for tree in trees)
-
-    def merged(name: str) -> tuple[tuple[float, int], ...]:
-        all_of: dict[float, int] = {}
-        for tree in trees:
-            found: Seconds = getattr(tree, name)
-            for up_to, count in found.rows():
-                all_of[up_to] = all_of.get(up_to, 0) + count
-        return tuple(sorted(all_of.items()))
-
     period, rates = _rates(server)
     tops = [block for tree in trees for block in tree.tops()]
     told = () if now is None or first is None else _told(server, first, now)
     if why_no_metrics:
         told = (*told, ("metrics", why_no_metrics))
+    counts = (server.total(name) for name in ("num_stored", "num_removed", "num_again", "tokens_again"))
+    spans = (server.seconds(name) for name in ("lifetimes", "reuse_gaps", "absences"))
     return ServerState(
-        server.name, state, words, server.notes(), server.num_batches, total("copies"), total("most_copies"),
-        sum(max(0, block.below) for block in tops), total("num_stored"), total("num_removed"), total("num_again"),
-        total("tokens_again"), period, rates, merged("lifetimes"), merged("reuse_gaps"), merged("absences"), pools,
+        server.name, state, words, server.notes(), server.num_batches, server.total("copies"),
+        server.total("most_copies"), sum(max(0, block.below) for block in tops), *counts, period, rates, *spans, pools,
         told, is_recording,
     )  # fmt: skip
 
@@ -143,7 +131,7 @@ def _told(server: Server, first: Metrics, now: Metrics) -> tuple[tuple[str, str]
         found.append(("prompt tokens found in the cache, in all", _ratio(now.hits, now.queries)))
         if first.queries is not None and first.hits is not None and now.queries > first.queries:
             found.append(("and since attached", _ratio(now.hits - first.hits, now.queries - first.queries)))
-    live = sum(tree.copies for tree in server.trees.values())
+    live = server.total("copies")
     if now.num_blocks:
         usable = now.num_blocks - 1  # one is kept for padding
         found.append(("blocks of the pool that hold a prefix", f"{live:,} of {usable:,}"))

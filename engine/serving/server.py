@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 
@@ -47,6 +48,17 @@ class Server:
     @property
     def is_partial(self) -> bool:
         return any(not tree.is_known for tree in self.trees.values())
+
+    def total(self, name: str) -> int:
+        """A count of `Tree`, over all ranks."""
+        return sum(getattr(tree, name) for tree in self.trees.values())
+
+    def seconds(self, name: str) -> tuple[tuple[float, int], ...]:
+        """One of the `Seconds` of `Tree`, over all ranks: `(seconds up to which, count)`."""
+        counts: Counter[float] = Counter()
+        for tree in self.trees.values():
+            counts.update(dict(getattr(tree, name).rows()))
+        return tuple(sorted(counts.items()))
 
     def fold(self, messages: Iterable[Message]) -> None:
         for message in messages:
