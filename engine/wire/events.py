@@ -183,6 +183,15 @@ class ModelsFound(EventMessage, frozen=True):
     models: tuple[LocalModel, ...]
 
 
+class FolderListed(EventMessage, frozen=True):
+    """A folder on the engine's machine, as asked for by `ListFolder`: its whole path, and the names in it but for
+    hidden ones."""
+
+    path: str
+    folders: tuple[str, ...]
+    files: tuple[str, ...]
+
+
 class Done(EventMessage, frozen=True):
     """The last word of a command that was carried out and whose answers, if any, were sent. For one that asks for steps
     it comes after the last of them, or when a later command takes over."""
@@ -227,6 +236,14 @@ class EngineBack(EventMessage, frozen=True):
     """An engine that had not responded for a while responds again."""
 
 
+class EngineLine(EventMessage, frozen=True):
+    """The engine is on another machine, and an answer from there takes so long. The client says so every few
+    seconds."""
+
+    machine: str
+    delay_ms: float
+
+
 Event = (
     StepRecord
     | WallSlice
@@ -259,6 +276,7 @@ Event = (
     | ExportCancelled
     | ExportEstimate
     | ModelsFound
+    | FolderListed
     | DevicesFound
     | LoadForecast
     | Unloaded
@@ -279,4 +297,5 @@ Event = (
     | EngineLost
     | EngineBusy
     | EngineBack
+    | EngineLine
 )
