@@ -31,8 +31,7 @@ from app.window.window import MainWindow
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.capture import CAPTURES
 from engine.spec.chat import Chat
-from engine.spec.model import BUNDLED
-from engine.spec.runners import PAGED_ATTENTION, RUNNERS
+from engine.spec.model import BUNDLED, PAGED_ATTENTION, RUNNERS
 from engine.wire.duel import Opponent, OtherStep
 from engine.wire.events import Event, SessionOpened
 from engine.wire.message import Command

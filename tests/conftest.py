@@ -46,6 +46,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out := [item for item, runs in zip(items, is_run, strict=True) if not runs]:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item, runs in zip(items, is_run, strict=True) if runs]
+    if any("transformers-quantized" in item.nodeid for item in items) and not saturates():
+        for item in items:
+            if "transformers-quantized" in item.nodeid:
+                item.add_marker(
+                    pytest.mark.skip(reason="this torch makes NaN of what is beyond transformers' fp8 scale")
+                )
+
+
+def saturates() -> bool:
+    """Whether torch casts a number beyond float8 to its largest number, as from 2.12 on; before, it became NaN. True
+    without torch."""
+    try:
+        import torch
+    except ImportError:
+        return True
+    return bool(torch.tensor(1e3).to(torch.float8_e4m3fn).float().isfinite())
 
 
 def pytest_collection_finish() -> None:

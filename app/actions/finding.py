@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 def open_palette(shell: Shell) -> None:
     from app.actions.entries import entries
     from app.actions.parameters import TypedValue
-    from app.actions.typed_edit import TypedEdit
-    from app.actions.typed_place import TypedPlace
+    from app.actions.typed_place import TypedEdit, TypedPlace
     from app.window.palette import Palette
 
     typed = TypedEdit(shell), TypedPlace(shell), TypedValue(shell)

@@ -33,7 +33,7 @@ from app.control.conditions import (
 )
 from app.control.pace import PACES, Pace
 from engine.spec.capture import CAPTURES, CaptureRow
-from engine.spec.runners import PAGED_ATTENTION, RUNNERS, PagedAttentionRow, RunnerRow
+from engine.spec.model import PAGED_ATTENTION, RUNNERS, PagedAttentionRow, RunnerRow
 from engine.wire.commands import ChoosePagedAttention, ChooseRunner
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""A place typed into the palette: `K[2,1,7,13]`, `token 7`, `layer 12 head 3` or `step 40` is gone to with Enter."""
+"""What can be typed into the palette: a place, `K[2,1,7,13]`, `token 7`, `layer 12 head 3` or `step 40`, which Enter
+goes to, and an edit, `zero pos=4:8 layer=3`, which Enter makes."""
 
 from __future__ import annotations
 
@@ -6,13 +7,16 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from app.control.conditions import needs_model
+from app.control.conditions import needs_live_steps, needs_model
 from app.draw.format import thousands
 from app.models import Models
 from engine.errors import InputError
+from engine.spec.edit import Edit
+from engine.spec.edit_text import FORMS, parse_edit
 
 if TYPE_CHECKING:
     from app.shell import Shell
+
 
 LENSES = {"k": "keys", "v": "values"}
 # A name and its words; the order is that of an address: layer, kv head, token, channel.
@@ -116,3 +120,35 @@ def checked(place: dict[str, Any], models: Models) -> dict[str, Any]:
 
 def _until(last: int | None) -> str:
     return ": there is none yet." if last is None or last < 0 else f": they are 0 to {thousands(last)}."
+
+
+class TypedEdit:
+    """Interprets the typed text as an edit, if it begins with an edit's name and contains a parameter."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+
+    def offer(self, text: str) -> tuple[str, str] | None:
+        """(What the edit would do, ""); or (why it is not possible, "Edit"); None if the text is no edit."""
+        verb, _, rest = text.strip().partition(" ")
+        if verb not in FORMS or "=" not in rest:
+            return None
+        if why_not := needs_live_steps(self._shell.models):
+            return why_not.capitalize(), "Edit"
+        try:
+            return f"Edit: {self._edit(text).describe()}", ""
+        except InputError as error:
+            return str(error), "Edit"
+
+    def make(self, text: str) -> None:
+        """Make the typed edit."""
+        self._shell.intents.on_edited(self._edit(text))
+
+    def _edit(self, text: str) -> Edit:
+        models = self._shell.models
+        seq_id = models.selection.now.seq_id
+        num_tokens = models.timeline.num_tokens(seq_id)
+        edit = parse_edit(text, seq_id, num_tokens)
+        if models.status.model is not None:
+            edit.check(models.status.model.geometry, num_tokens)
+        return edit

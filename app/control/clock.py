@@ -1,4 +1,5 @@
-"""The window's clock: ticks the controller often while something can change, and rarely while nothing can."""
+"""The window's clock: ticks the controller often while something can change, and rarely while nothing can; and Python's
+garbage, which is collected between two events."""
 
 from __future__ import annotations
 

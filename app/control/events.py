@@ -25,10 +25,9 @@ from engine.wire.changes import EditMade
 from engine.wire.events import StateChanged
 from engine.wire.measurements import EditMeasured, Measured
 from engine.wire.page_map import PageMaps
-from engine.wire.phases import LayerDone, PhaseReached
 from engine.wire.records import StepRecord
 from engine.wire.slices import SliceUpdate
-from engine.wire.status import EngineStatus, ModelInfo
+from engine.wire.status import EngineStatus, LayerDone, ModelInfo, PhaseReached
 
 GAVE_UP = " · the step between its phases was given up"
 AT_ONCE_S = 2.0  # a message within this time of a given-up step is taken for what gave it up

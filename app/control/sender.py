@@ -1,4 +1,4 @@
-"""Sends commands to the engine, and gives their answers to whoever asked."""
+"""Sends commands to the engine, and gives their answers to whoever asked. A prompt waits for its model."""
 
 from __future__ import annotations
 

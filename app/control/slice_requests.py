@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from app.control.sender import Sender
-from app.draw.token_range import TokenRange, rows_of
+from app.draw.grid import TokenRange, rows_of
 from app.models import Models, Selected, WantedPictures
 from app.models.loaded import head_of
 from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, kind_of

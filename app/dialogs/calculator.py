@@ -17,8 +17,7 @@ from app.kit.theme import TextRole
 from engine.errors import InputError
 from engine.files.text import read_json_object
 from engine.geometry.dimensions import CacheGeometry
-from engine.predict.budget import Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
-from engine.predict.published import PUBLISHED
+from engine.predict.budget import PUBLISHED, Budget, BudgetSpec, KindBudget, budget_of, tokens_that_fit, tutorial_table
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, get_codec_names
 from engine.spec.layouts import PAGE_SIZES

@@ -1,4 +1,5 @@
-"""The dialogs that edit rows of K and V: scale, add noise, overwrite, and an edit typed as text."""
+"""The dialogs that make an edit: of rows of K and V (scale, add noise, overwrite), of tokens and logits, or typed as
+text."""
 
 from __future__ import annotations
 

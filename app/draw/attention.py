@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from app.draw.colormap import Floats, Indices, magnitude_index
 from app.draw.ghost import Flags, Ghosts, shares
-from app.draw.token_range import column_at
+from app.draw.grid import column_at
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
 from engine.wire.records import AttentionSummary

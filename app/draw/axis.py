@@ -1,4 +1,5 @@
-"""Axis ticks: which tokens, positions or values are named beside a picture, so that the names do not overlap."""
+"""Axes: which tokens, positions or values are named beside a picture, and where the names of points are, so that they
+do not overlap; logarithmic ones, and those over steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows were edited by hand, from the sequence of edits: for marks in pictures and words about a place."""
+"""Which rows were edited by hand, from the sequence of edits: for marks in pictures and on the tree, and in words."""
 
 from __future__ import annotations
 

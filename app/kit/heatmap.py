@@ -15,8 +15,7 @@ from PySide6.QtGui import QBrush, QImage, QPainter, QPaintEvent, QResizeEvent
 from app.draw.axis import ticks
 from app.draw.colormap import ColorTable, Indices
 from app.draw.ghost import overlay
-from app.draw.grid import whole_steps
-from app.draw.token_range import covers
+from app.draw.grid import covers, whole_steps
 from app.kit.heatmap_marks import Marks, PictureFrame, paint_marks
 from app.kit.pictures import ghost_hatch, pixels_image
 from app.kit.text_lines import TextPainter

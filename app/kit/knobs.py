@@ -1,4 +1,5 @@
-"""A number with its name, a slider over sensible values, and a field for any other value."""
+"""A number with its name, a slider over sensible values, and a field for any other value; and the choice of two
+codecs."""
 
 from __future__ import annotations
 

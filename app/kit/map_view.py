@@ -1,4 +1,5 @@
-"""The base of panels with a heat map: tokens across, and below it a line with the value under the cursor."""
+"""The base of panels with a heat map: tokens across, and below it a line with the value under the cursor; and the menu
+of lenses."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from PySide6.QtCore import QPoint, QPointF, Signal
 from PySide6.QtGui import QAction, QActionGroup
 from PySide6.QtWidgets import QMenu, QToolButton
 
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 from app.kit.boxes import column, row
 from app.kit.changes import connect_all
 from app.kit.heatmap import HeatMap

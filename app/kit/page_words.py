@@ -10,8 +10,8 @@ from app.draw.format import byte_size, counted, milliseconds, shortened, thousan
 from app.kit.labels import prose
 from app.models import Models
 from engine.wire import page_events
+from engine.wire.page_events import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows, TokensDiffer
 from engine.wire.page_map import PageCell
-from engine.wire.prefix_match import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows, TokensDiffer
 from engine.wire.records import StepRecord
 from engine.wire.status import SequenceInfo
 

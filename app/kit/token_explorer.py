@@ -7,7 +7,7 @@ from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import QContextMenuEvent, QKeyEvent, QMouseEvent, QWheelEvent
 from PySide6.QtWidgets import QWidget
 
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 
 _LEAST_SPAN = 4.0
 _WHEEL_STEP = 0.8

@@ -1,4 +1,4 @@
-"""Whether the prompt in the editor can be sent."""
+"""Whether the prompt in the editor can be sent, and which token ids it is if they are typed."""
 
 from __future__ import annotations
 

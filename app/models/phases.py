@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.phases import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
+from engine.wire.status import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 
 
 class PhaseProgress(Struct, frozen=True, eq=False):

@@ -1,4 +1,4 @@
-"""What the user looks at: one selection that all panels follow."""
+"""What the user looks at: one selection that all panels follow, and the pictures that the visible views need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 from app.models.slices import HEAD
 from engine.spec.edit import Rows
 

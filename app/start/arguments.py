@@ -14,9 +14,8 @@ from engine.client import CHOICES, ClientChoice, check_choice, is_elsewhere
 from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
 from engine.spec.cache import CacheSpec
-from engine.spec.model import AUTO_DEVICE, WEIGHTS, Dtype, ModelSpec, with_adapters
+from engine.spec.model import AUTO_DEVICE, PAGED_ATTENTION, RUNNERS, WEIGHTS, Dtype, ModelSpec, with_adapters
 from engine.spec.presets import NAMES, cache_named
-from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 
 DEFAULT_STEPS = 40
 MOST_KEPT_MIB = 1 << 20

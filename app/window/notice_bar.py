@@ -1,4 +1,4 @@
-"""The base of bars that appear above the panels, tinted by their kind."""
+"""Bars that appear above the panels, tinted by their kind: an open file, a session to recover, a failure."""
 
 from __future__ import annotations
 

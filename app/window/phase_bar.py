@@ -22,7 +22,8 @@ from app.kit.theme import current_theme, font_text
 from app.models import Models
 from app.models.phases import PhaseProgress
 from app.window.notice_bar import paint_bar
-from engine.wire.phases import (
+from engine.wire.records import Floats
+from engine.wire.status import (
     Chosen,
     ChosenToken,
     LayerDone,
@@ -33,7 +34,6 @@ from engine.wire.phases import (
     Written,
     WrittenRows,
 )
-from engine.wire.records import Floats
 
 MOST_PAGES, MOST_CHARS, MOST_OTHERS = 4, 16, 3
 

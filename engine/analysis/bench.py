@@ -25,7 +25,7 @@ from engine.session.driver import never_cancel
 from engine.session.forward import vocabulary
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.runners import runner_words
+from engine.spec.model import runner_words
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import fitted
 from engine.wire.measurements import BenchRefused, BenchRow

@@ -47,8 +47,8 @@ from engine.analysis.reference import reference
 from engine.errors import InputError, first_line
 from engine.model.loader import LoadedModel
 from engine.model.runners.launch import bucket_of
+from engine.spec.model import RUNNERS, RunnerName
 from engine.spec.presets import ALL_PRESETS, cache_named
-from engine.spec.runners import RUNNERS, RunnerName
 
 Check = Callable[[], tuple[Verdict, str]]
 Planned = tuple[str, str, Check]  # group, name in it, check

@@ -26,8 +26,8 @@ from engine.session.observe import Observation, checksums_of
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES
+from engine.spec.model import RUNNERS, RunnerName
 from engine.spec.presets import cache_preset
-from engine.spec.runners import RUNNERS, RunnerName
 from engine.spec.sampling import NEWEST_DRAWS, LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import fitted
 from engine.to_device import HostNumber

@@ -1,4 +1,5 @@
-"""A chat template: compiled in the sandbox and rendered piece by piece, with the line that wrote each piece."""
+"""A chat template: compiled in the sandbox and rendered piece by piece, with the line that wrote each piece; and a
+conversation as token ids."""
 
 from __future__ import annotations
 

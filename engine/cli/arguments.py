@@ -1,4 +1,4 @@
-"""Arguments that several sub-commands share: the model, the prompt, the number of steps."""
+"""Arguments that several sub-commands share: the model, the prompt, the number of steps, the cache mode."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, get_codec_names, parse_codec
 from engine.spec.codecs import CODECS, CodecRow
 from engine.spec.layouts import LAYOUTS, LayoutRow
-from engine.spec.model import AUTO_DEVICE, BUNDLED, WEIGHTS, Dtype, ModelSpec, with_adapters
+from engine.spec.model import AUTO_DEVICE, BUNDLED, PAGED_ATTENTION, RUNNERS, WEIGHTS, Dtype, ModelSpec, with_adapters
 from engine.spec.presets import NAMES, PRESETS, cache_named, parameters_of
 from engine.spec.retention import LayerBudgets, parse_budget
 from engine.spec.rules import RULES, RuleRow
-from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.terms import Parameter
 from engine.spec.tuning import tuned

@@ -18,7 +18,7 @@ from engine.cli.arguments import (
 from engine.cli.output import encoded, print_rows
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
-from engine.spec.runners import check_runner
+from engine.spec.model import check_runner
 from engine.spec.sampling import SamplingParams
 
 DEFAULT_CONTEXTS = "128,512"

@@ -1,4 +1,4 @@
-"""`run`: generates on the command line, as JSON lines or as plain text."""
+"""`run`: generates on the command line, as JSON lines or as plain text; with edits, breakpoints and an export."""
 
 from __future__ import annotations
 

@@ -212,19 +212,19 @@ def _go_to(loop: Parts, command: commands.GoTo) -> None:
 
 
 def _begin_branch(loop: Parts, command: commands.BeginBranch) -> None:
-    from engine.session.branching import branch
+    from engine.session.sequence_commands import branch
 
     _go(loop, lambda session, check: branch(session, command, check))
 
 
 def _undo_edit(loop: Parts, _command: commands.UndoEdit) -> None:
-    from engine.session.branching import undo_edit
+    from engine.session.sequence_commands import undo_edit
 
     _go(loop, undo_edit)
 
 
 def _redo_edit(loop: Parts, _command: commands.RedoEdit) -> None:
-    from engine.session.branching import redo_edit
+    from engine.session.sequence_commands import redo_edit
 
     _go(loop, redo_edit)
 
@@ -252,7 +252,7 @@ def _report_other_rows(loop: Parts, *answers: Event) -> None:
 
 
 def _delete_branch(loop: Parts, command: commands.DeleteBranch) -> None:
-    from engine.session.branching import delete_branch
+    from engine.session.sequence_commands import delete_branch
 
     loop.reporter.reply(BranchDeleted(delete_branch(loop.session, command.step)))
 
@@ -262,7 +262,7 @@ def _fork(loop: Parts, command: commands.Fork) -> None:
 
 
 def _join(loop: Parts, command: commands.JoinBranches) -> None:
-    from engine.session.branching import join
+    from engine.session.sequence_commands import join
 
     _report_forks(loop, *join(loop.session, command.steps))
 

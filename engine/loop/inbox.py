@@ -1,5 +1,5 @@
-"""The queue of commands to the loop: in order; a newer picture request replaces an older one; cancels are seen at
-once."""
+"""What the loop has to do: the queue of commands, in order (a newer picture request replaces an older one, cancels are
+seen at once), the steps of a run, and what it is doing now, to be read from another thread."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ from engine.loop.workspace import Workspace
 from engine.wire.commands import NextPhase, Shutdown
 from engine.wire.events import EngineLost, Event, Failed, Stopped, word_of_cancelled
 from engine.wire.message import Command
-from engine.wire.phases import PhaseReached, Written
-from engine.wire.status import EngineStatus
+from engine.wire.status import EngineStatus, PhaseReached, Written
 
 if TYPE_CHECKING:
     from engine.session.session import Session

@@ -14,14 +14,15 @@ from engine.errors import (
     Cancelled,
     DeviceLost,
     InputError,
+    Memory,
     clear_frames,
     first_line,
     is_of_device,
     is_out_of_memory,
     not_imported,
+    out_of_memory,
 )
 from engine.loop.inbox import Activity, Inbox
-from engine.memory import Memory, out_of_memory
 from engine.wire.events import Done, Event, Failed, StateChanged
 from engine.wire.message import Command
 from engine.wire.status import EngineStatus, Work

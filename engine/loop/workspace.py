@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.errors import InputError
+from engine.errors import InputError, Memory
 from engine.loop.duelling import Duelling
 from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.loop.loading import HeldModel, load_model, session_of
@@ -12,7 +12,6 @@ from engine.loop.opened import OpenFile
 from engine.loop.reporter import Reporter
 from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
-from engine.memory import Memory
 from engine.predict.capacity import possible_layout
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import check_capture

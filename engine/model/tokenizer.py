@@ -1,4 +1,4 @@
-"""Finds and loads the tokenizer of a model, if it has one."""
+"""Finds and loads the tokenizer of a model, if it has one, and writes token ids as text for people."""
 
 from __future__ import annotations
 

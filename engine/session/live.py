@@ -15,7 +15,7 @@ from engine.history.history import History
 from engine.history.state import SequenceState
 from engine.look.seen import SeenSequences
 from engine.session.mode import CacheMode
-from engine.wire.prefix_match import ContinuedFrom
+from engine.wire.page_events import ContinuedFrom
 from engine.wire.records import StopReason
 from engine.wire.status import SequenceInfo
 

@@ -18,7 +18,8 @@ from engine.session.clock import StepClock
 from engine.session.sampler import SampledToken, with_candidates
 from engine.session.scheduler import SequenceWork, StepBatch
 from engine.wire.page_events import PageAllocated
-from engine.wire.phases import (
+from engine.wire.records import SequenceStep, StepRecord, read_only_floats
+from engine.wire.status import (
     Chosen,
     ChosenToken,
     LayerDone,
@@ -31,7 +32,6 @@ from engine.wire.phases import (
     Written,
     WrittenRows,
 )
-from engine.wire.records import SequenceStep, StepRecord, read_only_floats
 
 Reached = Callable[[PhaseReached], None]
 NewestWeightsOf = Callable[

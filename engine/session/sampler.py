@@ -1,4 +1,4 @@
-"""Samples the next token from logits, and lists the other candidates."""
+"""Samples the next token from logits, and lists the other candidates; finds the texts that end a sequence."""
 
 from __future__ import annotations
 

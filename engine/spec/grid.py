@@ -1,4 +1,4 @@
-"""The grid of a sweep: cache modes, each at several budgets and with several codecs. No torch."""
+"""The grid of a sweep: cache modes, each at several budgets and with several codecs, on several texts. No torch."""
 
 from __future__ import annotations
 

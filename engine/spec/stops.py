@@ -1,4 +1,4 @@
-"""Stops: conditions that halt a run, parsed from what a person typed."""
+"""Stops: conditions that halt a run, parsed from what a person typed, and why one can never hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The terms of the formula of a cache's bytes: products whose sum is the number of bytes.
+"""The terms of the formula of a cache's bytes: products whose sum is the number of bytes; and what describes a
+parameter of a cache mode.
 
 Every number of bytes is computed from terms, so that the formula that is printed is the one that was computed. No
 torch.

@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CaptureLevel
 from engine.spec.edit import Edit
-from engine.spec.model import ModelSpec
-from engine.spec.runners import PagedAttentionName, RunnerName
+from engine.spec.model import ModelSpec, PagedAttentionName, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import devices, exporting, measurements, stopping  # noqa: F401  # COMMANDS has theirs too
 from engine.wire.changes import Change
@@ -39,13 +38,13 @@ class SetCache(Command, frozen=True):
 
 
 class ChooseRunner(Command, frozen=True):
-    """Compute all forward passes from now on with this runner, by its name in `engine.spec.runners`."""
+    """Compute all forward passes from now on with this runner, by its name in `engine.spec.model`."""
 
     runner: RunnerName
 
 
 class ChoosePagedAttention(Command, frozen=True):
-    """Read pages in attention from now on in this way, by its name in `engine.spec.runners`."""
+    """Read pages in attention from now on in this way, by its name in `engine.spec.model`."""
 
     way: PagedAttentionName
 

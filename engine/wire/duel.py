@@ -1,4 +1,4 @@
-"""Messages of a duel: two runs that are fed the same tokens and compared step by step.
+"""Messages of a duel: what a sequence is compared with, and two runs that are fed the same tokens, step by step.
 
 Side A is the live sequence; side B is the other run. Shapes: L attention layers.
 """

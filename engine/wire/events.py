@@ -11,10 +11,8 @@ from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.exporting import ExportCancelled, Exported, ExportEstimate
 from engine.wire.measurements import Benched, DamageMap, EditMeasured, ParityReport, Regret, Swept, WhatIfAnswer
 from engine.wire.message import Command, EventMessage, Part
-from engine.wire.page_events import PageEvent
+from engine.wire.page_events import ContinuedFrom, PageEvent
 from engine.wire.page_map import PoolStep
-from engine.wire.phases import PhaseReached
-from engine.wire.prefix_match import ContinuedFrom
 from engine.wire.records import CacheBytes, StepRecord
 from engine.wire.slices import (
     AttentionSlice,
@@ -26,7 +24,7 @@ from engine.wire.slices import (
     Unchanged,
     WallSlice,
 )
-from engine.wire.status import EngineStatus
+from engine.wire.status import EngineStatus, PhaseReached
 from engine.wire.stopping import AttentionMeasured, StopHit
 from engine.wire.tree import Node
 

@@ -1,5 +1,5 @@
-"""Results of measurements: on the live cache (what-if, parity, damage, regret) and on caches of their own (sweep,
-bench)."""
+"""Measurements and their results: on the live cache (what-if, parity, damage, regret) and on caches of their own
+(sweep, bench)."""
 
 from __future__ import annotations
 

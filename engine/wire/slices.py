@@ -1,4 +1,5 @@
-"""Slices: screen-sized reductions of K, V and attention, and their updates after a step.
+"""Requests for pictures, and the slices that answer them: screen-sized reductions of K, V and attention, and their
+updates after a step.
 
 Shapes: L attention layers, H query heads, H_kv key/value heads, S rows, D head_dim.
 """

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.table import PageTable
 from engine.spec.cache import CacheSpec
-from engine.wire.page_events import KEPT
+from engine.wire.page_events import KEPT, WhyNotReused
 from engine.wire.page_map import PageMap, PageTracker
-from engine.wire.prefix_match import WhyNotReused
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.slices import TableRequest, TableSlice
 from engine.wire.status import SequenceInfo

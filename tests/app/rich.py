@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from app.draw.token_range import rows_of
+from app.draw.grid import rows_of
 from app.models import Models
 from engine.spec.bookmark import Bookmark, OnHead, OnStep, OnToken
 from engine.spec.edit import Rows, Scale, Zero

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from app.draw.token_range import rows_of
+from app.draw.grid import rows_of
 from app.models import Models
 from app.models.comparison import SIDES, ComparedPair, Pictures
 from engine.spec.presets import cache_named

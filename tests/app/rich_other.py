@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
-from app.draw.token_range import rows_of
+from app.draw.grid import rows_of
 from app.kit.provenance import STORED_NOW
 from app.models import Models
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry

@@ -28,7 +28,7 @@ from PySide6.QtWidgets import (
 )
 from shiboken6 import isValid
 
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 from app.kit.segments import Segments
 from app.kit.token_explorer import TokenExplorer
 from app.models import Models

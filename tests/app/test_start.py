@@ -19,10 +19,10 @@ def python(code: str, *arguments: str, timeout: float = 120) -> subprocess.Compl
     )  # fmt: skip
 
 
-def test_importing_the_window_does_not_import_torch() -> None:
+def test_importing_the_window_or_the_loop_does_not_import_torch() -> None:
     done = python(
         """
-        import pkgutil, importlib, sys, app
+        import pkgutil, importlib, sys, app, engine.loop.loop
         for module in pkgutil.walk_packages(app.__path__, "app."):
             if module.name != "app.__main__":
                 importlib.import_module(module.name)

@@ -11,7 +11,7 @@ from engine.spec.capture import CaptureLevel
 from engine.spec.codec import uniform
 from engine.spec.condition import TokenSpan
 from engine.spec.grid import SweepMode, SweepText
-from engine.spec.runners import PagedAttentionName
+from engine.spec.model import PagedAttentionName
 from engine.spec.stops import Stop
 from engine.wire import commands, devices, exporting, measurements, stopping
 from engine.wire.changes import SequenceAdded

@@ -24,10 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from engine.model.loader import LoadedModel
-from engine.model.runners import recorders, runners
+from engine.model.runners import launch, runners
 from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.runners import Runners
-from engine.spec.runners import RunnerName
+from engine.spec.model import RunnerName
 from tests.engine.card_streams import Card, Event, Stream
 
 CARD, HOST = torch.device("cuda", 0), torch.device("cpu")
@@ -258,7 +258,7 @@ def card(patch: pytest.MonkeyPatch, made: Card) -> Iterator[None]:
     }
     for name, value in faked.items():
         patch.setattr(torch.cuda, name, value)
-    patch.setattr(runners, "recorder_of", lambda name, device, compiling: recorders.RerunRecorder())
+    patch.setattr(runners, "recorder_of", lambda name, device, compiling: launch.RerunRecorder())
     with no_guard(), Functions(made), dispatch:
         yield
 

@@ -1,4 +1,5 @@
-"""A plot with axes, zoom, pan, a read-out under the mouse and export, drawn by pyqtgraph in the theme's colours."""
+"""A plot with axes, zoom, pan, a read-out under the mouse and export, drawn by pyqtgraph in the theme's colours; and
+the plot of a difference per step."""
 
 from __future__ import annotations
 

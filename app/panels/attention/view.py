@@ -14,8 +14,7 @@ from app.draw import attention as draw
 from app.draw.attention import LINEAR, LOG, PER_HEAD, HeadMass, PositionWeight
 from app.draw.edited import runs, touches
 from app.draw.format import brief, decimal, exact, percent
-from app.kit.edit_marks import edits_shown, words_at
-from app.kit.heatmap_marks import Box, Marks, number_name
+from app.kit.heatmap_marks import Box, Marks, edits_shown, number_name, words_at
 from app.kit.labels import plain_tip
 from app.kit.map_view import LensMenu, MapView
 from app.kit.panel import MARGIN

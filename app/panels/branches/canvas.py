@@ -22,7 +22,7 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit, QToolTip
 from app.draw.edited import kind_of
 from app.draw.format import byte_size, thousands
 from app.kit import moment_words
-from app.kit.edit_marks import paint_mark
+from app.kit.heatmap_marks import paint_mark
 from app.kit.labels import plain_tip
 from app.kit.moment_words import branch_name, node_lines
 from app.kit.text_lines import TextPainter

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.draw.colormap import Floats
 from app.draw.format import exact
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all
 from app.kit.heatmap import HeatMap

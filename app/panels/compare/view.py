@@ -12,7 +12,7 @@ from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QFileDialog, QMenu, QStackedWidget, QWidget
 
 from app.draw.format import brief, short_dtype
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 from app.kit.boxes import column, row
 from app.kit.buttons import LinkButton, ProgressButton, push_button
 from app.kit.changes import connect_all, on_change

@@ -13,8 +13,7 @@ from PySide6.QtWidgets import QMenu, QToolButton
 
 from app.draw.colormap import ColorScale
 from app.draw.format import brief, counted, thousands
-from app.kit.edit_marks import head_boxes, is_of, words_at
-from app.kit.heatmap_marks import Box, CellNumbers, Marks, number_name
+from app.kit.heatmap_marks import Box, CellNumbers, Marks, head_boxes, is_of, number_name, words_at
 from app.kit.labels import plain_tip, steady
 from app.kit.map_view import LensMenu, MapView
 from app.kit.pictures import color_scale

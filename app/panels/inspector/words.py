@@ -10,8 +10,8 @@ from app.draw import attention as attention_draw
 from app.draw import spark as spark_draw
 from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, counted, decimal, milliseconds, percent, thousands
-from app.kit.edit_marks import words_at
 from app.kit.facts import Fact
+from app.kit.heatmap_marks import words_at
 from app.kit.pictures import signed_colors
 from app.kit.provenance import DEQUANTISED, EXACT, STORED_NOW, drop_of, holders_of, score_words, shown_record
 from app.kit.theme import current_theme

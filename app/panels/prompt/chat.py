@@ -27,7 +27,7 @@ from engine.files.text import read_text
 from engine.spec.chat import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE, Chat, Turn
 from engine.wire.changes import Change, PromptAppended, SequenceAdded, SequenceForked
 from engine.wire.events import Previewed
-from engine.wire.prefix_match import ContinuedFrom
+from engine.wire.page_events import ContinuedFrom
 from engine.wire.records import StopReason, has_chosen
 from engine.wire.status import SequenceInfo
 

@@ -21,7 +21,7 @@ from app.kit.reader import SELECTION, STATUS, STEPS, STOPS
 from app.kit.theme import TextRole, font_fixed, font_text
 from app.kit.view import View
 from app.models import Models
-from app.models.search import Search
+from app.models.stops import Search
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
 from engine.spec.condition import HOW_TO_COMBINE, ROWS, help_lines

@@ -15,7 +15,7 @@ from PySide6.QtGui import QImage, QPainter, QPen, QPolygonF
 
 from app.draw.format import counted, thousands
 from app.kit.bookmark_places import MARK_WIDTH, paint_ribbon
-from app.kit.edit_marks import paint_mark
+from app.kit.heatmap_marks import paint_mark
 from app.kit.pictures import argb, pixels_image, veil_image
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text

@@ -22,7 +22,7 @@ from app.kit.view import View
 from app.models import Models
 from app.panels.timings import draw
 from app.panels.timings.draw import Bars
-from engine.spec.runners import runner_words
+from engine.spec.model import runner_words
 from engine.wire.records import StepRecord, Timings
 
 # The colours in the order of draw.PHASES.

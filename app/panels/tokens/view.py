@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QLineEdit
 from app.draw.format import thousands, visible
 from app.kit.boxes import column
 from app.kit.changes import connect_all
-from app.kit.edit_marks import edits_shown
+from app.kit.heatmap_marks import edits_shown
 from app.kit.moment_words import origin_words
 from app.kit.provenance import holders_of
 from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, slices

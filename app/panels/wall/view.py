@@ -12,7 +12,7 @@ from app.draw.format import counted, times
 from app.draw.grid import whole_steps
 from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
-from app.kit.edit_marks import edits_shown, words_at
+from app.kit.heatmap_marks import edits_shown, words_at
 from app.kit.labels import plain_tip, steady
 from app.kit.map_view import LensMenu
 from app.kit.pictures import argb, color_scale, ghost_hatch, pixels_image

@@ -27,7 +27,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stored import StoredCache, StoredTable
 from engine.errors import InputError
 from engine.predict.capacity import cache_capacity, tokens_at_once
-from engine.wire.prefix_match import Converted, Forked, PrefixMatch, WhyNotReused
+from engine.wire.page_events import Converted, Forked, PrefixMatch, WhyNotReused
 
 
 class PagedCache(SequenceCache):

@@ -26,9 +26,9 @@ from engine.wire.page_events import (
     PageEvent,
     PageEvicted,
     PageMoved,
+    PrefixMatch,
     Tier,
 )
-from engine.wire.prefix_match import PrefixMatch
 
 
 @dataclass(frozen=True, slots=True)

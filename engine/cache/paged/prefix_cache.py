@@ -12,16 +12,14 @@ from engine.errors import InputError
 from engine.wire.page_events import (
     NULL_PAGE_ID,
     ROOT_HASH,
+    AllFullPagesHit,
+    NothingFollows,
     PageCommitted,
     PageEvent,
     PrefixHit,
+    PrefixMatch,
     PrefixMiss,
     Tier,
-)
-from engine.wire.prefix_match import (
-    AllFullPagesHit,
-    NothingFollows,
-    PrefixMatch,
     TokensDiffer,
     WhyNotReused,
     num_hashable_pages,

@@ -26,7 +26,7 @@ from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.model.attention import record_pieces, weighted_values, weights_in_pieces, without_hidden
 from engine.model.batch import AttentionArguments
 from engine.model.runners.compiler import Compiling, allow_shapes, at_once, in_any_thread
-from engine.spec.runners import PAGED_ATTENTION, PagedAttentionName, check_paged_attention
+from engine.spec.model import PAGED_ATTENTION, PagedAttentionName, check_paged_attention
 
 # queries [B, H, T, D], keys and values [1, H_kv, slots, D], which pages are read, scale -> [B, H, T, D_v]
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PageBlocks, float], torch.Tensor]

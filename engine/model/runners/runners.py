@@ -16,10 +16,9 @@ from engine.model.batch import Batch, Result
 from engine.model.runners.compiled_step import CompiledStep, OwnForward
 from engine.model.runners.compiler import Compiling, at_once, why_not_compiled
 from engine.model.runners.decoder import FusedDecoder
-from engine.model.runners.launch import Announce, Launches
+from engine.model.runners.launch import Announce, Launches, recorder_of
 from engine.model.runners.pages import PAGES, PagedAttention
-from engine.model.runners.recorders import recorder_of
-from engine.spec.runners import RUNNERS, PagedAttentionName, RunnerName, check_runner, reads_in_place
+from engine.spec.model import RUNNERS, PagedAttentionName, RunnerName, check_runner, reads_in_place
 from engine.wire.status import RunnerState
 
 

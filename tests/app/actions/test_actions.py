@@ -15,9 +15,8 @@ from app.kit.theme import current_theme
 from engine.saved.document import is_session
 from engine.spec.capture import CAPTURES
 from engine.spec.edit import Drop, Edit, Mask, Pin, Zero
-from engine.spec.model import ModelSpec
+from engine.spec.model import PAGED_ATTENTION, RUNNERS, ModelSpec
 from engine.spec.presets import PRESETS
-from engine.spec.runners import PAGED_ATTENTION, RUNNERS
 from engine.spec.stops import Stop
 from engine.wire.commands import (
     Cancel,

@@ -24,7 +24,7 @@ from engine.wire.changes import EditMade
 from engine.wire.commands import SetCache
 from engine.wire.duel import OtherStep
 from engine.wire.measurements import CheckParity, EditMeasured, MapDamage, MeasureRegret, WhatIf
-from engine.wire.phases import (
+from engine.wire.status import (
     Chosen,
     ChosenToken,
     LayerDone,
@@ -32,10 +32,10 @@ from engine.wire.phases import (
     Scheduled,
     ScheduledSequence,
     SuspendedStep,
+    Work,
     Written,
     WrittenRows,
 )
-from engine.wire.status import Work
 from engine.wire.tree import Node
 from tests.app import answers, samples
 from tests.app.control.later_story import lose, of_branches, of_files

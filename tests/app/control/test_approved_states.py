@@ -28,8 +28,7 @@ from engine.wire.changes import EditMade
 from engine.wire.commands import GoTo
 from engine.wire.duel import OtherStep
 from engine.wire.measurements import CheckParity
-from engine.wire.phases import SuspendedStep
-from engine.wire.status import OpenedFile, Work
+from engine.wire.status import OpenedFile, SuspendedStep, Work
 from engine.wire.stopping import StopState
 from engine.wire.tree import Node
 from tests.app import samples

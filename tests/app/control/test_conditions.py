@@ -13,8 +13,7 @@ from app.models import Models
 from app.models.sequence_status import can_go_on
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
-from engine.wire.phases import SuspendedStep
-from engine.wire.status import OpenedFile, RunnerState, SequenceInfo, Work
+from engine.wire.status import OpenedFile, RunnerState, SequenceInfo, SuspendedStep, Work
 from tests.app import samples
 
 GONE, NO_MODEL, UNLOADED = (

@@ -9,7 +9,7 @@ from PySide6.QtCore import QObject
 from app.control import waiting
 from app.control.controller import EAGER_MS, IDLE_MS, RUNNING_MS, Controller
 from app.control.waiting import PICTURE_WAIT_S
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 from app.models import Models, refresh_queue
 from engine.wire.events import Failed, StateChanged
 from engine.wire.slices import HeadRequest

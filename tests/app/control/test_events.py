@@ -11,8 +11,8 @@ from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import GoTo
 from engine.wire.events import BranchDeleted, CacheChanged, Event, Failed, Restarted, StateChanged, WentTo
-from engine.wire.phases import LayerDone, PhaseReached
 from engine.wire.slices import WallRequest
+from engine.wire.status import LayerDone, PhaseReached
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 

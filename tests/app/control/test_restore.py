@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.control.conditions import needs_model, needs_step
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 from app.kit.question import Question
 from app.models.sequence_status import sequence_status
 from app.shell import Shell

@@ -5,7 +5,7 @@ from msgspec import structs
 
 from app.control.sender import Sender
 from app.control.slice_requests import PATIENCE_S, RETRY_S, SliceRequests
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 from app.models import Models
 from app.shell import Shell
 from engine.spec.edit import Rows, Zero

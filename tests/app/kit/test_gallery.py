@@ -19,8 +19,7 @@ from pytestqt.qtbot import QtBot
 from app.draw.axis import LinearTicks
 from app.draw.colormap import signed_index
 from app.draw.ghost import Ghosts
-from app.draw.grid import grid
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange, grid
 from app.kit.buttons import ActionButton, LinkButton, ProgressButton
 from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.chart.grid import ChosenHead, GridMaps

@@ -11,7 +11,7 @@ from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 from app.kit.heatmap import HeatMap
 from app.kit.heatmap_marks import CellNumbers, Marks
 from app.kit.theme import load_fonts

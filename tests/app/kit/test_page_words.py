@@ -10,6 +10,7 @@ from app.models import Models
 from engine.wire.page_events import (
     KEPT,
     EvictReason,
+    Forked,
     MoveDirection,
     PageAllocated,
     PageCommitted,
@@ -23,7 +24,6 @@ from engine.wire.page_events import (
     PrefixMiss,
     Tier,
 )
-from engine.wire.prefix_match import Forked
 from engine.wire.status import SequenceInfo
 from tests.app import samples
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtWidgets import QApplication
 
 from app.models.phases import Phases
-from engine.wire.phases import PhaseReached, Scheduled, ScheduledSequence, SuspendedStep, Written
+from engine.wire.status import PhaseReached, Scheduled, ScheduledSequence, SuspendedStep, Written
 
 FED = Scheduled((ScheduledSequence(0, "decode", 9, (5, 6), ("a", "b")),))
 WAITS = SuspendedStep(4, 2, (0,), (11,))

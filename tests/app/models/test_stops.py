@@ -13,8 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models
 from app.models.comparison import ComparedPair
-from app.models.search import Search
-from app.models.stops import Stops
+from app.models.stops import Search, Stops
 from engine.errors import InputError
 from engine.session.conditions import ConditionChecker
 from engine.session.session import Session

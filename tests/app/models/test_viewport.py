@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.draw.token_range import TokenRange
+from app.draw.grid import TokenRange
 from app.models.selection import Viewport, WantedPictures
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
 
-from app.draw.token_range import rows_of
+from app.draw.grid import rows_of
 from app.models import Models
 from engine.wire.slices import (
     AttentionRequest,

@@ -19,7 +19,7 @@ from engine.spec.bookmark import Bookmark, OnToken
 from engine.spec.chat import Turn
 from engine.wire.duel import TokenDivergence
 from engine.wire.events import Failed, Previewed, Tokenized
-from engine.wire.prefix_match import ContinuedFrom
+from engine.wire.page_events import ContinuedFrom
 from engine.wire.status import Work
 from tests.app import samples
 from tests.app.painted import role_of

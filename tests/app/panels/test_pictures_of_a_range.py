@@ -8,7 +8,7 @@ from PySide6.QtCore import QPoint
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication
 
-from app.draw.token_range import TokenRange, covers, rows_of
+from app.draw.grid import TokenRange, covers, rows_of
 from app.kit.theme import current_theme
 from app.shell import Shell
 from engine.wire.events import Restarted, StateChanged

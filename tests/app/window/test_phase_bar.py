@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.window.phase_bar import phase_words
 from engine.spec.presets import cache_named
-from engine.wire.phases import Chosen, LayerDone, Scheduled, Written
+from engine.wire.status import Chosen, LayerDone, Scheduled, Written
 from tests.app.driver import Driver
 
 NUM_LAYERS = 6

@@ -14,7 +14,7 @@ from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
 from app.window.phase_bar import PhaseBar
-from engine.wire.phases import (
+from engine.wire.status import (
     Chosen,
     ChosenToken,
     LayerDone,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.window.phase_bar import scheduled_words, written_words
-from engine.wire.phases import ScheduledSequence, WrittenRows
+from engine.wire.status import ScheduledSequence, WrittenRows
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.measurements import CheckParity
-from engine.wire.phases import Chosen, PhaseReached
+from engine.wire.status import Chosen, PhaseReached
 from tests.engine.analysis.live import WINDOW, checked, started
 from tests.engine.cache.compressed.test_cache_going_back import assert_same, state_of
 from tests.engine.tiny import model_of, prompt_ids

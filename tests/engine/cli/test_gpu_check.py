@@ -25,8 +25,8 @@ from engine.model.runners.launch import Launches, bucket_of
 from engine.model.runners.pages import PageReader
 from engine.session import sampler
 from engine.session.stepper import LaunchedAhead
+from engine.spec.model import RunnerName
 from engine.spec.presets import OPT_IN_PRESETS, PRESETS
-from engine.spec.runners import RunnerName
 from tests.engine.card import CARD, card, has_card, moved
 from tests.engine.card_streams import Card
 from tests.engine.tiny import prompt_ids, tiniest_model

@@ -15,8 +15,7 @@ from msgspec import structs
 from engine.look.probe import RECENT, attention_measures
 from engine.look.strip import masses
 from engine.model.batch import Batch, Result
-from engine.model.runners.launch import Launches
-from engine.model.runners.recorders import ReplayFunction, RerunRecorder, StepFunction
+from engine.model.runners.launch import Launches, ReplayFunction, RerunRecorder, StepFunction
 from engine.model.runners.runners import OwnForward, Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec

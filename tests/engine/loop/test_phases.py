@@ -30,9 +30,9 @@ from engine.wire.events import Done, Failed, StateChanged, Tokenized, WentTo
 from engine.wire.exporting import Export
 from engine.wire.measurements import CheckParity, WhatIf
 from engine.wire.message import Command
-from engine.wire.phases import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 from engine.wire.records import StepRecord
 from engine.wire.slices import AttentionRequest, AttentionSlice, RowRequest, RowSlice, WallRequest, WallSlice
+from engine.wire.status import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 from tests.engine.loop.conftest import driver  # noqa: F401  # a fixture
 from tests.engine.loop.driver import Driver, prompt
 from tests.engine.session.sessions import facts, same, tensors

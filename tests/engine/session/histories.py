@@ -11,10 +11,9 @@ import torch
 
 from engine.errors import InputError
 from engine.look.source import places_of
-from engine.session.branching import delete_branch, redo_edit, undo_edit
 from engine.session.editing import make_edit
 from engine.session.replay import Replay
-from engine.session.sequence_commands import continue_with
+from engine.session.sequence_commands import continue_with, delete_branch, redo_edit, undo_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform

@@ -8,8 +8,8 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.retention import RetentionSpec
-from engine.wire.phases import PhaseReached
 from engine.wire.records import StepRecord
+from engine.wire.status import PhaseReached
 
 MODES = {
     "growing": CacheSpec("growing"),

@@ -19,11 +19,11 @@ from engine.session import stepper
 from engine.session.session import Session
 from engine.session.stepper import LaunchedAhead
 from engine.spec.cache import CacheSpec
+from engine.spec.model import RunnerName
 from engine.spec.presets import cache_preset
-from engine.spec.runners import RunnerName
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
-from engine.wire.phases import Chosen, PhaseReached
 from engine.wire.records import StepRecord
+from engine.wire.status import Chosen, PhaseReached
 from tests.engine.session.records import assert_same_records
 from tests.engine.session.sessions import GROWING, SEEDED, is_launched, set_state
 from tests.engine.tiny import model_of, prompt_ids

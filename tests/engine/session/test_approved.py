@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InputError
-from engine.session.branching import branch, delete_branch, join, redo_edit, undo_edit
 from engine.session.editing import make_edit
-from engine.session.sequence_commands import continue_with
+from engine.session.sequence_commands import branch, continue_with, delete_branch, join, redo_edit, undo_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.edit_text import parse_edit

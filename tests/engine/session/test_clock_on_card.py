@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from engine.session import clock
-from engine.spec.runners import RunnerName
+from engine.spec.model import RunnerName
 from tests.engine.card import card, has_card, moved
 from tests.engine.card_streams import Card
 from tests.engine.session.test_on_card import LAUNCHED, begun

@@ -22,7 +22,7 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.changes import PromptAppended, SequenceAdded, SequenceForked, SequenceRemoved
 from engine.wire.commands import PreviewPrompt
 from engine.wire.events import ForkMade
-from engine.wire.prefix_match import ContinuedFrom
+from engine.wire.page_events import ContinuedFrom
 from tests.engine.chat.templates import CHATML, RAISES, SPECIALS, THINKING
 from tests.engine.session.talks import GREEDY, answered, begun, chat_of, goes_on, ids_of, talking
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.session.branching import redo_edit, undo_edit
 from engine.session.editing import make_edit
 from engine.session.replay import Replay
+from engine.session.sequence_commands import redo_edit, undo_edit
 from engine.session.session import Session
 from engine.spec.edit import (
     AddNoise,

@@ -10,7 +10,7 @@ import torch
 
 from engine.errors import InputError
 from engine.history.state import Pending
-from engine.session.branching import join
+from engine.session.sequence_commands import join
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset

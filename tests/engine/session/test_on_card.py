@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from engine.model.loader import LoadedModel
 from engine.model.runners import runners
-from engine.model.runners.recorders import ReplayFunction, RerunRecorder, StepFunction
+from engine.model.runners.launch import ReplayFunction, RerunRecorder, StepFunction
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.session.stepper import LaunchedAhead
 from engine.spec.capture import CaptureLevel
+from engine.spec.model import RunnerName
 from engine.spec.presets import PRESETS
-from engine.spec.runners import RunnerName
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import fitted
 from tests.engine.card import card, has_card, moved

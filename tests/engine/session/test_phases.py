@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from engine.session.session import Session
-from engine.wire.phases import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 from engine.wire.slices import (
     AttentionRequest,
     AttentionSlice,
@@ -18,6 +17,7 @@ from engine.wire.slices import (
     WallRequest,
     WallSlice,
 )
+from engine.wire.status import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 from tests.engine.session.phases import MODES, PHASES, phased
 from tests.engine.session.sessions import facts, prepared, same, started, tensors
 

@@ -8,9 +8,9 @@ import pytest
 
 from engine.errors import Cancelled
 from engine.session.session import Session
-from engine.wire.phases import PhaseReached
 from engine.wire.records import StepRecord
 from engine.wire.slices import WallRequest
+from engine.wire.status import PhaseReached
 from tests.effort import effort
 from tests.engine.faults import Injected, counting, failing_at
 from tests.engine.session.phases import MODES, PHASES, phased

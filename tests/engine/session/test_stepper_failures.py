@@ -85,11 +85,11 @@ def test_a_step_that_fails_at_any_site_changes_nothing_where_rows_are_coded_drop
     assert found.num_missed <= found.num_sites // 50, "nearly every site is reached"
 
 
-@pytest.mark.parametrize("number", range(len(PRESETS)))
-def test_what_fails_in_any_preset_changes_nothing(number: int) -> None:
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_fails_in_any_preset_changes_nothing(name: str) -> None:
     """Some lines in every preset, in another phase of each: steps, edits, branches, ways back and other commands. All
     of them: `python -m tests.benchmarks.failed_steps`."""
-    name = [*PRESETS][number]
+    number = [*PRESETS].index(name)
     architecture = "llama" if name == "kivi-2" else "tiniest"  # 16 codes of 2 bits fill a word
     spec = small(PRESETS[name].spec)
     for phase in [PHASES[number % len(PHASES)]] if effort(0, 1) == 0 else PHASES:

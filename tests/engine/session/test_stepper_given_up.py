@@ -11,7 +11,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.edit import ReplaceTokens, Rows, Zero
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.phases import Chosen, PhaseReached
+from engine.wire.status import Chosen, PhaseReached
 from tests.engine.session.histories import Stood, difference, stands
 from tests.engine.tiny import model_of, prompt_ids
 

@@ -16,7 +16,7 @@ from engine.model.runners.runners import Runners
 from engine.session.sampler import drawn
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.runners import RunnerName
+from engine.spec.model import RunnerName
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from tests.engine.tiny import model_of, prompt_ids
 

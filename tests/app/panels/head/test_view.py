@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.draw.colormap import NON_FINITE, magnitude_index, signed_index
-from app.draw.token_range import rows_of
+from app.draw.grid import rows_of
 from app.models import Models
 from app.panels.head.view import FIXED, PER_LAYER, HeadView
 from engine.spec.edit import Rows as EditRows

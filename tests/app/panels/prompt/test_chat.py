@@ -19,7 +19,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
 from engine.wire import commands
 from engine.wire.commands import GoTo, StopSequence
-from engine.wire.prefix_match import ContinuedFrom
+from engine.wire.page_events import ContinuedFrom
 from tests.app.driver import Driver
 from tests.engine.chat.templates import THINKING
 from tests.engine.session.talks import ids_of, talking

@@ -27,7 +27,7 @@ from app.panels.sequences.view import (
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import StopSequence
 from engine.wire.message import Command
-from engine.wire.prefix_match import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows
+from engine.wire.page_events import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows
 from tests.app.painted import painted
 from tests.app.panels.pages.test_view import Desk
 

@@ -17,7 +17,7 @@ from engine.cache.paged.pool import PagePool
 from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.table import PageTable
 from engine.wire import page_events
-from engine.wire.prefix_match import AllFullPagesHit, NothingFollows, TokensDiffer
+from engine.wire.page_events import AllFullPagesHit, NothingFollows, TokensDiffer
 from tests.engine.cache.paged.tables import forget_cached, reuse_order, take
 
 Prefix = tuple[int, ...]  # all tokens from position 0 to the end of a page: what the page's K and V depend on

@@ -17,8 +17,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.page_events import MoveDirection, PageMoved
-from engine.wire.prefix_match import AllFullPagesHit, Converted, Forked
+from engine.wire.page_events import AllFullPagesHit, Converted, Forked, MoveDirection, PageMoved
 from tests.effort import effort
 from tests.engine.cache.paged.driving import TOLERANCE, check, drive, store_of
 from tests.engine.tiny import model_of, prompt_ids

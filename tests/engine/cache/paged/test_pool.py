@@ -22,8 +22,8 @@ from engine.wire.page_events import (
     PageShared,
     PrefixHit,
     PrefixMiss,
+    TokensDiffer,
 )
-from engine.wire.prefix_match import TokensDiffer
 from tests.engine.cache.paged.tables import decode, reuse_order, start, take
 
 

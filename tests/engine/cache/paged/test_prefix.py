@@ -11,10 +11,13 @@ from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.wire.page_events import (
     ROOT_HASH,
+    AllFullPagesHit,
+    NothingFollows,
     PageCommitted,
     Tier,
+    TokensDiffer,
+    num_hashable_pages,
 )
-from engine.wire.prefix_match import AllFullPagesHit, NothingFollows, TokensDiffer, num_hashable_pages
 from tests.engine.cache.paged.tables import start
 
 

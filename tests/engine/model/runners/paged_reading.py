@@ -14,7 +14,7 @@ from engine.model.runners.pages import Kernel, PagedAttention
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.runners import RunnerName
+from engine.spec.model import RunnerName
 from engine.spec.sampling import Prompt
 from tests.engine.tiny import model_of, prompt_ids
 

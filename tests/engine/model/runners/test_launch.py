@@ -13,13 +13,12 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.history.state import Pending
-from engine.model.runners.launch import Launches, bucket_of, record_weights
-from engine.model.runners.recorders import RerunRecorder, StepFunction
+from engine.model.runners.launch import Launches, RerunRecorder, StepFunction, bucket_of, record_weights
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.model import RunnerName
 from engine.spec.presets import cache_preset
-from engine.spec.runners import RunnerName
 from engine.spec.sampling import Prompt
 from tests.engine.model.runners.test_guard import changes
 from tests.engine.session.sessions import set_state

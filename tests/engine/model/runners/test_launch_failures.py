@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from engine.model.runners.recorders import ReplayFunction, RerunRecorder, StepFunction
-from engine.spec.runners import RUNNERS, RunnerName
+from engine.model.runners.launch import ReplayFunction, RerunRecorder, StepFunction
+from engine.spec.model import RUNNERS, RunnerName
 from engine.spec.sampling import Prompt
 from tests.engine.model.runners.test_launch import LAYOUTS, compare, launches_of, session_of
 from tests.engine.tiny import prompt_ids

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from engine.model.runners.compiler import at_once
-from engine.model.runners.recorders import CompileRecorder, CudaGraphRecorder
+from engine.model.runners.launch import CompileRecorder, CudaGraphRecorder
 
 
 class Cards:
