@@ -62,12 +62,11 @@ class ProcessClient:
             what = "The engine" if self._remote is None else "ssh"
             self._report_lost(f"{what} could not be started ({error.strerror or error})")
             return
-        threads = [
+        self._listening, *others = (
             threading.Thread(target=work, args=(self._child,), name=f"engine{work.__name__}", daemon=True)
-            for work in (self._read, self._write, self._listen)
-        ]
-        self._listening = threads[-1]
-        for thread in threads:
+            for work in (self._listen, self._read, self._write)
+        )
+        for thread in (self._listening, *others):
             thread.start()
 
     @property
