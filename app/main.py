@@ -27,7 +27,9 @@ from app.start.arguments import Arguments
 from app.start.beginning import Beginning
 from app.start.paths import sessions_path, settings_path
 from engine.client import CHOICES, is_elsewhere
+from engine.errors import InputError
 from engine.saved.folder import JournalFolder
+from engine.wire.serving import ServerSpec
 
 if TYPE_CHECKING:
     from app.tour import Tour
@@ -54,6 +56,7 @@ class Program(QObject):
         self._garbage = GarbageTimer(self)
         self._imports = _import_pictures()
         self._has_started = False
+        self._specs = arguments.servers
         self._journals = JournalFolder(arguments.sessions or sessions_path())
         self._recovering = Recovering(
             self._journals, self.shell.models, self.shell.controller, self._settings.prompt, parent=self
@@ -65,6 +68,9 @@ class Program(QObject):
             (self.shell.engine_wanted, self._restart_engine),
             (self.shell.reload_wanted, self._reload_model),
             (self.shell.cpu_wanted, self._leave_gpu),
+            (self.shell.server_wanted, self._attach),
+            (self.shell.server_left, self._detach),
+            (self.shell.server_recorded, self._record),
         )
         self._connect_journals()
 
@@ -103,6 +109,7 @@ class Program(QObject):
     def end(self) -> bool:
         """Stop everything that runs; returns whether the engine ended in time."""
         self._clock.stop()
+        self._engine.leave_servers(ENGINE_END_S)
         has_ended = self._engine.close(ENGINE_END_S)
         if has_ended:  # an engine that still runs would collect the window's objects in its thread
             self._garbage.stop()
@@ -120,10 +127,27 @@ class Program(QObject):
             self._clock.start()
             self._garbage.start()
             self._import_next()
+            for spec in self._specs:
+                self.shell.attach(spec)
             if self._tour is not None:
                 self._tour.start()
             else:
                 self._recovering.look()
+
+    def _attach(self, spec: ServerSpec) -> None:
+        try:
+            self._engine.servers.attach(spec)
+        except InputError as error:
+            self.shell.models.status.fail(str(error))
+
+    def _detach(self, name: str) -> None:
+        self._engine.servers.detach(name)
+
+    def _record(self, name: str, path: Path | None) -> None:
+        try:
+            self._engine.servers.record(name, path)
+        except InputError as error:
+            self.shell.models.status.fail(str(error))
 
     def _import_next(self) -> None:
         """Import a piece of what the first heat map needs, and the next one when no event waits."""

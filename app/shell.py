@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from PySide6.QtCore import QObject, Signal
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QFileDialog
 
 from app.actions import MENUS, dialogs, edit
 from app.control.actions import Action, Actions
@@ -35,6 +35,7 @@ from engine.spec.model import BUNDLED, PAGED_ATTENTION, RUNNERS
 from engine.wire.duel import Opponent, OtherStep
 from engine.wire.events import Event, SessionOpened
 from engine.wire.message import Command
+from engine.wire.serving import ServerSpec
 from engine.wire.status import CaptureState, EngineStatus, OpenedFile
 
 if TYPE_CHECKING:
@@ -47,13 +48,17 @@ class Shell(QObject):
 
     Signals: `engine_wanted(choice)`, restart the engine there, empty for where it was chosen to run;
     `session_wanted(path)`, open the session again that ended in this file; `reload_wanted()`, load the unloaded model
-    again and replay its steps; `cpu_wanted()`, restart the engine on the CPU.
+    again and replay its steps; `cpu_wanted()`, restart the engine on the CPU; `server_wanted(spec)`, listen to it;
+    `server_left(name)`, no more; `server_recorded(name, path or None)`, write what it publishes to a file.
     """
 
     engine_wanted = Signal(str)
     session_wanted = Signal(object)
     reload_wanted = Signal()
     cpu_wanted = Signal()
+    server_wanted = Signal(object)
+    server_left = Signal(str)
+    server_recorded = Signal(str, object)
 
     models: Models
     window: MainWindow
@@ -221,6 +226,7 @@ class Shell(QObject):
             (intents.model_wanted, window.top.model.offer),
             (window.truth_added, self._on_truth_added),
             (window.compare_added, self._on_compare_added),
+            (window.servers_added, self._on_servers_added),
             (window.wants, intents.take),
             (self.models.status.changed, self._on_status),
             (self.models.timeline.texts_due, self._show_title),
@@ -247,6 +253,32 @@ class Shell(QObject):
 
     def _on_pair_compared(self, one: int, other: int) -> None:
         self.window.compare().compare_with(OtherStep(other, one))
+
+    def attach(self, spec: ServerSpec) -> None:
+        """Listen to a server, and show what it has cached."""
+        self.window.arrange("servers")
+        self.server_wanted.emit(spec)
+
+    def _on_servers_added(self, panels: Mapping[str, Any]) -> None:
+        connect_all(
+            (panels["server"].detached, self.server_left),
+            (panels["server"].record_wanted, self._on_record_wanted),
+        )
+
+    def _on_record_wanted(self, name: str) -> None:
+        """Ask for the file that a server is recorded in; where it is being recorded, end that."""
+        server = self.models.servers.now
+        if server is not None and server.is_recording:
+            self.server_recorded.emit(name, None)
+            return
+        path, _ = QFileDialog.getSaveFileName(
+            self.window,
+            "Record what the server publishes",
+            str(self.export_folder / "server.kvevents"),
+            "KV events (*.kvevents)",
+        )
+        if path:
+            self.server_recorded.emit(name, Path(path))
 
     def _on_compare_added(self, panels: Mapping[str, Any]) -> None:
         panel: CompareView = panels["compare"]

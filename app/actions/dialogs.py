@@ -110,6 +110,12 @@ def ask_hub_name(shell: Shell) -> None:
     HubDialog(shell.window).ask(shell.intents.on_model_chosen)
 
 
+def ask_server(shell: Shell) -> None:
+    from app.dialogs.server import ServerDialog
+
+    ServerDialog(shell.window).ask(shell.attach)
+
+
 def ask_loading(shell: Shell) -> None:
     from app.dialogs.loading import LoadingDialog
 

@@ -78,6 +78,8 @@ VIEW = (
             Action("layout.truth", "Ctrl+4", "Truth",
                    "What the cache saves and what it costs: what-if, parity, damage, sweep",
                    lambda shell: shell.window.arrange("truth"), also=LAYOUT_WORDS),
+            Action("layout.servers", "Ctrl+5", "Servers", "What servers elsewhere have cached, and why no more",
+                   lambda shell: shell.window.arrange("servers"), also=LAYOUT_WORDS),
         ),)),
     ),
     (

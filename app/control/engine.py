@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from msgspec.structs import replace
 
@@ -13,6 +13,10 @@ from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
 from engine.wire.events import CacheChanged, Event, Failed, Restarted
 from engine.wire.message import Command
+from engine.wire.serving import ExplainPrefix, TakePrefixTree
+
+if TYPE_CHECKING:
+    from engine.client.serving import ServingClient
 
 # An engine that is replaced while it runs has this many seconds to end by itself.
 EXCHANGE_S = 0.3
@@ -29,12 +33,25 @@ class Engine:
         self._requested: dict[int, ModelSpec | OpenSnapshot] = {}
         self._fallback: LoadModel | None = None  # sent if what the engine starts with is refused
         self._ring: Callable[[], None] | None = None
+        self._servers: ServingClient | None = None  # made when the first server is attached to
 
     def listen(self, ring: Callable[[], None]) -> None:
         """Have `ring` called, on any thread, when there are events to drain."""
         self._ring = ring
         if self._client is not None:
             self._client.listen(ring)
+        if self._servers is not None:
+            self._servers.listen(ring)
+
+    @property
+    def servers(self) -> ServingClient:
+        """The servers that run elsewhere."""
+        if self._servers is None:
+            from engine.client.serving import ServingClient
+
+            self._servers = ServingClient()
+            self._servers.listen(self._ring)
+        return self._servers
 
     @property
     def kind(self) -> ClientKind | None:
@@ -85,6 +102,9 @@ class Engine:
             self._client.send(LoadModel(self._model, cache))
 
     def send(self, command: Command) -> None:
+        if isinstance(command, TakePrefixTree | ExplainPrefix) and command.server:
+            self.servers.send(command)
+            return
         match command:
             case LoadModel(model=model) | Continue(model=model) | CloseSnapshot(model=model):
                 self._requested[command.id] = model
@@ -95,6 +115,8 @@ class Engine:
 
     def drain(self) -> list[Event]:
         events = self._client.drain() if self._client is not None else []
+        if self._servers is not None:
+            events += self._servers.drain()
         for event in events:
             if isinstance(event, Restarted | CacheChanged) and event.reply_to in self._requested:
                 self._on_loaded(self._requested.pop(event.reply_to))
@@ -117,6 +139,12 @@ class Engine:
             self._opened = asked
         else:
             self._model, self._opened = asked, None
+
+    def leave_servers(self, timeout_s: float) -> None:
+        """Let go of all servers that run elsewhere."""
+        if self._servers is not None:
+            self._servers.listen(None)
+            self._servers.close(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
         """End the engine within `timeout_s`; returns whether nothing of it is left running."""

@@ -20,7 +20,7 @@ from app.models.loaded import geometry_of
 from app.models.sequence_status import selected_info, why_ended
 from app.models.slices import Picture
 from engine.spec.presets import cache_label
-from engine.wire import devices, duel, events, exporting, stopping
+from engine.wire import devices, duel, events, exporting, serving, stopping
 from engine.wire.changes import EditMade
 from engine.wire.events import StateChanged
 from engine.wire.measurements import EditMeasured, Measured
@@ -136,6 +136,7 @@ ANSWERS = (
         events.Stopped,
     ),
     *(exporting.Exported, exporting.ExportCancelled, exporting.ExportEstimate),
+    *(serving.PrefixTree, serving.PrefixExplained),
     *(devices.DevicesFound, devices.LoadForecast, stopping.AttentionMeasured),
 )
 OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, events.Done, events.Cancelled, *PICTURES)
@@ -188,6 +189,7 @@ class EventHandlers(QObject):
             duel.DuelStep: requests.comparing.take_step,
             duel.DuelScanned: requests.comparing.take_scanned,
             duel.DuelEnded: requests.comparing.take_ended,
+            serving.ServersChanged: models.servers.take,
             stopping.StopHit: self._on_stop_hit,
             **dict.fromkeys(ANSWERS, ignore),
         }

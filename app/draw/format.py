@@ -211,3 +211,13 @@ def bytes_words(before: int, after: int) -> str:
 def byte_share(before: int, after: int) -> str:
     """What is left of the bytes, as a percentage."""
     return percent(after / before) if before else "–"
+
+
+def age_words(seconds: float) -> str:
+    """A time in its largest unit, from milliseconds to days; a dash for none."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    if not seconds:
+        return "–"
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.0f} ms"

@@ -123,6 +123,21 @@ PANELS: Mapping[str, PanelRow] = {
         "Decode speed of cache modes, measured in turns at several contexts and batch sizes.",
         "benchmark, speed, throughput, latency",
     ),
+    "prefixes": PanelRow(
+        "Prefix tree",
+        "What a server, or the page pool of this session, has cached: its prefixes as a tree.",
+        "radix tree, prefix cache, server, vLLM, SGLang, KV events, cached prompts, what is in there",
+    ),
+    "reuse": PanelRow(
+        "Why not reused",
+        "How much of a prompt a server's prefix cache has, and why no more.",
+        "prefix hit, cache miss, explain, cached tokens, prefix reuse, why recomputed",
+    ),
+    "server": PanelRow(
+        "Server",
+        "A server's evictions, lifetimes of blocks, hit ratio by pool size, and its own figures beside them.",
+        "vLLM, SGLang, TensorRT-LLM, KV events, metrics, evictions, lifetime, hit ratio, preemptions",
+    ),
     "compare": PanelRow(
         "Compare",
         "K and V of two runs and their difference, with one cursor, selection and zoom.",

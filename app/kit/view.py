@@ -14,7 +14,7 @@ from app.models import Models
 from engine.spec.capture import CaptureLevel, captures
 
 # Names of the buttons that the window can give to a panel for when it has nothing to show.
-GO_THERE, LOAD, MEASURE, PAGED, COMPARE = "go there", "load", "measure", "paged", "compare"
+GO_THERE, LOAD, MEASURE, PAGED, COMPARE, ATTACH = "go there", "load", "measure", "paged", "compare", "attach"
 
 
 class View(Reader[State], Panel):

@@ -17,6 +17,7 @@ from app.models.phases import Phases
 from app.models.refresh_queue import RefreshQueue
 from app.models.selection import Selected, Selection, Viewport, WantedPictures
 from app.models.sequence_tokens import Token
+from app.models.servers import Servers
 from app.models.slices import Slices
 from app.models.status import Status
 from app.models.stops import Stops
@@ -25,7 +26,8 @@ from app.models.timeline import Timeline
 __all__ = [
     "Bookmarks", "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "HistoryTree", "KeptSession", "KeptSessions",
     "MadeEdit", "Measurements", "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowDrop", "Selected",
-    "Selection", "Slices", "Status", "Stops", "Timeline", "Token", "UnclosedSession", "Viewport", "WantedPictures",
+    "Selection", "Servers", "Slices", "Status", "Stops", "Timeline", "Token", "UnclosedSession", "Viewport",
+    "WantedPictures",
 ]  # fmt: skip
 
 
@@ -48,6 +50,7 @@ class Models:
     recovery: Recovery = field(default_factory=Recovery)
     kept_sessions: KeptSessions = field(default_factory=KeptSessions)
     edits: Edits = field(default_factory=Edits)
+    servers: Servers = field(default_factory=Servers)
     refreshes: RefreshQueue = field(default_factory=RefreshQueue)
     stops: Stops = field(init=False)
 

@@ -16,6 +16,7 @@ from engine.saved.folder import check_nobody_writes
 from engine.spec.cache import CacheSpec
 from engine.spec.model import AUTO_DEVICE, PAGED_ATTENTION, RUNNERS, WEIGHTS, Dtype, ModelSpec, with_adapters
 from engine.spec.presets import NAMES, cache_named
+from engine.wire.serving import ServerSpec
 
 DEFAULT_STEPS = 40
 MOST_KEPT_MIB = 1 << 20
@@ -39,6 +40,7 @@ class Arguments(Struct, frozen=True):
     sessions: Path | None
     doctor: bool
     kept_bytes: int | None = None
+    servers: tuple[ServerSpec, ...] = ()
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -98,7 +100,27 @@ def parse(argv: list[str]) -> Arguments:
         sessions=given.sessions,
         doctor=given.doctor,
         kept_bytes=None if given.kept_mib is None else given.kept_mib << 20,
+        servers=_servers(given, parser),
     )
+
+
+def _servers(given: argparse.Namespace, parser: OneLineParser) -> tuple[ServerSpec, ...]:
+    """The servers to attach to: what belongs to the first `--serving`, then to the second, and so on."""
+    parts = given.replay, given.metrics, given.tokenizer, given.speed
+    for name, part in zip(("replay", "metrics", "tokenizer", "speed"), parts, strict=True):
+        if len(part) > len(given.serving):
+            parser.error(f"There are more --{name} than --serving: give one for each, in the same order.")
+    for name in given.serving:
+        if "://" not in name and not os.path.isfile(name):
+            parser.error(f"'{name}' is no address and no recording: give one like tcp://HOST:5557.")
+    specs = []
+    for number, endpoint in enumerate(given.serving):
+        replay, metrics, tokenizer = (
+            "" if number >= len(part) or part[number] == "-" else part[number] for part in parts[:3]
+        )
+        speed = given.speed[number] if number < len(given.speed) else 0.0
+        specs.append(ServerSpec(endpoint, replay, metrics, tokenizer, speed))
+    return tuple(specs)
 
 
 def _parser() -> OneLineParser:
@@ -142,6 +164,19 @@ def _parser() -> OneLineParser:
         "--kept-mib", type=int, metavar="MIB",
         help="memory that checkpoints (caches of steps you left) may take; as remembered unless given",
     )  # fmt: skip
+    parser.add_argument(
+        "--serving", action="append", default=[], metavar="ADDRESS",
+        help="attach to a server that publishes KV events, like tcp://HOST:5557, or play a recording of one; again for "
+        "each further one",
+    )  # fmt: skip
+    parser.add_argument("--replay", action="append", default=[], metavar="ADDRESS",
+                        help="where it repeats what was missed, like tcp://HOST:5558; - for none")  # fmt: skip
+    parser.add_argument("--metrics", action="append", default=[], metavar="URL",
+                        help="its page of metrics, like http://HOST:8000/metrics; - for none")  # fmt: skip
+    parser.add_argument("--tokenizer", action="append", default=[], metavar="DIR",
+                        help="the folder of the model that it serves; - for none")  # fmt: skip
+    parser.add_argument("--speed", action="append", default=[], type=float, metavar="X",
+                        help="how many times as fast a recording is played; at once unless given")  # fmt: skip
     parser.add_argument("--doctor", action="store_true", help="say what is installed and what is missing")
     return parser
 

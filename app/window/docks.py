@@ -180,6 +180,7 @@ class DockHost(QMainWindow):
         if self._layout_name in (
             "compare",
             "truth",
+            "servers",
         ):  # the size hints of newly built panels are known only after they were laid out
             QTimer.singleShot(0, self, self._proportion_again)
 

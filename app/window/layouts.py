@@ -18,6 +18,7 @@ GRIDS: Mapping[str, Grid] = {
         (("prompt", "tokens"), ("compare",)),
         (("compared_steps",),),
     ),
+    "servers": ((("prefixes",), ("reuse", "server")),),
     "truth": (
         (("prompt", "tokens"), ("wall", "sweep"), ("what_if", "damage")),
         (("parity",), ("bytes",)),
@@ -57,13 +58,13 @@ WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 230, "next_token": 205, "attention": 190,
     "timings": 190, "bytes": 190, "pages": 120, "sequences": 120, "edits": 120, "stops": 120, "notes": 120,
     "what_if": 240, "damage": 300, "sweep": 410, "parity": 190,
-    "compare": 600, "compared_steps": 190,
+    "compare": 600, "prefixes": 600, "reuse": 330, "server": 330, "compared_steps": 190,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
 BOTTOM_SHARE = 0.25
 BOTTOM_ROW = (190, 210, 400)
 # Shares of the width between the side columns; 100 for a panel that is not listed.
-WIDTHS: Mapping[str, int] = {"attention": 130}
+WIDTHS: Mapping[str, int] = {"attention": 130, "prefixes": 170}
 
 
 def room_of(layout: str, width: int, height: int) -> Room:

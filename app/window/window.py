@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from app.kit.buttons import ActionButton
 from app.kit.changes import connect_all
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
-from app.kit.view import COMPARE, GO_THERE, LOAD, MEASURE, PAGED
+from app.kit.view import ATTACH, COMPARE, GO_THERE, LOAD, MEASURE, PAGED
 from app.models import Models, Selected
 from app.models.chosen_rows import chosen_rows
 from app.panels.attention.view import AttentionView
@@ -108,13 +108,14 @@ PICTURES = (
     "edits", "stops", "notes",
 )  # fmt: skip
 # Late panels are built when a saved arrangement contains this name of one of their docks (as Qt writes it).
-LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be")}
+LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be"),
+              "servers": "prefixes".encode("utf-16-be")}  # fmt: skip
 
 
 class MainWindow(QMainWindow):
     """Signals of the user: `wants(Command or Question)`, of the engine; `dropped(ModelSpec)`, `file_dropped(Path)`,
-    `closing()`. Others: `first_painted()`, the window is on the screen; `truth_added(dict)` and `compare_added(dict)`,
-    the measuring or comparing panels were built."""
+    `closing()`. Others: `first_painted()`, the window is on the screen; `truth_added(dict)`, `compare_added(dict)` and
+    `servers_added(dict)`, the measuring, comparing or serving panels were built."""
 
     prompt: PromptPanel
     tokens: TokensPanel
@@ -125,6 +126,7 @@ class MainWindow(QMainWindow):
     first_painted = Signal()
     truth_added = Signal(object)
     compare_added = Signal(object)
+    servers_added = Signal(object)
 
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
@@ -197,7 +199,10 @@ class MainWindow(QMainWindow):
             return
 
         self._late.add(layout)
-        panels = compare_panels(self.models) if layout == "compare" else truth_panels(self.models)
+        build: dict[str, Callable[[Models], Mapping[str, Panel]]] = {
+            "compare": compare_panels, "truth": truth_panels, "servers": server_panels,
+        }  # fmt: skip
+        panels = build[layout](self.models)
         self._listen_to(panels)
         self.panels.update(panels)
         self.docks.add(panels)
@@ -206,6 +211,9 @@ class MainWindow(QMainWindow):
             self.actions_.attach("picture", panels["compare"])
             panels["compare"].set_remedy(COMPARE, "Compare with…", self.actions_["compare.with"])
             self.compare_added.emit(panels)
+        elif layout == "servers":
+            panels["server"].set_remedy(ATTACH, "Attach to a server…", self.actions_["server.attach"])
+            self.servers_added.emit(panels)
         else:
             self.truth_added.emit(panels)
 
@@ -460,6 +468,15 @@ def truth_panels(models: Models) -> dict[str, MeasuringView[Any]]:
         "sweep": SweepView(models),
         "bench": BenchView(models),
     }
+
+
+def server_panels(models: Models) -> dict[str, Panel]:
+    """The panels of the Servers layout, by name."""
+    from app.panels.prefixes.view import PrefixesView
+    from app.panels.reuse.view import ReuseView
+    from app.panels.server.view import ServerView
+
+    return {"prefixes": PrefixesView(models), "reuse": ReuseView(models), "server": ServerView(models)}
 
 
 def compare_panels(models: Models) -> dict[str, Panel]:

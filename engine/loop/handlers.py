@@ -22,7 +22,7 @@ from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace
 from engine.spec.sampling import Prompt
-from engine.wire import commands, devices, measurements, stopping
+from engine.wire import commands, devices, measurements, serving, stopping
 from engine.wire.events import (
     BranchDeleted,
     CacheChanged,
@@ -170,6 +170,15 @@ def _tokenize(loop: Parts, command: commands.Tokenize) -> None:
     session = loop.session
     ids = encode(session.model, Prompt(text=command.text)) if command.text else []
     loop.reporter.reply(Tokenized(tuple(ids), tuple(map(session.text_of, ids))))
+
+
+def _prefixes(loop: Parts, command: serving.TakePrefixTree | serving.ExplainPrefix) -> None:
+    from engine.session.prefixes import answer_of
+
+    if command.server:
+        raise InputError(f"{command.server} is not attached to this engine.")
+    loop.workspace.check_has("session")
+    loop.reporter.reply(answer_of(loop.session, command))
 
 
 def _preview(loop: Parts, command: commands.PreviewPrompt) -> None:
@@ -338,6 +347,8 @@ HANDLERS: dict[type[Command], Callable[[Parts, Any], object]] = {
     commands.Watch: _watch,
     commands.SetPace: _set_pace,
     commands.Tokenize: _tokenize,
+    serving.TakePrefixTree: _prefixes,
+    serving.ExplainPrefix: _prefixes,
     commands.OpenSnapshot: lambda loop, command: loop.workspace.open(command),
     commands.Continue: lambda loop, command: loop.workspace.leave_file(command),
     commands.CloseSnapshot: lambda loop, command: loop.workspace.leave_file(command),

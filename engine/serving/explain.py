@@ -256,16 +256,20 @@ def _nearest(tree: Tree, group: int, parent: Block | None, wanted: Sequence[int]
     for number, kid in enumerate(tree.children(parent, group)):
         if kid.tokens is None or number >= MOST_COMPARED:
             continue
-        score = _num_equal(kid.tokens, data), bool(kid.copies)
+        score = num_equal(kid.tokens, data), bool(kid.copies)
         if score > best:
             best, nearest = score, kid
     return nearest, max(0, best[0])
 
 
-def _num_equal(left: bytes, right: bytes) -> int:
+def num_equal(left: bytes, right: bytes) -> int:
+    """How many leading tokens two blocks have in common."""
     if left == right:
         return len(left) // 4
-    return next(at for at, (a, b) in enumerate(zip(decode_ids(left), decode_ids(right), strict=False)) if a != b)
+    return next(
+        (at for at, (a, b) in enumerate(zip(decode_ids(left), decode_ids(right), strict=False)) if a != b),
+        min(len(left), len(right)) // 4,
+    )
 
 
 def _blocks(ids: Sequence[int], size: int, first: int) -> list[bytes]:

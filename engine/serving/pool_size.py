@@ -35,6 +35,10 @@ class Trace:
             self._last.append(last)
             self._new.append(num_new)
 
+    @property
+    def num_events(self) -> int:
+        return len(self._last)
+
     def hit_ratio(self, num_blocks: int) -> float:
         """Blocks found over blocks asked for, with the least recently used of `num_blocks` evicted first, the end of a
         chain before its beginning. A chain that grows by one block at its end is a request that decodes on."""

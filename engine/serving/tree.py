@@ -18,8 +18,8 @@ class Block:
     twice); `parent` is None at a root, and where the parent is not known (`parent_key` says which it would be)."""
 
     __slots__ = (
-        "copies", "extra", "gone_at", "group", "key", "kids", "lora", "num_stored", "number", "parent", "parent_key",
-        "size", "stored_at", "sure", "sure_since", "tokens", "used_at", "why_gone",
+        "below", "copies", "extra", "gone_at", "group", "key", "kids", "lora", "num_stored", "number", "parent",
+        "parent_key", "size", "stored_at", "sure", "sure_since", "tokens", "used_at", "why_gone",
     )  # fmt: skip
 
     def __init__(self, key: Key, group: int, now: float) -> None:
@@ -37,6 +37,7 @@ class Block:
         self.why_gone = ""
         self.num_stored = self.number = 0  # `number` is its place in the trace
         self.sure = self.sure_since = 0
+        self.below = -1  # live tokens in it and behind it; -1 until they are counted anew
 
     @property
     def is_live(self) -> bool:
@@ -61,6 +62,12 @@ class Block:
         copies = {name: count for name, count in copies.items() if count}
         self.copies = copies if copies and set(copies) != {GPU} else copies.get(GPU, 0)
         return True
+
+
+def _touch(block: Block | None) -> None:
+    """What is counted of a block and all before it has to be counted anew."""
+    while block is not None and block.below >= 0:
+        block.below, block = -1, block.parent
 
 
 class Seconds:
@@ -145,6 +152,7 @@ class Tree:
         if parent is not None and self._is_within(parent, block):
             self._say("parents within their own chain")
             block.parent, block.parent_key, parent, key = None, None, None, None
+        _touch(parent)
         block.number = self.trace.block(parent.number if parent is not None else 0)
         self._beside(block)[block.key] = block
         for kid in self.orphans.pop(block.key, {}).values():
@@ -189,6 +197,7 @@ class Tree:
             if self.num_live > self.most_live:
                 self.most_live = self.num_live
         block.add(medium, 1)
+        _touch(block)
         block.num_stored += 1
         self.copies += 1
         if self.copies > self.most_copies:
@@ -210,6 +219,7 @@ class Tree:
 
     def _leave(self, block: Block, now: float, why: str) -> None:
         self.num_live -= 1
+        _touch(block)
         self.lifetimes.add(now - block.stored_at)
         self._rate(now, 1)
         block.gone_at, block.why_gone = now, why
@@ -270,6 +280,7 @@ class Tree:
 
     def _detach(self, block: Block) -> None:
         self.num_tokens -= block.size
+        _touch(block.parent)
         self._beside(block).pop(block.key, None)
         if block.parent is None and block.parent_key is not None and not self.orphans[block.parent_key]:
             del self.orphans[block.parent_key]
@@ -309,7 +320,24 @@ class Tree:
                 row = merged[at // 2]
         row[column] += 1
 
+    def settle(self) -> None:
+        """Count anew how many tokens are behind each block, where that changed."""
+        dirty = [block for block in self.tops() if block.below < 0]
+        for block in dirty:  # which grows while it is gone through
+            if block.kids:
+                dirty += [kid for kid in block.kids.values() if kid.below < 0]
+        for block in reversed(dirty):
+            block.below = block.size if block.copies else 0
+            if block.kids:
+                block.below += sum([kid.below for kid in block.kids.values()])
+
     # ---- reading -------------------------------------------------------------------------------------------------
+
+    def tops(self) -> Iterator[Block]:
+        """The blocks that begin a prompt, and those whose parent is not known."""
+        yield from self.roots.values()
+        for waiting in self.orphans.values():
+            yield from waiting.values()
 
     def children(self, block: Block | None, group: int = 0) -> Iterator[Block]:
         """What follows a block, or begins a prompt, in one cache group; blocks that are gone too."""

@@ -11,7 +11,7 @@ from engine.spec.capture import CaptureLevel
 from engine.spec.edit import Edit
 from engine.spec.model import ModelSpec, PagedAttentionName, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire import devices, exporting, measurements, stopping  # noqa: F401  # COMMANDS has theirs too
+from engine.wire import devices, exporting, measurements, serving, stopping  # noqa: F401  # COMMANDS has theirs too
 from engine.wire.changes import Change
 from engine.wire.duel import Opponent
 from engine.wire.message import Command, Facts, Part

@@ -14,6 +14,7 @@ from engine.wire.message import Command, EventMessage, Part
 from engine.wire.page_events import ContinuedFrom, PageEvent
 from engine.wire.page_map import PoolStep
 from engine.wire.records import CacheBytes, StepRecord
+from engine.wire.serving import PrefixExplained, PrefixTree, ServersChanged
 from engine.wire.slices import (
     AttentionSlice,
     CellUpdate,
@@ -296,4 +297,7 @@ Event = (
     | EngineBusy
     | EngineBack
     | EngineLine
+    | PrefixTree
+    | PrefixExplained
+    | ServersChanged
 )

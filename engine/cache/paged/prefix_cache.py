@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from engine.cache.paged.pages import Pages, PoolExhausted, PoolMisuse
@@ -53,6 +53,10 @@ class PrefixCache(Pages):
         super().__init__(num_pages, page_size, events)
         self.duplicates = duplicates
         self._hash_page = page_hasher
+
+    def findable(self) -> Iterator[PageCommitted]:
+        """Every page that a prompt can find, copies too."""
+        return (entry for page_id in range(self.num_pages) if (entry := self._index.entry(page_id)) is not None)
 
     def match_prefix(self, token_ids: Sequence[int]) -> PrefixMatch:
         """The longest run of findable pages that starts this prompt, never with its last token. Changes nothing."""

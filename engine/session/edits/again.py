@@ -74,7 +74,7 @@ def feed_with_edits(
     it, and make each edit when the sequence has the tokens that it had then. Raises `InputError` for an edit that
     cannot be made in this cache, or takes its rows from elsewhere."""
     cache, newest = live.cache, live.sequence
-    cache.clear()
+    _begin(cache, edits[0].before if edits else newest)
     for then in edits:
         live.sequence = then.before
         yield from _feed(model, cache, then.before, lengths_up_to(then.before))
@@ -85,8 +85,10 @@ def feed_with_edits(
             )
         if then.is_prefill:
             assert isinstance(edit, ReplaceTokens)
-            keep_first(cache, edit.position)
-            cache.by_hand = cache.by_hand.edited(then.before.apply(EditMade(edit)).num_tokens, edit.position)
+            edited = then.before.apply(EditMade(edit))
+            if not keep_first(cache, edit.position):
+                _begin(cache, edited)
+            cache.by_hand = cache.by_hand.edited(edited.num_tokens, edit.position)
             continue
         edit_cache(model, live, edit, None)
         logits = newest_logits(model, cache, live.sequence.token_ids) if cache.num_tokens else None
@@ -95,7 +97,16 @@ def feed_with_edits(
     yield from _feed(model, cache, newest, lengths_up_to(newest))
 
 
+def _begin(cache: SequenceCache, sequence: SequenceState) -> None:
+    """Empty a cache, for the source of this sequence where an encoder reads one."""
+    if cache.num_source:
+        cache.num_source = sequence.num_prompt_tokens - 1
+    cache.clear()
+
+
 def _feed(model: LoadedModel, cache: SequenceCache, sequence: SequenceState, lengths: list[int]) -> Iterator[Fed]:
     driver = Driver(model, cache, sequence.num_prompt_tokens, sequence.token_ids[: cache.num_tokens])
+    if cache.num_source:  # the encoder reads its source in one forward
+        lengths = [length for length in lengths if length >= sequence.num_prompt_tokens]
     for logits in driver.run(sequence.token_ids, lengths):
         yield Fed(len(driver.token_ids), logits)

@@ -120,6 +120,7 @@ EDITS: dict[str, Edit] = {
 EFFECTS: dict[str, Effect] = {
     "model.open": Effect(models_loaded, [], ["…"]),
     "model.hub": opens("HubDialog"),
+    "server.attach": opens("ServerDialog"),
     "model.shape": Effect(models_loaded, [], ["shape:…/config.json"]),
     "model.bundled": Effect(models_loaded, [], [ModelSpec().source]),
     "model.compute": opens("LoadingDialog"),
@@ -229,6 +230,7 @@ EFFECTS: dict[str, Effect] = {
         lambda desk: (desk.folder / "picture.png").is_file(), False, True, Desk.compare, lasts=True
     ),
     "layout.compare": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "compare"),
+    "layout.servers": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "servers"),
     "layout.truth": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "truth"),
     "theme.system": Effect(lambda desk: desk.shell.settings.theme, "dark", "system"),
     "theme.dark": Effect(

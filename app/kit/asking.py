@@ -1,0 +1,57 @@
+"""A panel that shows the answer to a question, and asks again when what it is about has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from app.kit.question import Question
+from app.kit.reader import STATUS, STEPS, SignalSource, State
+from app.kit.view import View
+from engine.wire.events import Failed
+from engine.wire.message import Command
+
+SERVERS = SignalSource("servers")
+
+
+class AskingView(View[State]):
+    """A subclass says what it asks in `question`, None for nothing; `answer` is the newest one, or the refusal's
+    sentence, and None before. One question at a time is on its way, unless another is asked meanwhile."""
+
+    follows = (SERVERS, STATUS, STEPS)
+
+    answer: Any = None
+    _asked: tuple[Command | None, Hashable] = (None, None)
+    _is_waiting = False
+
+    def question(self) -> Command | None:
+        """What to ask now."""
+        raise NotImplementedError
+
+    def want(self, *, is_visible: bool) -> None:
+        command = self.question() if is_visible else None
+        if command is None or (self._is_waiting and command == self._asked[0]):
+            return
+        key = command, self._moment(command)
+        if key != self._asked:
+            self._asked, self._is_waiting = key, True
+            self.wants.emit(Question(command, self._on_answer, self._on_refusal, slot=self.title))
+
+    def _moment(self, command: Any) -> Hashable:
+        """What the answer depends on besides the question."""
+        server = self._models.servers.now
+        if command.server:
+            return server.num_batches if server is not None else None
+        status = self._models.status.now
+        return None if status is None else (status.step, status.cache, status.model is None)
+
+    def _on_answer(self, answer: Any) -> None:
+        self._is_waiting, self.answer = False, answer
+        self.refresh()
+
+    def _on_refusal(self, failed: Failed) -> None:
+        self._is_waiting = False
+        self.answer = failed.message or self.answer
+        if not failed.message:
+            self._asked = None, None  # the engine is another one by now
+        self.refresh()

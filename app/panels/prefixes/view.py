@@ -1,0 +1,129 @@
+"""The panel of the prefix tree: what a server, or this session's page pool, has cached."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from PySide6.QtWidgets import QComboBox, QLineEdit
+
+from app.draw.format import age_words, byte_size, counted, thousands
+from app.kit.asking import AskingView
+from app.kit.cells import CellTable, ColumnHead, TableCell
+from app.kit.changes import connect_all
+from app.kit.labels import prose
+from app.kit.provenance import Provenance
+from app.models import Models
+from engine.wire.message import Command
+from engine.wire.serving import PrefixRow, PrefixTree, TakePrefixTree
+
+HEADS = (
+    ColumnHead("text", "The first tokens of blocks that nothing branches off; indented: what follows the row above",
+               is_words=True, takes_rest=True),
+    ColumnHead("from", "The place of its first token in a prompt; ? where what precedes it is not known"),
+    ColumnHead("tokens", "Tokens in it"),
+    ColumnHead("behind", "Tokens in it and in all that follows it"),
+    ColumnHead("bytes", "Bytes of K and V behind it; by the config in the tokenizer's folder"),
+    ColumnHead("age", "Since its first block was stored, by the server's clock"),
+    ColumnHead("tier", "The memory that its first block is in", is_words=True),
+    ColumnHead("salt", "The cache salt, adapter or picture that sets it apart", is_words=True, most=150),
+)  # fmt: skip
+_BY_WIDTH = (
+    (430, ("from", "bytes", "behind", "salt")),
+    (560, ("from", "bytes")),
+)  # columns that narrow panels leave out
+OWN = "This session"
+
+
+class Shown(Struct, frozen=True):
+    tree: PrefixTree
+    server: str
+    words: str
+    leaves_out: tuple[str, ...]
+
+
+def cells_of(row: PrefixRow, bytes_per_token: int) -> tuple[TableCell, ...]:
+    indent = "    " * row.depth
+    if row.num_more:
+        more = f"… and {counted(row.num_more, 'smaller branch', 'smaller branches')}"
+        return (TableCell(indent + more, "muted", is_wide=True),
+                *(TableCell("") for _ in HEADS[1:]))  # fmt: skip
+    text = prose(row.text.replace("\n", " ⏎ "))
+    tip = f"{text}\n{counted(row.num_blocks, 'block')} that nothing branches off"
+    if row.copies > 1:
+        tip += f"\nThe first is there {row.copies} times"
+    return (
+        TableCell(indent + text, "text", tip),
+        TableCell("?" if row.start < 0 else thousands(row.start), "muted"),
+        TableCell(thousands(row.num_tokens)),
+        TableCell(thousands(row.below)),
+        TableCell(byte_size(row.below * bytes_per_token) if bytes_per_token else "–", "muted"),
+        TableCell(age_words(row.age_s), "muted"),
+        TableCell(row.media, "muted"),
+        TableCell(prose(row.salt) or "–", "accent" if row.salt else "muted"),
+    )
+
+
+def _short(name: str) -> str:
+    """The name of a server: its address, or the file's name of a recording."""
+    return name if "://" in name else name.rsplit("/", 1)[-1]
+
+
+class PrefixesView(AskingView[Shown]):
+    title = "Prefix tree"
+    reads_size = True
+
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
+        self.source = QComboBox()
+        self.source.setAccessibleName("Whose prefix tree")
+        self.source.setMaximumWidth(240)
+        self.search = QLineEdit()
+        self.search.setPlaceholderText("Search")
+        self.search.setAccessibleName("Search text or token ids in the tree")
+        self.search.setClearButtonEnabled(True)
+        self.search.setFixedWidth(130)
+        for widget in (self.search, self.source):
+            self.add_to_strip(widget)
+        self.table = CellTable("Prefix tree")
+        self.set_body(self.table)
+        connect_all((self.search.textChanged, self.refresh), (self.source.activated, self._on_source))
+        self.follow(models)
+
+    def question(self) -> Command | None:
+        return TakePrefixTree(self._models.servers.chosen, self.search.text().strip())
+
+    def read(self) -> Shown | str:
+        self._list_sources()
+        if self.answer is None:
+            return "What a server, or the page pool of this session, has cached stands here as a tree."
+        if isinstance(self.answer, str):
+            return self.answer
+        if self.answer.why_none:
+            return str(self.answer.why_none)
+        leaves_out = next((names for width, names in _BY_WIDTH if self.width() < width), ())
+        return Shown(self.answer, self._models.servers.chosen, self.search.text(), leaves_out)
+
+    def show_state(self, state: Shown) -> None:
+        tree = state.tree
+        self.set_detail(
+            f"{counted(tree.num_tokens, 'token')} · {counted(tree.num_branches, 'branch', 'branches')} at the root",
+            thousands(tree.num_tokens),
+        )
+        kept = [number for number, head in enumerate(HEADS) if head.text not in state.leaves_out]
+        rows = [cells_of(row, tree.bytes_per_token) for row in tree.rows]
+        self.table.show_cells([HEADS[n] for n in kept], [[row[n] for n in kept] for row in rows])
+
+    def provenance(self, state: Shown) -> Provenance:
+        if not state.server:
+            return Provenance("page pool", "live cache", "pages of this session that prompts can find")
+        return Provenance("KV events", "live cache", f"folded from what {state.server} publishes")
+
+    def _list_sources(self) -> None:
+        names = [("", OWN), *((server.name, _short(server.name)) for server in self._models.servers.all)]
+        if [(self.source.itemData(n), self.source.itemText(n)) for n in range(self.source.count())] != names:
+            self.source.clear()
+            for name, text in names:
+                self.source.addItem(text, name)
+        self.source.setCurrentIndex(max(0, self.source.findData(self._models.servers.chosen)))
+
+    def _on_source(self) -> None:
+        self._models.servers.choose(self.source.currentData())

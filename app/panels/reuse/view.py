@@ -1,0 +1,108 @@
+"""The panel that answers why a prompt is not reused: by a server, or by this session's page pool."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from PySide6.QtCore import Qt
+
+from app.draw.format import counted, percent, thousands
+from app.kit.asking import AskingView
+from app.kit.boxes import column, row
+from app.kit.buttons import push_button
+from app.kit.changes import connect_all
+from app.kit.facts import Fact, Facts, WholeLines
+from app.kit.fields import line_field
+from app.kit.labels import plain_label, prose, set_text_role
+from app.kit.provenance import Provenance
+from app.kit.theme import font_text
+from app.models import Models
+from engine.wire.message import Command
+from engine.wire.serving import ExplainPrefix, PrefixExplained
+
+INVITATION = "Type or paste a prompt, or its token ids, and press Enter: how much of it is cached, and why no more."
+MOST_CHARS = 1_000_000
+
+
+class Shown(Struct, frozen=True):
+    answer: PrefixExplained | str
+    server: str
+
+
+def facts_of(answer: PrefixExplained) -> tuple[Fact, ...]:
+    """The numbers behind the sentence."""
+    role = "good" if answer.reused else "warning"
+    facts = [
+        Fact("reused", f"{thousands(answer.reused)} of {counted(answer.num_tokens, 'token')}", role=role,  # type: ignore[arg-type]
+             aside=percent(answer.reused / answer.num_tokens) if answer.num_tokens else ""),
+        Fact("to compute", counted(answer.num_tokens - answer.reused, "token")),
+    ]  # fmt: skip
+    if answer.at_least != answer.at_most:
+        facts.append(Fact("certain", f"{thousands(answer.at_least)} to {thousands(answer.at_most)}", role="warning"))
+    if answer.block_size:
+        facts.append(Fact("block", counted(answer.block_size, "token")))
+    if answer.differs_at is not None:
+        facts += [
+            Fact(""), Fact(f"From token {thousands(answer.differs_at)} on", is_head=True),
+            Fact("the prompt has", prose(answer.prompt_text)), Fact("stored is", prose(answer.stored_text)),
+        ]  # fmt: skip
+    return tuple(facts)
+
+
+class ReuseView(AskingView[Shown]):
+    title = "Why not reused"
+
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
+        self.prompt = line_field("Prompt, or token ids", hint="A prompt, or token ids like 5 17 42")
+        self.prompt.setMaxLength(MOST_CHARS)
+        self.salt = line_field("Cache salt", hint="salt")
+        self.lora = line_field("Adapter", hint="adapter")
+        for field in (self.salt, self.lora):
+            field.setMaximumWidth(110)
+        self.why = plain_label("", font_text(13), "text", wraps=True)
+        self.why.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.why.setAccessibleName("Why not reused")
+        self.why.setMinimumWidth(1)
+        self.facts = Facts()
+        self.facts.setAccessibleName("How much is reused")
+        ask = push_button("Ask", self._on_ask, "Look the prompt up in the tree  (Enter)")
+        fields = column(row((self.prompt, 1), ask), row(self.salt, self.lora, None), spacing=5)
+        self.set_body(column(fields, 4, self.why, 4, (WholeLines(self.facts), 1), spacing=4))
+        self._wanted: tuple[str, str, str] | None = None
+        connect_all(*((field.returnPressed, self._on_ask) for field in (self.prompt, self.salt, self.lora)))
+        self.follow(models)
+
+    def question(self) -> Command | None:
+        if self._wanted is None:
+            return None
+        text, salt, lora = self._wanted
+        return ExplainPrefix(text, None, self._models.servers.chosen, salt, lora)
+
+    def read(self) -> Shown | str:
+        return Shown(
+            INVITATION if self._wanted is None or self.answer is None else self.answer, self._models.servers.chosen
+        )
+
+    def show_state(self, state: Shown) -> None:
+        is_answer = isinstance(state.answer, PrefixExplained)
+        self.why.setText(prose(state.answer.why) if isinstance(state.answer, PrefixExplained) else state.answer)
+        set_text_role(self.why, "text" if is_answer else "muted")
+        self.facts.show_facts(facts_of(state.answer) if isinstance(state.answer, PrefixExplained) else ())
+        self.set_detail(state.answer.reason if isinstance(state.answer, PrefixExplained) else "")
+
+    def provenance(self, state: Shown) -> Provenance | None:
+        if not isinstance(state.answer, PrefixExplained):
+            return None
+        words = "page pool" if not state.server else "KV events"
+        return Provenance(words, "live cache", state.server or "the pages of this session")
+
+    def ask(self, text: str, salt: str = "", lora: str = "") -> None:
+        """Look a prompt up, and show the answer from now on."""
+        for field, value in ((self.prompt, text), (self.salt, salt), (self.lora, lora)):
+            field.setText(value)
+        self._on_ask()
+
+    def _on_ask(self) -> None:
+        text = self.prompt.text()
+        self._wanted = (text, self.salt.text(), self.lora.text()) if text.strip() else None
+        self.refresh()

@@ -1,0 +1,116 @@
+"""The panel of a server: how it is connected, what its events say over time, and its own figures beside them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+
+from PySide6.QtCore import Signal
+
+from app.draw.format import age_words, counted, percent, thousands
+from app.kit.asking import SERVERS
+from app.kit.boxes import column, row
+from app.kit.buttons import push_button
+from app.kit.facts import Fact, Facts, WholeLines, section
+from app.kit.labels import plain_label
+from app.kit.provenance import Provenance
+from app.kit.theme import font_text
+from app.kit.view import ATTACH, View
+from app.models import Models
+from engine.wire.serving import ServerState
+
+NONE = "Attach to a server that publishes KV events (vLLM, SGLang, TensorRT-LLM), or play a recording of them."
+
+
+def facts_of(server: ServerState) -> tuple[Fact, ...]:
+    """All lines below the sentence of the connection."""
+    period = f"by {age_words(server.period_s * 1.0)}" if server.period_s > 1 else "by second"
+    rates = [
+        Fact(f"{name} {period}", thousands(total), bars=tuple(float(row[place]) for row in server.rates), color=color)
+        for place, (name, total, color) in enumerate((
+            ("stored", server.stored - server.again, "accent"), ("evicted", server.evicted, "page_host"),
+            ("stored again", server.again, "selected"),
+        ))
+    ]  # fmt: skip
+    return (
+        Fact("live blocks", thousands(server.live_blocks), tip="Copies count, as in the server's pool"),
+        Fact("most at once", thousands(server.most_blocks)),
+        Fact("live tokens", thousands(server.live_tokens)),
+        *section("Over time"),
+        *rates,
+        Fact("tokens computed again after eviction", thousands(server.again_tokens),
+             role="warning" if server.again_tokens else "text", tip="What a larger pool would have saved"),
+        *_counts("lifetime of blocks", server.lifetimes, "From being stored until evicted"),
+        *_counts("until read again", server.reuse_gaps, "From one use of a prefix until a request continued it"),
+        *_counts("evicted until stored again", server.absences, "Short: a slightly larger pool would have kept them"),
+        *_pools(server),
+        *_listed("The server's own figures", tuple(Fact(*told) for told in server.told)),
+        *_listed("To be known", tuple(Fact(note, role="bad", tip=note) for note in server.notes)),
+    )  # fmt: skip
+
+
+def _listed(title: str, facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    return (*section(title), *facts) if facts else ()
+
+
+def _counts(name: str, rows: tuple[tuple[float, int], ...], tip: str) -> tuple[Fact, ...]:
+    """A line with the distribution of seconds: bars, and where its middle is."""
+    if not rows:
+        return ()
+    sums = list(accumulate(count for _, count in rows))
+    middle = rows[bisect_left(sums, sums[-1] / 2)][0]
+    lines = (f"up to {age_words(up_to)}: {thousands(count)}" for up_to, count in rows)
+    return (Fact(name, f"half ≤ {age_words(middle)}", bars=tuple(float(count) for _, count in rows),
+                 tip="\n".join((tip, *lines))),)  # fmt: skip
+
+
+def _pools(server: ServerState) -> tuple[Fact, ...]:
+    if not server.pools:
+        return ()
+    tip = "Estimated from the chains that were stored: what the prefix cache would find with so many blocks"
+    return (*section("Hit ratio by pool size (estimate)"), *(
+        Fact(counted(blocks, "block"), percent(ratio), tip=tip) for blocks, ratio in server.pools
+    ))  # fmt: skip
+
+
+class ServerView(View[ServerState]):
+    """Signals: `detached(name)`; `record_wanted(name)`, or its end, where it is being recorded."""
+
+    title = "Server"
+    follows = (SERVERS,)
+
+    detached = Signal(str)
+    record_wanted = Signal(str)
+
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
+        self.words = plain_label("", font_text(12), "text", wraps=True)
+        self.words.setMinimumWidth(1)
+        self.facts = Facts()
+        self.facts.setAccessibleName("Facts about the server")
+        self.record = push_button("Record…", self._on_record, "Write what it publishes to a file, from now on")
+        detach = push_button("Detach", self._on_detach, "Stop listening to it, and forget its tree")
+        self.set_body(column(self.words, 3, (WholeLines(self.facts), 1), 3, row(None, self.record, detach)))
+        self.follow(models)
+
+    def read(self) -> ServerState | str:
+        return self._models.servers.now or NONE
+
+    def show_state(self, state: ServerState) -> None:
+        self.set_detail(counted(state.num_batches, "batch", "batches"))
+        self.words.setText(state.words)
+        self.facts.show_facts(facts_of(state))
+        self.record.setText("End recording" if state.is_recording else "Record…")
+
+    def provenance(self, state: ServerState) -> Provenance:
+        kind = "live cache" if state.state == "connected" else "stale"
+        return Provenance(state.state, kind, state.words)
+
+    def _remedy(self) -> str:
+        return ATTACH
+
+    def _on_record(self) -> None:
+        self.record_wanted.emit(self._models.servers.chosen)
+
+    def _on_detach(self) -> None:
+        self.detached.emit(self._models.servers.chosen)

@@ -1,0 +1,254 @@
+"""The serving client: servers that run elsewhere, as the window sees them. Their events are folded in one thread here,
+which answers what is asked about them; nothing of it needs torch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from engine.client.outbox import Outbox
+from engine.errors import InputError
+from engine.serving import metrics
+from engine.serving.answers import answer, state_of
+from engine.serving.recording import Message, Recording, packed
+from engine.serving.schema import decode
+from engine.serving.server import Server
+from engine.serving.source import Source
+from engine.serving.text import Tokenizer
+from engine.wire.events import Event, Failed
+from engine.wire.message import Command
+from engine.wire.serving import ExplainPrefix, ServersChanged, ServerSpec, ServerState, TakePrefixTree
+
+# Seconds between two looks at sources, two states sent while events come, two readings of metrics and of pool sizes.
+TURN_S, STATE_S, METRICS_S, POOLS_S = 0.02, 0.25, 2.0, 5.0
+# Batches that are folded before what is asked is answered.
+PIECE = 400
+MOST_SERVERS = 16
+
+
+class Player:
+    """Plays a recording, with the `take`, `words`, `state` and `close` of a source."""
+
+    def __init__(self, path: Path, speed: float) -> None:
+        self._messages, self._path, self._speed = iter(Recording(path)), path, speed
+        self._next: Message | None = next(self._messages, None)
+        self._first = _time_of(self._next)
+        self._begun = time.monotonic()
+        self.state = "connected"
+
+    def take(self) -> list[Message]:
+        """The batches whose time has come; at most `PIECE` at once."""
+        found: list[Message] = []
+        passed = (time.monotonic() - self._begun) * self._speed
+        while self._next is not None and len(found) < PIECE:
+            if self._speed and _time_of(self._next) - self._first > passed:
+                break
+            found.append(self._next)
+            try:
+                self._next = next(self._messages, None)
+            except InputError as error:
+                self._next, self._path = None, Path(str(error))
+        return found
+
+    def words(self) -> str:
+        return f"Playing {self._path}." if self._next is not None else f"{self._path} is played to its end."
+
+    def close(self, timeout_s: float = 0.0) -> bool:
+        self._next = None
+        return True
+
+
+def _time_of(message: Message | None) -> float:
+    try:
+        return 0.0 if message is None else decode(message.payload).time
+    except InputError:
+        return 0.0
+
+
+class Attached:
+    """One server: its source, its fold, its tokenizer, its metrics; all but `told` belong to the folding thread."""
+
+    def __init__(self, spec: ServerSpec) -> None:
+        """Raises InputError for what cannot be attached to."""
+        self.spec = spec
+        self.tokenizer = Tokenizer(Path(spec.tokenizer)) if spec.tokenizer else None
+        if spec.metrics:
+            metrics.check_url(spec.metrics)
+        path = Path(spec.endpoint)
+        self.source: Source | Player = (
+            Player(path, spec.speed) if "://" not in spec.endpoint else Source(spec.endpoint, spec.replay)
+        )
+        self.server = Server(spec.endpoint)
+        self.waiting: deque[Message] = deque()
+        self.first_metrics: metrics.Metrics | None = None
+        self.metrics: metrics.Metrics | None = None
+        self.why_no_metrics = ""
+        self.pools: tuple[tuple[int, float], ...] = ()
+        self.pools_at = 0.0
+        self.file: BinaryIO | None = None  # where it is recorded
+
+
+class ServingClient:
+    """All servers of a window. Call its methods from one thread; only `close` blocks."""
+
+    kind = "serving"
+
+    def __init__(self) -> None:
+        self._events = Outbox()
+        self._commands: deque[Command] = deque()
+        self._said: tuple[ServerState, ...] = ()
+        self._attached: dict[str, Attached] = {}
+        self._lock = threading.Lock()  # guards the dictionary, not what is in it
+        self._end, self._wake = threading.Event(), threading.Event()
+        self._threads = [
+            threading.Thread(target=self._fold, name="servers", daemon=True),
+            threading.Thread(target=self._read_metrics, name="metrics", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def attach(self, spec: ServerSpec) -> None:
+        """Begin to listen to a server; raises InputError, with cause and remedy, if that cannot be."""
+        if spec.endpoint in self._attached:
+            raise InputError(f"{spec.endpoint} is attached to already: detach it first.")
+        if len(self._attached) >= MOST_SERVERS:
+            raise InputError(f"{MOST_SERVERS} servers are attached to, the most there can be: detach one first.")
+        attached = Attached(spec)
+        with self._lock:
+            self._attached[spec.endpoint] = attached
+        self._wake.set()
+
+    def detach(self, name: str) -> None:
+        """Stop listening to a server, and forget it."""
+        with self._lock:
+            attached = self._attached.pop(name, None)
+        if attached is not None:
+            self._close(attached)
+        self._wake.set()
+
+    def record(self, name: str, path: Path | None) -> None:
+        """Write what comes from a server from now on to a file; None ends it. Raises InputError if it cannot be."""
+        from engine.files.atomic import writable_target
+
+        stream = None
+        if path is not None:
+            try:
+                stream = open(writable_target(path), "wb")  # noqa: SIM115 - closed with the server
+            except OSError as error:
+                raise InputError(f"'{path}' cannot be written ({error.strerror}): choose another place.") from None
+        attached = self._attached[name]
+        old, attached.file = attached.file, stream
+        if old is not None:
+            old.close()
+
+    def send(self, command: Command) -> None:
+        self._commands.append(command)
+        self._wake.set()
+
+    def drain(self) -> list[Event]:
+        return self._events.take_all()
+
+    def listen(self, callback: Callable[[], None] | None) -> None:
+        self._events.listen(callback)
+
+    def close(self, timeout_s: float = 2.0) -> bool:
+        """Let all servers go."""
+        self._end.set()
+        self._wake.set()
+        for attached in self._attached.values():
+            self._close(attached)
+        for thread in self._threads:
+            thread.join(timeout_s)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _close(self, attached: Attached) -> None:
+        attached.source.close()
+        if attached.file is not None:
+            attached.file.close()
+
+    # ---- the threads ---------------------------------------------------------------------------------------------
+
+    def _fold(self) -> None:
+        said_at = 0.0
+        while not self._end.is_set():
+            with self._lock:
+                everything = list(self._attached.values())
+            is_more = False
+            for attached in everything:
+                is_more |= self._fold_piece(attached)
+            self._answer()
+            if time.monotonic() - said_at >= STATE_S:
+                said_at = time.monotonic()
+                self._say(everything)
+            if not is_more:
+                self._wake.wait(TURN_S)
+                self._wake.clear()
+
+    def _fold_piece(self, attached: Attached) -> bool:
+        """Fold a piece of what came; whether more waits."""
+        waiting = attached.waiting
+        if not waiting:
+            waiting.extend(attached.source.take())
+        for _ in range(min(PIECE, len(waiting))):
+            message = waiting.popleft()
+            attached.server.take(message)
+            if attached.file is not None:
+                try:
+                    attached.file.write(packed(message))
+                except (OSError, ValueError) as error:
+                    attached.file = None
+                    self._events.put(Failed(f"The recording ended ({error}): free some space, and record again."))
+        return bool(waiting)
+
+    def _answer(self) -> None:
+        while self._commands:
+            command = self._commands.popleft()
+            try:
+                assert isinstance(command, TakePrefixTree | ExplainPrefix)  # as `Engine.send` sees to
+                with self._lock:
+                    attached = self._attached.get(command.server)
+                if attached is None:
+                    raise InputError(f"{command.server} is not attached to any more.")
+                self._events.put(answer(attached.server, command, attached.tokenizer))
+            except InputError as error:
+                self._events.put(Failed(str(error), reply_to=command.id))
+
+    def _say(self, everything: list[Attached]) -> None:
+        """Send the state of all servers, where anything changed."""
+        now = time.monotonic()
+        states = []
+        for attached in everything:
+            for tree in attached.server.trees.values():
+                tree.settle()
+            if now - attached.pools_at > POOLS_S and len(attached.server.trees) == 1:
+                (tree,) = attached.server.trees.values()
+                if tree.trace.num_events < 20_000:  # a larger one takes seconds: `events info` has it
+                    attached.pools = tuple(map(tuple, tree.trace.rows(tree.most_copies)))  # type: ignore[arg-type]
+                attached.pools_at = now
+            states.append(
+                state_of(
+                    attached.server, attached.source.state, attached.source.words(), attached.pools,
+                    attached.first_metrics, attached.metrics, attached.why_no_metrics, attached.file is not None,
+                )
+            )  # fmt: skip
+        if (shown := tuple(states)) != self._said:
+            self._said = shown
+            self._events.put(ServersChanged(shown))
+
+    def _read_metrics(self) -> None:
+        while not self._end.wait(METRICS_S / 4):
+            with self._lock:
+                everything = [each for each in self._attached.values() if each.spec.metrics]
+            for attached in everything:
+                try:
+                    attached.metrics = metrics.fetch(attached.spec.metrics)
+                    attached.first_metrics = attached.first_metrics or attached.metrics
+                    attached.why_no_metrics = ""
+                except InputError as error:
+                    attached.why_no_metrics = str(error)
+            if everything:
+                self._end.wait(METRICS_S)

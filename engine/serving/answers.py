@@ -1,0 +1,161 @@
+"""Answers about a server as the wire has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.errors import InputError
+from engine.serving.explain import explain
+from engine.serving.metrics import Metrics
+from engine.serving.picture import rows_of
+from engine.serving.schema import encode_ids
+from engine.serving.server import Server
+from engine.serving.tree import Seconds
+from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, ServerState, TakePrefixTree
+
+
+class Words(Protocol):
+    """A tokenizer: `pieces` are words as they may stand within a text."""
+
+    @property
+    def bytes_per_token(self) -> int: ...
+    def encode(self, text: str) -> tuple[int, ...]: ...
+    def pieces(self, words: str) -> list[tuple[int, ...]]: ...
+    def texts(self, ids: Sequence[int]) -> str: ...
+
+
+MOST_PERIODS = 60  # of the chart of evictions, the latest ones
+
+
+def numbers(ids: Sequence[int]) -> str:
+    """Token ids as text, where there is no tokenizer."""
+    return " ".join(map(str, ids))
+
+
+def answer(
+    server: Server, command: TakePrefixTree | ExplainPrefix, tokenizer: Words | None
+) -> PrefixTree | PrefixExplained:
+    """Raises InputError, with the remedy, for what cannot be answered."""
+    return (
+        pictured(server, command, tokenizer)
+        if isinstance(command, TakePrefixTree)
+        else explained(server, command, tokenizer)
+    )
+
+
+def pictured(server: Server, command: TakePrefixTree, tokenizer: Words | None) -> PrefixTree:
+    needles: list[bytes] = []
+    if words := command.words.strip():
+        if (ids := _ids_in(words)) is not None:
+            needles = [encode_ids(ids)]
+        elif tokenizer is None:
+            raise InputError("Without a tokenizer only token ids can be searched: type some, like 5 17 42.")
+        else:
+            needles = [encode_ids(ids) for ids in tokenizer.pieces(words) if ids]
+    rows, total, branches = rows_of(server, tokenizer.texts if tokenizer is not None else numbers, needles)
+    why = ""
+    if not rows:
+        why = f"No branch holds '{words}'." if words else "Nothing is stored yet."
+    size = tokenizer.bytes_per_token if tokenizer is not None else 0
+    return PrefixTree(command.server, rows, total, branches, size, why, reply_to=command.id)
+
+
+def explained(server: Server, command: ExplainPrefix, tokenizer: Words | None) -> PrefixExplained:
+    ids = command.token_ids if command.token_ids is not None else _ids_in(command.text)
+    if ids is None:
+        if tokenizer is None:
+            raise InputError("Without a tokenizer a prompt is token ids: type some, like 5 17 42.")
+        ids = tokenizer.encode(command.text)
+    texts = tokenizer.texts if tokenizer is not None else numbers
+    found = explain(server, ids, salt=command.salt, lora=command.lora, texts=texts)
+    return PrefixExplained(
+        command.server, len(ids), found.reused, found.why, found.reason, found.at_least, found.at_most,
+        found.block_size, found.differs_at, found.prompt_text, found.stored_text, reply_to=command.id,
+    )  # fmt: skip
+
+
+def _ids_in(text: str) -> tuple[int, ...] | None:
+    """The token ids that a text consists of; None for any other text."""
+    parts = text.replace(",", " ").split()
+    if not parts or not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
+        return None
+    return tuple(map(int, parts))
+
+
+def state_of(
+    server: Server,
+    state: str,
+    words: str,
+    pools: tuple[tuple[int, float], ...],
+    first: Metrics | None,
+    now: Metrics | None,
+    why_no_metrics: str,
+    is_recording: bool,
+) -> ServerState:
+    trees = list(server.trees.values())
+
+    def total(name: str) -> int:
+        return sum(getattr(tree, name) for tree in trees)
+
+    def merged(name: str) -> tuple[tuple[float, int], ...]:
+        all_of: dict[float, int] = {}
+        for tree in trees:
+            found: Seconds = getattr(tree, name)
+            for up_to, count in found.rows():
+                all_of[up_to] = all_of.get(up_to, 0) + count
+        return tuple(sorted(all_of.items()))
+
+    period, rates = _rates(server)
+    tops = [block for tree in trees for block in tree.tops()]
+    told = () if now is None or first is None else _told(server, first, now)
+    if why_no_metrics:
+        told = (*told, ("metrics", why_no_metrics))
+    return ServerState(
+        server.name, state, words, server.notes(), server.num_batches, total("copies"), total("most_copies"),
+        sum(max(0, block.below) for block in tops), total("num_stored"), total("num_removed"), total("num_again"),
+        total("tokens_again"), period, rates, merged("lifetimes"), merged("reuse_gaps"), merged("absences"), pools,
+        told, is_recording,
+    )  # fmt: skip
+
+
+def _rates(server: Server) -> tuple[int, tuple[tuple[int, int, int], ...]]:
+    """Stored, evicted, stored again by period, the latest last."""
+    trees = list(server.trees.values())
+    period = max((tree.period for tree in trees), default=1)
+    counts: dict[int, list[int]] = {}
+    for tree in trees:
+        for at, row in tree.rates.items():
+            into = counts.setdefault(at * tree.period // period, [0, 0, 0])
+            for number, count in enumerate(row):
+                into[number] += count
+    if not counts:
+        return period, ()
+    last = max(counts)
+    first = max(min(counts), last - MOST_PERIODS + 1)
+    return period, tuple(tuple(counts.get(at, (0, 0, 0))) for at in range(first, last + 1))  # type: ignore[misc]
+
+
+def _told(server: Server, first: Metrics, now: Metrics) -> tuple[tuple[str, str], ...]:
+    """The server's own figures, and beside them what its events say."""
+    found: list[tuple[str, str]] = []
+    if now.queries is not None and now.hits is not None:
+        found.append(("prompt tokens found in the cache, in all", _ratio(now.hits, now.queries)))
+        if first.queries is not None and first.hits is not None and now.queries > first.queries:
+            found.append(("and since attached", _ratio(now.hits - first.hits, now.queries - first.queries)))
+    live = sum(tree.copies for tree in server.trees.values())
+    if now.num_blocks:
+        usable = now.num_blocks - 1  # one is kept for padding
+        found.append(("blocks of the pool that hold a prefix", f"{live:,} of {usable:,}"))
+        if live > usable * len(server.trees):
+            found.append(("more live blocks than the pool has", "the server sends some events twice"))
+    if now.usage is not None:
+        found.append(("blocks in use by requests", f"{now.usage:.1%}"))
+    for name, value in (("preemptions", now.preemptions), ("requests running", now.running), ("waiting", now.waiting)):
+        if value is not None:
+            found.append((name, f"{value:,.0f}"))
+    return tuple(found)
+
+
+def _ratio(part: float, whole: float) -> str:
+    return f"{part:,.0f} of {whole:,.0f} ({part / whole:.1%})" if whole else "none yet"

@@ -1,0 +1,118 @@
+"""A tree as rows for the screen: the largest branches, runs without branches as one row, the rest as a count."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from engine.serving.explain import Texts, num_equal
+from engine.serving.schema import decode_ids
+from engine.serving.server import Server
+from engine.serving.tree import Block
+from engine.wire.serving import PrefixRow
+
+# Rows of a picture, branches listed at one place, and tokens of a row that are read as text.
+MOST_ROWS, MOST_BRANCHES, MOST_TEXT = 160, 12, 40
+
+
+class _Run:
+    """Blocks one after another that nothing branches off, and what is behind the last one."""
+
+    def __init__(self, first: Block, start: int, depth: int, among: set[Block] | None) -> None:
+        self.blocks, self.start, self.depth = [first], start, depth
+        self.kids = _kids((first.kids or {}).values(), among)
+        while len(self.kids) == 1 and self.kids[0].extra == () and self.kids[0].media == first.media:
+            self.blocks.append(self.kids[0])
+            self.kids = _kids((self.kids[0].kids or {}).values(), among)
+        self.below: list[_Run] = []
+        self.num_more = len(self.kids)
+
+    @property
+    def stop(self) -> int:
+        if self.start < 0:
+            return self.start
+        return self.start + sum(block.size for block in self.blocks)
+
+
+def _kids(kids: Iterable[Block], among: set[Block] | None) -> list[Block]:
+    return [kid for kid in kids if kid.below and (among is None or kid in among)]
+
+
+def rows_of(server: Server, texts: Texts, needles: Sequence[bytes] = ()) -> tuple[tuple[PrefixRow, ...], int, int]:
+    """Rows, tokens that are live, and branches at the root. With `needles` (ids as bytes) only branches that hold one
+    of them within a block."""
+    roots: list[Block] = []
+    among: set[Block] | None = set() if needles else None
+    for tree in server.trees.values():
+        tree.settle()
+        if among is not None:
+            among |= _holding(tree.blocks.values(), needles)
+        roots += _kids(tree.tops(), among)
+    total = sum(root.below for root in roots)
+    listed: list[_Run] = []
+    waiting: list[tuple[int, int, _Run]] = []  # the largest that is not yet opened first
+    num_rows = 0
+
+    def add(blocks: list[Block], into: list[_Run], start: int, depth: int) -> int:
+        for block in heapq.nlargest(MOST_BRANCHES, blocks, key=lambda each: each.below):
+            run = _Run(block, -1 if block.parent_key is not None and block.parent is None else start, depth, among)
+            into.append(run)
+            if run.kids:
+                heapq.heappush(waiting, (-block.below, id(run), run))
+        return len(into)
+
+    num_rows += add(roots, listed, 0, 0)
+    while waiting and num_rows < MOST_ROWS:
+        run = heapq.heappop(waiting)[2]
+        num_rows += add(run.kids, run.below, run.stop, run.depth + 1)
+        run.num_more = len(run.kids) - len(run.below)
+    rows: list[PrefixRow] = []
+    _write(listed, len(roots) - len(listed), 0, rows, server.last, texts)
+    return tuple(rows), total, len(roots)
+
+
+def _write(runs: Iterable[_Run], num_more: int, depth: int, rows: list[PrefixRow], now: float, texts: Texts) -> None:
+    beside: list[Block] = []  # the first blocks of the branches above
+    for run in runs:
+        first = run.blocks[0]
+        tokens = first.tokens or b""
+        alike = (other for other in beside if (other.extra, other.lora) == (first.extra, first.lora))
+        parted = max((num_equal(tokens, other.tokens or b"") for other in alike), default=0)
+        beside.append(first)
+        ids = [each for block in run.blocks[:MOST_TEXT] for each in decode_ids(block.tokens or b"")]
+        text = ("…" if parted else "") + texts(ids[parted : parted + MOST_TEXT])
+        copies = first.copies if isinstance(first.copies, int) else sum(first.copies.values())
+        salt = " · ".join([*first.extra, *([first.lora] if first.lora and run.depth == 0 else [])])
+        rows.append(
+            PrefixRow(
+                run.depth, run.start, sum(block.size for block in run.blocks), len(run.blocks), first.below, text,
+                max(0.0, now - first.stored_at), ", ".join(first.media) or "evicted", salt, copies,
+            )
+        )  # fmt: skip
+        _write(run.below, run.num_more, run.depth + 1, rows, now, texts)
+    if num_more:
+        rows.append(PrefixRow(depth, num_more=num_more))
+
+
+def _holding(blocks: Iterable[Block], needles: Sequence[bytes]) -> set[Block]:
+    """The blocks that hold a needle, with all before and behind them."""
+    found: set[Block] = set()
+    for block in blocks:
+        if block.copies and block.tokens and any(_has(block.tokens, needle) for needle in needles):
+            behind = [block]
+            for each in behind:
+                if each not in found:
+                    behind += (each.kids or {}).values()
+            found.update(behind)
+            at = block.parent
+            while at is not None and at not in found:
+                found.add(at)
+                at = at.parent
+    return found
+
+
+def _has(tokens: bytes, needle: bytes) -> bool:
+    at = tokens.find(needle)
+    while at > 0 and at % 4:
+        at = tokens.find(needle, at + 1)
+    return at >= 0

@@ -1,0 +1,125 @@
+"""Prefix trees: of servers that run elsewhere, and of the page pools here; and why a prompt is not reused there."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+from engine.wire.message import Command, EventMessage, Facts, Part
+
+
+class ServerSpec(Struct, frozen=True):
+    """A server to attach to: where it publishes its KV events, or a recording of them (`.kvevents`), which is played
+    `speed` times as fast as it was (0: at once); where it repeats what was missed; its page of metrics; the folder with
+    its tokenizer. What is empty is not used."""
+
+    endpoint: str
+    replay: str = ""
+    metrics: str = ""
+    tokenizer: str = ""
+    speed: float = 0.0
+
+
+class TakePrefixTree(Command, frozen=True):
+    """Ask for the tree of a server, by its endpoint, or (empty) of the page pools of this session. With `words`, only
+    the branches that hold them. Answered by a `PrefixTree`."""
+
+    facts: ClassVar[Facts] = Facts(
+        "reading the prefix tree", needs="nothing", answers="one", effect="looks", is_quiet=True
+    )
+
+    server: str = ""
+    words: str = ""
+
+
+class ExplainPrefix(Command, frozen=True):
+    """Ask how much of a prompt would be reused, and why no more. Answered by a `PrefixExplained`."""
+
+    facts: ClassVar[Facts] = Facts("looking up a prefix", needs="nothing", answers="one", effect="looks", is_quiet=True)
+
+    text: str
+    token_ids: tuple[int, ...] | None = None
+    server: str = ""
+    salt: str = ""
+    lora: str = ""
+
+
+class PrefixRow(Part, frozen=True):
+    """A run of blocks that nothing branches off, at a depth of the tree: tokens from `start` on (-1: not known), with
+    their text from where it parts from the branches above it; how many tokens it and all behind it hold; seconds since
+    it was stored; its tiers; what sets it apart. `num_more`: so many smaller branches beside it, which are not listed,
+    and nothing else of a row."""
+
+    depth: int
+    start: int = 0
+    num_tokens: int = 0
+    num_blocks: int = 0
+    below: int = 0
+    text: str = ""
+    age_s: float = 0.0
+    media: str = ""
+    salt: str = ""
+    copies: int = 1
+    num_more: int = 0
+
+
+class PrefixTree(EventMessage, frozen=True):
+    """Rows from the largest branch on. `bytes_per_token` is 0 where nothing says it."""
+
+    server: str
+    rows: tuple[PrefixRow, ...]
+    num_tokens: int
+    num_branches: int
+    bytes_per_token: int = 0
+    why_none: str = ""
+
+
+class PrefixExplained(EventMessage, frozen=True):
+    """`reused` tokens of `num_tokens`; between `at_least` and `at_most`, where batches of the stream are missing."""
+
+    server: str
+    num_tokens: int
+    reused: int
+    why: str
+    reason: str
+    at_least: int
+    at_most: int
+    block_size: int
+    differs_at: int | None = None
+    prompt_text: str = ""
+    stored_text: str = ""
+
+
+class ServerState(Part, frozen=True):
+    """What is known of a server. `words`: how the connection is; `notes`: what has to be known before the numbers are
+    believed. `rates` are blocks stored, evicted and stored again by periods of `period_s`; `lifetimes` and `absences`
+    counts by the seconds up to which; `pools` estimated hit ratios by number of blocks. `told` are figures of its
+    metrics page since attached: name and words."""
+
+    name: str
+    state: str
+    words: str
+    notes: tuple[str, ...] = ()
+    num_batches: int = 0
+    live_blocks: int = 0
+    most_blocks: int = 0
+    live_tokens: int = 0
+    stored: int = 0
+    evicted: int = 0
+    again: int = 0
+    again_tokens: int = 0
+    period_s: int = 1
+    rates: tuple[tuple[int, int, int], ...] = ()
+    lifetimes: tuple[tuple[float, int], ...] = ()
+    reuse_gaps: tuple[tuple[float, int], ...] = ()
+    absences: tuple[tuple[float, int], ...] = ()
+    pools: tuple[tuple[int, float], ...] = ()
+    told: tuple[tuple[str, str], ...] = ()
+    is_recording: bool = False
+
+
+class ServersChanged(EventMessage, frozen=True):
+    """All servers that are attached to, as they are now."""
+
+    servers: tuple[ServerState, ...]

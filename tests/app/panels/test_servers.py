@@ -1,0 +1,114 @@
+"""The panels of a server: the tree, why a prompt is not reused, and what the server says of itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.control.sender import Sender
+from app.kit.panel import Panel
+from app.kit.question import Question
+from app.models import Models
+from app.panels.prefixes.view import PrefixesView
+from app.panels.reuse.view import ReuseView
+from app.panels.server.view import ServerView
+from app.shell import Shell
+from app.start.arguments import parse
+from engine.client.serving import ServingClient
+from engine.serving.text import BUNDLED
+from engine.wire.serving import ServersChanged, ServerSpec
+
+RECORDED = str(Path(__file__).parents[2] / "engine" / "serving" / "recorded" / "stream.kvevents")
+
+
+class Desk:
+    """The three panels on a real client, without a window around them."""
+
+    def __init__(self, models: Models, bot: QtBot) -> None:
+        self.models, self.client = models, ServingClient()
+        self.sender = Sender(self.client.send)
+        self.tree, self.reuse, self.server = PrefixesView(models), ReuseView(models), ServerView(models)
+        for panel in (self.tree, self.reuse, self.server):
+            bot.addWidget(panel)
+            panel.wants.connect(self._ask)
+            panel.resize(700, 500)
+            panel.show()
+
+    def _ask(self, question: Question) -> None:
+        self.sender.ask(question)
+
+    def until(self, condition: Callable[[], bool], panel: Panel) -> None:
+        end = time.monotonic() + 20
+        while not condition():
+            for event in self.client.drain():
+                if isinstance(event, ServersChanged):
+                    self.models.servers.take(event)
+                self.sender.take(event)
+            QApplication.processEvents()
+            assert time.monotonic() < end, panel.empty_text or panel.detail_text
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def desk(models: Models, qtbot: QtBot) -> Iterator[Desk]:
+    desk = Desk(models, qtbot)
+    yield desk
+    desk.client.close()
+
+
+def test_tree_reason_and_server(desk: Desk) -> None:
+    assert "Attach to a server" in desk.server.empty_text
+    desk.client.attach(ServerSpec(RECORDED, tokenizer=str(BUNDLED)))
+    desk.until(lambda: desk.tree.detail_text.startswith("1,952 tokens"), desk.tree)
+    rows = desk.tree.table.cells.rows
+    assert rows[0][0].text.startswith("<|begin|>Once upon a time")
+    assert [cell.text for cell in rows[0][1:5]] == ["0", "128", "512", "1.5 MiB"]
+    assert rows[1][0].text.startswith("    ")
+    assert {row[7].text for row in rows} == {"–", "tenant-7", "tenant-9"}
+    desk.tree.search.setText("purple elephants in the")
+    desk.until(lambda: "No branch holds" in desk.tree.empty_text, desk.tree)
+    desk.tree.search.setText("")
+    desk.until(lambda: not desk.tree.empty_text, desk.tree)
+    words = " ".join(["Once upon a time, there was a little girl named Lily."] * 4)
+    desk.reuse.ask(words)
+    desk.until(lambda: "Differs at token" in desk.reuse.why.text(), desk.reuse)
+    assert desk.reuse.facts.text().startswith("reused\t0 of ")
+    assert "the prompt has\t, there was a little" in desk.reuse.facts.text()
+    desk.reuse.ask("5 17 42")
+    desk.until(lambda: "less than a block of 32" in desk.reuse.why.text(), desk.reuse)
+    text = desk.server.facts.text()
+    assert "live blocks\t62" in text
+    assert "tokens computed again after eviction\t928" in text
+    assert "63 blocks\t49.0 %" in text
+
+
+def test_without_a_tokenizer_tokens_are_numbers(desk: Desk) -> None:
+    desk.client.attach(ServerSpec(RECORDED))
+    desk.until(lambda: bool(desk.tree.table.cells.rows), desk.tree)
+    assert desk.tree.table.cells.rows[0][0].text.startswith("0 47 1090 605")
+    desk.reuse.ask("Once upon a time")
+    desk.until(lambda: "Without a tokenizer" in desk.reuse.why.text(), desk.reuse)
+
+
+def test_attaching_shows_the_panels_and_asks_for_the_server(shell: Shell, qtbot: QtBot) -> None:
+    spec = ServerSpec("tcp://127.0.0.1:5557")
+    with qtbot.waitSignal(shell.server_wanted) as asked:
+        shell.attach(spec)
+    assert asked.args == [spec]
+    assert {"prefixes", "reuse", "server"} <= {name for name, panel in shell.window.panels.items() if panel.isVisible()}
+
+
+def test_the_command_line_names_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    found = parse(
+        ["--serving", "tcp://a:1", "--serving", RECORDED, "--replay", "-", "--metrics", "http://a/", "--speed", "2"]
+    )
+    assert found.servers == (ServerSpec("tcp://a:1", "", "http://a/", "", 2.0), ServerSpec(RECORDED))
+    for argv in (["--serving", "nothing"], ["--replay", "tcp://a:1"]):
+        with pytest.raises(SystemExit):
+            parse(argv)
+    assert "no address and no recording" in capsys.readouterr().err

@@ -1,0 +1,131 @@
+"""The serving client: several servers at once, recordings played, and what cannot be attached to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.client.serving import ServingClient
+from engine.errors import InputError
+from engine.serving.recording import packed
+from engine.serving.text import BUNDLED
+from engine.wire.events import Event, Failed
+from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, ServersChanged, ServerSpec, TakePrefixTree
+from tests.engine.serving.made_up import batch, removed, stored
+
+RECORDED = str(Path(__file__).parents[1] / "serving" / "recorded" / "stream.kvevents")
+
+
+class Desk:
+    """A client, and everything it said."""
+
+    def __init__(self) -> None:
+        self.client = ServingClient()
+        self.events: list[Event] = []
+
+    def wait(self, kind: type, condition: Any = lambda event: True) -> Any:
+        end = time.monotonic() + 20
+        while True:
+            self.events += self.client.drain()
+            found = next(
+                (event for event in reversed(self.events) if isinstance(event, kind) and condition(event)), None
+            )
+            if found is not None:
+                return found
+            assert time.monotonic() < end, self.events[-3:]
+            time.sleep(0.01)
+
+    def batches(self, number: int, name: str = "") -> Any:
+        """The state of a server that has so many batches."""
+
+        def has(event: ServersChanged) -> bool:
+            return any(each.num_batches >= number and name in each.name for each in event.servers)
+
+        event = self.wait(ServersChanged, has)
+        return next(each for each in event.servers if name in each.name and each.num_batches >= number)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    assert desk.client.close()
+
+
+def test_a_recording_is_a_server(desk: Desk) -> None:
+    desk.client.attach(ServerSpec(RECORDED, tokenizer=str(BUNDLED)))
+    state = desk.batches(180)
+    assert (state.live_blocks, state.evicted, state.again, state.again_tokens) == (62, 163, 29, 928)
+    assert sum(map(sum, state.rates)) == (225 - 9) + (163 - 8)  # copies of what was there came and left too
+    assert "played to its end" in desk.wait(ServersChanged, lambda e: "end" in e.servers[0].words).servers[0].words
+    desk.client.send(TakePrefixTree(RECORDED, id=5))
+    tree = desk.wait(PrefixTree)
+    assert (tree.num_tokens, tree.reply_to) == (1952, 5)
+    assert sum(row.num_tokens for row in tree.rows) == 1952
+    assert sum(row.below for row in tree.rows if row.depth == 0) == 1952
+    assert tree.rows[0].text.startswith("<|begin|>Once upon a time")
+    assert tree.bytes_per_token == 3072
+    desk.client.send(TakePrefixTree(RECORDED, "warm bed", id=6))
+    found = desk.wait(PrefixTree, lambda event: event.reply_to == 6)
+    assert 0 < len(found.rows) < len(tree.rows)
+    desk.client.send(ExplainPrefix("1 2 3", None, RECORDED, id=7))
+    assert "less than a block" in desk.wait(PrefixExplained).why
+    desk.client.detach(RECORDED)
+    assert desk.wait(ServersChanged, lambda event: not event.servers)
+    desk.client.send(TakePrefixTree(RECORDED, id=8))
+    assert "not attached to any more" in desk.wait(Failed).message
+
+
+def test_a_recording_is_played_in_its_time(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "slow.kvevents"
+    messages = [batch(0, stored([1], [1] * 4), time=0.0), batch(1, removed(1), time=1000.0)]
+    path.write_bytes(b"".join(map(packed, messages)))
+    desk.client.attach(ServerSpec(str(path), speed=1.0))
+    assert desk.batches(1).live_blocks == 1
+    assert not any(isinstance(e, ServersChanged) and any(s.num_batches == 2 for s in e.servers) for e in desk.events)
+    desk.client.detach(str(path))
+    desk.client.attach(ServerSpec(str(path), speed=1e6))
+    assert desk.batches(2).live_blocks == 0
+
+
+def test_several_servers_and_a_recording_of_one(desk: Desk, tmp_path: Path) -> None:
+    pytest.importorskip("zmq")
+    from tests.engine.serving.publisher import Publisher
+
+    path = tmp_path / "own.kvevents"
+    with Publisher() as one, Publisher() as other:
+        one.held = [batch(0, stored([1], [1] * 4))]
+        desk.client.attach(ServerSpec(one.endpoint, one.replay, "http://127.0.0.1:9/metrics"))
+        desk.client.attach(ServerSpec(other.endpoint))
+        one.wait()
+        other.wait()
+        assert desk.batches(1, one.endpoint).live_blocks == 1
+        desk.client.record(other.endpoint, path)
+        other.send(batch(4, stored([1, 2], [1] * 4 + [2] * 4)))
+        state = desk.batches(1, other.endpoint)
+        assert (state.live_tokens, state.is_recording) == (8, True)
+        assert "Batches 0 to 3 are missing" in state.notes[0]
+        told = desk.wait(ServersChanged, lambda event: any(each.told for each in event.servers))
+        assert any("cannot be read" in words for each in told.servers for _, words in each.told)
+        desk.client.record(other.endpoint, None)
+    assert path.read_bytes() == packed(batch(4, stored([1, 2], [1] * 4 + [2] * 4)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (ServerSpec("nowhere.kvevents"), "cannot be read"),
+        (ServerSpec(__file__), "is no recording of KV events"),
+        (ServerSpec("tcp://host"), "no address of a publisher"),
+        (ServerSpec(RECORDED, tokenizer="nowhere"), "tokenizer.json' cannot be read"),
+        (ServerSpec(RECORDED, metrics="host:8000"), "no address of a metrics page"),
+    ],
+)
+def test_what_cannot_be_attached_to(desk: Desk, spec: ServerSpec, words: str) -> None:
+    pytest.importorskip("zmq")
+    with pytest.raises(InputError, match=words):
+        desk.client.attach(spec)

@@ -1,0 +1,41 @@
+"""The page pool of a session, looked at and asked as a server is."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import InputError
+from engine.session.prefixes import answer_of
+from engine.session.session import Session
+from engine.spec.presets import cache_named
+from engine.spec.sampling import Prompt
+from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, TakePrefixTree
+from tests.engine.tiny import prompt_ids, tiniest_model
+
+
+def test_the_pool_is_a_tree_that_answers() -> None:
+    session = Session(tiniest_model(), cache_named("paged"))
+    size = session.live.mode.spec.page_size
+    ids = prompt_ids(3 * size + 1)
+    session.submit(Prompt(token_ids=ids))
+    session.step()
+    tree = answer_of(session, TakePrefixTree())
+    assert isinstance(tree, PrefixTree)
+    (row,) = tree.rows
+    assert (row.num_tokens, row.num_blocks, row.below, tree.num_tokens) == (3 * size, 3, 3 * size, 3 * size)
+    assert tree.bytes_per_token > 0
+    other = (*ids[: size + 3], *(each ^ 1 for each in ids[size + 3 :]))
+    for asked, reused, reason in (
+        (ids, 3 * size, "all reused"),
+        (ids[: 2 * size], size, "last token"),
+        (other, size, "differs"),
+    ):
+        found = answer_of(session, ExplainPrefix("", asked))
+        assert isinstance(found, PrefixExplained)
+        assert (found.reused, found.reason) == (reused, reason)
+    assert found.differs_at == size + 3
+
+
+def test_without_pages_there_is_none() -> None:
+    with pytest.raises(InputError, match="choose Paged"):
+        answer_of(Session(tiniest_model(), cache_named("growing")), TakePrefixTree())
