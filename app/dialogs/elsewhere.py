@@ -80,6 +80,7 @@ class FilesThere(QuestionDialog):
         if item.text().endswith("/"):
             self.begin(posixpath.normpath(posixpath.join(self._folder, item.text())))
         else:
+            self._on_chosen(item)
             self.accept()
 
     def answer(self) -> str:
