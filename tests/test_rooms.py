@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # parts of the engine that the window imports
 SEEN = {
     "client",
+    "counted",
     "errors",
     "files",
     "garbage",

@@ -12,13 +12,14 @@ from PySide6.QtCore import QObject, Signal
 from app.control.requests import MeasurementControl, Requests, Restore
 from app.control.sender import Sender
 from app.control.waiting import PersonWaiting
-from app.draw.format import byte_size, counted, divergence_words, milliseconds
+from app.draw.format import byte_size, divergence_words, milliseconds
 from app.kit.labels import prose
 from app.kit.question import ignore
 from app.models import Models
 from app.models.loaded import geometry_of
 from app.models.sequence_status import selected_info, why_ended
 from app.models.slices import Picture
+from engine.counted import counted
 from engine.spec.presets import cache_label
 from engine.wire import devices, duel, events, exporting, serving, stopping
 from engine.wire.changes import EditMade

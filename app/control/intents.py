@@ -227,7 +227,7 @@ class Intents(QObject):
         self.send(commands.SetSampling(sampling, info.seq_id if info is not None else None))
         if (step := self._models.selection.now.step) is not None and info is not None:
             self._models.status.notify(
-                f"Changed for the live moment, not for step {step}: go there first to change what came of it"
+                f"Changed for the live step, not for step {step}: go there first to change what came of it"
             )
 
     def on_forked(self, seq_id: int) -> None:

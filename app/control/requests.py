@@ -13,7 +13,7 @@ from PySide6.QtCore import QObject, Signal
 from app.control.pace import PACES, USUAL_PACE, Setting
 from app.control.sender import Sender
 from app.control.slice_requests import SliceRequests
-from app.draw.format import byte_size, counted, milliseconds
+from app.draw.format import byte_size, milliseconds
 from app.draw.grid import rows_of
 from app.kit.question import Question
 from app.models import Models
@@ -21,6 +21,7 @@ from app.models.comparison import SIDES, ComparedPair, Pictures
 from app.models.loaded import head_of
 from app.models.measurement import Measurement, Request
 from app.models.stops import Place, spans_in
+from engine.counted import counted
 from engine.spec.stops import Stop, read_stops
 from engine.wire.commands import (
     BeginBranch,

@@ -14,7 +14,7 @@ from app.models import Models
 from engine.spec.bookmark import MAX_CHARACTERS, Bookmark, BookmarkTarget
 
 TIPS = {
-    "step": "The moment after the step that is looked at",
+    "step": "The step that is looked at",
     "token": "The selected token, wherever it stands on this branch",
     "page": "The selected page, as it is after this step",
     "head": "The selected layer and kv head, as they are after this step",

@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.draw.edited import num_numbers, rows_words, size_words
-from app.draw.format import byte_size, counted, shortened, visible
+from app.draw.format import byte_size, shortened, visible
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.changes import on_change
@@ -23,6 +23,7 @@ from app.kit.theme import font_fixed
 from app.models import Models
 from app.models.chosen_rows import NOTHING, chosen_rows
 from app.models.sequence_status import current_bias, with_ban, with_bias, with_only
+from engine.counted import counted
 from engine.errors import InputError
 from engine.geometry.dimensions import dtype_bytes
 from engine.spec.edit import (
@@ -139,7 +140,7 @@ class RowsForm(EditForm):
 
 
 SOURCES = (
-    ("step", "another moment", "A step of any branch"),
+    ("step", "another step", "A step of any branch"),
     ("file", "snapshot file", "A snapshot that was exported"),
 )
 

@@ -13,7 +13,7 @@ from PySide6.QtCore import QTimer, Signal
 from PySide6.QtWidgets import QCheckBox, QFileDialog, QLineEdit, QWidget
 
 from app.dialogs.step_choice import StepChoice
-from app.draw.format import byte_size, counted
+from app.draw.format import byte_size
 from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.changes import on_change
@@ -24,6 +24,7 @@ from app.kit.labels import plain_label, prose, set_text_role
 from app.kit.question import Question
 from app.models import Models
 from app.models.export_plan import export_of, records_bytes
+from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.spec.edit_text import parse_numbers

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QWidget
 
-from app.draw.format import byte_size, counted
+from app.draw.format import byte_size
 from app.kit.dialog import QuestionDialog
 from app.kit.fields import whole_field
 from app.kit.labels import plain_label
+from engine.counted import counted
 from engine.wire.status import EngineStatus
 
 MIB = 1 << 20

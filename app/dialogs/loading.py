@@ -11,7 +11,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QStandardItemModel
 from PySide6.QtWidgets import QCheckBox, QComboBox, QFileDialog, QVBoxLayout, QWidget
 
-from app.draw.format import byte_size, counted, thousands
+from app.draw.format import byte_size, thousands
 from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.changes import on_change
@@ -21,6 +21,7 @@ from app.kit.fields import choice_field, line_field, whole_field
 from app.kit.labels import plain_label, plain_tip, prose
 from app.kit.question import Question
 from app.kit.theme import TextRole
+from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.model import (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QRadioButton, QWidget
 
-from app.draw.format import counted
 from app.kit.changes import connect_all
 from app.kit.dialog import QuestionDialog
 from app.kit.fields import line_field, whole_field
 from app.models import Models
 from app.models.sequence_status import selected_info
+from engine.counted import counted
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
 from engine.spec.condition import HOW_TO_COMBINE, help_lines

@@ -8,7 +8,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.draw.format import byte_size, counted
+from app.draw.format import byte_size
+from engine.counted import counted
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry, dtype_bytes
 from engine.spec.edit import AddNoise, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
 from engine.spec.lenses import LENSES

@@ -88,11 +88,6 @@ def thousands(number: int) -> str:
     return f"{number:,}"
 
 
-def counted(number: int, one: str, several: str = "") -> str:
-    """`1 step`, `1,057 steps`; `several` is the plural, if it is not `one` with an s."""
-    return f"{thousands(number)} {one if number == 1 else several or one + 's'}"
-
-
 def byte_size(number: int) -> str:
     """`512 B`, `120.0 KiB`, `3.1 MiB`; negative sizes have a sign."""
     if abs(number) < 1024:

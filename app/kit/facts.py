@@ -10,12 +10,13 @@ from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QSizePolicy, QToolTip, QWidget
 
-from app.draw.format import counted, thousands
+from app.draw.format import thousands
 from app.draw.spark import Spark, spark
 from app.kit.labels import Opaque, plain_tip
 from app.kit.pictures import argb, loud_color, pixels_image
 from app.kit.text_lines import TextPainter
 from app.kit.theme import TextRole, current_theme, font_fixed, font_text
+from engine.counted import counted
 from engine.spec.terms import Term
 
 PITCH = 19

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from app.draw.format import counted, divergence_words, milliseconds, shortened, thousands, visible
+from app.draw.format import divergence_words, milliseconds, shortened, thousands, visible
 from app.models import Models
 from app.models.branches import branch_text, origin_of
+from engine.counted import counted
 from engine.spec.presets import cache_label
 from engine.wire.changes import (
     Change,
@@ -101,5 +102,5 @@ def _unstepped(models: Models, step: int, changes: tuple[Change, ...]) -> str:
     where = "" if before is None else f" after step {thousands(before)}"
     edits = [change.edit.describe() for change in changes if isinstance(change, EditMade)]
     if not edits:
-        return f"moment {thousands(step)}, what was done{where}"
-    return f"moment {thousands(step)}, edit{where}: {', '.join(edits)}"
+        return f"step {thousands(step)}, what was done{where}"
+    return f"step {thousands(step)}, edit{where}: {', '.join(edits)}"

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from app.draw.format import byte_size, counted, milliseconds, shortened, thousands, token_label, visible
+from app.draw.format import byte_size, milliseconds, shortened, thousands, token_label, visible
 from app.kit.labels import prose
 from app.models import Models
+from engine.counted import counted
 from engine.wire import page_events
 from engine.wire.page_events import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows, TokensDiffer
 from engine.wire.page_map import PageCell
@@ -72,7 +73,7 @@ def event_line(event: page_events.PageEvent) -> str:
 
 def _holder(seq_id: int) -> str:
     """Who holds a page: a sequence, or a kept step of another branch."""
-    return "a kept moment" if seq_id == page_events.KEPT else f"seq {seq_id}"
+    return "a checkpoint" if seq_id == page_events.KEPT else f"seq {seq_id}"
 
 
 def _freed(event: page_events.PageFreed) -> str:

@@ -8,11 +8,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.draw.format import brief, counted, short_dtype, thousands, token_label
+from app.draw.format import brief, short_dtype, thousands, token_label
 from app.kit.heatmap_marks import since_words
 from app.kit.moment_words import branch_name
 from app.models import Models, RowDrop
 from app.models.loaded import layer_label
+from engine.counted import counted
 from engine.spec.lenses import LENSES
 from engine.spec.model import reads_in_place
 from engine.wire.records import Ints, SequenceStep, StepRecord

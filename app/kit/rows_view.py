@@ -12,7 +12,6 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu
 
 from app.draw import measured_rows
-from app.draw.format import counted
 from app.kit.boxes import column, row
 from app.kit.cells import CellTable
 from app.kit.changes import connect_all
@@ -23,6 +22,7 @@ from app.kit.measurement import AskingView
 from app.kit.theme import font_text
 from app.models import Models
 from app.models.measurement import MeasurementState
+from engine.counted import counted
 
 TABLE, PLOT = "table", "plot"
 _WIDE = 760

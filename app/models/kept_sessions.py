@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
-from app.draw.format import counted
+from engine.counted import counted
 from engine.saved.session import SavedSession
 from engine.spec.chat import Chat
 from engine.wire.changes import Change, EditMade, PromptAppended, SequenceAdded

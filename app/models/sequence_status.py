@@ -112,7 +112,7 @@ def sequence_status(models: Models) -> SequenceStatus:
             return SequenceStatus("loading a model", "accent")
         return SequenceStatus("model unloaded" if models.status.is_unloaded else "no model yet", "faint")
     if models.timeline.is_elsewhere:
-        why = "its K and V are shown where they are kept, and what was recorded; Go there makes it the live moment"
+        why = "its K and V are shown where they are kept, and what was recorded; Go there makes it the live step"
         return SequenceStatus("another branch", "selected", why)
     if models.selection.now.step is not None:
         return SequenceStatus("looking back", "selected")

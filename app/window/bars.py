@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QSizePolicy, QVBo
 
 from app.control.actions import Actions
 from app.control.pace import Pace
-from app.draw.format import byte_size, counted, percent, thousands
+from app.draw.format import byte_size, percent, thousands
 from app.kit.boxes import row
 from app.kit.labels import Opaque, plain_tip, steady
 from app.kit.reader import SELECTION, STATUS, STEPS, Reader
@@ -23,6 +23,7 @@ from app.window.phase_bar import PhaseBar
 from app.window.selectors import CacheSelector, ModelSelector
 from app.window.status_line import StatusLine
 from app.window.transport import EarlierStepButtons, StepCounter, TransportBar
+from engine.counted import counted
 
 BACK, WINDOW, GROWING = "run.back", "cache.streamingllm", "cache.growing"
 

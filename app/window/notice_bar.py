@@ -11,7 +11,7 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
 from app.control.actions import Actions
-from app.draw.format import byte_size, counted
+from app.draw.format import byte_size
 from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.icons import icon, pixmap
@@ -21,6 +21,7 @@ from app.kit.theme import Themed, current_theme
 from app.models import Models, UnclosedSession
 from app.models.kept_sessions import first_words, session_counts
 from app.window.docks import GAP, DockHost
+from engine.counted import counted
 from engine.saved.session import SavedSession
 from engine.wire.status import OpenedFile
 

@@ -227,10 +227,10 @@ def rank(query: str, name: str, also: str = "", tip: str = "") -> int | None:
     in its name, or in the title before the name; 4: inside the name; 5: every word of the query begins one of these
     words; 6: or one of its sentence; 7 and more: letters in order, with gaps. The letters of one word are sought in the
     name alone: with the menu's title, "chat" would be "CacHe: stATic". `FILLING` in the query means nothing, unless the
-    name has it: *What if*.
+    name has it: *What if*. A hyphen is a space, and the colon behind a title may be typed or not.
     """
-    own = name.lower().rstrip("…").split(": ", 1)[-1]
-    text, others = name.lower().rstrip("…").replace(": ", " "), [word.lower() for word in also.split(", ")]
+    query, own = _plain(query), _plain(name.lower().rstrip("…").split(": ", 1)[-1])
+    text, others = _plain(name.lower().rstrip("…")), [_plain(word.lower()) for word in also.split(", ")]
     sought = [word for word in query.split() if word not in FILLING] or query.split()
     if not query or {query, " ".join(sought)} & {own, text, *others}:
         return 0
@@ -248,6 +248,10 @@ def rank(query: str, name: str, also: str = "", tip: str = "") -> int | None:
     if len(query) >= LEAST_OF_TIP and _all_begin(sought, [*named, *_words(tip.lower())]):
         return 6
     return _letters(query.replace(" ", ""), text if " " in query else own)
+
+
+def _plain(text: str) -> str:
+    return text.replace(": ", " ").replace("-", " ").rstrip(":")
 
 
 def _words(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from PySide6.QtGui import QFont, QHelpEvent, QMouseEvent, QPainter, QPaintEvent,
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from app.control.actions import Actions, native
-from app.draw.format import brief, counted, percent, thousands, token_label
+from app.draw.format import brief, percent, thousands, token_label
 from app.kit.boxes import row
 from app.kit.buttons import ActionButton
 from app.kit.labels import ElidedLabel, Opaque, plain_label, plain_tip
@@ -22,6 +22,7 @@ from app.kit.theme import current_theme, font_text
 from app.models import Models
 from app.models.phases import PhaseProgress
 from app.window.notice_bar import paint_bar
+from engine.counted import counted
 from engine.wire.records import Floats
 from engine.wire.status import (
     Chosen,

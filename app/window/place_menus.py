@@ -9,10 +9,11 @@ from PySide6.QtWidgets import QApplication, QMenu, QWidget
 
 from app.control.actions import Actions, declared_in
 from app.draw.edited import rows_words, size_words
-from app.draw.format import counted, thousands
+from app.draw.format import thousands
 from app.kit.bookmark_places import PAGE, STEP, TOKEN, place_words, places
 from app.models import Models
 from app.models.chosen_rows import NOTHING, chosen_rows
+from engine.counted import counted
 from engine.spec.bookmark import BookmarkTarget
 
 TIMELINE_GROUPS = (
@@ -94,7 +95,7 @@ class TimelineMenu(PlaceMenu):
         """Which step is shown, or how far ahead the chosen place is."""
         now, timeline = self._models.selection.now, self._models.timeline
         if now.ahead:
-            return (f"{counted(now.ahead, 'step')} ahead of the live moment",)
+            return (f"{counted(now.ahead, 'step')} ahead of the live step",)
         if now.step is not None:
             ahead = timeline.num_steps_ahead
             where = f", {counted(ahead, 'step')} ahead of the live one" if ahead else ""

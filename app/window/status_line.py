@@ -12,7 +12,7 @@ from PySide6.QtGui import QAction, QFont
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QWidget
 
 from app.control.pace import Pace
-from app.draw.format import byte_size, counted, decimal, milliseconds, percent, thousands
+from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
 from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, prose, set_text_role, steady
@@ -23,6 +23,7 @@ from app.models.sequence_status import RECENT_STEPS, rates
 from app.models.status import Status
 from engine.client import is_elsewhere
 from engine.client.ssh import remote_of
+from engine.counted import counted
 from engine.wire.records import CacheBytes, NonFinite, StepRecord
 from engine.wire.status import ModelInfo, Work
 

@@ -288,7 +288,6 @@ class SequenceCache:
         rows of later tokens may follow them."""
         return self.layers[layer_index].newest_rows_at(num_tokens, first_position)
 
-    @torch.inference_mode()
     def all_newest_rows(
         self, first_position: int, layers: Sequence[int] | None = None, num_tokens: int | None = None
     ) -> dict[int, Pair]:

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from engine.cli.arguments import add_cache_arguments, add_model_arguments, model_spec, spec_of
 from engine.cli.output import print_json, printable_line
+from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.presets import NAMES
 
@@ -66,7 +67,7 @@ def forecast_lines(found: LoadForecast) -> list[str]:
     why = f" ({found.why_device})" if found.why_device else ""
     return [
         f"weights  {found.weight_bytes:,} bytes in {found.dtype}",
-        f"cache    {found.cache_bytes:,} bytes for {found.context:,} tokens",
+        f"cache    {found.cache_bytes:,} bytes for {counted(found.context, 'token')}",
         f"device   {found.device}{why}",
         f"{'fits' if found.fits else 'too much'}: {found.needed_bytes:,} of {found.free_bytes:,} bytes free",
         *(f"note     {note}" for note in found.notes),

@@ -13,10 +13,11 @@ from msgspec import structs
 
 from engine.cli.arguments import token_ids_of
 from engine.cli.output import print_json, printable
+from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
 from engine.serving.explain import explain
-from engine.serving.recording import Recording, packed
+from engine.serving.recording import RESTARTED, Recording, packed
 from engine.serving.server import Server
 from engine.serving.summary import summary
 from engine.serving.text import BUNDLED, Tokenizer
@@ -81,6 +82,9 @@ def record_events(args: argparse.Namespace) -> int:
             is_over = time.monotonic() >= until
             for source in sources:
                 for message in source.take():
+                    if message is RESTARTED:
+                        server.take(message)
+                        continue
                     if len(sources) > 1:  # the numbers of each are its own
                         message = message._replace(topic=f"{source.endpoint} ".encode() + message.topic)
                     stream = stream or open(target, "wb")  # noqa: SIM115 - only when something came
@@ -137,7 +141,7 @@ def print_explanation(args: argparse.Namespace) -> int:
             {**structs.asdict(answer), "tokens": len(ids), "batches": server.num_batches, "notes": server.notes()}
         )
         return 0
-    print(f"{answer.reused:,} of {len(ids):,} tokens reused.\n{printable(answer.why)}")
+    print(f"{answer.reused:,} of {counted(len(ids), 'token')} reused.\n{printable(answer.why)}")
     for note in server.notes():
         print(f"note: {printable(note)}")
     return 0

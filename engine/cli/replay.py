@@ -11,6 +11,7 @@ import msgspec
 
 from engine.cli.arguments import add_compute_arguments
 from engine.cli.output import print_json, printable_line
+from engine.counted import counted
 from engine.errors import InputError
 from engine.opened.session import why_not_repeatable
 from engine.saved.document import read_session
@@ -41,7 +42,7 @@ def add_parsers(commands: Any) -> None:
         help="a snapshot that edits of the session may read; others that it names are not opened",
     )
     add_compute_arguments(replay)
-    replay.add_argument("--json", action="store_true", help="JSON lines, one a moment and one for all")
+    replay.add_argument("--json", action="store_true", help="JSON lines, one a step and one for all")
     replay.set_defaults(func=replay_command)
 
 
@@ -106,12 +107,8 @@ def print_summary(replay: Replay, seconds: float, problem: str, args: argparse.N
     if problem:
         print(f"the file: {printable_line(problem)}")
     print(compared.describe())
-    verdict = (
-        "as it was"
-        if not differences
-        else f"{len(differences):,} {'difference' if len(differences) == 1 else 'differences'}"
-    )
-    print(f"{num_moments:,} {'moment' if num_moments == 1 else 'moments'} done once more in {seconds:.1f} s: {verdict}")
+    verdict = "as it was" if not differences else f"{counted(len(differences), 'difference')}"
+    print(f"{counted(num_moments, 'step')} done once more in {seconds:.1f} s: {verdict}")
 
 
 def as_json(difference: ReplayDifference) -> Any:

@@ -27,6 +27,7 @@ from engine.cli.arguments import (
 from engine.cli.config_report import geometry_on_disk
 from engine.cli.conversation import later_turns, print_prompt_notes
 from engine.cli.output import print_json, printable
+from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.predict.capacity import setting_of, static_capacity
@@ -476,13 +477,13 @@ def print_summary(session: Session, generated: dict[int, list[int]], seconds: fl
         for seq_id, text in texts.items():
             print(f"[{seq_id}] {printable(text)}")
     stored = f"{kv_bytes:,} bytes of {kept_words(info)}"
-    print(f"\n\n{count} tokens · {rate} tok/s · {cache_label(session.cache)} · {stored}")
+    print(f"\n\n{counted(count, 'token')} · {rate} tok/s · {cache_label(session.cache)} · {stored}")
     for level, cost_ms in session.captured.costs_ms:
         print(f"overhead of measuring: {CAPTURES[level].label.lower()}, {cost_ms:.2f} ms a decode step")
     for seq_id in generated:
         sequence = session.sequence(seq_id)
         if sequence.stop in ("context full", "cache full", "non-finite logits"):
-            print(f"{sequence.stop}: sequence {seq_id} ended after {sequence.num_tokens:,} tokens")
+            print(f"{sequence.stop}: sequence {seq_id} ended after {counted(sequence.num_tokens, 'token')}")
     if info.note:
         print(f"note: {info.note}")
 

@@ -14,7 +14,7 @@ from engine.client.outbox import Outbox
 from engine.errors import InputError
 from engine.serving import metrics
 from engine.serving.answers import answer, state_of
-from engine.serving.recording import Message, Recording, packed
+from engine.serving.recording import RESTARTED, Message, Recording, packed
 from engine.serving.schema import decode
 from engine.serving.server import Server
 from engine.serving.source import Source
@@ -196,7 +196,7 @@ class ServingClient:
         for _ in range(min(PIECE, len(waiting))):
             message = waiting.popleft()
             attached.server.take(message)
-            if attached.file is not None:
+            if attached.file is not None and message is not RESTARTED:
                 try:
                     attached.file.write(packed(message))
                 except (OSError, ValueError) as error:

@@ -242,7 +242,7 @@ def _go(loop: Parts, go: Callable[[Session, Callable[[], None]], str | None]) ->
     """Go to another moment with `go`, which returns how its rows came; None where the live node stayed."""
     session, began = loop.session, time.perf_counter()
     loop.steps.end()
-    loop.reporter.begin("Going to another moment")
+    loop.reporter.begin("Going to another step")
     how = go(session, loop.inbox.check_uncancelled)
     took_ms = (time.perf_counter() - began) * 1e3
     _report_other_rows(loop, *(() if how is None else (WentTo(session.last_step, how, took_ms),)))

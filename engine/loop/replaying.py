@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from engine.counted import counted
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter, plain
@@ -121,7 +122,7 @@ def rebuilt(
     took_ms, count, warning = (time.perf_counter() - began) * 1e3, replay.num_done, why or _difference_words(replay)
     done = replace(saved, nodes=saved.nodes[:count], live=session.last_step)
     as_it_was = "" if warning else " as it was"
-    how = f"restored{as_it_was}, {count:,} moment{'' if count == 1 else 's'} done once more"
+    how = f"restored{as_it_was}, {counted(count, 'step')} done once more"
     events, answer = history_events(done, records, replay.measured), WentTo(session.last_step, how, took_ms)
     return Rebuilt(session, events, session_opened_event(done), answer, warning)
 

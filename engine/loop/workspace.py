@@ -164,7 +164,7 @@ class Workspace:
     def set_kept_limit(self, num_bytes: int) -> None:
         """Limit the bytes of kept states, in this session and later ones."""
         if num_bytes < 0:
-            raise InputError(f"Kept moments cannot take {num_bytes:,} bytes: give 0 or more.")
+            raise InputError(f"Checkpoints cannot take {num_bytes:,} bytes: give 0 or more.")
         self._kept_limit = num_bytes
         if self.session is not None:
             self.session.kept.set_limit(num_bytes)

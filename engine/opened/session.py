@@ -138,9 +138,9 @@ def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
             num_unknown += max(0, part.num_tokens - had - 1)  # the newest is named
         num_kept += sum(len(state.token_ids) for state in now.values()) if node.step in uses else 0
         if num_unknown > MAX_UNKNOWN:
-            raise Unusable(f"up to its moment {node.step} it feeds {num_unknown:,} tokens that it does not name")
+            raise Unusable(f"up to its step {node.step} it feeds {num_unknown:,} tokens that it does not name")
         if num_kept > MAX_KEPT:
-            raise Unusable(f"up to its moment {node.step} it has more tokens in more branches than are read")
+            raise Unusable(f"up to its step {node.step} it has more tokens in more branches than are read")
         if node.work is not None:
             step(now, node.work)
         last = node.step

@@ -44,16 +44,16 @@ def check(session: SavedSession) -> None:
     """Raise `Unusable` for a session that contradicts itself or is larger than any real one."""
     nodes = session.nodes
     if len(nodes) > MAX_NODES:
-        raise Unusable(f"it has {len(nodes):,} moments and at most {MAX_NODES:,} are read")
+        raise Unusable(f"it has {len(nodes):,} steps and at most {MAX_NODES:,} are read")
     _check_model(session)
     num_tokens, before = 0, -1
     known: set[int] = set()
     first = nodes[0].step if nodes else 0
     for node in nodes:
         if not before < node.step < MAX_STEP:
-            raise Unusable(f"its moment {str(node.step)[:20]} does not come after moment {before}")
+            raise Unusable(f"its step {str(node.step)[:20]} does not come after step {before}")
         if node.parent is not None and node.parent not in known and not (session.origin and node.parent < first):
-            raise Unusable(f"its moment {node.step} comes of moment {node.parent}, which it does not have")
+            raise Unusable(f"its step {node.step} comes of step {node.parent}, which it does not have")
         num_tokens += _checked_node(node)
         before = node.step
         known.add(before)
@@ -61,7 +61,7 @@ def check(session: SavedSession) -> None:
     if num_tokens > MAX_ALL_TOKENS:
         raise Unusable(f"it names {num_tokens:,} tokens and at most {MAX_ALL_TOKENS:,} are read")
     if session.live is not None and session.live not in known and not (session.origin and session.live < first):
-        raise Unusable(f"its present moment is {session.live}, which it does not have")
+        raise Unusable(f"its present step is {session.live}, which it does not have")
     _check_changes(session.pending)
     _check_words(session)
 
@@ -85,7 +85,7 @@ def _checked_node(node: Node) -> int:
     """Check a node; returns the number of tokens in its changes."""
     _check_changes(node.changes)
     if len(node.checksums) > MAX_LAYERS:  # the values need no check: any number can be a checksum
-        raise Unusable(f"its moment {node.step} has checksums of more than the {MAX_LAYERS:,} layers that are read")
+        raise Unusable(f"its step {node.step} has checksums of more than the {MAX_LAYERS:,} layers that are read")
     if node.work is not None:
         _check_work(node, node.work)
     return sum(map(_checked_change, node.changes))

@@ -69,4 +69,9 @@ class Trace:
     def rows(self, num_blocks: int) -> tuple[PoolRow, ...]:
         """From a quarter of so many blocks to eight times as many."""
         sizes = {max(1, round(num_blocks * 2 ** (step / 2))) for step in range(-4, 7)} if num_blocks else set()
-        return tuple(PoolRow(size, round(self.hit_ratio(size), 4)) for size in sorted(sizes))
+        rows: list[PoolRow] = []
+        for size in sorted(sizes):
+            if rows and rows[-1].blocks >= len(self._parents):
+                break  # everything fits already
+            rows.append(PoolRow(size, round(self.hit_ratio(size), 4)))
+        return tuple(rows)

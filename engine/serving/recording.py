@@ -24,6 +24,10 @@ class Message(NamedTuple):
     payload: bytes
 
 
+# What a source gives where a server restarted and has published nothing since; it is not recorded.
+RESTARTED = Message(b"", END_MARK, b"")
+
+
 def packed(message: Message) -> bytes:
     topic, seq, payload = message
     return b"".join((_U32.pack(len(topic)), topic, _SEQ.pack(seq), _U32.pack(len(payload)), payload))

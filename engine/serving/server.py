@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from engine.errors import InputError
-from engine.serving.recording import Message
+from engine.serving.recording import RESTARTED, Message
 from engine.serving.schema import decode
 from engine.serving.tree import Tree
 
@@ -54,6 +54,12 @@ class Server:
 
     def take(self, message: Message) -> None:
         """Fold one batch; one that cannot be read is counted, and leaves a gap."""
+        if message is RESTARTED:
+            for name, tree in self.trees.items():
+                tree.clear(self.last, "lost when the server restarted")
+                self._lanes[name] = Lane()
+            self.num_restarts += 1
+            return
         try:
             batch = decode(message.payload)
         except InputError as error:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from engine.errors import InputError
-from engine.serving.recording import END_MARK, MAX_TOPIC, Message
+from engine.serving.recording import END_MARK, MAX_TOPIC, RESTARTED, Message
 from engine.serving.schema import MAX_BYTES
 
 ADDRESS = re.compile(r"tcp://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})|(ipc|inproc)://\S+")
@@ -151,6 +151,8 @@ class Source:
                 self._connected_at = time.monotonic()
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.state, self._connected_at = "connected", 0.0
+                if self.num_received and not self.replay:
+                    self.why = f"{self.endpoint} was away: whether it restarted is known with its next batch."
                 self._fill(context, END_MARK)
             elif event in (
                 zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
@@ -169,6 +171,8 @@ class Source:
                 self._room.wait(TICK_S)
             self._waiting.append(message)
         self.num_received += 1
+        if "was away" in self.why:
+            self.why = ""
         self._next = message.seq + 1
         self._marks[message.seq] = _mark(message)
         if len(self._marks) > 2000:
@@ -191,6 +195,9 @@ class Source:
                 messages = messages[1:]
             elif not messages or messages[0].seq <= last:
                 messages = self._replayed(context, 0)
+                if messages == []:  # it restarted, and has published nothing yet
+                    self._put(RESTARTED)
+                    self._next, self._marks = 0, {}
         for message in messages or ():
             if message.seq < until:
                 self._put(message)

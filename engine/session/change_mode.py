@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
+from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Moved
@@ -133,7 +134,7 @@ def words(spec: CacheSpec, made: list[ConvertedCache]) -> str:
     num_recomputed = sum(one.moved.num_tokens for one in made if not one.moved.is_converted)
     if num_recomputed:
         again = ", and made its edits again" if any(one.is_edited_again for one in made) else ""
-        return f"re-prefilled {num_recomputed:,} {'token' if num_recomputed == 1 else 'tokens'}{again}"
+        return f"re-prefilled {counted(num_recomputed, 'token')}{again}"
     parts = []
     if not spec.codec.is_exact or spec.layout == "quantized":
         parts.append("the rows held were quantised")

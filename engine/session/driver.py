@@ -9,6 +9,7 @@ import torch
 
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
+from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Journal
@@ -83,14 +84,14 @@ class ModeDriver(Driver):
         the cache has no room."""
         count = len(self.token_ids)
         if self.cache.capacity is not None and count + len(token_ids) > self.cache.capacity:
-            raise InputError(f"The cache is full after {count:,} tokens: give it more room.")
+            raise InputError(f"The cache is full after {counted(count, 'token')}: give it more room.")
         try:
             at_once = self.cache.max_forward_tokens or len(token_ids)
             for start in range(0, len(token_ids), at_once):
                 logits = super().feed(token_ids[start : start + at_once], check)
             return logits
         except PoolExhausted:
-            raise InputError(f"The page pool is full after {count:,} tokens: give it more pages.") from None
+            raise InputError(f"The page pool is full after {counted(count, 'token')}: give it more pages.") from None
 
     def prefill(self, prompt_ids: Sequence[int], check: Callable[[], None] = never_cancel) -> torch.Tensor:
         """Feed the prompt in the same chunks as a session; returns the newest logits `[V]`. `check` is called before
@@ -144,7 +145,7 @@ class Refill:
             if live.cache.by_hand:
                 raise InputError(
                     f"The rows of sequence {live.seq_id}, some of them edited by hand, were lost with a step that "
-                    "failed, and they cannot be computed again here: go to an earlier moment."
+                    "failed, and they cannot be computed again here: go to an earlier step."
                 )
             self.refill(live.sequence, live.cache, live.seq_id)
             live.is_stale = False

@@ -181,7 +181,7 @@ def source_of(session: Session, edit: Edit, open_files: ExitStack, check: Check)
             raise InputError(f"Sequence {seq_id} was not there at step {edit.from_step}: choose another step.")
         cache, where = state.sequences[seq_id].cache, f"cache as it was after step {edit.from_step}"
     if why := cache.why_no_edit():
-        raise InputError(f"The cache mode of that moment {why}: choose another moment.")
+        raise InputError(f"The cache mode of that step {why}: choose another step.")
     held: dict[int, HeldRows] = {}
     for index in range(len(cache.layers)):
         if (rows := cache.rows(index)) is not None:

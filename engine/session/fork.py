@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
+from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Journal, check_can_be_forked
@@ -46,7 +47,9 @@ class Forking:
         """
         live, history = self._live, self._history
         if num_tokens is not None and not 0 < num_tokens <= live.get(seq_id).sequence.num_tokens:
-            raise InputError(f"Sequence {seq_id} does not have rows of {num_tokens:,} tokens: fork fewer of them.")
+            raise InputError(
+                f"Sequence {seq_id} does not have rows of {counted(num_tokens, 'token')}: fork fewer of them."
+            )
         origin = None if step is None else self._origin(seq_id, step)
         parent = live.get(seq_id) if origin is None else None
         while True:

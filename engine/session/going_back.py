@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.cache.paged.pages import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
+from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.history.journal import Checkpoint, Move
@@ -145,7 +146,7 @@ class StateRestorer:
             history.tree.at(step)
         if step == history.last_step and not history.changes:
             then()
-            return "it is the live moment already"
+            return "it is the live step already"
         spec, current, was_kept = self._live.mode.spec, self._live_state(), step in self._kept
         before, state = StateBefore(self._live, history), history.state()
         target: SessionState | None = None
@@ -335,7 +336,7 @@ class StateRestorer:
                 continue
             redone = self._replay_on(rest, state, check)
             if redone is not None:
-                return redone, f"repeated {steps_in_words(rest)} from a moment that was kept"
+                return redone, f"repeated {steps_in_words(rest)} from a checkpoint"
         if not tree.has_root(step):
             raise InputError(f"Step {step} cannot be computed again: the steps before it are not kept any more.")
         if nodes[0].work is None and not nodes[0].changes:
@@ -399,12 +400,12 @@ def overwritten_by(node: Node) -> frozenset[int]:
 def steps_in_words(nodes: list[Node]) -> str:
     """The number of nodes with a forward, in words."""
     count = sum(node.work is not None for node in nodes)
-    return f"{count:,} step{'' if count == 1 else 's'}"
+    return counted(count, "step")
 
 
 def sharing_in_words(num_pages: int) -> str:
     """The number of shared pages, in words."""
-    return f"shares {num_pages:,} {'page' if num_pages == 1 else 'pages'}"
+    return f"shares {counted(num_pages, 'page')}"
 
 
 def rows_in_words(state: SessionState) -> str:
@@ -414,5 +415,5 @@ def rows_in_words(state: SessionState) -> str:
     if num_restored:
         return f"put {num_restored:,} dropped rows back where they were"
     if state.mode.spec.is_paged:
-        return f"{sharing_in_words(sum(cache.page_counts().shared for cache in caches))} with other moments"
+        return f"{sharing_in_words(sum(cache.page_counts().shared for cache in caches))} with other steps"
     return "cropped to the rows it had"

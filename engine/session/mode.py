@@ -11,6 +11,7 @@ from engine.cache.compressed.rotary import KeyRotation, key_rotation_of
 from engine.cache.paged.cache import PagedCache
 from engine.cache.paged.store import PageStore
 from engine.cache.sequence_cache import SequenceCache
+from engine.counted import counted
 from engine.errors import InputError
 from engine.history.state import SequenceState
 from engine.look.candidates import Sample
@@ -137,14 +138,16 @@ class CacheMode:
         count, most = cache.num_source, self.model.info.geometry.max_source_length or self.model.max_length
         if count > most:
             raise InputError(
-                f"The prompt has {count:,} tokens and the model's encoder reads {most:,}: shorten the prompt."
+                f"The prompt has {counted(count, 'token')} and the model's encoder reads {most:,}: shorten the prompt."
             )
         num_tokens -= cache.num_source
         limit = self.model.max_length if cache.capacity is None else min(cache.capacity, self.model.max_length)
         if num_tokens > limit:
             mine = "the page pool" if self.spec.is_paged else "the static cache"
             what = mine if cache.capacity == limit else "the model's context"
-            raise InputError(f"The prompt has {num_tokens:,} tokens and {what} holds {limit:,}: shorten the prompt.")
+            raise InputError(
+                f"The prompt has {counted(num_tokens, 'token')} and {what} holds {limit:,}: shorten the prompt."
+            )
 
     def check_holds(self, seq_id: int, sequence: SequenceState, cache: SequenceCache, remedy: str = "") -> None:
         """Raise `InputError` where a cache has no room for all tokens of a sequence, also those not fed yet. `remedy`
@@ -153,11 +156,11 @@ class CacheMode:
         if cache.capacity is not None and count > cache.capacity:
             mine = "page pool" if self.spec.is_paged else "static cache"
             raise InputError(
-                f"Sequence {seq_id} has {count:,} tokens and this {mine} holds {cache.capacity:,}: "
+                f"Sequence {seq_id} has {counted(count, 'token')} and this {mine} holds {cache.capacity:,}: "
                 f"{remedy or 'make it larger, or go back first'}."
             )
         if count > context and not self.is_endless:
             raise InputError(
-                f"Sequence {seq_id} has {count:,} tokens and the model's context holds {context:,}: only a "
+                f"Sequence {seq_id} has {counted(count, 'token')} and the model's context holds {context:,}: only a "
                 f"cache that keeps a window goes beyond; {remedy or 'or go back first'}."
             )

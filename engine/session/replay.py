@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
+from engine.counted import counted
 from engine.errors import InputError
 from engine.session.editing import repeat_edit
 from engine.session.edits.numbers import RowsFrom
@@ -92,7 +93,7 @@ class Replay:
     def why_not_exact(self) -> str:
         """In words how this run differed; empty if it did not."""
         if self.num_computed_anew:
-            return f"{self.num_computed_anew:,} tokens were in pages of an earlier run"
+            return f"{counted(self.num_computed_anew, 'token')} came from pages of an earlier run"
         tokens = next((each.step for each in self.differences if each.layer is None), None)
         if tokens is not None:
             return f"from step {tokens} on other tokens would have been chosen"
@@ -308,9 +309,9 @@ class Compared:
 
     def describe(self) -> str:
         """The counts in one line."""
-        words = f"compared: {self.num_tokens:,} tokens, {self.num_checksums:,} checksums of K and V"
+        words = f"compared: {counted(self.num_tokens, 'token')}, {counted(self.num_checksums, 'checksum')} of K and V"
         for why, count in sorted(self.rows_not_compared.items()):
-            words += f"; not the rows of {count:,} {'moment' if count == 1 else 'moments'}: {why}"
+            words += f"; not the rows of {counted(count, 'step')}: {why}"
         return words
 
 

@@ -302,7 +302,7 @@ def delete_branch(session: Session, step: int) -> tuple[int, ...]:
     history.tree.at(step)
     steps = set(history.tree.below(step))
     if history.last_step in steps:
-        raise InputError(f"The live moment came of step {step}: go to another branch first, then delete this one.")
+        raise InputError(f"The live step came of step {step}: go to another branch first, then delete this one.")
     asking = [(m.node.step, m.node.changes) for m in history.tree if m.node.step not in steps]
     for other, changes in [*asking, (history.next_step, tuple(history.changes))]:
         if taken := steps.intersection(referred_to(changes)):
@@ -318,7 +318,7 @@ def undo_edit(session: Session, check: Check = None) -> str:
     edited = (s for s in reversed(history.journal.steps) if is_edit(session, s))
     edit = next(edited, None)
     if edit is None:
-        raise InputError("There is no edit to undo on the way to this moment.")
+        raise InputError("There is no edit to undo on the way to this step.")
     back_to = history.last_step if not history.changes else history.next_step
     assert back_to is not None
     undone = history.tree.parent(edit), back_to
@@ -353,7 +353,7 @@ def join(session: Session, steps: tuple[int, ...]) -> tuple[ForkMade, ...]:
     asked = [(seq_id, step) for step in dict.fromkeys(steps) for seq_id in missing(session, step)]
     if not asked:
         where = " and ".join(f"step {step}" for step in steps) or "no step"
-        raise InputError(f"The live moment has every sequence of {where} as it stands there: choose another branch.")
+        raise InputError(f"The live step has every sequence of {where} as it stands there: choose another branch.")
     return tuple(session.fork(seq_id, step) for seq_id, step in asked)
 
 

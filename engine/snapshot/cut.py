@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
+from engine.counted import counted
 from engine.errors import InputError
 from engine.snapshot.format import (
     ITEM_BYTES,
@@ -40,7 +41,9 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
     whole = file.manifest
     count = whole.num_tokens if command.num_tokens is None else command.num_tokens
     if not 0 < count <= whole.num_tokens:
-        raise InputError(f"'{file.path}' has {whole.num_tokens:,} tokens, not {count:,}: choose a step that it has.")
+        raise InputError(
+            f"'{file.path}' has {counted(whole.num_tokens, 'token')}, not {count:,}: choose a step that it has."
+        )
     is_past = count < whole.num_tokens
     entries = tuple(_entry(each, command, count, is_past, whole.num_source) for each in _chosen(file, command))
     chosen = [state for state in whole.states if command.layers is None or state.layer in command.layers]

@@ -12,6 +12,7 @@ import torch
 from engine.cache.contract import HeldRows
 from engine.cache.layers.foreign import foreign_rows
 from engine.cache.stored import InPieces
+from engine.counted import counted
 from engine.errors import InputError
 from engine.files.llama import kind_of, model_beside
 from engine.geometry.dimensions import CacheGeometry
@@ -53,7 +54,8 @@ def snapshot_of_cache(
     ids = token_ids(tokens, batch)
     if ids is not None and len(ids) < num_tokens:
         raise InputError(
-            f"The cache holds {num_tokens:,} tokens and {len(ids):,} ids were given: give all that were fed."
+            f"The cache holds {counted(num_tokens, 'token')} and the ids of {len(ids):,} were given: "
+            "give all that were fed."
         )
     is_quantised = any(hasattr(layer, "_dequantize") for layer in getattr(cache, "layers", ()))
     why_not = "its rows are quantised, and were written as numbers" if is_quantised else ""
@@ -76,7 +78,9 @@ def snapshot_of_npz(path: Path) -> Snapshot:
     num_tokens = cache.num_tokens or max(held.stop for held, _ in rows.values())
     ids = None if cache.token_ids is None else token_ids(cache.token_ids.reshape(-1).tolist(), 0)
     if max(held.stop for held, _ in rows.values()) > num_tokens:
-        raise InputError(f"'{path}' has rows behind its {num_tokens:,} tokens: give the ids of all that were fed.")
+        raise InputError(
+            f"'{path}' has rows behind its {counted(num_tokens, 'token')}: give the ids of all that were fed."
+        )
     return _snapshot(rows, num_tokens, ids, cache="npz")
 
 

@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from engine.cache.stored import InPieces, RowsInPieces, StoredCache, StoredLayer, StoredPart
+from engine.counted import counted
 from engine.errors import InputError
 from engine.history.state import SequenceState
 from engine.look.lenses import held_of_all
@@ -55,7 +56,8 @@ def snapshot_of(session: Session, command: Export) -> Snapshot:
     count = sequence.num_tokens if command.num_tokens is None else command.num_tokens
     if not 0 < count <= sequence.num_tokens:
         raise InputError(
-            f"Sequence {command.seq_id} has {sequence.num_tokens} tokens in its cache, not {count}: step first."
+            f"Sequence {command.seq_id} has {counted(sequence.num_tokens, 'token')} in its cache, not {count}: "
+            "step first."
         )
     past = session.rows_at(command.seq_id, count)
     if not past.is_known:

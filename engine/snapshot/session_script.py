@@ -151,7 +151,7 @@ def _moments_in(file: SnapshotFile) -> tuple[Node, ...]:
     try:
         return decoded(file.manifest.moments, tuple[Node, ...])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise InputError(f"'{file.path}' is damaged: its moments cannot be read ({str(error)[:120]}).") from None
+        raise InputError(f"'{file.path}' is damaged: its steps cannot be read ({str(error)[:120]}).") from None
 
 
 def with_changes(file: SnapshotFile, records: list[StepRecord]) -> list[StepRecord]:

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+from engine.counted import counted
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.codec import Part
@@ -195,7 +196,7 @@ class Overwrite(_RowsEdit, frozen=True):
 
     def check_parameters(self, num_tokens: int) -> None:
         if self.from_file is not None and (self.from_step, self.from_seq_id) != (None, None):
-            raise InputError("Rows come from a snapshot file or from another moment: give one of them.")
+            raise InputError("Rows come from a snapshot file or from another step: give one of them.")
         if self.from_file is None and self.from_step is None and self.from_seq_id is None and not self.shift:
             raise InputError("Rows cannot be overwritten by themselves: name a step, a sequence, a file or a shift.")
         if self.rows.start + self.shift < 0:
@@ -275,7 +276,7 @@ class ReplaceTokens(_Edit, frozen=True):
         if not (0 <= self.position < num_tokens and self.position <= self.stop <= num_tokens):
             raise InputError(
                 f"There are no positions {self.position} … {self.stop - 1} to replace: this sequence has "
-                f"{num_tokens:,} tokens in its cache."
+                f"{counted(num_tokens, 'token')} in its cache."
             )
         if self.how == "overwrite" and (not self.token_ids or self.stop - self.position != len(self.token_ids)):
             raise InputError("As many tokens are overwritten as are given: re-prefill to put in more or fewer.")

@@ -172,7 +172,7 @@ class ForceText(Command, frozen=True):
 class GoTo(Command, frozen=True):
     """Restore the exact state after `step`, on any branch of the history tree. Nothing is deleted."""
 
-    facts: ClassVar[Facts] = Facts("going to another moment", interrupts=True, ends_trial=True)
+    facts: ClassVar[Facts] = Facts("going to another step", interrupts=True, ends_trial=True)
 
     step: int
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from app.draw.axis import ByteTicks, LinearTicks
-from app.draw.format import byte_size, counted, decimal, milliseconds, percent, thousands, tick_size
+from app.draw.format import byte_size, decimal, milliseconds, percent, thousands, tick_size
 from app.kit.boxes import row
 from app.kit.cells import ColumnHead, TableCell, with_arrow
 from app.kit.changes import on_change
@@ -20,6 +20,7 @@ from app.models import Models
 from app.models.loaded import geometry_of
 from app.panels.bench import draw
 from app.panels.bench.draw import BenchOutcome, BenchQuantity, Curves, key_of
+from engine.counted import counted
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import FAMILIES, PRESETS, Family, cache_label, cache_name, cache_summary, family_of

@@ -7,7 +7,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QMenu
 
-from app.draw.format import byte_size, counted, thousands
+from app.draw.format import byte_size, thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, own_action
 from app.kit.changes import connect_all
@@ -20,6 +20,7 @@ from app.models import Models
 from app.models.branches import count_from, first_of_segment, origin_of
 from app.panels.branches.canvas import TreeCanvas
 from app.panels.branches.tree_rows import Drawn
+from engine.counted import counted
 from engine.wire.commands import DeleteBranch, GoTo
 from engine.wire.status import EngineStatus
 
@@ -64,10 +65,10 @@ class BranchesView(View[Shown]):
         self.add_to_strip(self.seek)
         self._to_delete: int | None = None  # set by the first *Delete*; the second one deletes
         self.actions_ = {
-            "go": self._action("Go there", "Make this the live moment; nothing is deleted  (Enter)", "", self._on_go),
-            "join": self._action("Run together", "Bring the sequences of these moments to the live one: one batch  "
+            "go": self._action("Go there", "Make this the live step; nothing is deleted  (Enter)", "", self._on_go),
+            "join": self._action("Run together", "Bring the sequences of these steps to the live one: one batch  "
                                  "(Ctrl+click chooses several)", "", self._on_join),
-            "compare": self._action("Compare", "Compare the live moment with this one, or two that are chosen", "",
+            "compare": self._action("Compare", "Compare the live step with this one, or two that are chosen", "",
                                     self._on_compare),
             "name": self._action("Name…", "Give the branch a name  (F2)", "F2", self.tree.begin_naming),
             "delete": self._action("Delete…", "Forget this piece of the branch and all that came of it  (Del)", "Del",
@@ -103,13 +104,13 @@ class BranchesView(View[Shown]):
     def read(self) -> Shown | str:
         history, now, status = self._models.history, self._models.selection.now, self._models.status
         if not len(history):
-            return "Every moment of the run stands here as a tree: send a prompt. " + INVITATION + "."
+            return "Every step of the run stands here as a tree: send a prompt. " + INVITATION + "."
         path, step = [], history.live
         while step is not None:
             branch = history.branch_of(step)
             path.append(branch.first)
             step = branch.parent
-        why_not = "an opened file has no live moment" if status.has_file else ""
+        why_not = "an opened file has no live step" if status.has_file else ""
         looked_at = now.step if now.step in history else None
         kept = status.now.kept if status.now is not None else ()
         marked = frozenset(self._models.bookmarks.on_steps())
@@ -130,7 +131,7 @@ class BranchesView(View[Shown]):
         self.seek.setVisible(count >= _MANY or bool(self.seek.text()))
         branches = counted(count, "branch", "branches")
         branches = branches if num_rows == count else f"{thousands(num_rows)} of {branches}"
-        self.set_detail(f"{branches} · {counted(len(history), 'moment')}{state.kept}", branches)
+        self.set_detail(f"{branches} · {counted(len(history), 'step')}{state.kept}", branches)
         self._show_line()
 
     def _show_line(self) -> None:
@@ -154,17 +155,13 @@ class BranchesView(View[Shown]):
         if len(self.tree.picture.picked) > 1 and self._to_delete is None:
             numbers = ", ".join(map(thousands, sorted(self.tree.picture.picked)))
             self.line.setText(f"steps {numbers} chosen")
-        why_not = state.why_not or ("this is the live moment" if is_live else "")
+        why_not = state.why_not or ("this is the live step" if is_live else "")
         holds_live = history.is_on_path(first_of_segment(history, step), history.live)
         self._enable("go", why_not)
-        self._enable(
-            "join", state.why_not or ("" if self._to_join else "this is the live moment: choose another branch")
-        )
+        self._enable("join", state.why_not or ("" if self._to_join else "this is the live step: choose another branch"))
         self._enable("compare", state.why_not or self._why_not_compared(is_live))
         self._enable("name", "")
-        self._enable(
-            "delete", state.why_not or ("the live moment came of it: go elsewhere first" if holds_live else "")
-        )
+        self._enable("delete", state.why_not or ("the live step came of it: go elsewhere first" if holds_live else ""))
         self.actions_["delete"].setText("Delete for good" if self._to_delete is not None else "Delete…")
         self._buttons["delete"].setText(self.actions_["delete"].text())
 
@@ -175,7 +172,7 @@ class BranchesView(View[Shown]):
 
     def _question(self, step: int) -> str:
         history = self._models.history
-        parent, what = history.parent_of(step), counted(count_from(history, step), "moment")
+        parent, what = history.parent_of(step), counted(count_from(history, step), "step")
         where = "from the start on" if parent is None else f"after step {thousands(parent)}"
         return f"Forget {what} {where}, for good? Delete once more; Esc keeps them"
 
@@ -224,8 +221,8 @@ class BranchesView(View[Shown]):
     def _why_not_compared(self, is_live: bool) -> str:
         """Why the marked nodes cannot be compared; empty if they can."""
         if count := len(self.tree.picture.picked):
-            return "" if count <= 2 and self._to_join else f"{count} moments are chosen: choose two"
-        return "this is the live moment" if is_live else ""
+            return "" if count <= 2 and self._to_join else f"{count} steps are chosen: choose two"
+        return "this is the live step" if is_live else ""
 
     def _on_compare(self) -> None:
         if len(self._to_join) == 2:

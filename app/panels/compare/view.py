@@ -97,7 +97,7 @@ class OpponentBox(SmallBox):
     def _problem_of_file(self) -> str:
         """Why an opened file cannot be compared with the choice: running its tokens needs its model."""
         if self.choice == STEP:
-            return "A snapshot has the rows of one moment: choose another snapshot, a cache mode or a dtype."
+            return "A snapshot has the rows of one step: choose another snapshot, a cache mode or a dtype."
         if self.choice in (MODEL, FILE) or self._models.status.source_of_file:
             return ""
         return f"The model of this file is not known here: choose '{_MODEL_LABEL}' and its folder, or another snapshot."

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.draw.format import brief, byte_size, counted, exact, milliseconds, percent, thousands, token_label
+from app.draw.format import brief, byte_size, exact, milliseconds, percent, thousands, token_label
 from app.kit.cells import ColumnHead, TableCell
 from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
 from app.models import Models
 from app.models.comparison import ComparedPair, Pictures
 from app.models.loaded import layer_label
+from engine.counted import counted
 from engine.spec.lenses import LENSES
 from engine.wire.duel import DuelSide, DuelStep, FirstDifference, OtherStep, TokenDivergence
 from engine.wire.records import Candidate
@@ -136,7 +137,7 @@ def _allowed_cause(compared: ComparedPair, counts: Sequence[int]) -> str:
     them."""
     is_edited = [compared.is_edited(count) for count in counts]
     if compared.is_lossy:
-        return "Edited by hand, and lossy as asked" if any(is_edited) else "Departs as asked (lossy)"
+        return "Edited by hand, and lossy" if any(is_edited) else "Lossy, so it differs"
     return "Edited by hand" if all(is_edited) else ""
 
 

@@ -9,7 +9,7 @@ from PySide6.QtCore import QSignalBlocker, QTimer, Signal
 from PySide6.QtWidgets import QSpinBox, QStackedLayout, QWidget
 
 from app.draw import grid
-from app.draw.format import brief, byte_share, bytes_words, counted, divergence_words, exact, milliseconds, percent
+from app.draw.format import brief, byte_share, bytes_words, divergence_words, exact, milliseconds, percent
 from app.draw.grid import GridCell, ValueGrid
 from app.kit.boxes import column, holder, row
 from app.kit.changes import connect_all, on_change
@@ -26,6 +26,7 @@ from app.models import Models
 from app.models.loaded import geometry_of
 from app.models.measurement import MeasurementState
 from app.panels.damage.plan import PlanSheet
+from engine.counted import counted
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.cache import CacheSpec

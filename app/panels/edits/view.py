@@ -14,7 +14,7 @@ from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QMenu
 
 from app.draw.edited import edit_name, edit_place
-from app.draw.format import brief, counted, divergence_words, percent, thousands, token_label
+from app.draw.format import brief, divergence_words, percent, thousands, token_label
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
@@ -27,6 +27,7 @@ from app.kit.reader import EDITS, SELECTION, STATUS
 from app.kit.theme import TextRole, font_text
 from app.kit.view import View
 from app.models import Models
+from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.edit import Edit
 from engine.spec.edit_text import edit_text, parse_edit
@@ -143,8 +144,8 @@ class EditsView(View[Shown]):
         self.kept = BarRows("How far the rows behind stand from a re-prefill, by layer", 6, 15, 10.5)
         self.note = ElidedLabel(font_text(11), "muted")
         self.undo, self.redo = (ActionButton(text, is_small=True) for text in ("Undo", "Redo"))
-        self.go_to = push_button("Go to", self._on_go_to, "Make the moment after this edit the live one")
-        self.look = push_button("Look", self._on_look, "Look at the moment right after this edit, everywhere")
+        self.go_to = push_button("Go to", self._on_go_to, "Go back to where this edit had just been made")
+        self.look = push_button("Look", self._on_look, "Look at everything as it was right after this edit")
         self.again = push_button("Repeat", self._on_repeat, "Make this edit once more, on the selected sequence")
         self._buttons = (self.undo, self.redo, self.look, self.go_to, self.again)
         bars = row((self.next_token, 1), (self.kept, 1), spacing=12)

@@ -14,7 +14,7 @@ from PySide6.QtGui import QFont, QPainter, QPen
 from PySide6.QtWidgets import QSizePolicy, QStackedWidget, QWidget
 
 from app.draw.axis import FixedTicks, LinearTicks, Tick
-from app.draw.format import brief, counted, decimal, milliseconds, thousands
+from app.draw.format import brief, decimal, milliseconds, thousands
 from app.kit.boxes import column, holder, row
 from app.kit.changes import on_change
 from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, ShadedSpan
@@ -30,6 +30,7 @@ from app.models.eviction_log import HELD, EvictionLog, LoggedEviction, drop_in, 
 from app.models.loaded import geometry_of
 from app.models.measurement import MeasurementState
 from app.panels.evicted import draw
+from engine.counted import counted
 from engine.spec.presets import PRESETS, cache_label
 from engine.wire.measurements import MeasureRegret, Regret
 from engine.wire.records import Eviction, StepRecord

@@ -12,7 +12,7 @@ from PySide6.QtGui import QActionGroup, QGuiApplication
 from PySide6.QtWidgets import QMenu, QToolButton
 
 from app.draw.colormap import ColorScale
-from app.draw.format import brief, counted, thousands
+from app.draw.format import brief, thousands
 from app.kit.heatmap_marks import Box, CellNumbers, Marks, head_boxes, is_of, number_name, words_at
 from app.kit.labels import plain_tip, steady
 from app.kit.map_view import LensMenu, MapView
@@ -42,6 +42,7 @@ from app.models.loaded import heads_shared, layer_words
 from app.models.selection import chosen_cell
 from app.models.slices import HEAD
 from app.panels.head import draw
+from engine.counted import counted
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES, TABLE
 from engine.wire.slices import HeadSlice

@@ -9,7 +9,7 @@ import numpy as np
 from app.draw import attention as attention_draw
 from app.draw import spark as spark_draw
 from app.draw.colormap import Floats, packed, signed_index
-from app.draw.format import brief, counted, decimal, milliseconds, percent, thousands
+from app.draw.format import brief, decimal, milliseconds, percent, thousands
 from app.kit.facts import Fact
 from app.kit.heatmap_marks import words_at
 from app.kit.pictures import signed_colors
@@ -18,6 +18,7 @@ from app.kit.theme import current_theme
 from app.models import Models, Token
 from app.models.loaded import geometry_of, layer_label, num_source
 from app.models.page_places import page_of
+from engine.counted import counted
 from engine.wire.records import StepRecord
 from engine.wire.slices import AttentionSlice, RowSlice
 

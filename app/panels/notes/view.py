@@ -9,7 +9,7 @@ from PySide6.QtCore import QModelIndex, Qt, Signal, SignalInstance
 from PySide6.QtGui import QAction, QGuiApplication, QKeyEvent
 from PySide6.QtWidgets import QLineEdit
 
-from app.draw.format import counted, thousands
+from app.draw.format import thousands
 from app.kit.bookmark_places import note_line, place_words, visible_words
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
@@ -20,10 +20,11 @@ from app.kit.reader import BOOKMARKS, SELECTION, STEPS
 from app.kit.theme import TextRole
 from app.kit.view import View
 from app.models import Models
+from engine.counted import counted
 from engine.spec.bookmark import Bookmark
 
 HEADS = (
-    ColumnHead("step", "The moment that it is of, by its number in the history tree"),
+    ColumnHead("step", "The step that it is of, by its number in the history tree"),
     ColumnHead("on", "What is bookmarked", is_words=True, most=220),
     ColumnHead("note", "What was written on it", is_words=True, takes_rest=True),
 )

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from app.draw.format import counted, thousands, token_label
+from app.draw.format import thousands, token_label
 from app.kit.page_words import short_hash, state_name
 from app.kit.theme import NUM_OWNER_COLORS
 from app.models import Models
 from app.models.page_places import place_of
 from app.panels.pages.draw import GridColors, Mode
+from engine.counted import counted
 from engine.wire.page_events import KEPT
 from engine.wire.page_map import NO_OWNER, PageCell, PageMap
 from engine.wire.records import StepRecord

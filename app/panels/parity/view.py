@@ -11,7 +11,7 @@ from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import QMenu
 
 from app.draw.axis import Ints, StepPoints, kinds_of, step_points
-from app.draw.format import brief, counted, milliseconds, thousands, token_label
+from app.draw.format import brief, milliseconds, thousands, token_label
 from app.kit.boxes import column
 from app.kit.buttons import LinkButton
 from app.kit.chart.marks import Chart
@@ -22,6 +22,7 @@ from app.kit.measurement import AskingView
 from app.kit.provenance import Provenance
 from app.kit.theme import TextRole, font_text
 from app.models import Models
+from engine.counted import counted
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_label, preset_of
 from engine.wire.duel import OtherRun
@@ -50,7 +51,7 @@ def points(report: ParityReport, quantity: ParityQuantity) -> StepPoints:
 
 
 def kinds(report: ParityReport) -> Ints:
-    """Each step's kind: within rounding, lossy as asked, or a departure."""
+    """Each step's kind: within rounding, lossy, or a departure."""
     return kinds_of(~(report.max_abs_logit_diff <= report.tolerance), report.may_differ == 1)
 
 
@@ -231,9 +232,9 @@ class ParityView(AskingView[ParityShown]):
             mine = f"{mine}, and lossy modes before it,"
         verdict = {
             "within rounding": "Within rounding",
-            "lossy, as asked": "Lossy, as asked",
+            "lossy, as asked": "Lossy, so it differs",
             "edited by hand": "Edited by hand",
-            "lossy and edited": "Edited by hand, and lossy as asked",
+            "lossy and edited": "Edited by hand, and lossy",
             "departs": "Departs",
         }[report.verdict]
         taken, compared = len(self._steps_taken(report.request.seq_id)), len(report.steps)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 from PySide6.QtWidgets import QComboBox, QLineEdit
 
-from app.draw.format import age_words, byte_size, counted, thousands
+from app.draw.format import age_words, byte_size, thousands
 from app.kit.asking import AskingView
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import connect_all
 from app.kit.labels import prose
 from app.kit.provenance import Provenance
 from app.models import Models
+from engine.counted import counted
 from engine.wire.message import Command
 from engine.wire.serving import PrefixRow, PrefixTree, TakePrefixTree
 
@@ -75,6 +76,7 @@ class PrefixesView(AskingView[Shown]):
         super().__init__(models)
         self.source = QComboBox()
         self.source.setAccessibleName("Whose prefix tree")
+        self.source.setMinimumWidth(150)
         self.source.setMaximumWidth(240)
         self.search = QLineEdit()
         self.search.setPlaceholderText("Search")

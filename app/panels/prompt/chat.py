@@ -11,7 +11,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QTextCharFormat, QTextCursor, QTextOption
 from PySide6.QtWidgets import QCheckBox, QFileDialog, QFrame, QPlainTextEdit, QTextEdit, QWidget
 
-from app.draw.format import counted, shortened, thousands, visible
+from app.draw.format import shortened, thousands, visible
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
@@ -22,6 +22,7 @@ from app.kit.theme import Themed, current_theme, font_fixed, font_text
 from app.models import Models
 from app.models.sequence_status import selected_info
 from app.panels.prompt.turns import AnswerRow, TurnList
+from engine.counted import counted
 from engine.errors import InputError
 from engine.files.text import read_text
 from engine.spec.chat import MAX_TEMPLATE_CHARS, PLAIN_NAME, PLAIN_TEMPLATE, Chat, Turn

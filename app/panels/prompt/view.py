@@ -11,6 +11,7 @@ from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.changes import connect_all
 from app.kit.labels import plain_label, prose, set_text_role
+from app.kit.panel import MARGIN
 from app.kit.question import Question
 from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import font_fixed, font_text
@@ -258,8 +259,13 @@ class PromptPanel(View[Shown]):
         self.set_body(column((self.edit, 1), (self.chat, 1), self._warning, offers, send, spacing=8))
         self.setFocusProxy(self.edit)
 
+    def _fit_warning(self) -> None:
+        """Give the warning the height of all its lines: a dock knows nothing of heights that depend on a width."""
+        self._warning.setMinimumHeight(max(0, self._warning.heightForWidth(max(1, self.width() - 2 * MARGIN))))
+
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._fit_warning()
         has_room = self.width() >= ROOM_FOR_KEY and self._send_key
         self._send.setText(f"Send {self._send_key}" if has_room else "Send")
         self._add.setText("+ Add" if has_room else "+")
@@ -387,5 +393,6 @@ class PromptPanel(View[Shown]):
         is_said = self._mode == CHAT and (state.is_excess or state.problem == self.chat.problem)
         self._warning.setText("" if is_said else prose(state.warning))
         self._warning.setVisible(bool(self._warning.text()))
+        self._fit_warning()
         self._models.draft.update(state.problem, state.warning)
         self.chat.show_excess(state.problem if state.is_excess else "")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from app.draw.format import counted, thousands
+from app.draw.format import thousands
 from app.models.draft import is_random
+from engine.counted import counted
 
 TEXT, CHAT, IDS = "text", "chat", "ids"  # how a prompt is written
 # Counting the tokens of a longer text while typing would keep the engine busy: only its beginning is counted.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from PySide6.QtCore import Qt
 
-from app.draw.format import counted, percent, thousands
+from app.draw.format import percent, thousands
 from app.kit.asking import AskingView
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
@@ -16,6 +16,7 @@ from app.kit.labels import plain_label, prose, set_text_role
 from app.kit.provenance import Provenance
 from app.kit.theme import font_text
 from app.models import Models
+from engine.counted import counted
 from engine.wire.message import Command
 from engine.wire.serving import ExplainPrefix, PrefixExplained
 

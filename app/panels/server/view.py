@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from PySide6.QtCore import Signal
 
-from app.draw.format import age_words, counted, percent, thousands
+from app.draw.format import age_words, percent, thousands
 from app.kit.asking import SERVERS
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
@@ -17,6 +17,7 @@ from app.kit.provenance import Provenance
 from app.kit.theme import font_text
 from app.kit.view import ATTACH, View
 from app.models import Models
+from engine.counted import counted
 from engine.wire.serving import ServerState
 
 NONE = "Attach to a server that publishes KV events (vLLM, SGLang, TensorRT-LLM), or play a recording of them."

@@ -11,7 +11,7 @@ from PySide6.QtCore import QModelIndex, QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QCompleter, QLineEdit, QMenu
 
-from app.draw.format import counted, thousands
+from app.draw.format import thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
@@ -22,6 +22,7 @@ from app.kit.theme import TextRole, font_fixed, font_text
 from app.kit.view import View
 from app.models import Models
 from app.models.stops import Search
+from engine.counted import counted
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
 from engine.spec.condition import HOW_TO_COMBINE, ROWS, help_lines

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from app.draw.axis import ByteTicks
-from app.draw.format import brief, byte_size, counted, decimal, percent, tick_size
+from app.draw.format import brief, byte_size, decimal, percent, tick_size
 from app.kit.boxes import row
 from app.kit.cells import ColumnHead, TableCell, with_arrow
 from app.kit.changes import on_change
@@ -20,6 +20,7 @@ from app.kit.rows_view import PLOT, TABLE, RowsView, ShownRows
 from app.models import Models
 from app.panels.sweep import draw
 from app.panels.sweep.draw import Cloud, Quality, SweepOutcome, key_of
+from engine.counted import counted
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import parse_codec

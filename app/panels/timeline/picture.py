@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QImage, QPainter, QPen, QPolygonF
 
-from app.draw.format import counted, thousands
+from app.draw.format import thousands
 from app.kit.bookmark_places import MARK_WIDTH, paint_ribbon
 from app.kit.heatmap_marks import paint_mark
 from app.kit.pictures import argb, pixels_image, veil_image
@@ -22,6 +22,7 @@ from app.kit.theme import current_theme, font_fixed, font_text
 from app.models import Models
 from app.models.branches import PathMark
 from app.panels.timeline.draw import MomentTicks, stamped
+from engine.counted import counted
 from engine.wire.records import StepRecord
 
 SIDE = 52.0
@@ -111,7 +112,7 @@ class Left(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        return f"{counted(self.count, 'more moment')} on the branch you left"
+        return f"{counted(self.count, 'more step')} on the branch you left"
 
 
 class FoundSteps(Struct, frozen=True):

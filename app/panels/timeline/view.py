@@ -13,7 +13,7 @@ from PySide6.QtCore import QEvent, QSize, Qt, Signal
 from PySide6.QtGui import QContextMenuEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
-from app.draw.format import counted, milliseconds, shortened, thousands, visible
+from app.draw.format import milliseconds, shortened, thousands, visible
 from app.kit.bookmark_places import tip_lines
 from app.kit.labels import Opaque, plain_tip
 from app.kit.moment_words import node_lines
@@ -23,6 +23,7 @@ from app.models.branches import PathMark, path_marks, steps_ahead
 from app.models.sequence_status import can_go_on
 from app.panels.timeline.draw import MomentTicks
 from app.panels.timeline.picture import HEIGHT, FoundSteps, Left, Shown, TimelinePicture, TimelineTrack, words_at
+from engine.counted import counted
 from engine.wire.records import StepRecord
 
 
@@ -193,7 +194,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         if (behind := self._left_at(x)) is not None and self.state is not None and self.state.left is not None:
             return f"{self._tip_of(behind)}\n{self.state.left.words}: click looks at it"
         if num_steps := self.track.ahead_at(x):
-            ahead = f"{counted(num_steps, 'step')} ahead of the live moment"
+            ahead = f"{counted(num_steps, 'step')} ahead of the live step"
             return f"{ahead}\nDouble click runs to here, the right button offers more"
         return self._tip_of(self._models.timeline.nodes[self.track.index_at(x)])
 

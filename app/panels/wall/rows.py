@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from app.draw.format import counted
 from app.models import Models
 from app.models.loaded import geometry_of, num_source
 from app.panels.wall.draw import WallRow
+from engine.counted import counted
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.geometry.names import layer_label
 from engine.spec.lenses import LENSES, Lens
@@ -57,7 +57,7 @@ def _row(layer: LayerGeometry, held: dict[int, int] | None, lens: Lens) -> WallR
 
 def _why_empty(layer: LayerGeometry, *, is_asked: bool) -> str:
     if layer.kind == "linear" and is_asked:
-        return "recurrent state, kept of the live moment alone: go to this step to see it"
+        return "recurrent state, kept of the live step alone: go to this step to see it"
     if layer.kind == "linear":
         return "recurrent state of constant size, no K and V"
     if layer.kind == "shared":

@@ -8,7 +8,7 @@ from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QToolButton
 
 from app.draw.edited import touches
-from app.draw.format import counted, times
+from app.draw.format import times
 from app.draw.grid import whole_steps
 from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
@@ -42,6 +42,7 @@ from app.panels.wall import magnitudes as sizes
 from app.panels.wall.canvas import WallCanvas, WallEdits, WallMarks, area_between
 from app.panels.wall.draw import Thumbnail, WallLayout, WallRow
 from app.panels.wall.rows import wall_rows
+from engine.counted import counted
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES, TABLE
 from engine.wire.slices import WallSlice

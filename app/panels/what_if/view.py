@@ -6,9 +6,9 @@ from __future__ import annotations
 from msgspec import Struct
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QFont, QHideEvent, QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QStackedLayout, QWidget
+from PySide6.QtWidgets import QStackedLayout, QWidget
 
-from app.draw.format import brief, byte_share, bytes_words, counted, divergence_words, milliseconds, percent
+from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds, percent
 from app.kit.boxes import column, holder, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
@@ -16,7 +16,6 @@ from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.facts import FactBar, Reading
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.measurement import MeasuringView, why_nothing
-from app.kit.panel import MARGIN
 from app.kit.provenance import Provenance
 from app.kit.theme import font_text
 from app.models import Models
@@ -25,6 +24,7 @@ from app.models.measurement import MeasurementState
 from app.panels.what_if import draw
 from app.panels.what_if.draw import TokenPair
 from app.panels.what_if.knobs import WhatIfKnobs
+from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import mode_words
@@ -78,8 +78,7 @@ def numbers(answer: WhatIfAnswer) -> tuple[Reading, ...]:
 
 # Least ms between two questions while the engine runs, because each costs it two forwards.
 RUNNING_MS = 1000
-STACKED_WIDTH = 400
-KNOBS_WIDTH = 204
+KNOBS_WIDTH, BARS_WIDTH = 204, 150  # at least
 
 # What a question is about: the sequence, its newest step, and the cache to try.
 Topic = tuple[int, int, CacheSpec]
@@ -127,24 +126,17 @@ class WhatIfView(MeasuringView[Tried]):
         self.use.setToolTip("Make this the live cache: converted where that is possible, else re-prefilled")
         self.add_to_strip(self.use)
         results = holder(column(self.verdict, (self.bars, 1)))
+        results.setMinimumWidth(BARS_WIDTH)
         refused = holder(column(self.refusal, None))
         sheets = QWidget()
         self._sheets = QStackedLayout(sheets)
         self._sheets.addWidget(results)
         self._sheets.addWidget(refused)
-        self._sides = row(self.knobs, (sheets, 1), spacing=16)
-        self.set_body(column((self._sides, 1), self.facts, self.foot, spacing=4))
+        self.set_body(column((row(self.knobs, (sheets, 1), spacing=16), 1), self.facts, self.foot, spacing=4))
         self._arrange()
 
     def _arrange(self) -> None:
-        """Place the controls beside the bars, or above them if the panel is narrow."""
-        is_stacked = self.width() < STACKED_WIDTH
-        way = QBoxLayout.Direction.TopToBottom if is_stacked else QBoxLayout.Direction.LeftToRight
-        self._sides.setDirection(way)
-        self._sides.setSpacing(8 if is_stacked else 16)
-        self.knobs.setFixedWidth(
-            max(1, self.width() - 2 * MARGIN) if is_stacked else min(280, max(KNOBS_WIDTH, self.width() * 38 // 100))
-        )
+        self.knobs.setFixedWidth(min(280, max(KNOBS_WIDTH, self.width() * 38 // 100)))
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ def _of_file(
             return _with_file(mine, open_snapshot(path), opened.text_of)
         case OtherStep():
             raise InputError(
-                "An opened snapshot has the rows of one moment: compare it with another snapshot, or with a run of its "
+                "An opened snapshot has the rows of one step: compare it with another snapshot, or with a run of its "
                 "tokens in a cache mode or a dtype."
             )
         case OtherRun(cache, model):
@@ -147,7 +147,7 @@ def _with_moment(mine: ComparedRun, other: MomentRun, text_of: Callable[[int], s
 def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Duel:
     """A duel of two moments of any branches; neither needs to be the live one."""
     if one == other:
-        raise InputError(f"Step {one} is the same as itself: choose two moments.")
+        raise InputError(f"Step {one} is the same as itself: choose two steps.")
     mine = MomentRun(session, seq_id, one)
     try:
         return _with_moment(mine, MomentRun(session, seq_id, other), session.text_of)

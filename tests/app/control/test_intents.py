@@ -163,4 +163,4 @@ def test_other_sampling_while_looking_back_is_said_to_be_the_live_moments(steppe
     assert told == []
     models.selection.update(step=1)
     stepped.intents.on_sampling_changed(SamplingParams(0.9, seed=7))
-    assert [each.partition(":")[0] for each in told] == ["Changed for the live moment, not for step 1"]
+    assert [each.partition(":")[0] for each in told] == ["Changed for the live step, not for step 1"]

@@ -31,12 +31,12 @@ from tests.app import samples
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (PageShared(KEPT, 3, 2), "a kept moment shares page 3 (ref count 2)"),
+        (PageShared(KEPT, 3, 2), "a checkpoint shares page 3 (ref count 2)"),
         (PageShared(1, 3, 2), "seq 1 shares page 3 (ref count 2)"),
-        (PageAllocated(KEPT, 3), "a kept moment took page 3"),
-        (PageFreed(KEPT, 3, 1, False), "a kept moment let go of page 3 (ref count 1)"),
-        (PageFreed(KEPT, 3, 0, False), "a kept moment let go of page 3: free again"),
-        (PageCopied(KEPT, 2, 3, 4), "copy on write: a kept moment writes to page 3, 4 tokens copied from page 2"),
+        (PageAllocated(KEPT, 3), "a checkpoint took page 3"),
+        (PageFreed(KEPT, 3, 1, False), "a checkpoint let go of page 3 (ref count 1)"),
+        (PageFreed(KEPT, 3, 0, False), "a checkpoint let go of page 3: free again"),
+        (PageCopied(KEPT, 2, 3, 4), "copy on write: a checkpoint writes to page 3, 4 tokens copied from page 2"),
         (PageCopied(1, 2, 3, 1), "copy on write: seq 1 writes to page 3, 1 token copied from page 2"),
     ],
 )

@@ -33,6 +33,7 @@ from tests.approve import approve
         ("", 0),
         ("step back", 0),  # its name
         ("run step back", 0),
+        ("run: step-back", 0),
         ("rewind", 0),  # another word for it
         ("step", 1),  # the name begins with it
         ("rew", 2),  # another word does
@@ -158,6 +159,8 @@ MEANT = {
     "tutorial": "Help: The first five minutes",
     "prefill": "Run: Send prompt",
     "codec": "Panel: Codec damage",
+    "panel: what-if": "Panel: What if",
+    "lens: attention of the newest": "Lens: Attention of the newest token",
     "what is an attention sink": "Glossary: Attention sink",
 }
 

@@ -29,7 +29,7 @@ def test_the_menu_of_the_timeline_says_which_moment_it_is_of(running: Shell, eng
     menu = window._timeline_menu
     assert menu.words() == ("The live step",)
     models.selection.update(ahead=1)
-    assert menu.words() == ("1 step ahead of the live moment",)
+    assert menu.words() == ("1 step ahead of the live step",)
     models.selection.update(step=7)
     assert menu.words() == ("Step 7",)
     window.timeline.menu_wanted.emit(QPoint(5, 5))

@@ -58,9 +58,7 @@ def test_what_was_not_compared_is_counted_and_named(twin: Twin, folder: Path, tm
         "their checksums are of another number of layers": 1,
     }
     assert lines[-1]["checksums_compared"] == 2 * (len(fed) - 2)
-    assert (
-        "; not the rows of 1 moment: no checksum was written of them" in twin.run("replay", path, "--model", folder)[1]
-    )
+    assert "; not the rows of 1 step: no checksum was written of them" in twin.run("replay", path, "--model", folder)[1]
 
 
 def test_another_token_is_named_with_its_step_and_sequence(twin: Twin, folder: Path, saved: Path) -> None:

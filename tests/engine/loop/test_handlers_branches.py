@@ -68,9 +68,9 @@ def test_a_branch_is_deleted_and_what_cannot_be_is_said(driver: Driver) -> None:
     assert driver.wait_for(BranchDeleted).steps == (3, 4)
     words = [failed.message for failed in driver.of(Failed)]
     assert [word.split(":")[0] for word in words] == [
-        "The live moment came of step 5",
+        "The live step came of step 5",
         "There is no step 77 to go to",
-        "There is no edit to undo on the way to this moment.",
+        "There is no edit to undo on the way to this step.",
         "There is no undone edit to return to",
         "There is no step -1 to go to",
     ]
@@ -93,7 +93,7 @@ def test_the_sequences_of_another_branch_run_on_beside_those_of_the_live_one(dri
     assert [[part.seq_id for part in record.sequences] for record in records] == [[0, 1], [0, 1]]
     assert records[0].changes == (SequenceForked(1, 0, 4),)
     told = [failed.message for failed in driver.of(Failed)]
-    assert told[0] == "The live moment has every sequence of step 4 as it stands there: choose another branch."
+    assert told[0] == "The live step has every sequence of step 4 as it stands there: choose another branch."
     assert told[1].startswith("There is no step 77 to go to")
     driver.send(GoTo(4), Step())
     alone = driver.wait_for(StepRecord, 11).sequences[0]
@@ -135,7 +135,7 @@ def test_kept_moments_take_what_a_person_lets_them_take(driver: Driver) -> None:
     assert (status.kept, status.kept_bytes) == ((), 0)
     limit = status.kept_limit
     driver.send(SetKeptLimit(-1))
-    assert driver.wait_for(Failed).message == "Kept moments cannot take -1 bytes: give 0 or more."
+    assert driver.wait_for(Failed).message == "Checkpoints cannot take -1 bytes: give 0 or more."
     assert driver.rest().kept_limit == limit
     assert driver.status.model is not None
     driver.send(LoadModel(ModelSpec(driver.status.model.source, device="cpu", num_threads=1), CacheSpec()))

@@ -13,7 +13,7 @@ from engine.serving.recording import END_MARK, Message
 class Publisher:
     """Publishes on one port of loopback and replays on another; `held` is what it can replay."""
 
-    def __init__(self, *, has_topic: bool = True, port: int = 0) -> None:
+    def __init__(self, *, has_topic: bool = True, port: int = 0, replay_port: int = 0) -> None:
         self.context = zmq.Context()
         self._out, self._router = self.context.socket(zmq.XPUB), self.context.socket(zmq.ROUTER)
         for socket in (self._out, self._router):
@@ -23,7 +23,10 @@ class Publisher:
             self._out.bind(f"tcp://127.0.0.1:{port}")
         self.port = number
         self.endpoint = f"tcp://127.0.0.1:{number}"
-        self.replay = f"tcp://127.0.0.1:{self._router.bind_to_random_port('tcp://127.0.0.1')}"
+        self.replay_port = replay_port or self._router.bind_to_random_port("tcp://127.0.0.1")
+        if replay_port:
+            self._router.bind(f"tcp://127.0.0.1:{replay_port}")
+        self.replay = f"tcp://127.0.0.1:{self.replay_port}"
         self.held: list[Message] = []
         self._has_topic = has_topic
         self._end = threading.Event()

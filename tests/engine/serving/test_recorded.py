@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from engine.serving.explain import explain
+from engine.serving.picture import rows_of
 from engine.serving.recording import Message, Recording
 from engine.serving.schema import FIELDS
 from engine.serving.server import Server
@@ -115,3 +116,36 @@ def test_late_batches_fill_their_gap() -> None:
     server = Server()
     server.fold([*MESSAGES[:50], *MESSAGES[60:], *MESSAGES[50:60]])
     assert (server.missing, server.num_missing, server.num_batches) == ([], 0, len(MESSAGES))
+
+
+def garbled(value: Any, rnd: random.Random) -> Any:
+    """The value with a few pieces replaced, lost or negated."""
+    if rnd.random() < 0.03:
+        return rnd.choice([None, -1, 2**64 - 1, "x", b"y", [], {}, [None], [[1]], 3.5, 1e308, float("inf"), True])
+    if isinstance(value, list):
+        return [garbled(each, rnd) for each in value if rnd.random() < 0.99]
+    if isinstance(value, dict):
+        return {key: garbled(each, rnd) for key, each in value.items() if rnd.random() < 0.98}
+    if type(value) is int and value < 2**60 and rnd.random() < 0.05:
+        return rnd.choice([0, 1, 32, value ^ 1, -value])
+    return value
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_garbled_stream_is_folded_on(seed: int) -> None:
+    rnd, server = random.Random(seed), Server()
+    for message in MESSAGES:
+        body = garbled(msgspec.msgpack.decode(message.payload), rnd) if rnd.random() < 0.4 else None
+        seq = rnd.choice([0, 5, 2**63, message.seq + 3]) if rnd.random() < 0.03 else message.seq
+        payload = message.payload if body is None else msgspec.msgpack.encode(body)
+        server.take(Message(message.topic, seq, payload))
+    for tree in server.trees.values():
+        live = [block for block in tree.blocks.values() if block.copies]
+        assert tree.num_live == len(live)
+        assert tree.copies == sum(b.copies if isinstance(b.copies, int) else sum(b.copies.values()) for b in live)
+    assert server.notes()
+    rows, total, _ = rows_of(server, str)
+    assert total >= sum(row.below for row in rows if row.depth == 0)  # smaller branches are a count
+    for request in REQUESTS[::7]:
+        answer = explain(server, request["ids"], salt=request["salt"])
+        assert 0 <= answer.at_least <= answer.reused <= answer.at_most

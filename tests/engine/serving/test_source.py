@@ -13,6 +13,7 @@ pytest.importorskip("zmq")
 import engine.serving.source as source_module
 from engine.errors import InputError
 from engine.serving.recording import Message
+from engine.serving.server import Server
 from engine.serving.source import Source, check_address
 from tests.engine.serving.made_up import as_list, batch, stored
 from tests.engine.serving.publisher import Publisher
@@ -83,6 +84,27 @@ def test_a_server_that_goes_and_comes_back() -> None:
             publisher.send(of(0, 50.0))
             assert taken(source, 1)[0].payload == of(0, 50.0).payload
             assert source.state == "connected"
+    finally:
+        assert source.close()
+
+
+def test_a_server_that_restarts_and_is_idle() -> None:
+    with Publisher() as publisher:
+        publisher.held = [of(0), of(1)]
+        source = Source(publisher.endpoint, publisher.replay)
+        publisher.wait()
+        server = Server()
+        server.fold(taken(source, 2))
+        port, replay_port = publisher.port, publisher.replay_port
+    try:
+        with Publisher(port=port, replay_port=replay_port) as publisher:
+            publisher.wait()
+            server.fold(taken(source, 1))
+            (tree,) = server.trees.values()
+            assert (server.num_restarts, tree.num_live) == (1, 0)
+            publisher.send(of(0, 50.0))
+            server.fold(taken(source, 1))
+            assert (server.num_restarts, tree.num_live, server.missing) == (1, 1, [])
     finally:
         assert source.close()
 

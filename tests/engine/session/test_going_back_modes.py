@@ -100,7 +100,7 @@ def test_a_window_that_is_computed_anew_every_step_comes_back_by_one_forward(
     monkeypatch.setattr(
         session.model, "forward", lambda *a, **k: forwards.append(a[0].ids.shape[1]) or forward(*a, **k)
     )  # type: ignore[func-returns-value]
-    assert session.go_to(3) == "repeated 1 step from a moment that was kept"
+    assert session.go_to(3) == "repeated 1 step from a checkpoint"
     assert forwards == [PROMPT + 3]
     assert same(rows(session, 0), rows(twin, 0))
     assert snapshot(session, 0).manifest["provenance"] == "recomputed"

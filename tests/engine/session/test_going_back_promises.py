@@ -192,7 +192,7 @@ def test_a_branch_is_deleted_unless_it_is_live_or_a_sequence_was_taken_from_it()
     steps = stepped(session, 5)
     session.go_to(steps[1])
     other = stepped(session, 3)
-    with pytest.raises(InputError, match="live moment came of step"):
+    with pytest.raises(InputError, match="live step came of step"):
         delete_branch(session, other[1])
     with pytest.raises(InputError, match="no step 99"):
         delete_branch(session, 99)

@@ -67,7 +67,7 @@ def test_two_branches_have_a_row_each_with_their_moments(view: BranchesView) -> 
     assert [(row.branch.first, row.branch.tip, row.start, row.parent_row) for row in rows] == [
         (0, 4, 0, None), (5, 6, 2, 0),
     ]  # fmt: skip
-    assert view._detail.text() == "2 branches · 7 moments"
+    assert view._detail.text() == "2 branches · 7 steps"
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 4, 5, 6])
@@ -94,7 +94,7 @@ def test_a_click_on_another_branch_looks_at_it_everywhere(view: BranchesView, gr
     assert list(grown.timeline.nodes) == [0, 1, 2, 3, 4]
     assert plain(view.line.toolTip()).startswith("step 3 · decode · fed “·w3”, chose “·next”")
     click(view, 4)
-    assert plain(view.line.toolTip()).startswith("moment 4, edit after step 3: zero")
+    assert plain(view.line.toolTip()).startswith("step 4, edit after step 3: zero")
     assert "0.25 nats" in plain(view.line.toolTip())
 
 
@@ -139,7 +139,7 @@ def test_deleting_is_asked_about_in_words_and_done_the_second_time(view: Branche
     view.actions_["delete"].trigger()
     assert gone == []
     assert view.tree.accessibleDescription() == (
-        "Forget 3 moments after step 1, for good? Delete once more; Esc keeps them"
+        "Forget 3 steps after step 1, for good? Delete once more; Esc keeps them"
     )
     QTest.keyClick(view.tree, Qt.Key.Key_Escape)
     click(view, 4)
@@ -290,5 +290,5 @@ def test_in_an_opened_file_only_a_name_can_be_given(view: BranchesView, grown: M
     grown.status.set(replace(samples.status(6, num_tokens=5), opened=file))
     click(view, 3)
     tips = {name: action.toolTip().partition("Not now: ")[2] for name, action in view.actions_.items()}
-    no_moment = "an opened file has no live moment"
+    no_moment = "an opened file has no live step"
     assert tips == {"go": no_moment, "join": no_moment, "compare": no_moment, "name": "", "delete": no_moment}

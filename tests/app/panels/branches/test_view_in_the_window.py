@@ -24,7 +24,7 @@ def test_the_window_goes_where_the_panel_says_and_comes_back(running: Shell, eng
     bar = running.window.timeline
     assert bar.state is not None
     assert bar.state.left is not None
-    assert bar.state.left.words == "11 more moments on the branch you left"
+    assert bar.state.left.words == "11 more steps on the branch you left"
     place = QPointF(bar.track.x_of_left(4), bar.height() / 2).toPoint()
     QTest.mouseClick(bar, Qt.MouseButton.LeftButton, pos=place)
     assert models.selection.now.step == 14

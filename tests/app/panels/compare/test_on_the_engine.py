@@ -40,7 +40,7 @@ def test_int8_is_compared_with_exact_rows_step_by_step(driver: Driver) -> None:
     view = compare(driver, "int8")
     first = comparison.first
     assert first is not None
-    assert view.verdict.text().startswith("Departs as asked (lossy): ")
+    assert view.verdict.text().startswith("Lossy, so it differs: ")
     view.place.click()
     driver.wait_until_idle(
         lambda: comparison.pictures is not None and comparison.pictures.a.request.layer == first.layer

@@ -150,7 +150,7 @@ def test_an_opened_file_is_compared_with_runs_of_its_model(desk: CompareDesk) ->
     view.opponents.choose(FILE)
     assert view.button.isEnabled()
     view.opponents.choose(STEP)
-    assert "the rows of one moment" in view.button.toolTip()
+    assert "the rows of one step" in view.button.toolTip()
 
 
 def test_a_refusal_keeps_the_present_comparison(compared: CompareDesk) -> None:
@@ -185,7 +185,7 @@ def test_sides_of_two_dtypes_are_told_apart_above_their_pictures(desk: CompareDe
     ("num_beyond", "is_lossy", "words", "role"),
     [
         (0, True, "Within rounding so far: 4 steps", "good"),
-        (3, True, "Departs as asked (lossy): 3 of 4 steps beyond rounding", "warning"),
+        (3, True, "Lossy, so it differs: 3 of 4 steps beyond rounding", "warning"),
         (1, False, "Departs: 1 of 4 steps beyond rounding", "bad"),
     ],
 )
@@ -204,8 +204,8 @@ def test_the_verdict_knows_what_was_asked_for(
     [
         (samples.PROMPT - 1, False, "Edited by hand: 2 of 4 steps beyond rounding", "warning"),
         (samples.PROMPT, False, "Departs: 2 of 4 steps beyond rounding", "bad"),  # the first of them came before
-        (samples.PROMPT, True, "Edited by hand, and lossy as asked: 2 of 4 steps beyond rounding", "warning"),
-        (samples.PROMPT + 1, True, "Departs as asked (lossy): 2 of 4 steps beyond rounding", "warning"),
+        (samples.PROMPT, True, "Edited by hand, and lossy: 2 of 4 steps beyond rounding", "warning"),
+        (samples.PROMPT + 1, True, "Lossy, so it differs: 2 of 4 steps beyond rounding", "warning"),
     ],
 )
 def test_an_edit_by_hand_is_no_departure(
@@ -232,11 +232,11 @@ def test_without_steps_in_common_the_rows_alone_are_judged(desk: CompareDesk) ->
     desk.tell(DuelScanned(24, None))
     assert desk.view.verdict.text() == "Within rounding so far: the rows of 24 tokens"
     desk.tell(DuelScanned(24, DEPARTURE))
-    assert desk.view.verdict.text() == "Departs as asked (lossy): rows beyond rounding"
+    assert desk.view.verdict.text() == "Lossy, so it differs: rows beyond rounding"
     steps = tuple(replace(step, is_beyond_rounding=False) for step in samples.duel_started().steps)
     desk.start(replace(samples.duel_started(), steps=steps))
     desk.tell(DuelScanned(24, DEPARTURE))
-    assert desk.view.verdict.text() == "Departs as asked (lossy): rows beyond rounding", "no step is, of four"
+    assert desk.view.verdict.text() == "Lossy, so it differs: rows beyond rounding", "no step is, of four"
 
 
 def test_the_first_departure_is_described_in_full_and_a_click_selects_it(compared: CompareDesk) -> None:

@@ -35,9 +35,9 @@ def view(two: Shell) -> ParityView:
 
 VERDICTS: list[tuple[Verdict, str, str]] = [
     ("within rounding", "Within rounding", "good"),
-    ("lossy, as asked", "Lossy, as asked", "warning"),
+    ("lossy, as asked", "Lossy, so it differs", "warning"),
     ("edited by hand", "Edited by hand", "warning"),
-    ("lossy and edited", "Edited by hand, and lossy as asked", "warning"),
+    ("lossy and edited", "Edited by hand, and lossy", "warning"),
     ("departs", "Departs", "bad"),
 ]
 
@@ -147,7 +147,7 @@ def test_a_lossless_mode_is_not_called_lossy_for_the_steps_of_the_mode_before_it
     desk.intents.on_step()
     desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline) == 8)
     check_parity(desk)
-    assert desk.parity.verdict.text() == "Lossy, as asked: Growing, and lossy modes before it, against no cache"
+    assert desk.parity.verdict.text() == "Lossy, so it differs: Growing, and lossy modes before it, against no cache"
 
 
 def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_parity_against_another_mode_names_the_first_row_and_selects_it(desk: De
     report = desk.models.measurements.parity.answer
     assert report is not None
     assert report.request.against == PRESETS["int8"].spec
-    assert desk.parity.verdict.text() == "Lossy, as asked: Growing against INT8"
+    assert desk.parity.verdict.text() == "Lossy, so it differs: Growing against INT8"
     assert "layer 0, K, token 0" in desk.parity.place.text()
     desk.models.selection.update(layer=3, position=9)
     desk.parity.place.click()

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QEnterEvent
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import current_theme
@@ -103,12 +104,15 @@ def test_what_speaks_against_a_prompt_stands_at_the_prompt(shell: Shell, engine:
     become(shell, engine, replace(samples.model_info(), has_tokenizer=False))
     prompt.edit.set_text("hello world")
     turn(shell)
+    QApplication.processEvents()
     assert not shell.window.actions_["prompt.send"].isEnabled()
     assert detail(shell).startswith("“hello” is no token id")
     assert prompt._detail._brief == "no token ids"
     whole = "“hello” is no token id: give ids like 40977 33717."
     assert (prompt._warning.text(), prompt._warning.isVisible(), prompt._warning.wordWrap()) == (whole, True, True)
     assert whole in shell.window.status.warnings
+    warning = prompt._warning
+    assert warning.minimumHeight() >= warning.heightForWidth(warning.width()) > 0, "no line of it is ever cut"
     color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
     assert color == current_theme().warning
     prompt.edit.set_text("1 2 3")

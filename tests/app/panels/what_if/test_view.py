@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication
 
 from app.panels.what_if.draw import pairs
 from app.panels.what_if.view import WhatIfView
@@ -87,6 +88,18 @@ def begun(shell: Shell, engine: FakeEngine) -> WhatIfView:
     panel = shell.window.panels["what_if"]
     assert isinstance(panel, WhatIfView)
     return panel
+
+
+def test_a_narrow_panel_needs_no_more_height_than_a_wide_one(shell: Shell) -> None:
+    """In a column of panels one that grows as the column shrinks would cover its neighbour."""
+    view = WhatIfView(shell.models)
+    view.show()
+    least = set()
+    for width in (600, 440, 395, 300):
+        view.resize(width, 300)
+        QApplication.processEvents()
+        least.add(view.minimumSizeHint().toTuple())
+    assert len(least) == 1
 
 
 def test_one_question_is_out_and_the_newest_value_follows(shell: Shell, engine: FakeEngine) -> None:
