@@ -293,7 +293,8 @@ class HeadView(MapView[Shown]):
         return not piece.state_shape and LENSES[piece.request.lens].values == "tokens"
 
     def _row_token(self, row: int) -> str:
-        return f"{self._token_name(row)} {row}"
+        position = row * (self._piece.values_per_row if self._piece is not None else 1)
+        return f"{self._token_name(position)} {position}"
 
     def _kv_head_of(self, piece: HeadSlice) -> int:
         """The kv head of a picture, which a query head shares with others."""
