@@ -358,8 +358,15 @@ class HeadView(MapView[Shown]):
             ):
                 text += f"   {edited}"
         self._readout.setText(text or "point at a cell for its exact value")
-        self._readout.setToolTip(plain_tip(text))
+        self._readout.setToolTip(plain_tip(f"{text}\n{self._place_words(piece)}" if piece is not None and text else ""))
         self._readout.setEnabled(bool(text))
+
+    def _place_words(self, piece: HeadSlice) -> str:
+        """What the numbers in the brackets of a value's place are."""
+        lens = LENSES[piece.request.lens]
+        column = "query" if lens.columns == "queries" else "token"
+        row = {"dims": "channel", "tokens": "token", 1: "0"}[lens.values]
+        return f"In brackets: layer, {lens.head_word}, {column}, {row}"
 
     def _chosen_point(self, piece: HeadSlice) -> QPointF | None:
         now, request = self._models.selection.now, piece.request

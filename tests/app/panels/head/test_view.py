@@ -99,6 +99,7 @@ def test_the_value_under_the_cursor_is_exact(head: HeadView, models: Models) -> 
     head._on_dragged(1e-3)  # whatever the colours do
     head._map._hover_at(QPointF(9.5, 4.5))
     assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    assert "In brackets: layer, kv head, token, channel" in head._readout.toolTip()
     fresh = head_slice()
     models.slices.put(replace(fresh, low=fresh.low + 1, high=fresh.low + 1))
     assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(fresh.low[9, 4] + 1))  # the mouse has not moved
@@ -227,6 +228,7 @@ def test_a_selected_channel_is_marked_and_read_until_another_head_is_chosen(head
     assert piece is not None
     assert head._map._marks.selected_row == 4
     assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    assert "In brackets: layer, kv head, token, channel" in head._readout.toolTip()
     models.selection.update(kv_head=2)
     assert models.selection.now.channel is None
     assert head._map._marks.selected_row is None
