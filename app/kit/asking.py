@@ -43,6 +43,8 @@ class AskingView(View[State]):
         if command.server:
             return server.num_batches if server is not None else None
         status = self._models.status.now
+        if self._models.status.is_running:
+            return self._asked[1]  # reading a large pool costs a run more than it is worth
         return None if status is None else (status.step, status.cache, status.model is None)
 
     def _on_answer(self, answer: Any) -> None:

@@ -203,7 +203,7 @@ class CacheGeometry(Struct, frozen=True):
     @property
     def attention_layers(self) -> tuple[LayerGeometry, ...]:
         """The layers that keep K and V of their own."""
-        return tuple(layer for layer in self.layers if layer.stores_kv)
+        return tuple([layer for layer in self.layers if layer.stores_kv])
 
     @property
     def num_heads(self) -> int:

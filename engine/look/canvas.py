@@ -21,6 +21,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.look.lenses import computed, held_of_all, read, read_all, rows_at_once
 from engine.look.reductions import (
     Flags,
+    as_slice,
     cells_of,
     fill_cells,
     per_cell,
@@ -250,7 +251,7 @@ class Canvas:
         grid = self.grid
         assert grid is not None
         layer, layers = grid.layers[numbers[0]], [grid.layers[number] for number in numbers]
-        columns = (numbers, slice(layer.num_heads), slice(want.start, want.stop))
+        columns = (as_slice(numbers), slice(layer.num_heads), slice(want.start, want.stop))
         self.low[columns] = self.high[columns] = np.nan
         self.held[columns] = _held_in_columns(layer.held, grid, want)
         if grid.is_coarse and self._fill_from_extremes(numbers[0], want, lens, source):

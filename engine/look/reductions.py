@@ -34,9 +34,15 @@ def fill_cells(
     num_layers, num_heads, _, _ = rows.shape
     low_cells, high_cells, column = pooled(rows.flatten(0, 1), first, per_column, per_row)
     _, num_columns, num_rows = low_cells.shape
-    cells = (layers, slice(0, num_heads), slice(column, column + num_columns), slice(0, num_rows))
+    cells = (as_slice(layers), slice(0, num_heads), slice(column, column + num_columns), slice(0, num_rows))
     form = num_layers, num_heads, num_columns, num_rows
     low[cells], high[cells] = low_cells.reshape(form), high_cells.reshape(form)
+
+
+def as_slice(numbers: Sequence[int]) -> slice | list[int]:
+    """Ascending numbers as an index, which costs less where they are consecutive."""
+    is_run = numbers[-1] - numbers[0] == len(numbers) - 1
+    return slice(numbers[0], numbers[-1] + 1) if is_run else list(numbers)
 
 
 def pooled(tensor: torch.Tensor, first: int, per_column: int, per_row: int) -> tuple[Floats, Floats, int]:

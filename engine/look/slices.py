@@ -122,11 +122,12 @@ def drawn(
 
 def cells_at(canvas: Canvas, places: Ints | None) -> dict[str, Any]:
     """Extremes, and how many rows are missing, of all cells or of those at some places; as fields of a slice."""
-    at = slice(None) if places is None else tuple(places)
     absent = absent_cells(canvas)
+    at = slice(None) if places is None else tuple(places)
+    low, high = canvas.low[at], canvas.high[at]  # copies, if only at some places
     return {
-        "low": read_only_floats(canvas.low[at].copy()),
-        "high": read_only_floats(canvas.high[at].copy()),
+        "low": read_only_floats(low.copy() if places is None else low),
+        "high": read_only_floats(high.copy() if places is None else high),
         "absent": None if absent is None else read_only_ints(absent[at]),
     }
 
@@ -224,12 +225,13 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
     lens = LENSES[request.lens]
     if why := why_not(source, lens) if lens.is_of_every_head else f"The {lens.label} is a picture of one head.":
         return why
-    if not geometry.attention_layers:
+    every = {layer.index for layer in geometry.attention_layers}
+    if not every:
         return "This architecture keeps a recurrent state and no K and V."
     if source.half is not None and source.half.note:
         return source.half.note
     # rows of layers that hold none of the drawn positions, only later ones
-    others = {each.index for each in geometry.attention_layers} - {layer.index for layer in layers}
+    others = every - {layer.index for layer in layers}
     later = [held for index in sorted(others) if (held := source.held(index, ever=True)) is not None]
     if not layers and not later:
         if source.gave_rows_up:

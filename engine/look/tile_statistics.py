@@ -9,6 +9,9 @@ import torch
 HISTOGRAM_BINS = 64
 ROBUST_QUANTILE = 0.995
 
+FLOAT_MAX = np.finfo(np.float32).max
+SMALLEST = np.finfo(np.float32).smallest_subnormal
+
 Values = npt.NDArray[np.float32]
 
 
@@ -29,20 +32,22 @@ class TileStatistics:
             self._count(values.float().cpu().numpy())
 
     def _count(self, values: Values) -> None:
-        is_finite = np.isfinite(values)
-        finite = values[is_finite]
-        self.num_nan = int(np.isnan(values).sum())
-        self.num_inf = int(values.size - is_finite.sum()) - self.num_nan
-        magnitudes = np.abs(finite[finite != 0])
-        self._take_range(float(magnitudes.max(initial=0.0)))
-        # sorting the numbers and looking up 63 edges takes a tenth of looking up the bin of every number
-        num_below = np.sort(finite).searchsorted(self._edges[1:-1])
-        self.counts = np.diff(num_below, prepend=0, append=finite.size)
-        self.lowest = float(finite.min()) if finite.size else 0.0
-        self.highest = float(finite.max()) if finite.size else 0.0
-        if magnitudes.size:
-            place = magnitudes.size - num_beyond(magnitudes.size)
-            self.limit = float(np.partition(magnitudes, place)[place])
+        """Count numbers of any shape by sorting them once, which takes a tenth of looking up the bin of every number;
+        infinities are at both ends then, and NaN comes last."""
+        ordered = np.sort(values, axis=None)
+        num_below, stop, num_numbers = ordered.searchsorted(np.array([-FLOAT_MAX, np.inf, np.nan], np.float32))
+        finite = ordered[num_below:stop]
+        self.num_nan = ordered.size - int(num_numbers)
+        self.num_inf = int(num_numbers) - finite.size
+        self.lowest, self.highest = (float(finite[0]), float(finite[-1])) if finite.size else (0.0, 0.0)
+        self._take_range(max(-self.lowest, self.highest))
+        self.counts = np.diff(finite.searchsorted(self._edges[1:-1]), prepend=0, append=finite.size)
+        zeros = finite.searchsorted(np.array([0.0, SMALLEST], np.float32))
+        num_sized = finite.size - int(zeros[1] - zeros[0])
+        if num_sized:  # the largest magnitudes are at the ends
+            count = num_beyond(num_sized)
+            ends = np.abs(np.concatenate([finite[:count], finite[-count:]]))
+            self.limit = float(np.partition(ends, ends.size - count)[ends.size - count])
 
     def _count_on_device(self, values: torch.Tensor) -> None:
         """Count numbers `[N]` on a GPU; only seven numbers and the histogram are copied to the host."""

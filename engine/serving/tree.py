@@ -334,10 +334,11 @@ class Tree:
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def tops(self) -> Iterator[Block]:
-        """The blocks that begin a prompt, and those whose parent is not known."""
-        yield from self.roots.values()
-        for waiting in self.orphans.values():
-            yield from waiting.values()
+        """The blocks that begin a prompt, and those whose parent is not known: of the cache group that sees the whole
+        prompt, since others hold the same tokens once more."""
+        main = min(self.groups, key=lambda group: (bool(self.groups[group][1]), group), default=0)
+        for among in (self.roots, *self.orphans.values()):
+            yield from (block for block in among.values() if block.group == main)
 
     def children(self, block: Block | None, group: int = 0) -> Iterator[Block]:
         """What follows a block, or begins a prompt, in one cache group; blocks that are gone too."""

@@ -43,10 +43,12 @@ def answer_of(session: Session, command: TakePrefixTree | ExplainPrefix) -> Pref
     if store is None:
         raise InputError("This cache mode has no pages that prompts could share: choose Paged.")
     server = Server("")
+    tree = server.trees[b"", 0] = Tree(0)
     for number, group in enumerate(store.groups):
-        tree = server.trees[b"", number] = Tree(number)
         for page in group.pool.findable():
             parent = None if page.parent_hash == ROOT_HASH else page.parent_hash
             size, window = group.pool.page_size, group.window or 0
-            tree.fold(Stored((page.page_hash,), parent, (page.token_bytes,), ((),), size, window=window), 0.0)
+            tree.fold(
+                Stored((page.page_hash,), parent, (page.token_bytes,), ((),), size, group=number, window=window), 0.0
+            )
     return answer(server, command, SessionText(session))

@@ -76,6 +76,7 @@ class PrefixesView(AskingView[Shown]):
         super().__init__(models)
         self.source = QComboBox()
         self.source.setAccessibleName("Whose prefix tree")
+        self.source.setMinimumWidth(150)
         self.source.setMaximumWidth(240)
         self.search = QLineEdit()
         self.search.setPlaceholderText("Search")

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from app.draw import axis, colormap, format, grid
-from app.draw.axis import ByteTicks, FixedTicks, LinearTicks, LogScale, Tick
+from app.draw import colormap, format
 from tests.approve import approve, in_words
 
 APPROVED = Path(__file__).parent / "approved"
@@ -41,55 +40,6 @@ def calls() -> Iterator[tuple[Callable[..., Any], Iterator[tuple[Any, ...]] | li
     yield (
         format.whole_words,
         [(text, room, len) for text in ("one two three", "one · two · three", "") for room in range(0, 20, 2)],
-    )
-    yield axis.nice_step, [(one,) for one in (0.1, 1, 1.01, 2, 2.5, 5, 5.1, 10, 49, 51)]
-    yield (
-        axis.ticks,
-        [(a, b, p, 20.0, str) for a, b in ((0, 1), (0, 10), (3.5, 9.5), (5, 5), (0, 400)) for p in (0, 30, 100, 400)],
-    )
-    for linear in (LinearTicks(str), LinearTicks(str, least=1.0), LinearTicks(str, is_binary=True)):
-        yield (
-            linear.ticks,
-            [
-                (most, low, high)
-                for most in (0, 1, 3, 8)
-                for low, high in ((0, 1), (-2, 7.5), (3, 3), (0.1, 0.11), (0, 4096))
-            ],
-        )
-    yield (
-        ByteTicks(str).ticks,
-        [
-            (most, low, high)
-            for most in (0, 1, 3, 8)
-            for low, high in ((0, 1), (-1, 3), (10, 12), (10.2, 11.9), (20, 41))
-        ],
-    )
-    yield FixedTicks((Tick(1, "a"), Tick(2, "b"), Tick(3, "c"))).ticks, [(9, 1, 2), (9, 1.5, 3), (9, 4, 5)]
-    yield (
-        axis.log_scale,
-        [
-            (v, lo, hi, f)
-            for v in ((), (0.0, NAN, INF), (1e-7, 3.0), (20.0, 1e5))
-            for lo, hi in ((-3, 0), (0, 0))
-            for f in (-6, -2)
-        ],
-    )
-    for log in (LogScale(-3, 1), LogScale(-2, 2, has_floor=False), LogScale(0, 0)):
-        yield log.at, [([0.0, 1e-4, 1e-3, 0.5, 1.0, 10.0, 99.0, 1e6, NAN, INF],)]
-        yield log.ticks, [(most, low, high) for most in (0, 1, 2, 9) for low, high in ((0, 1), (0.2, 0.6), (0.35, 0.4))]
-    yield grid.whole_steps, list(product((0, 63.9, 64, 200.5), (1, 64)))
-    yield (
-        grid.cell_span,
-        [(cell, count, size) for count, size in ((4, 4), (3, 8), (9, 4), (1, 5)) for cell in range(count)],
-    )
-    yield (
-        grid.cell_at,
-        [(pixel, count, size) for count, size in ((4, 4), (3, 8), (9, 4)) for pixel in range(-1, size + 1)],
-    )
-    low = np.arange(14, dtype=np.float32).reshape(2, 7)
-    yield (
-        grid.resample,
-        [(low, low + 10, size, 1) for size in (1, 3, 7, 12)] + [(low, -low, size, 0) for size in (1, 2, 5)],
     )
     yield colormap.rgb, [("#102030",), ("#ffffff",)]
     table = colormap.signed_table("#62b5ff", "#121417", "#ffaa54", "#ff00ff")

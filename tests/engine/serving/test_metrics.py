@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -11,7 +12,11 @@ import pytest
 pytest.importorskip("prometheus_client")
 
 from engine.errors import InputError
+from engine.serving import metrics
+from engine.serving.answers import state_of
 from engine.serving.metrics import MAX_BYTES, Metrics, check_url, fetch
+from engine.serving.server import Server
+from tests.engine.serving.made_up import batch, stored
 
 PAGE = b"""# TYPE vllm:kv_cache_usage_perc gauge
 vllm:kv_cache_usage_perc{engine="0"} 0.25
@@ -26,11 +31,14 @@ PAGES = {"/metrics": PAGE, "/html": b"<html>no</html>", "/large": b"# x\n" * (MA
 
 class Pages(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.send_response(302 if self.path == "/away" else 200 if self.path in PAGES else 404)
+        self.send_response(302 if self.path == "/away" else 200 if self.path in {*PAGES, "/slow"} else 404)
         if self.path == "/away":
             self.send_header("Location", "/metrics")
         self.end_headers()
         self.wfile.write(PAGES.get(self.path, b""))
+        for _ in range(200 if self.path == "/slow" else 0):
+            self.wfile.write(b"# x\n")
+            time.sleep(0.01)
 
     def log_message(self, *args: object) -> None: ...
 
@@ -50,6 +58,22 @@ def test_what_the_page_says(address: str) -> None:
     assert fetch(f"{address}/metrics") == Metrics(queries=12745.0, usage=0.25, num_blocks=64, block_size=32)
 
 
+def test_the_servers_figures_stand_beside_the_fold() -> None:
+    server = Server("x")
+    server.take(batch(0, stored([1, 2], [1] * 8)))
+    first = Metrics(queries=100.0, hits=10.0, num_blocks=64, preemptions=2.0)
+    now = Metrics(queries=300.0, hits=110.0, num_blocks=64, preemptions=3.0)
+    told = dict(state_of(server, "connected", "", (), first, now, "", False).told)
+    assert told["prompt tokens found in the cache, in all"] == "110 of 300 (36.7%)"
+    assert told["and since attached"] == "100 of 200 (50.0%)"
+    assert told["blocks of the pool that hold a prefix"] == "2 of 63"
+    assert told["preemptions"] == "3"
+    small = Metrics(num_blocks=2)
+    assert "sends some events twice" in " ".join(
+        dict(state_of(server, "", "", (), small, small, "", False).told).values()
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "words"),
     [
@@ -63,6 +87,12 @@ def test_what_the_page_says(address: str) -> None:
 def test_what_is_no_metrics_page(address: str, path: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         fetch(address + path)
+
+
+def test_a_page_that_never_ends_is_left(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "WHOLE_S", 0.05)
+    with pytest.raises(InputError, match="took too long"):
+        fetch(f"{address}/slow")
 
 
 def test_addresses() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine.errors import InputError
 from engine.serving import tree as trees
 from engine.serving.explain import explain
+from engine.serving.picture import rows_of
 from engine.serving.schema import decode
 from engine.serving.server import Server
 from tests.engine.serving.made_up import CLEARED, as_list, batch, removed, stored
@@ -84,6 +85,7 @@ def test_a_window_needs_only_its_own_blocks() -> None:
     slid["kv_cache_spec_sliding_window"] = 4
     server = folded([full, slid], [removed(1, group_idx=1)])
     assert answer(server, [*A, *B, *C, 0]) == (12, "all reused")
+    assert rows_of(server, str)[1] == 12  # tokens, and not twice as many
     server.take(batch(2, removed(3, group_idx=1)))
     assert answer(server, [*A, *B, *C, 0]) == (8, "evicted")
 
