@@ -22,6 +22,7 @@ NEEDS = "To listen to servers install the extra: pip install 'kvloupe[serving]'.
 REPLAY_S, REPLAY_AGAIN_S, HANDSHAKE_S, TICK_S = 3.0, 30.0, 3.0, 0.1
 # Batches that wait to be taken, before this thread waits (the publisher then drops what is too much, which is a gap).
 MAX_WAITING = 50_000
+MAX_REPLAYED = 256 << 20  # bytes of one replay; servers hold 10,000 batches of some kilobytes
 State = Literal["connecting", "connected", "no answer", "no publisher", "lost"]
 
 
@@ -220,7 +221,7 @@ class Source:
                     continue
                 *topic, seq, payload = socket.recv_multipart()[-3:]
                 until = time.monotonic() + REPLAY_S
-                if len(seq) != 8 or size > 16 * MAX_BYTES:
+                if len(seq) != 8 or size > MAX_REPLAYED or len(found) > MAX_WAITING:
                     break
                 number = int.from_bytes(seq, "big")
                 if number == END_MARK or not payload:

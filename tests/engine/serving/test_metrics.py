@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("prometheus_client")
 
 from engine.errors import InputError
+from engine.serving import metrics
 from engine.serving.answers import state_of
 from engine.serving.metrics import MAX_BYTES, Metrics, check_url, fetch
 from engine.serving.server import Server
@@ -29,11 +31,14 @@ PAGES = {"/metrics": PAGE, "/html": b"<html>no</html>", "/large": b"# x\n" * (MA
 
 class Pages(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.send_response(302 if self.path == "/away" else 200 if self.path in PAGES else 404)
+        self.send_response(302 if self.path == "/away" else 200 if self.path in {*PAGES, "/slow"} else 404)
         if self.path == "/away":
             self.send_header("Location", "/metrics")
         self.end_headers()
         self.wfile.write(PAGES.get(self.path, b""))
+        for _ in range(200 if self.path == "/slow" else 0):
+            self.wfile.write(b"# x\n")
+            time.sleep(0.01)
 
     def log_message(self, *args: object) -> None: ...
 
@@ -82,6 +87,12 @@ def test_the_servers_figures_stand_beside_the_fold() -> None:
 def test_what_is_no_metrics_page(address: str, path: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         fetch(address + path)
+
+
+def test_a_page_that_never_ends_is_left(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "WHOLE_S", 0.05)
+    with pytest.raises(InputError, match="took too long"):
+        fetch(f"{address}/slow")
 
 
 def test_addresses() -> None:
