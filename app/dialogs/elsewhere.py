@@ -27,6 +27,7 @@ class AddressDialog(QuestionDialog):
         text = present.removeprefix(PREFIX) if is_elsewhere(present) else ""
         self._host = self.add(line_field("Machine", text, "[user@]host[:port][/path/of/kvloupe-engine]", tip))
         self.ok.setText("Connect")
+        self.setMinimumWidth(620)
 
     def answer(self) -> str:
         return check_choice(PREFIX + self._host.text().strip().removeprefix(PREFIX))

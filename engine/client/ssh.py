@@ -67,7 +67,7 @@ class Remote:
     def why_it_ended(self, code: int, complaints: Sequence[str], *, has_begun: bool) -> str:
         """Why the connection ended, as one sentence without its full stop; empty if ssh only passes on how the engine
         itself ended."""
-        said = f" ({complaints[-1][:200]})" if complaints else ""
+        said = f" ({complaints[-1][:200].rstrip('.')})" if complaints else ""
         if code == 255 and has_begun:
             return f"The connection to {self.machine} broke{said or ', or the engine there was killed'}"
         if code == 255:
