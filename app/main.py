@@ -26,7 +26,7 @@ from app.shell import Shell
 from app.start.arguments import Arguments
 from app.start.beginning import Beginning
 from app.start.paths import sessions_path, settings_path
-from engine.client import CHOICES
+from engine.client import CHOICES, is_elsewhere
 from engine.errors import InputError
 from engine.saved.folder import JournalFolder
 from engine.wire.serving import ServerSpec
@@ -155,10 +155,10 @@ class Program(QObject):
             QTimer.singleShot(0, self._import_next)
 
     def _restart_engine(self, choice: str) -> None:
-        """Start another engine with the same model and replay the steps in it. `choice` (thread, process, auto) is
-        where it shall run; empty: as chosen before. If the present engine already runs where `choice` says, only the
-        choice is saved."""
-        if choice in CHOICES:
+        """Start another engine with the same model and replay the steps in it. `choice` (thread, process, auto, or the
+        address of another machine) is where it shall run; empty: as chosen before. If the present engine already runs
+        where `choice` says, only the choice is saved."""
+        if choice:
             self._engine.choice = self._settings.engine = choice
             if self._engine.is_as_chosen and not self.shell.models.status.is_engine_lost:
                 self._show_choice()
@@ -189,6 +189,7 @@ class Program(QObject):
     def _show_choice(self) -> None:
         for choice in CHOICES:
             self.shell.actions.check(f"engine.{choice}", choice == self._engine.choice)
+        self.shell.actions.check("engine.elsewhere", is_elsewhere(self._engine.choice))
 
     def _on_closing(self) -> None:
         if not self._is_tour:

@@ -177,7 +177,7 @@ class Shell(QObject):
         self.reload_wanted.emit()
 
     def run_engine_in(self, choice: str) -> None:
-        """Restart the engine in a thread, in a process, or (auto) where it suits the device."""
+        """Restart the engine in a thread, in a process, (auto) where it suits the device, or on another machine."""
         self.engine_wanted.emit(choice)
 
     # ---- which signal calls which intent -------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from PySide6.QtWidgets import QFileDialog
 
 from app.kit.changes import connect_all
 from app.models.export_plan import view_text
+from engine.client import is_elsewhere
 from engine.files.llama import kind_of, model_beside
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
@@ -18,16 +20,48 @@ if TYPE_CHECKING:
     from app.shell import Shell
 
 
+OPENED = (".safetensors", ".npz", ".json", ".jsonl", ".bin")
+
+
 def open_folder(shell: Shell) -> None:
-    path = QFileDialog.getExistingDirectory(shell.window, "Open model folder")
-    if path:
+    def load(path: str) -> None:
         shell.intents.on_model_chosen(ModelSpec(path))
+
+    _ask_path(shell, "Open model folder", (), load)
 
 
 def open_shape(shell: Shell) -> None:
-    path, _ = QFileDialog.getOpenFileName(shell.window, "Shape from config.json", "", "Model config (*.json)")
-    if path:
+    def load(path: str) -> None:
         shell.intents.on_model_chosen(ModelSpec(f"{SHAPE_PREFIX}{path}"))
+
+    _ask_path(shell, "Shape from config.json", (".json",), load)
+
+
+def _ask_path(
+    shell: Shell, title: str, endings: tuple[str, ...], take: Callable[[str], None], folder: str = ""
+) -> None:
+    """Ask for a file with one of these endings, without them for a folder, on the machine of the engine."""
+    if is_elsewhere(shell.models.status.engine):
+        from app.dialogs.elsewhere import FilesThere
+
+        dialog = FilesThere(title, endings, shell.window)
+        dialog.wants.connect(shell.intents.take)
+        dialog.ask(take)
+        dialog.begin()
+        return
+    if endings:
+        kinds = f"{title} ({' '.join(f'*{each}' for each in endings)});;All files (*)"
+        path, _ = QFileDialog.getOpenFileName(shell.window, title, folder, kinds)
+    else:
+        path = QFileDialog.getExistingDirectory(shell.window, title)
+    if path:
+        take(path)
+
+
+def ask_engine_address(shell: Shell) -> None:
+    from app.dialogs.elsewhere import AddressDialog
+
+    AddressDialog(shell.settings.engine, shell.window).ask(shell.run_engine_in)
 
 
 def save_session(shell: Shell) -> None:
@@ -41,11 +75,10 @@ def save_session(shell: Shell) -> None:
 
 
 def open_file(shell: Shell) -> None:
-    folder = str(shell.export_folder)
-    kinds = "Snapshots, sessions and llama.cpp's states (*.safetensors *.npz *.json *.jsonl *.bin);;All files (*)"
-    path, _ = QFileDialog.getOpenFileName(shell.window, "Open snapshot or session", folder, kinds)
-    if path:
+    def show(path: str) -> None:
         shell.intents.on_snapshot_chosen(Path(path), _model_of_state(shell, Path(path)))
+
+    _ask_path(shell, "Open snapshot or session", OPENED, show, str(shell.export_folder))
 
 
 def _model_of_state(shell: Shell, path: Path) -> Path | None:

@@ -214,6 +214,9 @@ RUN = (
                 _engine("auto", "Where it suits", "A thread of the window on a GPU, a process of its own on a CPU"),
                 _engine("thread", "In a thread", "In the window's own process: both share one interpreter"),
                 _engine("process", "In a process", "Beside the window: its end leaves the window alive"),
+                Action("engine.elsewhere", "", "On another machine…", "Over ssh, with its keys and jump hosts; models "
+                       "and files are those of that machine", dialogs.ask_engine_address, is_check=True,
+                       also="ssh, remote, server, rack, host"),
             ),
             (
                 Action("engine.restart", "", "Restart engine",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from msgspec.structs import replace
 
-from engine.client import Client, ClientChoice, ClientKind, kind_for, open_client
+from engine.client import Client, ClientChoice, ClientKind, is_elsewhere, kind_for, open_client
 from engine.spec.cache import CacheSpec
 from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec
 from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
@@ -93,7 +93,8 @@ class Engine:
     def restart_on_cpu(self, cache: CacheSpec, dtype: str) -> None:
         """Start again with that model on the CPU, in a child process: a device may have failed in this one."""
         model = replace(self._model, device="cpu", dtype=cast(Dtype, dtype) if dtype in get_args(Dtype) else "auto")
-        self.start(model, cache, self._opened, kind="process")
+        kind = None if self.kind is not None and is_elsewhere(self.kind) else "process"
+        self.start(model, cache, self._opened, kind=kind)
 
     def reload(self, cache: CacheSpec) -> None:
         """Have the present engine load again the model that was loaded last."""

@@ -127,7 +127,15 @@ PICTURES = get_args(Picture | SliceUpdate)
 # These are for whoever asked, and change no model by themselves.
 ANSWERS = (
     *get_args(Measured),
-    *(events.Tokenized, events.Previewed, events.ModelsFound, events.Done, events.Cancelled, events.Stopped),
+    *(
+        events.Tokenized,
+        events.Previewed,
+        events.ModelsFound,
+        events.FolderListed,
+        events.Done,
+        events.Cancelled,
+        events.Stopped,
+    ),
     *(exporting.Exported, exporting.ExportCancelled, exporting.ExportEstimate),
     *(serving.PrefixTree, serving.PrefixExplained),
     *(devices.DevicesFound, devices.LoadForecast, stopping.AttentionMeasured),
@@ -177,6 +185,7 @@ class EventHandlers(QObject):
             events.EngineLost: self._on_engine_lost,
             events.EngineBusy: self._on_engine_busy,
             events.EngineBack: self._on_engine_back,
+            events.EngineLine: self._on_engine_line,
             duel.DuelStarted: requests.comparing.take_started,
             duel.DuelStep: requests.comparing.take_step,
             duel.DuelScanned: requests.comparing.take_scanned,
@@ -393,6 +402,9 @@ class EventHandlers(QObject):
     def _on_engine_back(self, _event: events.EngineBack) -> None:
         self._models.status.lose_engine("")
         self._models.status.fail("")
+
+    def _on_engine_line(self, event: events.EngineLine) -> None:
+        self._models.status.set_line(f"{event.machine} · {event.delay_ms:.0f} ms")
 
     def _notify(self, text: str) -> None:
         self._models.status.notify(self._status.with_given_up(text))

@@ -31,7 +31,7 @@ class Status(QObject):
         self._now: EngineStatus | None = None
         self._notice = ""
         self._failure = ""
-        self._engine = ""
+        self._engine = self._line = ""
         self._loss: EngineLoss = ""
         self._busy = self._unwritten = ""
         self._sources: dict[str, str] = {}  # fingerprint -> source of each model that was loaded, the newest last
@@ -124,8 +124,14 @@ class Status(QObject):
 
     @property
     def engine(self) -> str:
-        """Where the engine runs: "thread" or "process"; empty if there is none."""
+        """Where the engine runs: "thread", "process" or the address of another machine; empty if there is none."""
         return self._engine
+
+    @property
+    def line(self) -> str:
+        """The name of the machine that the engine runs on, and how long an answer takes; empty if it runs on this
+        one, or has not answered yet."""
+        return self._line
 
     @property
     def loss(self) -> EngineLoss:
@@ -150,8 +156,14 @@ class Status(QObject):
 
     def set_engine(self, kind: str) -> None:
         """Note where a new engine runs."""
-        self._engine = kind
+        self._engine, self._line = kind, ""
         self.lose_engine("")
+
+    def set_line(self, words: str) -> None:
+        """Note the machine and the delay of its line."""
+        if words != self._line:
+            self._line = words
+            self._emit_changed()
 
     def lose_engine(self, loss: EngineLoss) -> None:
         """Note that the engine is gone or silent, or for the empty text that it answers again."""

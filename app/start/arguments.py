@@ -10,7 +10,7 @@ from typing import NoReturn, get_args
 
 from msgspec import Struct
 
-from engine.client import CHOICES, ClientChoice
+from engine.client import CHOICES, ClientChoice, check_choice, is_elsewhere
 from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
 from engine.spec.cache import CacheSpec
@@ -66,6 +66,7 @@ def parse(argv: list[str]) -> Arguments:
             paged_attention=given.paged_attention,
         )
         cache = cache_named(given.cache)
+        engine = None if given.engine is None else check_choice(given.engine)
     except InputError as error:
         parser.error(str(error))
     if given.steps < 1:
@@ -74,9 +75,10 @@ def parse(argv: list[str]) -> Arguments:
         parser.error(f"{given.kept_mib} MiB for checkpoints is out of range: give 0 to {MOST_KEPT_MIB}.")
     if given.settings is not None and os.path.exists(given.settings) and not os.path.isfile(given.settings):
         parser.error(f"The settings {given.settings} are no regular file: give another one.")
-    if given.snapshot is not None and not os.path.isfile(given.snapshot):
+    is_here = engine is None or not is_elsewhere(engine)
+    if given.snapshot is not None and is_here and not os.path.isfile(given.snapshot):
         parser.error(f"{given.snapshot} is no file: give a snapshot that was exported, or a session that was saved.")
-    if given.snapshot is not None:
+    if given.snapshot is not None and is_here:
         try:
             check_nobody_writes(given.snapshot)
         except InputError as error:
@@ -88,7 +90,7 @@ def parse(argv: list[str]) -> Arguments:
         loading=asked if any((given.dtype, given.device, given.threads, given.weights)) else None,
         snapshot=given.snapshot,
         cache=cache,
-        engine=given.engine,
+        engine=engine,
         theme=given.theme,
         prompt=given.prompt,
         tour=given.tour,
@@ -147,9 +149,9 @@ def _parser() -> OneLineParser:
     parser.add_argument("--paged-attention", default="auto", help=f"how pages are read: {', '.join(PAGED_ATTENTION)}")
     parser.add_argument(
         "--engine",
-        choices=CHOICES,
-        help="where the engine runs: a thread of the window, a process of its own, or as suits the device; "
-        "as remembered unless given",
+        metavar="WHERE",
+        help=f"where the engine runs: {', '.join(CHOICES)} (as suits the device), or another machine, as "
+        "ssh://[user@]HOST[:port][/COMMAND]; as remembered unless given",
     )
     parser.add_argument("--theme", choices=("system", "dark", "light"), help="as remembered unless given")
     parser.add_argument("--prompt", help="the text in the prompt panel")

@@ -34,7 +34,7 @@ class Beginning:
         self._arguments = arguments
         self._model = arguments.model.loaded_as(settings.loading)
         self.engine = Engine(arguments.engine or settings.engine)
-        if kind_for(self.engine.choice, self._model.device) == "process" and (os.cpu_count() or 1) > 1:
+        if kind_for(self.engine.choice, self._model.device) != "thread" and (os.cpu_count() or 1) > 1:
             self.start_engine()
 
     def start_engine(self) -> None:

@@ -13,7 +13,7 @@ from PySide6.QtCore import QSettings
 
 from app.control.pace import PACES, USUAL_PACE
 from app.kit.theme import ThemeChoice
-from engine.client import CHOICES, ClientChoice
+from engine.client import ClientChoice, check_choice
 from engine.errors import InputError
 from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec, WeightFormat
 from engine.spec.stops import MAX_STOPS, Stop, read_stops, written_stops
@@ -58,7 +58,7 @@ class Settings:
             theme=theme_choice(theme),
             layout=_text(store, "window/layout", "inspect"),
             pace=pace if (pace := _text(store, "run/pace", USUAL_PACE)) in PACES else USUAL_PACE,
-            engine=engine if (engine := _text(store, "run/engine", "auto")) in CHOICES else "auto",
+            engine=_engine(store),
             loading=_loading(store),
             recent_models=_texts(store, "models/recent")[:MAX_RECENT],
             recent_snapshots=_texts(store, "snapshots/recent")[:MAX_RECENT],
@@ -125,6 +125,13 @@ class Settings:
     def remember_snapshot(self, path: str) -> None:
         """Put a file first in the list of recent snapshots."""
         self.recent_snapshots = [path, *(known for known in self.recent_snapshots if known != path)][:MAX_RECENT]
+
+
+def _engine(store: QSettings) -> ClientChoice:
+    try:
+        return check_choice(_text(store, "run/engine", "auto"))
+    except InputError:
+        return "auto"
 
 
 def _kept_bytes(store: QSettings) -> int | None:

@@ -21,6 +21,8 @@ from app.kit.theme import font_text
 from app.models import Models
 from app.models.sequence_status import RECENT_STEPS, rates
 from app.models.status import Status
+from engine.client import is_elsewhere
+from engine.client.ssh import remote_of
 from engine.counted import counted
 from engine.wire.records import CacheBytes, NonFinite, StepRecord
 from engine.wire.status import ModelInfo, Work
@@ -286,6 +288,8 @@ def _device_words(model: ModelInfo | None, status: Status) -> str:
     engine, words = status.engine, model.device
     if model.device == "cpu" and model.num_threads:
         words += f" · {counted(model.num_threads, 'thread')}"
+    if is_elsewhere(engine):
+        return f"{words} · engine on {status.line or remote_of(engine).machine}"
     return f"{words} · engine in a {engine}" if engine else words
 
 

@@ -320,8 +320,8 @@ class SequenceCache:
 
     def scattered(self) -> dict[int, torch.Tensor]:
         """`positions` of every layer whose rows are not consecutive."""
-        found = ((index, layer.row_positions()) for index, layer in enumerate(self.layers))
-        return {index: positions for index, positions in found if positions is not None}
+        layers = enumerate(self.layers)
+        return {index: positions for index, layer in layers if (positions := layer.row_positions()) is not None}
 
     @property
     def journal_bytes(self) -> int:
@@ -340,7 +340,7 @@ class SequenceCache:
     @property
     def stored_bytes(self) -> int:
         """Bytes that hold tokens or recurrent state, over all layers."""
-        return sum(layer.held_bytes().stored for layer in self.layers)
+        return sum([layer.held_bytes().stored for layer in self.layers])
 
     def idle_bytes(self, layer_index: int) -> int:
         """Bytes of one layer that are reserved and never read; only the layout `allocated` has any."""

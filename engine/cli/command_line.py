@@ -11,6 +11,7 @@ from engine.cli import (
     bench,
     budget,
     caches,
+    child,
     devices,
     events,
     gpu_check,
@@ -31,7 +32,23 @@ from engine.interrupts import raise_at_interrupt
 DESCRIPTION = "Runs the engine without a window, from the command line. `--help` lists the sub-commands."
 
 # In the order of `--help`.
-COMMANDS = run, replay, verify, sweep, bench, gpu_check, seeds, devices, caches, lens, params, budget, snapshot, events
+COMMANDS = (
+    run,
+    replay,
+    verify,
+    sweep,
+    bench,
+    gpu_check,
+    seeds,
+    devices,
+    caches,
+    lens,
+    params,
+    budget,
+    snapshot,
+    events,
+    child,
+)
 
 
 class CommandLineParser(argparse.ArgumentParser):

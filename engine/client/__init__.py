@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
+from engine.client.ssh import PREFIX, remote_of
+from engine.errors import InputError
 from engine.wire.events import Event
 from engine.wire.message import Command
 
-ClientKind = Literal["thread", "process"]
-ClientChoice = Literal["auto", "thread", "process"]
-CHOICES: tuple[ClientChoice, ...] = get_args(ClientChoice)
+ClientKind = str  # thread, process, or the address of another machine: ssh://…
+ClientChoice = str  # one of these, or auto
+CHOICES: tuple[ClientChoice, ...] = ("auto", "thread", "process")
+
+
+def check_choice(choice: str) -> ClientChoice:
+    """A choice of where the engine runs as it was typed or saved; raises `InputError` for what is none."""
+    if choice not in CHOICES:
+        if not is_elsewhere(choice):
+            raise InputError(f"An engine cannot run in '{choice[:200]}': give {', '.join(CHOICES)} or ssh://HOST.")
+        remote_of(choice)
+    return choice
+
+
+def is_elsewhere(kind: str) -> bool:
+    """Whether such an engine runs on another machine, whose files are not those of this one."""
+    return kind.startswith(PREFIX)
 
 
 class Client(Protocol):
@@ -51,4 +67,4 @@ def open_client(kind: ClientKind) -> Client:
         return ThreadClient()
     from engine.client.process import ProcessClient
 
-    return ProcessClient()
+    return ProcessClient(kind if is_elsewhere(kind) else "")

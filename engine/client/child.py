@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -20,12 +21,14 @@ from msgspec.structs import replace
 
 from engine.client.outbox import FOLLOWED_BY_STATUS, Outbox, says_running
 from engine.client.pulse import Pulse
-from engine.client.stream import HEARTBEAT, read_frames, write_messages
+from engine.client.ssh import hello
+from engine.client.stream import HEARTBEAT, is_echo, read_frames, write_messages
 from engine.loop.loop import EngineLoop
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_command, encode
 from engine.wire.events import Event, Failed, Stopped
 from engine.wire.records import StepRecord
+from engine.wire.slices import Slice, SliceUpdate
 
 HEARTBEAT_S = 1.0
 # How long an export or a step may take to end once the window is gone.
@@ -35,18 +38,22 @@ END_S = 1.0
 IN_A_RUN_S = 0.05
 
 
-def main() -> None:
-    """Serve one window until it closes its end of the pipes."""
+def main(credit_bytes: int | None = None) -> None:
+    """Serve one window until it closes its end of the pipes. With `credit_bytes` the window is on another machine: it
+    is told first which engine this is, and at most so many bytes of pictures are on their way to it."""
     commands, events = _take_streams()
     _prepare_process()
-    outbox = Outbox()
-    loop = EngineLoop(outbox.put, lambda: outbox.is_behind)
+    if credit_bytes is not None:
+        events.write(hello())
+        events.flush()
+    line, outbox = Line(events, credit_bytes), Outbox()
+    loop = EngineLoop(outbox.put, lambda: outbox.is_behind or line.is_full)
     is_broken = threading.Event()
     writer = threading.Thread(
-        target=_write, args=(events, outbox, Pulse(loop.activity), is_broken), name="events", daemon=True
+        target=_write, args=(line, outbox, Pulse(loop.activity), is_broken), name="events", daemon=True
     )
     writer.start()
-    threading.Thread(target=_read, args=(commands, loop, outbox, is_broken), name="commands", daemon=True).start()
+    threading.Thread(target=_read, args=(commands, line, loop, outbox, is_broken), name="commands", daemon=True).start()
     loop.run()
     writer.join(END_S)  # it ends after it has sent `Stopped`, the last event
     os._exit(int(is_broken.is_set()))
@@ -71,12 +78,62 @@ def _prepare_process() -> None:
         Path("/proc/self/oom_score_adj").write_text("500", "ascii")
 
 
-def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox, is_broken: threading.Event) -> None:
+class Line:
+    """The stream of events to a window. With a limit, of `credit_bytes`, pictures wait while as many bytes of earlier
+    ones have not been read at the other end: what lies in the buffers of a slow connection only grows old."""
+
+    def __init__(self, stream: IO[bytes], credit_bytes: int | None = None) -> None:
+        self._stream, self._limit = stream, credit_bytes
+        self._writing, self._read = threading.Lock(), threading.Condition()
+        self._unread: deque[int] = deque()  # bytes of each picture that was sent
+
+    @property
+    def is_full(self) -> bool:
+        """Whether pictures wait for earlier ones to be read."""
+        return self._limit is not None and sum(self._unread) >= self._limit
+
+    def on_read(self) -> None:
+        """Note that the window has read its oldest picture."""
+        with self._read:
+            if self._unread:
+                self._unread.popleft()
+            self._read.notify_all()
+
+    def send(self, messages: Sequence[Sequence[Frame]]) -> None:
+        with self._writing:
+            write_messages(self._stream, messages)
+
+    def send_events(self, events: Sequence[Event]) -> None:
+        """Send events together, as far as none of them has to wait."""
+        ready: list[list[Frame]] = []
+        for event in events:
+            messages = _encoded(event)
+            if self._limit is not None and isinstance(event, Slice | SliceUpdate):
+                ready = self._wait_for_room(ready)
+                self._unread.append(sum(len(frame) for message in messages for frame in message))
+            ready += messages
+        self.send(ready or [HEARTBEAT])
+
+    def _wait_for_room(self, ready: list[list[Frame]]) -> list[list[Frame]]:
+        """Wait until the line is not full; what is ready is sent then, and heartbeats. Returns what is left to send."""
+        while self.is_full:
+            self.send(ready or [HEARTBEAT])
+            ready = []
+            with self._read:
+                self._read.wait_for(lambda: not self.is_full, HEARTBEAT_S)
+        return ready
+
+
+def _read(stream: IO[bytes], line: Line, loop: EngineLoop, outbox: Outbox, is_broken: threading.Event) -> None:
     """Pass commands to the loop until the stream ends, then shut the loop down and end the process. `is_broken` is set
     where something that is no message ends it."""
     try:
         while (frames := read_frames(stream)) is not None:
-            if frames:
+            if not frames:
+                line.on_read()
+            elif is_echo(frames):
+                line.send([frames])
+            else:
                 try:
                     loop.send(decode_command(frames))
                 except WireError as error:
@@ -89,7 +146,7 @@ def _read(stream: IO[bytes], loop: EngineLoop, outbox: Outbox, is_broken: thread
     os._exit(int(is_broken.is_set()))
 
 
-def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse, is_broken: threading.Event) -> None:
+def _write(line: Line, outbox: Outbox, pulse: Pulse, is_broken: threading.Event) -> None:
     """Send all events up to `Stopped`, and what the loop is busy with if that takes long; without an event for
     `HEARTBEAT_S` a heartbeat. The records of a run between two pictures are sent together. Where the stream of commands
     `is_broken`, `Stopped` is not sent: the window did not ask for this end, and says why it came."""
@@ -99,9 +156,8 @@ def _write(stream: IO[bytes], outbox: Outbox, pulse: Pulse, is_broken: threading
         to_send = [*_with_newest_status(events), *pulse.beat()]
         if is_broken.is_set():
             to_send = [event for event in to_send if not isinstance(event, Stopped)]
-        messages = [message for event in to_send for message in _encoded(event)]
         try:
-            write_messages(stream, messages or [HEARTBEAT])
+            line.send_events(to_send)
         except OSError:  # the window is gone
             os._exit(0)
         if _is_run(events):

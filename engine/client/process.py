@@ -1,4 +1,5 @@
-"""The process client: runs the engine in a child process, for a CPU, where both would share one interpreter lock.
+"""The process client: runs the engine in a child process, for a CPU, where both would share one interpreter lock; or on
+another machine, where the child process is ssh.
 
 The child is an ordinary subprocess, never a fork. Messages go through its standard input and output; what it prints is
 printed by this process. It ends with its window; if it dies, the window lives on and reports it.
@@ -21,24 +22,31 @@ from queue import SimpleQueue
 
 from engine.client import ClientKind
 from engine.client.outbox import Outbox
-from engine.client.stream import read_frames, write_messages
+from engine.client.ssh import HELLO_S, check_hello, remote_of
+from engine.client.stream import echo, echo_time, is_echo, read_frames, write_messages
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_event, encode
-from engine.wire.events import EngineBack, EngineLost, Event, Failed, Stopped
+from engine.wire.events import EngineBack, EngineLine, EngineLost, Event, Failed, Stopped
 from engine.wire.message import Command
+from engine.wire.slices import Slice, SliceUpdate
 
 # The child sends a heartbeat every second; after 8 silent seconds it counts as hanging. Silence is counted in pieces of
 # at most a second, so that a window that was itself stopped for a while does not blame the engine.
 SILENT_S, PIECE_S = 8.0, 1.0
+ECHO_S = 2.0  # how often the delay of a line is measured
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class ProcessClient:
-    """A child process, and three threads: one reads its events, one writes commands, one reads its standard error."""
+    """A child process, and three threads: one reads its events, one writes commands, one reads its standard error. With
+    an address (`ssh://…`) it is an engine on that machine, which is told when its pictures have been read, and asked
+    every two seconds how long an answer takes."""
 
-    kind: ClientKind = "process"
-
-    def __init__(self) -> None:
+    def __init__(self, address: str = "") -> None:
+        self.kind: ClientKind = address or "process"
+        self._remote = remote_of(address) if address else None
+        self._has_begun = self._remote is None  # what comes before is the other machine's greeting
+        self._asked = 0.0  # when the delay of the line was last asked for
         self._events = Outbox()
         self._outgoing: SimpleQueue[list[Frame] | None] = SimpleQueue()
         self._complaints: deque[str] = deque(maxlen=1)
@@ -49,12 +57,17 @@ class ProcessClient:
         self._silent_s = 0.0
         self._child: subprocess.Popen[bytes] | None = None
         try:
-            self._child = _spawn()
+            self._child = _spawn() if self._remote is None else self._remote.spawn()
         except OSError as error:
-            self._report_lost(f"The engine could not be started ({error.strerror or error})")
+            what = "The engine" if self._remote is None else "ssh"
+            self._report_lost(f"{what} could not be started ({error.strerror or error})")
             return
-        for work in (self._read, self._write, self._listen):
-            threading.Thread(target=work, args=(self._child,), name=f"engine{work.__name__}", daemon=True).start()
+        self._listening, *others = (
+            threading.Thread(target=work, args=(self._child,), name=f"engine{work.__name__}", daemon=True)
+            for work in (self._listen, self._read, self._write)
+        )
+        for thread in (self._listening, *others):
+            thread.start()
 
     @property
     def process_id(self) -> int | None:
@@ -72,6 +85,9 @@ class ProcessClient:
 
     def drain(self) -> list[Event]:
         self._notice_silence()
+        if self._remote is not None and self._has_begun and self._looked - self._asked >= ECHO_S:
+            self._asked = self._looked
+            self._outgoing.put(echo(self._looked))
         return self._events.take_all()
 
     def listen(self, callback: Callable[[], None] | None) -> None:
@@ -97,23 +113,68 @@ class ProcessClient:
         """Read and decode events, in a thread of its own."""
         assert child.stdout is not None
         try:
+            self._begin(child)
             while (frames := read_frames(child.stdout)) is not None:
                 self._num_heard += 1
-                if frames:
-                    event = decode_event(frames)
+                if is_echo(frames):
+                    self._take_echo(frames)
+                    continue
+                event = decode_event(frames) if frames else None
+                if event is not None:
                     self._is_closing = self._is_closing or isinstance(event, Stopped)
                     self._events.put(event)
                 while not (self._events.wait_for_room(PIECE_S) or self._is_closing):
                     pass  # unread messages fill the pipe, and the engine then merges pictures
-            self._report_lost(_why_it_ended(child, self._complaints))
+                if self._remote is not None and isinstance(event, Slice | SliceUpdate):
+                    self._outgoing.put([])  # returns its credit
+            self._report_lost(self._why_it_ended(child))
         except BaseException as error:  # every error: otherwise the end of this thread would go unnoticed
             if child.poll() is None and not self._is_closing:
                 child.kill()
                 child.wait()
                 words = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
-                self._report_lost(f"The engine said what cannot be read ({words}) and was ended")
+                is_of_begin = isinstance(error, WireError) and not self._has_begun
+                self._report_lost(
+                    words if is_of_begin else f"The engine said what cannot be read ({words}) and was ended"
+                )
             else:
-                self._report_lost(_why_it_ended(child, self._complaints))
+                self._report_lost(self._why_it_ended(child))
+
+    def _begin(self, child: subprocess.Popen[bytes]) -> None:
+        """Wait until an engine on another machine has said which it is; one that hangs is ended."""
+        if self._remote is None:
+            return
+        assert child.stdout is not None
+        machine, is_late = self._remote.machine, threading.Event()
+
+        def give_up() -> None:
+            is_late.set()
+            child.kill()
+
+        timer = threading.Timer(HELLO_S, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            found = check_hello(child.stdout, machine)
+        finally:
+            timer.cancel()
+        if is_late.is_set():
+            self._report_lost(f"{machine} did not answer within {HELLO_S:.0f} seconds")
+        self._has_begun = found is not None
+
+    def _take_echo(self, frames: list[bytes]) -> None:
+        """Report how long the line took."""
+        assert self._remote is not None
+        delay_ms = 1000.0 * (time.monotonic() - echo_time(frames))
+        self._events.put(EngineLine(self._remote.machine, delay_ms))
+
+    def _why_it_ended(self, child: subprocess.Popen[bytes]) -> str:
+        why = _why_it_ended(child, self._complaints)
+        if self._remote is None:
+            return why
+        self._listening.join(PIECE_S)  # the last of what ssh says
+        code = child.returncode
+        return self._remote.why_it_ended(code, self._complaints, has_begun=self._has_begun) or why
 
     def _write(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdin is not None
@@ -142,7 +203,7 @@ class ProcessClient:
         its return."""
         now = time.monotonic()
         waited, self._looked = min(now - self._looked, PIECE_S), now
-        if self._num_heard != self._num_noticed or self._cause or self._is_closing:
+        if self._num_heard != self._num_noticed or self._cause or self._is_closing or not self._has_begun:
             self._num_noticed, self._silent_s = self._num_heard, 0.0
             if self._is_silent and not self._cause:
                 self._is_silent = False

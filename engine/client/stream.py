@@ -1,5 +1,5 @@
 """Messages on a byte stream: a mark, the number of frames, the length of each, then their bytes. A message without
-frames is a heartbeat."""
+frames is a heartbeat; from a window it returns the credit of one picture. An echo is sent back at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,23 @@ from engine.wire.encoding import MAX_FRAMES, Frame, WireError, check_size
 _COUNT = struct.Struct("<4sI")
 _MARK = b"KVL\n"  # begins every message, so that anything else written to the stream is noticed
 
+_ECHO = struct.Struct("<4sd")
+
 HEARTBEAT: Sequence[Frame] = ()
+
+
+def echo(time_s: float) -> list[Frame]:
+    """A message that the other side sends back, with the time at which it was sent."""
+    return [_ECHO.pack(b"echo", time_s)]
+
+
+def is_echo(frames: Sequence[Frame]) -> bool:
+    return len(frames) == 1 and len(frames[0]) == _ECHO.size and frames[0][:4] == b"echo"
+
+
+def echo_time(frames: Sequence[Frame]) -> float:
+    """The time at which an echo was sent."""
+    return float(_ECHO.unpack(frames[0])[1])
 
 
 def write_messages(stream: IO[bytes], messages: Iterable[Sequence[Frame]]) -> None:

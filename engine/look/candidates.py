@@ -118,8 +118,8 @@ def next_token(measured: Mapping[str, npt.NDArray[Any]], token_id: int, text_of:
     if token_id not in known:
         known.popitem()
         known[token_id] = own_logprob, own
-    order = sorted(known, key=lambda i: (-known[i][0], i))
-    candidates = tuple(Candidate(i, text_of(i), known[i][0], math.exp(known[i][0]), known[i][1]) for i in order)
+    order = sorted([(-logprob, i, share) for i, (logprob, share) in known.items()])
+    candidates = tuple([Candidate(i, text_of(i), -cost, math.exp(-cost), share) for cost, i, share in order])
     # a certain token gives -0.0; NaN is kept, because it shows bad logits
     return NextToken(candidates, 0.0 if entropy <= 0.0 else entropy, int(num_non_finite))
 

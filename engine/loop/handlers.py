@@ -14,6 +14,7 @@ from engine.errors import InputError
 from engine.loop import exporting, replaying
 from engine.loop.duelling import Duelling
 from engine.loop.inbox import Inbox, StepsToDo
+from engine.loop.listing import listed
 from engine.loop.loading import forecast_of, found_devices, found_models
 from engine.loop.measuring import MeasurementRunner
 from engine.loop.reporter import Reporter
@@ -354,6 +355,7 @@ HANDLERS: dict[type[Command], Callable[[Parts, Any], object]] = {
     commands.StartDuel: lambda loop, command: loop.duelling.start(loop.source, command, loop.workspace.model),
     commands.EndDuel: lambda loop, _: loop.duelling.end(),
     commands.FindModels: lambda loop, _: loop.reporter.reply(ModelsFound(found_models())),
+    commands.ListFolder: lambda loop, command: loop.reporter.reply(listed(command.path)),
     devices.FindDevices: lambda loop, _: loop.reporter.reply(found_devices()),
     devices.ForecastLoad: lambda loop, command: loop.reporter.reply(forecast_of(command, loop.workspace.held)),
     devices.UnloadModel: lambda loop, _: loop.workspace.unload(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from engine.errors import InputError
 
@@ -46,5 +46,5 @@ def check_capture(name: str) -> CaptureLevel:
 
 def captures(level: CaptureLevel, what: CaptureLevel) -> bool:
     """Whether `level` includes what the level `what` measures."""
-    order = get_args(CaptureLevel)
+    order = [*CAPTURES]
     return order.index(level) >= order.index(what)

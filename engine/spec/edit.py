@@ -28,6 +28,11 @@ REPLACEMENT_LABELS: dict[Replacement, str] = {
 MAX_BIAS = 1e4
 
 
+def none_of(start: int, stop: int) -> str:
+    """`is no position 4`, `are no positions 4 … 9`."""
+    return f"are no positions {start} … {stop - 1}" if stop - start != 1 else f"is no position {start}"
+
+
 class Rows(Struct, frozen=True, array_like=True, gc=False):
     """The numbers that an edit changes: those at positions `start … stop - 1` in the given layers, kv heads and
     channels, of K, of V or of both."""
@@ -68,7 +73,7 @@ class Rows(Struct, frozen=True, array_like=True, gc=False):
             last = (
                 f"this sequence has positions 0 … {num_tokens - 1}" if num_tokens else "this sequence has no rows yet"
             )
-            raise InputError(f"There are no positions {self.start} … {self.stop - 1} to edit: {last}.")
+            raise InputError(f"There {none_of(self.start, self.stop)} to edit: {last}.")
         self.check_model(geometry)
 
     def check_model(self, geometry: CacheGeometry) -> None:
@@ -275,7 +280,7 @@ class ReplaceTokens(_Edit, frozen=True):
         self.check_model(geometry)
         if not (0 <= self.position < num_tokens and self.position <= self.stop <= num_tokens):
             raise InputError(
-                f"There are no positions {self.position} … {self.stop - 1} to replace: this sequence has "
+                f"There {none_of(self.position, self.stop)} to replace: this sequence has "
                 f"{counted(num_tokens, 'token')} in its cache."
             )
         if self.how == "overwrite" and (not self.token_ids or self.stop - self.position != len(self.token_ids)):

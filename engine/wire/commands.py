@@ -365,6 +365,14 @@ class FindModels(Command, frozen=True):
     facts: ClassVar[Facts] = Facts("looking for models", needs="nothing", answers="one", effect="looks")
 
 
+class ListFolder(Command, frozen=True):
+    """List a folder on the engine's machine; the empty path is the user's own folder."""
+
+    facts: ClassVar[Facts] = Facts("listing a folder", needs="nothing", answers="one", effect="looks")
+
+    path: str = ""
+
+
 class Shutdown(Command, frozen=True):
     """Finish the step in progress and end the engine's thread."""
 

@@ -182,6 +182,15 @@ class ModelsFound(EventMessage, frozen=True):
     models: tuple[LocalModel, ...]
 
 
+class FolderListed(EventMessage, frozen=True):
+    """A folder on the engine's machine, as asked for by `ListFolder`: its whole path, and the names in it but for
+    hidden ones."""
+
+    path: str
+    folders: tuple[str, ...]
+    files: tuple[str, ...]
+
+
 class Done(EventMessage, frozen=True):
     """The last word of a command that was carried out and whose answers, if any, were sent. For one that asks for steps
     it comes after the last of them, or when a later command takes over."""
@@ -226,6 +235,14 @@ class EngineBack(EventMessage, frozen=True):
     """An engine that had not responded for a while responds again."""
 
 
+class EngineLine(EventMessage, frozen=True):
+    """The engine is on another machine, and an answer from there takes so long. The client says so every few
+    seconds."""
+
+    machine: str
+    delay_ms: float
+
+
 Event = (
     StepRecord
     | WallSlice
@@ -258,6 +275,7 @@ Event = (
     | ExportCancelled
     | ExportEstimate
     | ModelsFound
+    | FolderListed
     | DevicesFound
     | LoadForecast
     | Unloaded
@@ -278,6 +296,7 @@ Event = (
     | EngineLost
     | EngineBusy
     | EngineBack
+    | EngineLine
     | PrefixTree
     | PrefixExplained
     | ServersChanged

@@ -29,8 +29,8 @@ from PySide6.QtWidgets import (
 from shiboken6 import isValid
 
 from app.draw.grid import TokenRange
+from app.kit.heatmap import HeatMap
 from app.kit.segments import Segments
-from app.kit.token_explorer import TokenExplorer
 from app.models import Models
 from tests.app.painted import paints_itself
 from tests.app.shown import kind_of, plain, value_words
@@ -110,13 +110,13 @@ class Robot:
         for x, y in CLICKED:
             yield from self._mouse(surface, _place(widget, x, y), f"{name} at {x}, {y}")
         QApplication.sendEvent(surface, QEvent(QEvent.Type.Leave))
-        if isinstance(widget, TokenExplorer):
+        if isinstance(widget, HeatMap):
             yield from self._dragged(widget)
         if widget.focusPolicy() != Qt.FocusPolicy.NoFocus:
             for key in KEYS:
                 yield from self._try(f"{name} {key.name}", lambda k=key: QTest.keyClick(widget, k))  # type: ignore[misc]
 
-    def _dragged(self, widget: TokenExplorer) -> Iterator[str]:
+    def _dragged(self, widget: HeatMap) -> Iterator[str]:
         """A drag and the wheel where all is visible, and in a part that is moved."""
         start, end, none = _place(widget, 0.3, 0.3), _place(widget, 0.6, 0.7), Qt.KeyboardModifier.NoModifier
         whole = self._looking
@@ -221,7 +221,7 @@ def _says(kind: type[QWidget]) -> bool:
 
 def _place(widget: QWidget, x: float, y: float) -> QPoint:
     """A place in parts of the picture's area, which starts where names that depend on fonts end."""
-    area = widget.plot_rect if isinstance(widget, TokenExplorer) else QRectF(widget.rect())
+    area = widget.plot_rect if isinstance(widget, HeatMap) else QRectF(widget.rect())
     return QPoint(round(area.left() + x * area.width()), round(area.top() + y * area.height()))
 
 

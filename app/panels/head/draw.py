@@ -105,7 +105,9 @@ def readout(piece: HeadSlice, cell: HeadCell) -> str:
     where = str(cell.first_position)
     if cell.last_position > cell.first_position:
         where = f"{cell.first_position}…{cell.last_position}"
-    place = f"{piece.tensor_label}[{piece.request.layer}, {piece.request.kv_head}, {where}, {cell.channel}]"
+    first_value = cell.channel * piece.values_per_row
+    values = f"{first_value}…{first_value + piece.values_per_row - 1}" if piece.values_per_row > 1 else str(first_value)
+    place = f"{piece.tensor_label}[{piece.request.layer}, {piece.request.kv_head}, {where}, {values}]"
     if cell.is_gone:
         return place
     value = exact(cell.low) if _same(cell.low, cell.high) else f"{exact(cell.low)} … {exact(cell.high)}"

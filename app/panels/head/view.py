@@ -293,7 +293,8 @@ class HeadView(MapView[Shown]):
         return not piece.state_shape and LENSES[piece.request.lens].values == "tokens"
 
     def _row_token(self, row: int) -> str:
-        return f"{self._token_name(row)} {row}"
+        position = row * (self._piece.values_per_row if self._piece is not None else 1)
+        return f"{self._token_name(position)} {position}"
 
     def _kv_head_of(self, piece: HeadSlice) -> int:
         """The kv head of a picture, which a query head shares with others."""
@@ -357,8 +358,15 @@ class HeadView(MapView[Shown]):
             ):
                 text += f"   {edited}"
         self._readout.setText(text or "point at a cell for its exact value")
-        self._readout.setToolTip(plain_tip(text))
+        self._readout.setToolTip(plain_tip(f"{text}\n{self._place_words(piece)}" if piece is not None and text else ""))
         self._readout.setEnabled(bool(text))
+
+    def _place_words(self, piece: HeadSlice) -> str:
+        """What the numbers in the brackets of a value's place are."""
+        lens = LENSES[piece.request.lens]
+        column = "query" if lens.columns == "queries" else "token"
+        row = {"dims": "channel", "tokens": "token", 1: "0"}[lens.values]
+        return f"In brackets: layer, {lens.head_word}, {column}, {row}"
 
     def _chosen_point(self, piece: HeadSlice) -> QPointF | None:
         now, request = self._models.selection.now, piece.request

@@ -242,6 +242,7 @@ EFFECTS: dict[str, Effect] = {
     "engine.auto": Effect(lambda desk: desk.engines, [], ["auto"]),
     "engine.thread": Effect(lambda desk: desk.engines, [], ["thread"]),
     "engine.process": Effect(lambda desk: desk.engines, [], ["process"]),
+    "engine.elsewhere": opens("AddressDialog"),
     **{f"capture.{name}": Effect(lambda desk: desk.sent(SetCapture), [], [SetCapture(name)]) for name in CAPTURES},
     "capture.by_layer": Effect(lambda desk: desk.sent(SetCapture), [], [SetCapture("rows", by_layer=True)]),
     **{

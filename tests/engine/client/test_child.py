@@ -6,12 +6,12 @@ import io
 import threading
 from collections.abc import Sequence
 
-from engine.client.child import _is_run, _with_newest_status, _write
+from engine.client.child import Line, _is_run, _with_newest_status, _write
 from engine.client.outbox import Outbox
 from engine.client.pulse import Pulse
 from engine.client.stream import read_frames
 from engine.loop.inbox import Activity
-from engine.wire.encoding import decode_event
+from engine.wire.encoding import decode_event, encode
 from engine.wire.events import Event, StateChanged, Stopped, Tokenized
 from engine.wire.slices import TableRequest, Unchanged
 from tests.app import samples
@@ -62,7 +62,7 @@ def test_the_steps_that_a_run_does_during_a_rest_are_sent_together_with_the_newe
     outbox, pipe = WaitingOutbox([*steps[2], *steps[3], *steps[4]], [*steps[5], Stopped()]), Pipe()
     for event in steps[1]:
         outbox.put(event)
-    _write(pipe, outbox, Pulse(Activity()), threading.Event())
+    _write(Line(pipe), outbox, Pulse(Activity()), threading.Event())
     kinds = [[getattr(event, "step", type(event).__name__) for event in events] for events in pipe.read_events()]
     assert kinds == [[1, "StateChanged"], [2, 3, 4, "StateChanged"], [5, "StateChanged", "Stopped"]]
 
@@ -82,3 +82,34 @@ def test_a_status_is_left_out_where_only_steps_come_before_the_next_one_that_say
     assert _with_newest_status([one, begins, picture, two, goes_on]) == [one, picture, two, goes_on]
     kept = [one, begins, answer, two, goes_on, three, ended]
     assert _with_newest_status(kept) == kept, "the answer is of that status, and the run is over behind it"
+
+
+# ---- a window on another machine -------------------------------------------------------------------------------------
+
+
+class FarWindow(Pipe):
+    """Reads a picture only while it is sent a heartbeat, as one behind a slow line does; notes what was unread then."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.line, self.num_read, self.unread = Line(self, limit), 0, [0]
+
+    def flush(self) -> None:
+        super(Pipe, self).flush()
+        pictures = self.getvalue().count(b"Unchanged")
+        self.unread.append(pictures - self.num_read)
+        if self.line.is_full:
+            self.num_read += 1
+            self.line.on_read()
+
+
+def test_pictures_wait_until_the_window_has_read_those_before_them() -> None:
+    pictures = [Unchanged(TableRequest(seq_id, 1), reply_to=100 + seq_id) for seq_id in range(20)]
+    size = sum(len(frame) for frame in encode(pictures[0]))
+    far = FarWindow(3 * size - 2)
+    far.line.send_events(pictures)
+    assert max(far.unread) == 3, "as many as the line is allowed to hold"
+    assert far.getvalue().count(b"Unchanged") == 20, "none is lost"
+    near = Line(pipe := Pipe())
+    near.send_events(pictures)
+    assert len(pipe.flushed) == 1, "nothing waits on this machine"

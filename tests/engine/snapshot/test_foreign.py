@@ -196,7 +196,7 @@ def test_what_cannot_be_brought_in_is_refused_with_the_reason(tmp_path: Path) ->
         ([(rows, rows[:, :, :4])], None, "of one S"),
         ([(rows.int(), rows.int())], None, "give rows in float32"),
         ([(rows, rows.half())], None, "one dtype"),
-        ([(rows, rows)], [1, 2], "2 ids were given"),
+        ([(rows, rows)], [1, 2], "the ids of 2 were given"),
         ([(rows, rows)], ["a"] * 5, "no token ids"),
         ([(rows, rows)], [0.5] * 5, "no token ids"),
         ([(rows, rows)], [-1] * 5, "no token ids"),

@@ -103,6 +103,7 @@ def test_no_edit_is_of_rows_that_are_not_there(edit: str) -> None:
     ("text", "words"),
     [
         ("zero pos=4:11", "no positions 4 … 10 to edit: this sequence has positions 0 … 9"),
+        ("zero pos=12", "is no position 12 to edit"),
         ("zero pos=4:4", "no positions"),
         ("zero pos=1 layer=2", "no layer 2: there are 0 … 1"),
         ("zero pos=1 head=2", "no kv head 2 in layer 0: there are 0 … 1"),

@@ -17,6 +17,7 @@ from pytestqt.qtbot import QtBot
 from app.draw.colormap import NON_FINITE, magnitude_index, signed_index
 from app.draw.grid import rows_of
 from app.models import Models
+from app.panels.head import draw
 from app.panels.head.view import FIXED, PER_LAYER, HeadView
 from engine.spec.edit import Rows as EditRows
 from engine.wire.slices import HeadRequest, WallRequest
@@ -73,6 +74,16 @@ def test_a_map_of_tokens_by_tokens_names_them_on_both_axes(head: HeadView, model
     models.slices.put(replace(piece, request=request, low=square, high=square, tensor_label="attention map"))
     names = [shape.text for shape in shapes(head._map) if shape.text]
     assert any(name.endswith(" 0") and len(name) > 2 for name in names), names
+    half = square[: TOKENS // 2, : TOKENS // 2]
+    models.slices.put(
+        replace(models.slices.head, low=half, high=half, positions=piece.positions[::2][: len(half)],
+                tokens_per_column=2, values_per_row=2)
+    )  # fmt: skip
+    rows = [int(tick.text.split()[-1]) for tick in head._map._framed().rows]
+    assert rows[-1] > len(half), "two tokens share a row"
+    cell = draw.cell_at(models.slices.head, 4.0, 3.0)
+    assert cell is not None
+    assert draw.readout(models.slices.head, cell).startswith("attention map[3, 1, 4…5, 6…7]")
 
 
 def test_a_click_selects_the_token_under_it(head: HeadView, models: Models, qtbot: QtBot) -> None:
@@ -88,6 +99,7 @@ def test_the_value_under_the_cursor_is_exact(head: HeadView, models: Models) -> 
     head._on_dragged(1e-3)  # whatever the colours do
     head._map._hover_at(QPointF(9.5, 4.5))
     assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    assert "In brackets: layer, kv head, token, channel" in head._readout.toolTip()
     fresh = head_slice()
     models.slices.put(replace(fresh, low=fresh.low + 1, high=fresh.low + 1))
     assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(fresh.low[9, 4] + 1))  # the mouse has not moved
@@ -216,6 +228,7 @@ def test_a_selected_channel_is_marked_and_read_until_another_head_is_chosen(head
     assert piece is not None
     assert head._map._marks.selected_row == 4
     assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    assert "In brackets: layer, kv head, token, channel" in head._readout.toolTip()
     models.selection.update(kv_head=2)
     assert models.selection.now.channel is None
     assert head._map._marks.selected_row is None

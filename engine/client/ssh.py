@@ -1,0 +1,146 @@
+"""An engine on another machine: which, how ssh is called, and what went wrong in words. ssh brings keys, jump hosts and
+encryption; nothing listens, and the engine ends with its connection."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import IO
+
+from engine.errors import InputError
+from engine.wire.encoding import VERSION, WireError
+
+PREFIX = "ssh://"
+COMMAND = "kvloupe-engine"
+CONNECT_S = 20  # to connect, by ssh itself
+HELLO_S = 60.0  # to connect and begin, before it counts as hanging
+MAX_BANNER = 1 << 16  # bytes that the other machine's shell may print before the engine speaks
+# Bytes of pictures that may be on their way or wait to be read: a picture on a line of 1 MB/s is as old as they take.
+CREDIT_BYTES = 1 << 17
+_HELLO = b"kvloupe hello "
+_ADDRESS = re.compile(
+    r"(?P<host>(?:[\w.+-]+@)?(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\]))(?::(?P<port>\d{1,5}))?(?P<command>/[^\0\n]*)?"
+)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A machine that ssh reaches, and its command of this engine. `host` may begin with a user's name."""
+
+    host: str
+    port: int | None = None
+    command: str = COMMAND
+
+    @property
+    def machine(self) -> str:
+        """The machine as people call it."""
+        return self.host.rpartition("@")[2]
+
+    @property
+    def reached(self) -> list[str]:
+        """How ssh is called, up to what it shall run there. It never asks: nobody could answer."""
+        port = [] if self.port is None else ["-p", str(self.port)]
+        return ["ssh", "-o", "BatchMode=yes", *port, "--", self.host.replace("[", "").replace("]", "")]
+
+    @property
+    def arguments(self) -> list[str]:
+        """How ssh is called."""
+        options = (f"ConnectTimeout={CONNECT_S}", "ServerAliveInterval=5", "ServerAliveCountMax=3")
+        named = [word for option in options for word in ("-o", option)]
+        command = f"{shlex.quote(self.command)} child --credit {CREDIT_BYTES}"
+        return ["ssh", "-T", *named, *self.reached[1:], command]
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """Start ssh, and through it the engine."""
+        pipe = subprocess.PIPE
+        flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
+        return subprocess.Popen(
+            self.arguments, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=1 << 16, creationflags=flags
+        )
+
+    def why_it_ended(self, code: int, complaints: Sequence[str], *, has_begun: bool) -> str:
+        """Why the connection ended, as one sentence without its full stop; empty if ssh only passes on how the engine
+        itself ended."""
+        said = f" ({complaints[-1][:200].rstrip('.')})" if complaints else ""
+        if code == 255 and has_begun:
+            return f"The connection to {self.machine} broke{said or ', or the engine there was killed'}"
+        if code == 255:
+            call = shlex.join(self.reached)
+            return f"ssh does not reach {self.machine}{said}; '{call}' must get in without a question"
+        if code == 128 + 9:
+            return f"The engine on {self.machine} was killed, as a system does with a program when memory runs out"
+        if has_begun:
+            return ""
+        if code in (126, 127):
+            return (
+                f"{self.machine} has no {self.command} that can be run{said}; install KV Loupe there, or give its path "
+                f"as {PREFIX}{self.host}/PATH/{COMMAND}"
+            )
+        return f"{self.command} on {self.machine} ended before it said a word{said}"
+
+
+def remote_of(address: str) -> Remote:
+    """The machine of `ssh://[user@]HOST[:port][/COMMAND]`, with the path of its kvloupe-engine; `/~/` is its home.
+    Raises `InputError` for anything else."""
+    found = _ADDRESS.fullmatch(address.removeprefix(PREFIX)) if address.startswith(PREFIX) else None
+    if found is None or found["host"].startswith("-") or "@-" in found["host"]:
+        raise InputError(f"'{address[:200]}' is no address of an engine: give {PREFIX}[user@]HOST[:port][/COMMAND].")
+    if (port := found["port"] and int(found["port"])) and not 0 < port < 1 << 16:
+        raise InputError(f"The port {port:,} of '{address[:200]}' is none: give 1 to 65,535.")
+    command = (found["command"] or "").rstrip("/")
+    command = f"./{command[3:]}" if command.startswith("/~/") else command
+    return Remote(found["host"], port or None, command or COMMAND)
+
+
+# ---- the first line ------------------------------------------------------------------------------------------------
+
+
+def hello() -> bytes:
+    """The line with which an engine on another machine begins: its versions, and the name of the machine."""
+    facts = {"protocol": VERSION, "machine": platform.node(), "packages": _packages()}
+    return _HELLO + json.dumps(facts).encode() + b"\n"
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in ("kvloupe", "torch", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # runs from its source
+            continue
+    return found
+
+
+def check_hello(stream: IO[bytes], machine: str) -> dict[str, str] | None:
+    """Read up to the first line of the engine, past what a shell printed, and return the versions there; None at the
+    end of the stream. Raises `WireError` in a sentence without its full stop for anything else."""
+    read = 0
+    while line := stream.readline(MAX_BANNER):
+        read += len(line)
+        _, mark, facts = line.partition(_HELLO)
+        if mark:
+            break
+        if read >= MAX_BANNER:
+            raise WireError(
+                f"{machine} says much and not what an engine says: its shell must print less when ssh calls it"
+            )
+    else:
+        return None
+    try:
+        told = json.loads(facts)
+        protocol, packages = int(told["protocol"]), dict(told["packages"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise WireError(f"What {machine} says is not how an engine begins: install KV Loupe there again") from None
+    here, there = _packages().get("kvloupe", ""), str(packages.get("kvloupe", ""))[:40]
+    if protocol != VERSION or (here and there and here != there):
+        raise WireError(
+            f"{machine} has KV Loupe {there or 'of another time'}, protocol {protocol}, and this is "
+            f"{here or 'another'}, protocol {VERSION}: install one version on both"
+        )
+    return packages

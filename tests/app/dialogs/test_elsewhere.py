@@ -1,0 +1,70 @@
+"""An engine on another machine: its address is asked for, and its files are chosen there."""
+
+from __future__ import annotations
+
+from app.dialogs.elsewhere import AddressDialog, FilesThere
+from app.shell import Shell
+from engine.wire.commands import ListFolder, LoadModel, OpenSnapshot
+from engine.wire.events import EngineLine, Failed, FolderListed
+from tests.app.conftest import turn
+from tests.app.fake_engine import FakeEngine
+
+
+def test_an_address_is_asked_for_until_it_is_one(shell: Shell) -> None:
+    wanted: list[str] = []
+    shell.engine_wanted.connect(wanted.append)
+    shell.actions["engine.elsewhere"].trigger()
+    dialog = shell.window.findChild(AddressDialog)
+    assert dialog is not None
+    for text, heard in (("-oProxyCommand=x", []), ("me@rack:22/opt/kv", ["ssh://me@rack:22/opt/kv"])):
+        dialog._host.setText(text)
+        dialog.accept()
+        assert wanted == heard
+        assert "is no address of an engine: give ssh://" in dialog._problem.text(), "of the first one"
+
+
+def test_models_and_files_are_chosen_on_the_machine_of_the_engine(shell: Shell, engine: FakeEngine) -> None:
+    shell.models.status.set_engine("ssh://rack")
+    shell.actions["snapshot.open"].trigger()
+    dialog = shell.window.findChild(FilesThere)
+    assert dialog is not None
+
+    def listed(path: str, folders: tuple[str, ...], files: tuple[str, ...] = ()) -> None:
+        engine.emit(FolderListed(path, folders, files, reply_to=engine.id_of(ListFolder)))
+        turn(shell)
+
+    def names() -> list[str]:
+        return [dialog._names.item(row).text() for row in range(dialog._names.count())]
+
+    listed("/home/me", ("runs",), ("notes.txt", "a.safetensors"))
+    assert names() == ["../", "runs/", "a.safetensors"]
+    dialog._names.itemActivated.emit(dialog._names.item(1))
+    assert engine.of(ListFolder)[-1] == ListFolder("/home/me/runs")
+    engine.emit(Failed("The folder '/home/me/runs' cannot be listed.", reply_to=engine.id_of(ListFolder)))
+    turn(shell)
+    assert "cannot be listed" in dialog._problem.text()
+    dialog.accept()
+    assert not engine.of(OpenSnapshot), "a folder is no snapshot"
+    dialog._names.itemActivated.emit(dialog._names.item(2))
+    assert [str(command.path) for command in engine.of(OpenSnapshot)] == ["/home/me/a.safetensors"]
+
+
+def test_a_model_folder_there(shell: Shell, engine: FakeEngine) -> None:
+    shell.models.status.set_engine("ssh://rack")
+    shell.actions["model.open"].trigger()
+    dialog = shell.window.findChild(FilesThere)
+    assert dialog is not None
+    engine.emit(FolderListed("/models", ("llama",), ("x.safetensors",), reply_to=engine.id_of(ListFolder)))
+    turn(shell)
+    dialog._names.setCurrentRow(1)
+    dialog.accept()
+    assert engine.of(LoadModel)[-1].model.source == "/models/llama"
+
+
+def test_the_status_line_names_the_machine_and_the_delay(running: Shell, engine: FakeEngine) -> None:
+    running.models.status.set_engine("ssh://me@rack/opt/kv")
+    turn(running)
+    assert running.window.status._place.text().endswith("engine on rack")
+    engine.emit(EngineLine("rack", 12.4))
+    turn(running)
+    assert running.window.status._place.text().endswith("engine on rack · 12 ms")

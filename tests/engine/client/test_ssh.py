@@ -1,0 +1,177 @@
+"""An engine over ssh: a stub named `ssh` on PATH runs its last argument on this machine, as sshd would on another."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import engine.client.process as process
+from engine.client import check_choice, open_client
+from engine.client.ssh import CREDIT_BYTES, Remote, hello, remote_of
+from engine.errors import InputError
+from engine.wire.commands import ListFolder
+from engine.wire.encoding import VERSION
+from engine.wire.events import EngineLine, EngineLost, Failed, FolderListed
+from tests.engine.client.driver import Driver
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stub is a shell script")
+ROOT = Path(process.__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def rack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first on PATH whose `ssh` runs its last argument, and whose `kvloupe-engine` is this tree's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    tree = shlex.quote(str(ROOT))
+    program(folder / "ssh", 'for last; do :; done\nprintf "%s\\n" "$@" > "$0.given"\nexec sh -c "exec $last"')
+    program(
+        folder / "kvloupe-engine", f'export PYTHONPATH={tree}\nexec {shlex.quote(sys.executable)} -P -m engine "$@"'
+    )
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def far(rack: Path) -> Iterator[Driver]:
+    driver = Driver(open_client("ssh://me@rack:2222"))
+    yield driver
+    driver.client.close(0.5)
+
+
+def lost(driver: Driver) -> str:
+    """The sentence of a connection that was lost, or never was there."""
+    driver.wait_for(EngineLost)
+    driver.client.send(ListFolder(id=9))
+    driver.wait(lambda: [e for e in driver.of(Failed) if e.reply_to == 9], "the answer of one that is gone")
+    event = driver.of(EngineLost)[-1]
+    assert isinstance(event, EngineLost)
+    assert event.has_ended
+    return event.cause
+
+
+def test_it_works_there_and_says_how_far_away_it_is_and_ends_with_its_window(
+    far: Driver, rack: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "x.safetensors").write_text("")
+    (tmp_path / ".hidden").write_text("")
+    far.client.send(ListFolder(str(tmp_path), id=1))
+    far.client.send(ListFolder(str(tmp_path / "nowhere"), id=2))
+    far.wait(lambda: far.of(FolderListed) and far.of(Failed) and far.of(EngineLine), "answers")
+    assert far.of(FolderListed) == [FolderListed(str(tmp_path), ("bin", "models"), ("x.safetensors",), reply_to=1)]
+    assert "cannot be listed (No such file or directory)" in str(far.of(Failed)[0])
+    line = far.of(EngineLine)[0]
+    assert isinstance(line, EngineLine)
+    assert line.machine == "rack"
+    assert line.delay_ms >= 0
+    given = (rack / "ssh.given").read_text().splitlines()
+    assert given[-3:] == ["--", "me@rack", f"kvloupe-engine child --credit {CREDIT_BYTES}"]
+    assert {"BatchMode=yes", "-p", "2222"} <= set(given)
+    child = far.child
+    far.client.close(20)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_connection_that_breaks_is_told_in_a_sentence(far: Driver) -> None:
+    far.client.send(ListFolder(id=1))
+    far.wait_for(FolderListed)
+    far.child.send_signal(signal.SIGKILL)
+    assert "killed" in lost(far)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo 'me@rack: Permission denied (publickey,password).' >&2; exit 255", "ssh does not reach rack (me@rack: "),
+        ("sh -c 'no-such-program-at-all'", "rack has no kvloupe-engine that can be run"),
+        ("echo Welcome; exit 0", "ended before it said a word"),
+        ("yes 'Welcome to the rack' | head -c 200000", "says much and not what an engine says"),
+        ("echo 'kvloupe hello {}'; sleep 60", "is not how an engine begins"),
+        (
+            f"""echo 'kvloupe hello {{"protocol": {VERSION + 1}, "packages": {{"kvloupe": "9.9"}}}}'; sleep 60""",
+            f"rack has KV Loupe 9.9, protocol {VERSION + 1}",
+        ),
+    ],
+)
+def test_what_ssh_says_when_it_fails_is_told(script: str, words: str, rack: Path) -> None:
+    program(rack / "ssh", script)
+    driver = Driver(open_client("ssh://rack"))
+    assert words in lost(driver)
+    driver.client.close(0.5)
+
+
+def test_one_that_hangs_is_given_up(rack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "HELLO_S", 0.2)
+    program(rack / "ssh", "exec sleep 60")
+    driver = Driver(open_client("ssh://rack"))
+    assert "rack did not answer within" in lost(driver)
+
+
+def test_a_banner_is_passed_over_and_a_break_afterwards_is_one(rack: Path) -> None:
+    said = hello().decode().strip()
+    program(rack / "ssh", f"printf 'Welcome to the rack\\nNo newline here: %s\\n' {shlex.quote(said)}; exit 255")
+    assert "The connection to rack broke" in lost(Driver(open_client("ssh://rack")))
+
+
+def test_without_ssh_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "ssh could not be started" in lost(Driver(open_client("ssh://rack")))
+
+
+def test_addresses() -> None:
+    assert remote_of("ssh://rack") == Remote("rack")
+    assert remote_of("ssh://me@10.0.0.1:22/opt/kv/bin/kvloupe-engine") == Remote(
+        "me@10.0.0.1", 22, "/opt/kv/bin/kvloupe-engine"
+    )
+    assert remote_of("ssh://rack/~/venv/bin/kvloupe-engine").command == "./venv/bin/kvloupe-engine"
+    assert remote_of("ssh://[::1]:22").arguments[-2] == "::1"
+    assert remote_of("ssh://rack/a b; rm -rf $HOME").arguments[-1].startswith("'/a b; rm -rf $HOME' child")
+    for bad in (
+        "ssh://",
+        "ssh://-oProxyCommand=x",
+        "ssh://me@-o",
+        "ssh://a b",
+        "ssh://rack:99999",
+        "rack",
+        "ssh://r\n",
+    ):
+        with pytest.raises(InputError, match=r"no address|is none|cannot run"):
+            check_choice(bad)
+        if bad != "rack":
+            with pytest.raises(InputError):
+                remote_of(bad)
+
+
+SENDS_PICTURES = """
+import sys
+from engine.client.ssh import hello
+from engine.client.stream import read_frames, write_messages
+from engine.wire.encoding import encode
+from engine.wire.slices import TableRequest, Unchanged
+sys.stdout.buffer.write(hello())
+picture = encode(Unchanged(TableRequest(0, 1), reply_to=5))
+write_messages(sys.stdout.buffer, [picture, picture, picture])
+count = 0
+while count < 3:
+    count += read_frames(sys.stdin.buffer) == []
+sys.exit("three are returned")
+"""
+
+
+def test_every_picture_that_was_read_is_told_to_the_other_side(rack: Path) -> None:
+    run = f"{shlex.quote(sys.executable)} -c {shlex.quote(SENDS_PICTURES)}"
+    program(rack / "kvloupe-engine", f"export PYTHONPATH={shlex.quote(str(ROOT))}\n{run}")
+    assert "three are returned" in lost(Driver(open_client("ssh://rack")))
