@@ -98,13 +98,28 @@ def state_of(
     told = () if now is None or first is None else _told(server, first, now)
     if why_no_metrics:
         told = (*told, ("metrics", why_no_metrics))
-    counts = (server.total(name) for name in ("num_stored", "num_removed", "num_again", "tokens_again"))
-    spans = (server.seconds(name) for name in ("lifetimes", "reuse_gaps", "absences"))
     return ServerState(
-        server.name, state, words, server.notes(), server.num_batches, server.total("copies"),
-        server.total("most_copies"), sum(max(0, block.below) for block in tops), *counts, period, rates, *spans, pools,
-        told, is_recording,
-    )  # fmt: skip
+        server.name,
+        state,
+        words,
+        server.notes(),
+        server.num_batches,
+        live_blocks=server.total("copies"),
+        most_blocks=server.total("most_copies"),
+        live_tokens=sum(max(0, block.below) for block in tops),
+        stored=server.total("num_stored"),
+        evicted=server.total("num_removed"),
+        again=server.total("num_again"),
+        again_tokens=server.total("tokens_again"),
+        period_s=period,
+        rates=rates,
+        lifetimes=server.seconds("lifetimes"),
+        reuse_gaps=server.seconds("reuse_gaps"),
+        absences=server.seconds("absences"),
+        pools=pools,
+        told=told,
+        is_recording=is_recording,
+    )
 
 
 def _rates(server: Server) -> tuple[int, tuple[tuple[int, int, int], ...]]:
