@@ -227,7 +227,7 @@ def test_an_edit_that_is_refused_when_the_prompt_is_read_says_so_on_a_line_of_it
     status, out, err = twin.run("run", "--model", folder, "--prompt", "ab", "--edit", "zero pos=90", "--steps", 2)
     assert status == 2
     assert out.endswith("\n"), "the first token has been chosen and printed by then"
-    assert "positions 90" in err
+    assert "position 90" in err
 
 
 def test_a_run_halts_where_a_condition_holds_and_says_which(twin: Twin, source: str) -> None:
