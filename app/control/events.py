@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject, Signal
 from app.control.requests import MeasurementControl, Requests, Restore
 from app.control.sender import Sender
 from app.control.waiting import PersonWaiting
-from app.draw.format import byte_size, divergence_words, milliseconds
+from app.draw.format import byte_size, decimal, divergence_words, milliseconds
 from app.kit.labels import prose
 from app.kit.question import ignore
 from app.models import Models
@@ -404,7 +404,7 @@ class EventHandlers(QObject):
         self._models.status.fail("")
 
     def _on_engine_line(self, event: events.EngineLine) -> None:
-        self._models.status.set_line(f"{event.machine} · {event.delay_ms:.0f} ms")
+        self._models.status.set_line(f"{event.machine} · {decimal(event.delay_ms, 0)} ms")
 
     def _notify(self, text: str) -> None:
         self._models.status.notify(self._status.with_given_up(text))

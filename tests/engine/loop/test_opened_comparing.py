@@ -99,7 +99,7 @@ def test_two_snapshots_are_compared(driver: Driver, tmp_path: Path) -> None:
     found = driver.wait_for(DuelScanned).first
     assert found is not None
     driver.send(StartDuel(0, OtherStep(3)))
-    assert "has the rows of one moment: compare it with another snapshot" in driver.wait_for(Failed).message
+    assert "has the rows of one step: compare it with another snapshot" in driver.wait_for(Failed).message
 
 
 def test_a_snapshot_is_compared_with_its_tokens_in_other_modes_and_dtypes(with_weights: Driver, tmp_path: Path) -> None:
