@@ -216,7 +216,7 @@ RUN = (
                 _engine("process", "In a process", "Beside the window: its end leaves the window alive"),
                 Action("engine.elsewhere", "", "On another machine…", "Over ssh, with its keys and jump hosts; models "
                        "and files are those of that machine", dialogs.ask_engine_address, is_check=True,
-                       also="ssh, remote, server, rack, host"),
+                       also="ssh, remote, rack, host"),
             ),
             (
                 Action("engine.restart", "", "Restart engine",

@@ -126,7 +126,7 @@ PANELS: Mapping[str, PanelRow] = {
     "prefixes": PanelRow(
         "Prefix tree",
         "What a server, or the page pool of this session, has cached: its prefixes as a tree.",
-        "radix tree, prefix cache, server, vLLM, SGLang, KV events, cached prompts, what is in there",
+        "radix tree, prefix cache, vLLM, SGLang, KV events, cached prompts, what is in there",
     ),
     "reuse": PanelRow(
         "Why not reused",

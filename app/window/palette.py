@@ -212,14 +212,12 @@ def found(text: str, entries: Iterable[Entry]) -> list[Entry]:
     ranked = [
         (place, entry) for entry in entries if (place := rank(query, entry.name, entry.also, entry.tip)) is not None
     ]
-    # what bears the very name comes before what has it as another word
-    ranked.sort(key=lambda each: (each[0], _plain(query) != _own_name(each[1].name)))
+    ranked.sort(key=_rank_of)
     return [entry for _, entry in ranked]
 
 
-def _own_name(name: str) -> str:
-    """A name without its menu's title, in small letters."""
-    return _plain(name.lower().rstrip("…").split(": ", 1)[-1])
+def _rank_of(ranked: tuple[int, Entry]) -> int:
+    return ranked[0]
 
 
 def rank(query: str, name: str, also: str = "", tip: str = "") -> int | None:
@@ -231,7 +229,7 @@ def rank(query: str, name: str, also: str = "", tip: str = "") -> int | None:
     name alone: with the menu's title, "chat" would be "CacHe: stATic". `FILLING` in the query means nothing, unless the
     name has it: *What if*. A hyphen is a space, and the colon behind a title may be typed or not.
     """
-    query, own = _plain(query), _own_name(name)
+    query, own = _plain(query), _plain(name.lower().rstrip("…").split(": ", 1)[-1])
     text, others = _plain(name.lower().rstrip("…")), [_plain(word.lower()) for word in also.split(", ")]
     sought = [word for word in query.split() if word not in FILLING] or query.split()
     if not query or {query, " ".join(sought)} & {own, text, *others}:
