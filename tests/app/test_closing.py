@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.benchmarks.closings import MOMENTS, WAYS, closings
 from tests.effort import effort
 
-FEW = [("prefill", "SIGTERM"), ("export", "close"), ("bench", "SIGINT")]
+FEW = [("prefill", "SIGTERM"), ("export", "close")]
 ALL = [(moment, way) for moment in MOMENTS for way in WAYS]
 
 

@@ -13,7 +13,7 @@ from engine.spec.condition import TokenSpan
 from engine.spec.grid import SweepMode, SweepText
 from engine.spec.model import PagedAttentionName
 from engine.spec.stops import Stop
-from engine.wire import commands, devices, exporting, measurements, stopping
+from engine.wire import commands, devices, exporting, measurements, serving, stopping
 from engine.wire.changes import SequenceAdded
 from engine.wire.message import Command
 from engine.wire.tree import Node, PlannedPart, PlannedStep
@@ -82,6 +82,9 @@ class Chance(Arguments):
             (commands.EndDuel, 0.7),
             (self.redo, 0.5),
             (commands.FindModels, 0.2),
+            (lambda: commands.ListFolder(chance.choice(("", "/", "/no/such/folder"))), 0.2),
+            (lambda: serving.TakePrefixTree(words=chance.choice(("", *TEXTS))), 0.5),
+            (lambda: serving.ExplainPrefix(chance.choice(TEXTS), chance.choice((None, self.token_ids(9)))), 0.5),
             (devices.FindDevices, 0.2),
             (
                 lambda: devices.ForecastLoad(

@@ -82,7 +82,7 @@ def test_pictures_that_are_behind_say_so_and_name_one_step(fresh: Shell, engine:
     window = fresh.window
     said = {chip(view) for view in (window.wall, window.head)}
     assert said == {(f"showing K of step {STEPS}", "past")}
-    assert chip(window.attention) == (f"showing step {STEPS}", "past")
+    assert chip(window.attention) == (f"showing attention of step {STEPS}", "past")
 
 
 def test_a_pinned_head_is_asked_of_its_own_place(fresh: Shell, engine: FakeEngine) -> None:
