@@ -169,10 +169,12 @@ class ProcessClient:
         self._events.put(EngineLine(self._remote.machine, delay_ms))
 
     def _why_it_ended(self, child: subprocess.Popen[bytes]) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)
+            self._listening.join(PIECE_S)  # the last of what it says
         why = _why_it_ended(child, self._complaints)
         if self._remote is None:
             return why
-        self._listening.join(PIECE_S)  # the last of what ssh says
         code = child.returncode
         return self._remote.why_it_ended(code, self._complaints, has_begun=self._has_begun) or why
 
