@@ -76,7 +76,9 @@ def test_geometry_equals_the_cache_that_transformers_keeps(name: str) -> None:
     for source in (config, config.to_dict(), as_written):  # the object, its dict, and the terse config.json
         geometry = CacheGeometry.from_config(source)
         assert [layer.kind for layer in geometry.layers] == TINY[name][1]
-        assert [_predicted(layer) for layer in geometry.layers] == measured
+        count = len(measured)  # an older transformers keeps no placeholder for the sharing layers at the end
+        assert [_predicted(layer) for layer in geometry.layers[:count]] == measured
+        assert {layer.kind for layer in geometry.layers[count:]} <= {X}
         assert geometry.vocab_size == 64
         assert geometry.hidden_size == 32
         assert all(layer.num_heads == 4 for layer in geometry.layers if layer.kind not in (L, N))
@@ -105,7 +107,8 @@ def test_a_config_that_is_silent_gets_the_defaults_of_its_class(family: str) -> 
     expected = [kinds[name] for name in get_layer_types_and_kwargs(config.get_text_config(decoder=True))[0]]
     seen = {X: N, M: F}  # transformers keeps a placeholder for sharing layers, and MLA in an ordinary layer
     own, cross = from_name.layers[: from_name.num_blocks], from_name.layers[from_name.num_blocks :]
-    assert [seen.get(layer.kind, layer.kind) for layer in own] == expected
+    assert [seen.get(layer.kind, layer.kind) for layer in own[: len(expected)]] == expected
+    assert {layer.kind for layer in own[len(expected) :]} <= {X}
     assert [layer.kind for layer in cross] == (["cross"] * len(own) if family in ENCODER_DECODER else [])
 
 
