@@ -120,6 +120,14 @@ def drawn(
     return CellUpdate(piece, places if is_wall else places[2:], grid.num_columns, canvas.num_removed, holders_at)
 
 
+def provenance_through(lens: str, source: Source, layers: Sequence[int], first: int = 0) -> Provenance:
+    """The provenance of what a lens shows, from position `first` on: of its part of the rows, or of the queries."""
+    if LENSES[lens].reads == "queries" and source.queries is not None:
+        return source.queries.provenance(source.num_tokens)
+    part = LENSES[lens].part
+    return provenance_of(source, layers, PARTS if part is None else (part,), first)
+
+
 def cells_at(canvas: Canvas, places: Ints | None) -> dict[str, Any]:
     """Extremes, and how many rows are missing, of all cells or of those at some places; as fields of a slice."""
     absent = absent_cells(canvas)
@@ -168,7 +176,7 @@ def wall_of(
     exact_from = [source.exact_from(layer, each) for each in (PARTS if part is None else (part,)) for layer in indices]
     return WallSlice(
         request=request,
-        provenance=provenance_from(source, exact_from),
+        provenance=provenance_from(source, exact_from) if part else provenance_through(request.lens, source, indices),
         dtype=grid.layers[-1].held.dtype if grid.layers else "",
         layers=tuple(indices),
         heads=tuple(layer.num_heads for layer in grid.layers),
@@ -282,12 +290,11 @@ def head_of(
     columns = np.arange(grid.num_columns if places is None else 1)
     group = 1 if lens.heads == "query" else group
     readers = range(request.kv_head * group, (request.kv_head + 1) * group)
-    parts = PARTS if lens.part is None else (lens.part,)
     note = source.why_not or why_not(source, lens) or missing_note(source, request.layer)
     note = note or queries_words(source, lens)
     return HeadSlice(
         request=request,
-        provenance=provenance_of(source, (request.layer,), parts, request.start),
+        provenance=provenance_through(request.lens, source, (request.layer,), request.start),
         dtype=grid.layers[0].held.dtype if grid.layers else "",
         positions=read_only_ints(grid.first + columns * grid.per_column),
         tokens_per_column=grid.per_column,
@@ -372,7 +379,8 @@ class NewestQuery(NamedTuple):
 def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
     """What a lens has of all queries that are known: of every head a number for each position, or of one head the
     weights by query, of which the largest of some stand in a row."""
-    lens, newest, provenance = LENSES[request.lens], source.num_tokens - 1, source.exact_provenance
+    lens, newest = LENSES[request.lens], source.num_tokens - 1
+    provenance = provenance_through(request.lens, source, [request.layer])
     is_map = lens.values == "tokens"
     if why := source.why_not or why_not(source, lens):
         return NewestQuery(None, newest, provenance, why)

@@ -20,6 +20,7 @@ from engine.session.mode import CacheMode
 from engine.session.rerun import CHUNK, ENDLESS
 from engine.spec.cache import CacheSpec
 from engine.to_device import to_device
+from engine.wire.records import Provenance
 
 MOST_QUERIES = 1024  # the latest, of which pictures are made
 TILE_NUMBERS = 1 << 22  # weights of one layer in a tile
@@ -85,6 +86,12 @@ class Queries:
             return least
         logged = self._history.logged_queries(self._live.seq_id, num_tokens)
         return next((query + 1 for query in range(num_tokens - 1, least - 1, -1) if query not in logged), least)
+
+    def provenance(self, num_tokens: int) -> Provenance:
+        """Whether all of the queries are as their steps recorded them, or some are computed again."""
+        logged = self._history.logged_queries(self._live.seq_id, num_tokens)
+        is_logged = all(query in logged for query in range(self.first(num_tokens), num_tokens))
+        return "recorded" if is_logged else "recomputed"
 
     def num_heads(self, layer: int) -> int:
         """The number of query heads of a layer; 0 if it has no attention of its own."""

@@ -221,7 +221,7 @@ class AttentionView(MapView[Shown]):
         self._tops = TopTokens(self._token_name)
         self._map.setAccessibleName("Attention: heads by tokens")
         self._lenses = LensMenu(lens for lens in TABLE if lens.heads == "query")
-        self._lenses.chosen.connect(lambda lens: models.viewport.update(attention_lens=lens))
+        self._lenses.chosen.connect(self._on_lens)
         self.add_to_strip(self._lenses)
         self._row.addWidget(self._masses)
         self._row.addWidget(self._tops)
@@ -229,6 +229,9 @@ class AttentionView(MapView[Shown]):
         self.follow(models)
 
     # ---- intents -------------------------------------------------------------------------------------------------
+
+    def _on_lens(self, lens: str) -> None:
+        self._models.viewport.update(attention_lens=lens)
 
     def pick(self, point: QPointF) -> None:
         piece = self._piece

@@ -212,8 +212,8 @@ class CompareView(View[CompareShown]):
         connect_all(
             (self.button.clicked, self._on_button),
             (self.opponents.activated, self._on_chosen),
-            (self.lenses.chosen, lambda lens: self._models.selection.update(lens=lens, change=False)),
-            (self.query_lenses.chosen, lambda lens: self._models.viewport.update(attention_lens=lens)),
+            (self.lenses.chosen, self._on_lens),
+            (self.query_lenses.chosen, self._on_query_lens),
             (self.place.clicked, self._on_place),
             (self.maps.pointed, self._tell),
             (self.maps.picked, self._on_picked),
@@ -248,6 +248,12 @@ class CompareView(View[CompareShown]):
         if self.displays.currentData() not in (SWAP, BLINK):
             self.displays.choose(SWAP)
         self.maps.flip()
+
+    def _on_lens(self, lens: str) -> None:
+        self._models.selection.update(lens=lens, change=False)
+
+    def _on_query_lens(self, lens: str) -> None:
+        self._models.viewport.update(attention_lens=lens)
 
     def _on_end(self) -> None:
         self.wants.emit(EndDuel())

@@ -128,6 +128,8 @@ def test_the_attention_panel_shows_what_plain_torch_gives() -> None:
                 piece, is_map = of_queries(session, name, 1, head), LENSES[name].values == "tokens"
                 wanted, found = (numbers[head], piece.weights) if is_map else (numbers[head, :, 0], piece.weights[head])
                 np.testing.assert_allclose(found, wanted.numpy(), rtol=2e-3, atol=2e-4, err_msg=name)
+                assert piece.provenance == "recomputed", "the prompt's queries were not recorded"
+            assert head_of(session, name, 1, 0).provenance == "recomputed"
     pooled = session.take_slice(AttentionRequest(0, session.last_step or 0, 1, 9, 2, 20, "attention-map", 1, 5))
     assert isinstance(pooled, AttentionSlice)
     assert (pooled.queries_per_row, pooled.tokens_per_column, pooled.first_query) == (6, 2, 0)
