@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.message import Command, EventMessage, Facts, Part
+from engine.wire.message import Command, Event, Facts, Part
 
 
 class Device(Part, frozen=True):
@@ -39,7 +39,7 @@ class FindDevices(Command, frozen=True):
     facts: ClassVar[Facts] = Facts("looking for devices", needs="nothing", answers="one", effect="looks")
 
 
-class DevicesFound(EventMessage, frozen=True):
+class DevicesFound(Event, frozen=True):
     """The devices, the CPU last. `why_no_split` says why a model cannot be split over several GPUs; empty if it can."""
 
     devices: tuple[Device, ...]
@@ -60,7 +60,7 @@ class ForecastLoad(Command, frozen=True):
     context: int | None = None
 
 
-class LoadForecast(EventMessage, frozen=True):
+class LoadForecast(Event, frozen=True):
     """What a model would take: `weight_bytes`, and `cache_bytes` of one sequence of `context` tokens in that cache, or
     of the whole pool.
 
@@ -98,7 +98,7 @@ class UnloadModel(Command, frozen=True):
     facts: ClassVar[Facts] = Facts("letting the model go", needs="nothing", interrupts=True, ends_trial=True)
 
 
-class Unloaded(EventMessage, frozen=True):
+class Unloaded(Event, frozen=True):
     """The model was unloaded: which one, how much its weights and caches took, and how much memory the device or the
     operating system reports as freed."""
 

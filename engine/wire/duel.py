@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.message import EventMessage, Part, Variant
+from engine.wire.message import Event, Part, Variant
 from engine.wire.records import Candidate, Floats
 from engine.wire.slices import TensorName
 
@@ -36,7 +36,7 @@ class TokenDivergence(Part, frozen=True):
     texts: tuple[str, str]
 
 
-class DuelStep(EventMessage, frozen=True, eq=False):
+class DuelStep(Event, frozen=True, eq=False):
     """Comparison of both sides at the same `num_tokens`; `step` is that of side A.
 
     For the next token: KL(A || B) in nats, the largest absolute difference of logits, whether both rank the same token
@@ -80,7 +80,7 @@ class FirstDifference(Part, frozen=True):
     tolerance: float
 
 
-class DuelStarted(EventMessage, frozen=True, eq=False):
+class DuelStarted(Event, frozen=True, eq=False):
     """The comparison of sequence `seq_id` has started (0: side A is an opened file). Holds both sides and all steps
     that can be compared, oldest first. `layers` are those of the arrays `[L]`; `no_rows` says why K and V cannot be
     compared, empty if they can."""
@@ -94,7 +94,7 @@ class DuelStarted(EventMessage, frozen=True, eq=False):
     tolerance: float
 
 
-class DuelScanned(EventMessage, frozen=True):
+class DuelScanned(Event, frozen=True):
     """All rows of the first `num_tokens` tokens that both sides were fed were compared as they are held now. `first` is
     the first difference; None if all are equal within rounding."""
 
@@ -102,7 +102,7 @@ class DuelScanned(EventMessage, frozen=True):
     first: FirstDifference | None
 
 
-class DuelEnded(EventMessage, frozen=True):
+class DuelEnded(Event, frozen=True):
     """The duel has ended, with the reason; empty if `EndDuel` ended it."""
 
     reason: str = ""

@@ -22,8 +22,8 @@ from msgspec import MsgspecError, Struct, msgpack
 
 from engine.errors import InputError
 from engine.wire.commands import COMMANDS
-from engine.wire.events import Event
-from engine.wire.message import Command
+from engine.wire.events import EVENTS
+from engine.wire.message import Command, Event
 
 VERSION = 2
 MAX_MESSAGE_BYTES = 1 << 28
@@ -37,6 +37,7 @@ _INLINE_BYTES = 512  # an array this small costs less inside the message than as
 _MAX_DIMENSIONS = 8
 _NAMES = ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 _ANY_COMMAND = Union[COMMANDS]  # type: ignore[valid-type]  # noqa: UP007
+_ANY_EVENT = Union[EVENTS]  # type: ignore[valid-type]  # noqa: UP007
 _DTYPES = frozenset(np.dtype(name).str for name in _NAMES)
 
 
@@ -88,7 +89,7 @@ def decode_command(frames: Sequence[Frame]) -> Command:
 
 def decode_event(frames: Sequence[Frame]) -> Event:
     """Decode an event from its frames, with read-only arrays; raises `WireError` for anything else."""
-    return cast(Event, _decode(frames, Event))
+    return cast(Event, _decode(frames, _ANY_EVENT))
 
 
 def _decode(frames: Sequence[Frame], kind: object) -> object:

@@ -6,41 +6,27 @@ from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat
 from engine.spec.sampling import SamplingParams
-from engine.wire.devices import DevicesFound, LoadForecast, Unloaded
-from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
-from engine.wire.exporting import ExportCancelled, Exported, ExportEstimate
-from engine.wire.measurements import Benched, DamageMap, EditMeasured, ParityReport, Regret, Swept, WhatIfAnswer
-from engine.wire.message import Command, EventMessage, Part
+from engine.wire import devices, duel, exporting, measurements, serving, slices, stopping  # noqa: F401  # EVENTS has theirs too
+from engine.wire.message import Command, Part
+from engine.wire.message import Event as Event
 from engine.wire.page_events import ContinuedFrom, PageEvent
 from engine.wire.page_map import PoolStep
-from engine.wire.records import CacheBytes, StepRecord
-from engine.wire.serving import PrefixExplained, PrefixTree, ServersChanged
-from engine.wire.slices import (
-    AttentionSlice,
-    CellUpdate,
-    HeadSlice,
-    OutliersSlice,
-    RowSlice,
-    TableSlice,
-    Unchanged,
-    WallSlice,
-)
-from engine.wire.status import EngineStatus, PhaseReached
-from engine.wire.stopping import AttentionMeasured, StopHit
+from engine.wire.records import CacheBytes
+from engine.wire.status import EngineStatus
 from engine.wire.tree import Node
 
 
-class StateChanged(EventMessage, frozen=True):
+class StateChanged(Event, frozen=True):
     """The status of the engine has changed."""
 
     status: EngineStatus
 
 
-class Restarted(EventMessage, frozen=True):
+class Restarted(Event, frozen=True):
     """A new history begins: a new run or another model."""
 
 
-class SessionOpened(EventMessage, frozen=True):
+class SessionOpened(Event, frozen=True):
     """What a person had written and chosen in the session that was opened: the draft of a prompt, the sampling of the
     next prompt, names of branches by their first step, bookmarks, the texts of stops, and the state of the window as a
     JSON object."""
@@ -54,7 +40,7 @@ class SessionOpened(EventMessage, frozen=True):
     view: str = "{}"
 
 
-class Submitted(EventMessage, frozen=True):
+class Submitted(Event, frozen=True):
     """A prompt was accepted as a sequence with these tokens. The status that lists it was sent before. `note` says what
     may be unexpected about the tokens."""
 
@@ -64,7 +50,7 @@ class Submitted(EventMessage, frozen=True):
     note: str = ""
 
 
-class Previewed(EventMessage, frozen=True):
+class Previewed(Event, frozen=True):
     """The tokens a prompt would have, and the `text` they are made from. `note` says what may be unexpected about them;
     `answer` is the text that the sequence it would follow has generated, without special tokens; `reuse` says how much
     of its cache would be kept."""
@@ -77,7 +63,7 @@ class Previewed(EventMessage, frozen=True):
     reuse: ContinuedFrom | None = None
 
 
-class ForkMade(EventMessage, frozen=True):
+class ForkMade(Event, frozen=True):
     """Sequence `child` was forked from `parent` and begins with the `num_tokens` tokens that it had after `step` (None:
     before the first step). Some may have no rows in the cache yet: the parent may wait for room, or its prompt may not
     be read to its end. Whatever the records up to that step say about the parent is true of the child as well. The
@@ -90,7 +76,7 @@ class ForkMade(EventMessage, frozen=True):
     how: str
 
 
-class WentTo(EventMessage, frozen=True):
+class WentTo(Event, frozen=True):
     """The state after `step` (None: before the first) is now the live one; `how` says how the cache was restored."""
 
     step: int | None
@@ -98,7 +84,7 @@ class WentTo(EventMessage, frozen=True):
     took_ms: float
 
 
-class NodeAdded(EventMessage, frozen=True):
+class NodeAdded(Event, frozen=True):
     """A node was added to the history tree without a step: an edit, or the changes made since a step when another
     moment was visited. `is_live`: it is the live moment. `kl` is the divergence, in nats, of the next token's
     distribution after an edit from that before, None if one is unknown. `texts` are those of the tokens that an edit
@@ -111,13 +97,13 @@ class NodeAdded(EventMessage, frozen=True):
     texts: tuple[str, ...] = ()
 
 
-class BranchDeleted(EventMessage, frozen=True):
+class BranchDeleted(Event, frozen=True):
     """These nodes of the history tree were deleted."""
 
     steps: tuple[int, ...]
 
 
-class PromptSurprisal(EventMessage, frozen=True):
+class PromptSurprisal(Event, frozen=True):
     """Surprisals, in nats, of a long prompt's tokens from `first_position` on. The record of the step leaves them open;
     they are computed when the engine is idle. They hold for forks of the sequence too."""
 
@@ -127,7 +113,7 @@ class PromptSurprisal(EventMessage, frozen=True):
     values: tuple[float, ...]
 
 
-class StepRedone(EventMessage, frozen=True):
+class StepRedone(Event, frozen=True):
     """A step of a lost engine was repeated; this is what it did to the pages of the new engine."""
 
     step: int
@@ -135,7 +121,7 @@ class StepRedone(EventMessage, frozen=True):
     pools: tuple[PoolStep, ...]
 
 
-class Redone(EventMessage, frozen=True):
+class Redone(Event, frozen=True):
     """The nodes of a lost engine were repeated, and the one after `step` (None: none) is the live one. `why_not_all`
     says why the later ones were not; their tokens are fed next instead. `why_not_exact` says that another token would
     have been chosen, or that K and V differ. `num_computed_anew` tokens had been in cached pages of an earlier run;
@@ -149,7 +135,7 @@ class Redone(EventMessage, frozen=True):
     why_not_exact: str = ""
 
 
-class CacheChanged(EventMessage, frozen=True):
+class CacheChanged(Event, frozen=True):
     """The live sequences were moved into another cache mode: how, in which time, and with how many bytes."""
 
     cache: CacheSpec
@@ -158,7 +144,7 @@ class CacheChanged(EventMessage, frozen=True):
     num_bytes: CacheBytes
 
 
-class Tokenized(EventMessage, frozen=True):
+class Tokenized(Event, frozen=True):
     """The tokens of a text."""
 
     token_ids: tuple[int, ...]
@@ -176,13 +162,13 @@ class LocalModel(Part, frozen=True):
     bytes_per_token: int | None
 
 
-class ModelsFound(EventMessage, frozen=True):
+class ModelsFound(Event, frozen=True):
     """The models on this computer, as asked for by `FindModels`."""
 
     models: tuple[LocalModel, ...]
 
 
-class FolderListed(EventMessage, frozen=True):
+class FolderListed(Event, frozen=True):
     """A folder on the engine's machine, as asked for by `ListFolder`: its whole path, and the names in it but for
     hidden ones."""
 
@@ -191,16 +177,16 @@ class FolderListed(EventMessage, frozen=True):
     files: tuple[str, ...]
 
 
-class Done(EventMessage, frozen=True):
+class Done(Event, frozen=True):
     """The last word of a command that was carried out and whose answers, if any, were sent. For one that asks for steps
     it comes after the last of them, or when a later command takes over."""
 
 
-class Cancelled(EventMessage, frozen=True):
+class Cancelled(Event, frozen=True):
     """The last word of a command that was cancelled, or replaced by a newer one before it was begun."""
 
 
-class Failed(EventMessage, frozen=True):
+class Failed(Event, frozen=True):
     """A command could not be carried out; nothing has changed."""
 
     message: str
@@ -211,11 +197,11 @@ def word_of_cancelled(command: Command) -> Cancelled | Failed:
     return Failed(command.facts.when_cancelled) if command.facts.when_cancelled else Cancelled()
 
 
-class Stopped(EventMessage, frozen=True):
+class Stopped(Event, frozen=True):
     """The engine has ended on request."""
 
 
-class EngineLost(EventMessage, frozen=True):
+class EngineLost(Event, frozen=True):
     """The engine has died or does not respond; `cause` is a sentence without its full stop. `has_ended` False: it may
     respond again and go on."""
 
@@ -223,7 +209,7 @@ class EngineLost(EventMessage, frozen=True):
     has_ended: bool = True
 
 
-class EngineBusy(EventMessage, frozen=True):
+class EngineBusy(Event, frozen=True):
     """The engine lives but has made no progress for `seconds`; `what` is the work it is busy with, empty once it makes
     progress again."""
 
@@ -231,11 +217,11 @@ class EngineBusy(EventMessage, frozen=True):
     seconds: int
 
 
-class EngineBack(EventMessage, frozen=True):
+class EngineBack(Event, frozen=True):
     """An engine that had not responded for a while responds again."""
 
 
-class EngineLine(EventMessage, frozen=True):
+class EngineLine(Event, frozen=True):
     """The engine is on another machine, and an answer from there takes so long. The client says so every few
     seconds."""
 
@@ -243,61 +229,4 @@ class EngineLine(EventMessage, frozen=True):
     delay_ms: float
 
 
-Event = (
-    StepRecord
-    | WallSlice
-    | HeadSlice
-    | AttentionSlice
-    | RowSlice
-    | TableSlice
-    | OutliersSlice
-    | CellUpdate
-    | Unchanged
-    | StateChanged
-    | StopHit
-    | AttentionMeasured
-    | Restarted
-    | SessionOpened
-    | Submitted
-    | Previewed
-    | ForkMade
-    | WentTo
-    | NodeAdded
-    | EditMeasured
-    | BranchDeleted
-    | PhaseReached
-    | PromptSurprisal
-    | StepRedone
-    | Redone
-    | CacheChanged
-    | Tokenized
-    | Exported
-    | ExportCancelled
-    | ExportEstimate
-    | ModelsFound
-    | FolderListed
-    | DevicesFound
-    | LoadForecast
-    | Unloaded
-    | WhatIfAnswer
-    | ParityReport
-    | DamageMap
-    | Regret
-    | Swept
-    | Benched
-    | DuelStarted
-    | DuelStep
-    | DuelScanned
-    | DuelEnded
-    | Done
-    | Cancelled
-    | Failed
-    | Stopped
-    | EngineLost
-    | EngineBusy
-    | EngineBack
-    | EngineLine
-    | PrefixTree
-    | PrefixExplained
-    | ServersChanged
-)
+EVENTS: tuple[type[Event], ...] = tuple(Event.__subclasses__())

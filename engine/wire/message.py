@@ -20,7 +20,7 @@ class Variant(Struct, frozen=True, array_like=True, tag=True, gc=False):
     """A message, or a part of one in a field that can hold several types. It is encoded with its type's name."""
 
 
-class EventMessage(Variant, frozen=True, kw_only=True):
+class Event(Variant, frozen=True, kw_only=True):
     """Base of all events. `reply_to` is the id of the command that the event answers, None if there is none. Events of
     something ongoing answer the command that began it: the record of a step and a condition that held answer the `Step`
     or `Run` that asked for the step, a picture answers the id of its `Watched`, a step of a duel answers `StartDuel`.

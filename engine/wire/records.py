@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from engine.spec.cache import CacheSpec
 from engine.spec.terms import Term
 from engine.wire.changes import Change
-from engine.wire.message import EventMessage, Part
+from engine.wire.message import Event, Part
 from engine.wire.page_events import PageEvent
 from engine.wire.page_map import PageMap, PoolStep
 
@@ -257,7 +257,7 @@ class CacheBytes(Part, frozen=True):
         return sum(layer.reserved for layer in self.layers)
 
 
-class StepRecord(EventMessage, frozen=True, eq=False):
+class StepRecord(Event, frozen=True, eq=False):
     """The record of one unit of work, which can be shown without any other record.
 
     Paged layouts add the page events, in order, and for each pool what a map of it needs. `page_maps` are these maps;

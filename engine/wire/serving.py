@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from engine.wire.message import Command, EventMessage, Facts, Part
+from engine.wire.message import Command, Event, Facts, Part
 
 
 class ServerSpec(Struct, frozen=True):
@@ -64,7 +64,7 @@ class PrefixRow(Part, frozen=True):
     num_more: int = 0
 
 
-class PrefixTree(EventMessage, frozen=True):
+class PrefixTree(Event, frozen=True):
     """Rows from the largest branch on. `bytes_per_token` is 0 where nothing says it."""
 
     server: str
@@ -75,7 +75,7 @@ class PrefixTree(EventMessage, frozen=True):
     why_none: str = ""
 
 
-class PrefixExplained(EventMessage, frozen=True):
+class PrefixExplained(Event, frozen=True):
     """`reused` tokens of `num_tokens`; between `at_least` and `at_most`, where batches of the stream are missing."""
 
     server: str
@@ -119,7 +119,7 @@ class ServerState(Part, frozen=True):
     is_recording: bool = False
 
 
-class ServersChanged(EventMessage, frozen=True):
+class ServersChanged(Event, frozen=True):
     """All servers that are attached to, as they are now."""
 
     servers: tuple[ServerState, ...]

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from engine.wire.message import EventMessage, Part, Variant
+from engine.wire.message import Event, Part, Variant
 from engine.wire.records import Floats, Ints, Provenance
 
 TensorName = Literal["keys", "values"]
@@ -113,7 +113,7 @@ class StatePicture(Part, frozen=True, eq=False):
     largest: float
 
 
-class WallSlice(EventMessage, frozen=True, eq=False):
+class WallSlice(Event, frozen=True, eq=False):
     """Lowest and highest value per thumbnail cell, `[L, H_kv, columns, rows]`, for the layers that keep K and V.
 
     `heads[i]` is the number of kv heads of layer `layers[i]`; heads beyond it are NaN. `absent` `[L, H_kv, columns]`
@@ -148,7 +148,7 @@ class WallSlice(EventMessage, frozen=True, eq=False):
     exact_from: tuple[int, ...] = ()
 
 
-class HeadSlice(EventMessage, frozen=True, eq=False):
+class HeadSlice(Event, frozen=True, eq=False):
     """One head, `[columns, D]`: lowest and highest value of each cell (equal if a column is one token).
 
     `positions` are those of the first token of each column. The histogram (`counts`, `edges`) covers the finite values
@@ -185,7 +185,7 @@ class HeadSlice(EventMessage, frozen=True, eq=False):
     values_per_row: int = 1
 
 
-class AttentionSlice(EventMessage, frozen=True, eq=False):
+class AttentionSlice(Event, frozen=True, eq=False):
     """Attention weights of one step's newest query, `[H, columns]`, the largest in each column. The weights of a row
     sum to less than one if the model has sink logits. Through another lens, its numbers, of the queries from
     `first_query` on; those of the attention map are the weights of one head, `[rows, columns]`, with `queries_per_row`
@@ -214,7 +214,7 @@ class AttentionSlice(EventMessage, frozen=True, eq=False):
     queries_per_row: int = 1
 
 
-class RowSlice(EventMessage, frozen=True, eq=False):
+class RowSlice(Event, frozen=True, eq=False):
     """K and V of one position: `[H_kv, D]` for every attention layer that holds it, as attention reads them.
 
     A head that has dropped the row is NaN; `dropped` lists those heads for each layer (empty: no head has).
@@ -250,7 +250,7 @@ class RowSlice(EventMessage, frozen=True, eq=False):
     coded_values: tuple[bool, ...] = ()
 
 
-class TableSlice(EventMessage, frozen=True, eq=False):
+class TableSlice(Event, frozen=True, eq=False):
     """The page table of a sequence, logical order → page_id, one array per pool (0: the page left the window or was
     dropped)."""
 
@@ -286,7 +286,7 @@ class Attended(Part, frozen=True):
     most: float
 
 
-class OutliersSlice(EventMessage, frozen=True, eq=False):
+class OutliersSlice(Event, frozen=True, eq=False):
     """The channels of K and V that exceed the range of their layer most, and the tokens with the most attention."""
 
     request: OutliersRequest
@@ -301,7 +301,7 @@ class OutliersSlice(EventMessage, frozen=True, eq=False):
 Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
 
 
-class CellUpdate(EventMessage, frozen=True, eq=False):
+class CellUpdate(Event, frozen=True, eq=False):
     """What steps changed in a watched wall or head: a few cells, however long the context is.
 
     `piece` is the slice as it is now, with these exceptions: `low`, `high` and `absent` hold only the `N` changed
@@ -330,7 +330,7 @@ class CellUpdate(EventMessage, frozen=True, eq=False):
         return self.piece.took_ms
 
 
-class Unchanged(EventMessage, frozen=True):
+class Unchanged(Event, frozen=True):
     """A watched picture that the steps have not changed; it is the answer to this newer request as well."""
 
     request: SliceRequest

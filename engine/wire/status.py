@@ -13,7 +13,7 @@ from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.model import PagedAttentionName, RunnerName, WeightFormat
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import Change
-from engine.wire.message import EventMessage, Part, Variant
+from engine.wire.message import Event, Part, Variant
 from engine.wire.page_events import WhyNotReused
 from engine.wire.records import Candidate, Floats, Phase, SequencePhase, StopReason
 from engine.wire.stopping import StopHit, StopState
@@ -100,7 +100,7 @@ class Written(Variant, frozen=True):
 StepPhase = Scheduled | LayerDone | Chosen | Written
 
 
-class PhaseReached(EventMessage, frozen=True, eq=False):
+class PhaseReached(Event, frozen=True, eq=False):
     """A step taken phase by phase has reached a phase. Except in the last one, it waits there until `NextPhase`
     continues it, `Step` or `Run` finishes it, or another command discards it."""
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from engine.spec.condition import TokenSpan
 from engine.spec.stops import Stop
-from engine.wire.message import Command, EventMessage, Facts, Part
+from engine.wire.message import Command, Event, Facts, Part
 
 
 class SetStops(Command, frozen=True):
@@ -36,7 +36,7 @@ class MeasureAttention(Command, frozen=True):
     spans: tuple[TokenSpan, ...]
 
 
-class StopHit(EventMessage, frozen=True):
+class StopHit(Event, frozen=True):
     """A condition held at a step and halted the run: that of the stop `stop_id`, or (None) that of the run itself.
     `value` has the compared values of the sequence `seq_id` in words."""
 
@@ -66,7 +66,7 @@ class AttentionMass(Part, frozen=True):
     peak: float
 
 
-class AttentionMeasured(EventMessage, frozen=True):
+class AttentionMeasured(Event, frozen=True):
     """The measured attention of each span at each place whose rows are still kept."""
 
     masses: tuple[AttentionMass, ...]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import get_args
-
 from msgspec import structs
 
 from app.control.controller import Controller
@@ -10,7 +8,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import GoTo
-from engine.wire.events import BranchDeleted, CacheChanged, Event, Failed, Restarted, StateChanged, WentTo
+from engine.wire.events import EVENTS, BranchDeleted, CacheChanged, Failed, Restarted, StateChanged, WentTo
 from engine.wire.slices import WallRequest
 from engine.wire.status import LayerDone, PhaseReached
 from tests.app import samples
@@ -85,7 +83,7 @@ def test_the_first_token_beyond_a_rewind_is_given_up(stepped: Controller, models
 
 
 def test_nothing_that_the_engine_says_is_left_without_a_handler(controller: Controller) -> None:
-    assert set(controller.events.handlers) == set(get_args(Event))
+    assert set(controller.events.handlers) == set(EVENTS)
 
 
 def test_the_end_of_the_branch_that_is_looked_at_is_deleted(
