@@ -240,7 +240,7 @@ class EventHandlers(QObject):
         self._records.clear()
         for record in folded:
             self._models.pages.take(record)
-        self._models.timeline.append(self._models.history.take(folded))
+        self._models.timeline.append(folded)
 
     def _with_page_maps(self, record: StepRecord) -> StepRecord:
         if not record.pools:
@@ -270,7 +270,6 @@ class EventHandlers(QObject):
         self._models.pages.restart()
         if self._requests.restore.is_going_on:
             return  # what is on the screen stays
-        self._models.history.clear()
         self._models.bookmarks.set_all(())
         self._models.timeline.clear()
         self._models.slices.clear()
@@ -305,7 +304,6 @@ class EventHandlers(QObject):
 
     def _show_path_to(self, step: int | None) -> None:
         """Make `step` the live one; None is the start, before the first step."""
-        self._models.history.go_to(step)
         self._models.timeline.go_to(step)
         position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
         self._models.selection.update(step=None)
@@ -313,9 +311,8 @@ class EventHandlers(QObject):
             self._models.selection.update(position=None)
 
     def _on_node_added(self, event: events.NodeAdded) -> None:
-        self._models.history.add(event)
+        self._models.timeline.add_node(event)
         if event.is_live:
-            self._models.timeline.add_node(event.node.step)
             self._requests.pictures.reset()  # other numbers at the same places
             self._requests.measurements.outdate()
         if event.how:
@@ -344,7 +341,6 @@ class EventHandlers(QObject):
         if (record := self._models.history.record(event.step)) is not None:
             redone = self._with_page_maps(replace(record, page_events=event.page_events, pools=event.pools))
             self._models.pages.take(redone)
-            self._models.history.replace(redone)
             self._models.timeline.replace(redone)
 
     def _on_redone(self, event: events.Redone) -> None:

@@ -11,7 +11,7 @@ from app.kit.changes import on_change
 from app.kit.fields import choice_field, whole_field
 from app.kit.labels import plain_label
 from app.models.export_plan import records_between
-from app.models.path import Path
+from app.models.timeline import Path
 
 ALL, ONE, RANGE = range(3)
 

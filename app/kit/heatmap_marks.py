@@ -274,7 +274,7 @@ def edits_shown(models: Models, seq_id: int | None = None) -> tuple[EditedRows, 
     now = models.selection.now
     made = {
         one.step: one.edit
-        for of, tip in models.timeline.lineage(now.seq_id if seq_id is None else seq_id, now.step)
+        for of, tip, _ in models.timeline.lineage(now.seq_id if seq_id is None else seq_id, now.step)
         for one in models.edits.on_path(tip)
         if one.edit.seq_id == of
     }

@@ -20,19 +20,11 @@ class Draft(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._problem = self._warning = ""
-
-    @property
-    def problem(self) -> str:
-        return self._problem
-
-    @property
-    def warning(self) -> str:
-        return self._warning
+        self.problem = self.warning = ""
 
     def update(self, problem: str, warning: str = "") -> None:
-        if (problem, warning) != (self._problem, self._warning):
-            self._problem, self._warning = problem, warning
+        if (problem, warning) != (self.problem, self.warning):
+            self.problem, self.warning = problem, warning
             self.changed.emit()
 
 

@@ -28,7 +28,6 @@ class Edits(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._history = HistoryTree(self)
         self._measured: dict[int, EditMeasured] = {}
         self._told: tuple[tuple[MadeEdit, ...], tuple[MadeEdit, ...]] = ((), ())
 

@@ -1,4 +1,5 @@
-"""The history tree as the window knows it: every step, every other node, and the branches they form.
+"""The history tree as the window knows it: every step, every other node, the branches they form, and the tokens of
+every sequence after each node.
 
 A node is made by a step, or added without one (an edit, for example). Parents and branches are in the base,
 `TreeShape`.
@@ -6,12 +7,15 @@ A node is made by a step, or added without one (an edit, for example). Parents a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.changes import Change
+from app.models.sequence_tokens import NO_LANE, NO_LANES, Birth, Lane, Lanes, Token
+from engine.history.state import changed
+from engine.spec.edit import ReplaceTokens
+from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.events import NodeAdded
 from engine.wire.records import StepRecord
 from engine.wire.tree import Branch, Node, TreeShape
@@ -36,8 +40,11 @@ class HistoryTree(TreeShape, QObject):
         self._records: dict[int, StepRecord] = {}
         self._added: dict[int, NodeAdded] = {}
         self._changed: dict[int, list[int]] = {}  # first node of a branch -> its nodes that carry changes
-        self._names: dict[int, str] = {}
-        self._live: int | None = None
+        self.names: dict[int, str] = {}  # that the user gave to branches, by first node
+        self.prompts: dict[int, tuple[tuple[int, str], ...]] = {}  # (id, text) pairs of every prompt, by sequence
+        self._lanes: dict[int, Lanes] = {}
+        self._open: set[int] = set()  # steps that lack surprisals, which come later
+        self.live: int | None = None  # the node whose state the engine has
         self._left: int | None = None  # the node that was live before the engine last went to another one
         self.version = 0  # increased with every change of the tree
         self.shape = self._announced_shape = 0  # increased with every change that is not growth of the live branch
@@ -52,10 +59,6 @@ class HistoryTree(TreeShape, QObject):
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
     @property
-    def live(self) -> int | None:
-        return self._live
-
-    @property
     def left(self) -> int | None:
         """The node that was live before the engine last went to another one; None if it was deleted."""
         return self._left if self._left in self else None
@@ -63,6 +66,12 @@ class HistoryTree(TreeShape, QObject):
     def record(self, step: int) -> StepRecord | None:
         """The record of a step; None for a node that was added without a step."""
         return self._records.get(step)
+
+    def record_at(self, step: int | None) -> StepRecord | None:
+        """The record of a step; for a node without one, that of the newest step before it."""
+        while step is not None and step not in self._records:
+            step = self.parent_of(step)
+        return None if step is None else self._records[step]
 
     def added(self, step: int) -> NodeAdded | None:
         """The event that added a node without a step; None for a step."""
@@ -87,6 +96,68 @@ class HistoryTree(TreeShape, QObject):
         added = self._added.get(step)
         return added.node.changes if added is not None else self._records[step].changes
 
+    # ---- sequences -----------------------------------------------------------------------------------------------
+
+    def lanes(self, step: int | None) -> Lanes:
+        """Every sequence after a node, oldest first; none where there is no such node."""
+        return NO_LANES if step is None else self._lanes.get(step, NO_LANES)
+
+    def lineage(self, seq_id: int, step: int | None, now: Lanes) -> Iterator[tuple[int, int | None, int | None]]:
+        """A sequence of those in `now` as it is after a step (None: now), then the sequences it descends from, which
+        may be on other branches: each with the node up to which its tokens are shared, and how many of them (None:
+        all). Ends where the branch of an ancestor was deleted."""
+        count, lane = None, now.get(seq_id, NO_LANE)
+        yield seq_id, step, count
+        while lane.birth is not None and lane.birth.step in self:
+            parent, at, num_tokens = lane.birth
+            step = step if step is not None and self.is_on_path(step, at) else at
+            if num_tokens is not None:
+                count = num_tokens if count is None else min(count, num_tokens)
+            yield parent, step, count
+            lane = self._parent(parent, at, now)
+
+    def _parent(self, seq_id: int, step: int, now: Lanes) -> Lane:
+        """A sequence that was forked after a step: as it was then, or if it was itself forked since, as it is now."""
+        return self.lanes(step).get(seq_id) or now.get(seq_id, NO_LANE)
+
+    def forked(self, lanes: Lanes, seq_id: int, parent: int, step: int | None, num_tokens: int | None) -> Lanes:
+        """The sequences after a fork was made among them, of what its parent had after `step` (None: has)."""
+        source = lanes.get(parent, NO_LANE) if step is None else self._parent(parent, step, lanes)
+        birth = None if step is None else Birth(parent, step, num_tokens)
+        return {**lanes, seq_id: source.fork(birth, num_tokens)}
+
+    def _fold(self, node: int, parent: int | None, changes: Iterable[Change], texts: tuple[str, ...] = ()) -> Lanes:
+        """The sequences after the changes that a node carries; `texts` of the tokens that an edit put in."""
+        lanes = self.lanes(parent)
+        for change in changes:
+            match change:
+                case SequenceForked(seq_id, of, step, count):
+                    lanes = self.forked(lanes, seq_id, of, step, count)
+                case EditMade(ReplaceTokens() as edit) if edit.seq_id in lanes:
+                    known = texts if len(texts) == len(edit.token_ids) else [f"#{each}" for each in edit.token_ids]
+                    new, count = list(zip(edit.token_ids, known, strict=True)), edit.stop - edit.position
+                    lane = lanes[edit.seq_id]
+                    lane = lane.replace(node, edit.position, count, new, is_prefill=edit.how == "re-prefill")
+                    lanes = {**lanes, edit.seq_id: lane}
+        return lanes
+
+    def _step(self, record: StepRecord) -> Lanes:
+        """The sequences after a step. What of a prompt no step fed came from a prefix hit."""
+        lanes = {**self._fold(record.step, record.parent, record.changes)}
+        for part in record.sequences:
+            lane = lanes.get(part.seq_id, NO_LANE)
+            prompt = () if lane.tokens else self.prompts.get(part.seq_id, ())[: part.first_position]
+            served = [
+                Token(position, token_id, text, None, record.step, False, position < part.num_prompt_tokens, True)
+                for position, (token_id, text) in enumerate(prompt)
+            ]
+            lanes[part.seq_id] = lane.extend(record.step, part, served)
+        return lanes
+
+    def awaits_surprisal(self, tokens: Iterable[Token]) -> bool:
+        """Whether surprisals of these tokens are still to be computed."""
+        return bool(self._open) and any(token.awaits_surprisal for token in tokens)
+
     # ---- branches ------------------------------------------------------------------------------------------------
 
     def changed_of(self, first: int) -> tuple[int, ...]:
@@ -101,14 +172,9 @@ class HistoryTree(TreeShape, QObject):
             ends = [tip for tip in ends if self.is_on_path(left, tip)]
         return max(ends, default=None)
 
-    @property
-    def names(self) -> dict[int, str]:
-        """The names that the user gave to branches, by first node."""
-        return dict(self._names)
-
     def name(self, first: int) -> str:
         """A branch's name; empty if it has none."""
-        return self._names.get(first, "")
+        return self.names.get(first, "")
 
     # ---- written by the controller -------------------------------------------------------------------------------
 
@@ -117,13 +183,16 @@ class HistoryTree(TreeShape, QObject):
         unknown parent (of a file with only some of the steps) gets the live node as its parent."""
         taken: list[StepRecord] = []
         for record in records:
-            if record.parent not in self and record.parent != self._live:
-                record = replace(record, parent=self._live)
+            if record.parent not in self and record.parent != self.live:
+                record = replace(record, parent=self.live)
             if record.step in self:
                 self._forget(set(self.below(record.step)))
             self._enter(record.step, record.parent, record.changes)
             self._records[record.step] = record
-            self._live = record.step
+            self._lanes[record.step] = self._step(record)
+            if _lacks_surprisal(record):
+                self._open.add(record.step)
+            self.live = record.step
             taken.append(record)
         if taken:
             self.changed.emit()
@@ -134,19 +203,39 @@ class HistoryTree(TreeShape, QObject):
         if (old := self._records.get(record.step)) is not None:
             self._records[record.step] = replace(record, parent=old.parent)
 
+    def fill(self, step: int, seq_id: int, first_position: int, values: tuple[float, ...]) -> None:
+        """Fill in the surprisals of tokens from `first_position` on, which the step's record did not have yet; also in
+        the forks that have them."""
+        if (known := self._records.get(step)) is None:
+            return
+        self._records[step] = record = known.with_surprisal(seq_id, first_position, values)
+        if not _lacks_surprisal(record):
+            self._open.discard(step)
+
+        def filled(token: Token) -> Token:
+            offset = token.position - first_position
+            is_of_step = token.step == step and token.awaits_surprisal and 0 <= offset < len(values)
+            return token.with_surprisal(values[offset]) if is_of_step else token
+
+        places = [(lanes, of) for lanes in self._lanes.values() for of in lanes]
+        for (lanes, of), run in zip(places, changed([lanes[of].tokens for lanes, of in places], filled), strict=True):
+            lanes[of] = lanes[of]._replace(tokens=run)
+
     def add(self, added: NodeAdded) -> None:
         """Add a node without a step."""
-        self._enter(added.node.step, added.node.parent, added.node.changes)
-        self._added[added.node.step] = added
+        node = added.node
+        self._enter(node.step, node.parent, node.changes)
+        self._added[node.step] = added
+        self._lanes[node.step] = self._fold(node.step, node.parent, node.changes, added.texts)
         if added.is_live:
-            self._live = added.node.step
+            self.live = node.step
         self.changed.emit()
 
     def go_to(self, step: int | None) -> None:
         """Make another node the live one (None: the start)."""
-        if step != self._live:
+        if step != self.live:
             self.shape += 1
-            self._left, self._live = self._live, step
+            self._left, self.live = self.live, step
             self.changed.emit()
 
     def delete(self, steps: Iterable[int]) -> None:
@@ -159,9 +248,9 @@ class HistoryTree(TreeShape, QObject):
     def rename(self, first: int, name: str) -> None:
         """Name the branch that begins with node `first`; an empty name removes its name."""
         if first in self and self.branch_of(first).first == first and name != self.name(first):
-            self._names.pop(first, None)
+            self.names.pop(first, None)
             if name:
-                self._names[first] = name
+                self.names[first] = name
             self.changed.emit()
 
     def clear(self) -> None:
@@ -170,15 +259,18 @@ class HistoryTree(TreeShape, QObject):
         self._added.clear()
         self._changed.clear()
         self._clear()
-        self._names.clear()
-        self._live = self._left = None
+        self._lanes.clear()
+        self._open.clear()
+        self.names.clear()
+        self.prompts.clear()
+        self.live = self._left = None
         self.shape += 1
         self.changed.emit()
 
     def _enter(self, step: int, parent: int | None, changes: tuple[Change, ...]) -> None:
         begins = self.add_node(step, parent)
         first = self.branch_of(step).first
-        if begins or changes or self._live is None or self.branch_of(self._live).first != first:
+        if begins or changes or self.live is None or self.branch_of(self.live).first != first:
             self.shape += 1
         if changes:
             self._changed.setdefault(first, []).append(step)
@@ -187,16 +279,22 @@ class HistoryTree(TreeShape, QObject):
         """Remove nodes whose descendants are all among them."""
         self.shape += 1
         joined = self.remove_nodes(steps)
+        self._open.difference_update(steps)
         for step in steps:
+            self._lanes.pop(step, None)
             self._records.pop(step, None)
             self._added.pop(step, None)
-            self._names.pop(step, None)
+            self.names.pop(step, None)
         for first, other in joined.items():
-            if name := self._names.pop(first, ""):
-                self._names.setdefault(other, name)
+            if name := self.names.pop(first, ""):
+                self.names.setdefault(other, name)
         changed = sorted(step for steps in self._changed.values() for step in steps if step in self)
         self._changed = {}
         for step in changed:
             self._changed.setdefault(self.branch_of(step).first, []).append(step)
-        if self._live not in self:
-            self._live = None
+        if self.live not in self:
+            self.live = None
+
+
+def _lacks_surprisal(record: StepRecord) -> bool:
+    return any(None in part.surprisal[1:] for part in record.sequences)

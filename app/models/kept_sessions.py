@@ -136,12 +136,8 @@ class Recovery(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._offered: UnclosedSession | None = None
-
-    @property
-    def offered(self) -> UnclosedSession | None:
-        return self._offered
+        self.offered: UnclosedSession | None = None
 
     def offer(self, left: UnclosedSession | None) -> None:
-        self._offered = left
+        self.offered = left
         self.changed.emit()

@@ -55,15 +55,11 @@ class Phases(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._now: PhaseProgress | None = None
-
-    @property
-    def now(self) -> PhaseProgress | None:
-        return self._now
+        self.now: PhaseProgress | None = None
 
     def text_at(self, seq_id: int, position: int) -> str | None:
         """The text of a token that the suspended step feeds, which is in no record yet; None if it feeds none there."""
-        first = self._now.passed[0].phase if self._now is not None else None
+        first = self.now.passed[0].phase if self.now is not None else None
         for part in first.sequences if isinstance(first, Scheduled) else ():
             if part.seq_id == seq_id and 0 <= position - part.first_position < len(part.texts):
                 return part.texts[position - part.first_position]
@@ -71,18 +67,18 @@ class Phases(QObject):
 
     def take(self, event: PhaseReached) -> None:
         """Add a phase that was reached; the phase `Scheduled` begins a new step."""
-        known = self._now
+        known = self.now
         goes_on = known is not None and known.step == event.step and not isinstance(event.phase, Scheduled)
         passed = known.passed if goes_on and known is not None else ()
-        self._now = PhaseProgress(event.step, event.num_layers, (*passed, event))
+        self.now = PhaseProgress(event.step, event.num_layers, (*passed, event))
         self.changed.emit()
 
     def follow(self, suspended: SuspendedStep | None, step: int | None) -> bool:
         """Update from the engine's status: its step, and the step it has suspended. Returns whether a step was given
         up."""
-        known = self._now
+        known = self.now
         if known is None or suspended is not None or (known.is_written and step == known.step):
             return False
-        self._now = None
+        self.now = None
         self.changed.emit()
         return not known.is_written

@@ -54,16 +54,12 @@ class Selection(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._now = Selected()
+        self.now = Selected()
         self._timeline: Timeline | None = None
 
     def follow(self, timeline: Timeline) -> None:
         """Set the timeline; selecting its live node is the same as following (`step` None)."""
         self._timeline = timeline
-
-    @property
-    def now(self) -> Selected:
-        return self._now
 
     def update(self, **changes: Any) -> None:
         """Change fields of the selection; emits nothing if they stay the same. The live node becomes `step` None.
@@ -81,9 +77,9 @@ class Selection(QObject):
             changes["ahead"] = 0
         if self._timeline is not None and changes.get("step") == self._timeline.live:
             changes = {name: None if name == "step" else value for name, value in changes.items()}
-        old, new = self._now, replace(self._now, **changes)
+        old, new = self.now, replace(self.now, **changes)
         if new != old:
-            self._now = new
+            self.now = new
             self.changed.emit(old, new)
 
 
@@ -130,16 +126,12 @@ class Viewport(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._now = WantedPictures()
-
-    @property
-    def now(self) -> WantedPictures:
-        return self._now
+        self.now = WantedPictures()
 
     def update(self, **changes: Any) -> None:
-        new = replace(self._now, **changes)
-        if new != self._now:
-            self._now = new
+        new = replace(self.now, **changes)
+        if new != self.now:
+            self.now = new
             self.changed.emit()
 
     def show_all(self) -> None:
@@ -148,7 +140,7 @@ class Viewport(QObject):
 
     def is_pinned(self, kind: str) -> bool:
         """Whether the panel of that kind of picture is pinned to a layer or head."""
-        return (self._now.head_place if kind == HEAD else self._now.attention_layer) is not None
+        return (self.now.head_place if kind == HEAD else self.now.attention_layer) is not None
 
     def forget_places(self) -> None:
         """Unpin all panels: another model need not have their layers and heads."""

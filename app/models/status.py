@@ -28,22 +28,20 @@ class Status(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._now: EngineStatus | None = None
-        self._notice = ""
-        self._failure = ""
-        self._engine = self._line = ""
-        self._loss: EngineLoss = ""
-        self._busy = self._unwritten = ""
+        self.now: EngineStatus | None = None
+        self.notice = ""  # the latest message, one line
+        self.failure = ""  # what went wrong last and what to do; empty if nothing did
+        self.engine = ""  # where it runs: "thread", "process" or the address of another machine; empty if there is none
+        self.line = ""  # the name of that other machine, and how long an answer takes; empty until it has answered
+        self.loss: EngineLoss = ""  # whether the engine is gone, or silent and may come back
+        self.busy = ""  # what it has been busy with for seconds without progress, and for how long
+        self.unwritten = ""  # why a crash would lose what is done now
         self._sources: dict[str, str] = {}  # fingerprint -> source of each model that was loaded, the newest last
-
-    @property
-    def now(self) -> EngineStatus | None:
-        return self._now
 
     @property
     def model(self) -> ModelInfo | None:
         """The loaded model; None if there is none."""
-        return self._now.model if self._now is not None else None
+        return self.now.model if self.now is not None else None
 
     def source_of(self, fingerprint: str) -> str:
         """The source of a model loaded in this window with that fingerprint; empty if there is none."""
@@ -66,12 +64,12 @@ class Status(QObject):
     @property
     def cache(self) -> CacheSpec:
         """The cache mode in use."""
-        return self._now.cache if self._now is not None else CacheSpec()
+        return self.now.cache if self.now is not None else CacheSpec()
 
     @property
     def opened(self) -> OpenedFile | None:
         """The file that is open in place of a live session."""
-        return self._now.opened if self._now is not None else None
+        return self.now.opened if self.now is not None else None
 
     @property
     def has_file(self) -> bool:
@@ -80,7 +78,7 @@ class Status(QObject):
     @property
     def why_no_engine(self) -> str:
         """Why the engine cannot compute; empty if it runs, or may answer again."""
-        return "the engine is gone: restart it" if self._loss == "gone" else ""
+        return "the engine is gone: restart it" if self.loss == "gone" else ""
 
     @property
     def why_no_rows(self) -> str:
@@ -94,12 +92,12 @@ class Status(QObject):
     @property
     def is_unloaded(self) -> bool:
         """Whether a model was loaded here and then unloaded."""
-        return self._now is not None and self._now.model is None and bool(self._sources)
+        return self.now is not None and self.now.model is None and bool(self._sources)
 
     @property
     def is_loading(self) -> bool:
         """Whether a model is being loaded."""
-        return self._now is not None and self._now.work is not None and self._now.work.is_loading
+        return self.now is not None and self.now.work is not None and self.now.work.is_loading
 
     def why_unmeasured(self, what: str) -> str:
         """Why there is nothing of what steps measure: the opened session file does not contain it. Empty otherwise."""
@@ -110,89 +108,52 @@ class Status(QObject):
     @property
     def is_busy(self) -> bool:
         """Whether the engine runs, works, or has not reported its status yet."""
-        return self._now is None or self._now.running or self._now.work is not None
-
-    @property
-    def notice(self) -> str:
-        """The latest message, one line."""
-        return self._notice
-
-    @property
-    def failure(self) -> str:
-        """What went wrong last and what to do; empty if nothing did."""
-        return self._failure
-
-    @property
-    def engine(self) -> str:
-        """Where the engine runs: "thread", "process" or the address of another machine; empty if there is none."""
-        return self._engine
-
-    @property
-    def line(self) -> str:
-        """The name of the machine that the engine runs on, and how long an answer takes; empty if it runs on this
-        one, or has not answered yet."""
-        return self._line
-
-    @property
-    def loss(self) -> EngineLoss:
-        """Whether the engine is gone, or silent and may come back; empty if neither."""
-        return self._loss
-
-    @property
-    def busy(self) -> str:
-        """What the engine has been busy with for seconds without progress, and for how long; empty if it makes
-        progress."""
-        return self._busy
-
-    @property
-    def unwritten(self) -> str:
-        """Why a crash would lose what is done now; empty if it would not."""
-        return self._unwritten
+        return self.now is None or self.now.running or self.now.work is not None
 
     @property
     def is_engine_lost(self) -> bool:
         """Whether the engine is gone or does not answer, and can be restarted."""
-        return bool(self._loss)
+        return bool(self.loss)
 
     def set_engine(self, kind: str) -> None:
         """Note where a new engine runs."""
-        self._engine, self._line = kind, ""
+        self.engine, self.line = kind, ""
         self.lose_engine("")
 
     def set_line(self, words: str) -> None:
         """Note the machine and the delay of its line."""
-        if words != self._line:
-            self._line = words
+        if words != self.line:
+            self.line = words
             self._emit_changed()
 
     def lose_engine(self, loss: EngineLoss) -> None:
         """Note that the engine is gone or silent, or for the empty text that it answers again."""
-        self._loss = loss
+        self.loss = loss
         if loss != "silent":
-            self._busy = ""
+            self.busy = ""
         self.engine_changed.emit()
         self._emit_changed()
 
     def set_busy(self, words: str) -> None:
         """Note what the engine is busy with, or for the empty text that it makes progress again."""
-        self._busy = words
+        self.busy = words
         self._emit_changed()
 
     def set_unwritten(self, why: str) -> None:
         """Note why the session's journal cannot be written, or for the empty text that it is written again."""
-        self._unwritten = why
+        self.unwritten = why
         self._emit_changed()
 
     def _emit_changed(self) -> None:
-        if self._now is not None:
-            self.changed.emit(self._now, self._now)
+        if self.now is not None:
+            self.changed.emit(self.now, self.now)
 
     @property
     def is_running(self) -> bool:
-        return self._now is not None and self._now.running
+        return self.now is not None and self.now.running
 
     def set(self, status: EngineStatus) -> None:
-        old, self._now = self._now, status
+        old, self.now = self.now, status
         if status.model is not None and status.opened is None:
             self._sources.pop(status.model.fingerprint, None)  # the newest stands last
             self._sources[status.model.fingerprint] = status.model.source
@@ -200,12 +161,12 @@ class Status(QObject):
             self.changed.emit(old, status)
 
     def notify(self, text: str) -> None:
-        self._notice = text
+        self.notice = text
         self.noticed.emit(text)
 
     def fail(self, text: str) -> None:
         """Show a failure; the empty text clears it."""
-        self._failure = text
+        self.failure = text
         self.failed.emit(text)
 
 

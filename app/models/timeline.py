@@ -1,23 +1,193 @@
-"""The path that the window shows: from the root of the history tree to the live node, or while a node of another branch
-is selected, to the end of that branch."""
+"""Paths of the history tree, from the root to a node, and the path that the window shows: to the live node, or while a
+node of another branch is selected, to the end of that branch.
+
+Step numbers ascend along a path, with gaps where numbers were given to other branches or to nodes without a step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 
 from PySide6.QtCore import QObject, Signal
 
 from app.models.history import HistoryTree
-from app.models.path import Path, PathFork
 from app.models.selection import Selected
-from engine.wire.records import CacheBytes, StepRecord
+from app.models.sequence_tokens import NO_LANE, Birth, Lane, Lanes, Token
+from engine.history.state import Run
+from engine.wire.events import NodeAdded
+from engine.wire.records import CacheBytes, SequenceStep, StepRecord
 
-__all__ = ["PathFork", "Timeline"]
+
+class Path:
+    """The path to a node: all its `nodes`, with or without a step, and the `records` of its `steps`, oldest first.
+    Live views: do not keep them."""
+
+    def __init__(self, history: HistoryTree) -> None:
+        self.history = history
+        self.nodes: list[int] = []
+        self.records: list[StepRecord] = []
+        self.steps: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[StepRecord]:
+        return iter(self.records)
+
+    def follow(self, step: int | None) -> bool:
+        """Become the path to another node (None: the empty path); the common part is kept. Returns whether the path
+        changed."""
+        before = self.tip
+        while self.nodes and self.nodes[-1] not in self.history:
+            self.nodes.pop()
+        common = self.history.common_ancestor(self.tip, step)
+        last = -1 if common is None else common
+        del self.nodes[bisect_right(self.nodes, last) :]
+        count = bisect_right(self.steps, last)
+        del self.records[count:], self.steps[count:]
+        for node in self.history.path(step, above=common):
+            self.nodes.append(node)
+            if (record := self.history.record(node)) is not None:
+                self.records.append(record)
+                self.steps.append(node)
+        return self.tip != before
+
+    # ---- its steps -----------------------------------------------------------------------------------------------
+
+    @property
+    def latest(self) -> StepRecord | None:
+        return self.records[-1] if self.records else None
+
+    @property
+    def first(self) -> StepRecord | None:
+        return self.records[0] if self.records else None
+
+    @property
+    def tip(self) -> int | None:
+        """The newest node of the path, with or without a step; None if the path is empty."""
+        return self.nodes[-1] if self.nodes else None
+
+    def record(self, step: int) -> StepRecord | None:
+        """The record of a step; None if it is not on the path."""
+        index = self.index_of(step)
+        return self.records[index] if index is not None else None
+
+    def index_of(self, step: int) -> int | None:
+        """The index of a step among the records; None if it is not on the path."""
+        return _index_in(self.steps, step)
+
+    def node_index(self, step: int) -> int | None:
+        """The index of a node on the path; None if it is not on it."""
+        return _index_in(self.nodes, step)
+
+    def at(self, step: int | None) -> StepRecord | None:
+        """The record to show for `Selected.step`: that of the step, or the newest for None. For a node without a step,
+        the record of the step before it."""
+        if step is None:
+            return self.latest
+        found = self.record(step)
+        return self.before(step) if found is None and self.node_index(step) is not None else found
+
+    def before(self, step: int) -> StepRecord | None:
+        """The record of the last step before `step`."""
+        index = bisect_left(self.steps, step)
+        return self.records[index - 1] if index else None
+
+    def neighbour(self, step: int | None, direction: int) -> int | None:
+        """The node before (-1) or after (+1) a node (None: the newest) of the path, limited to its ends; None if it is
+        empty."""
+        if not self.nodes:
+            return None
+        last = len(self.nodes) - 1
+        here = last if step is None else bisect_left(self.nodes, step)
+        return self.nodes[min(max(here + direction, 0), last)]
+
+    # ---- its sequences -------------------------------------------------------------------------------------------
+
+    @property
+    def lanes(self) -> Lanes:
+        """Every sequence as it is now, oldest first."""
+        return self.history.lanes(self.tip)
+
+    def lineage(self, seq_id: int, step: int | None) -> Iterator[tuple[int, int | None, int | None]]:
+        """See `HistoryTree.lineage`."""
+        return self.history.lineage(seq_id, step, self.lanes)
+
+    def part(self, seq_id: int, step: int | None = None) -> SequenceStep | None:
+        """What a step (None: the newest) did to a sequence; None if nothing. For a fork before its own first step, that
+        is what it did to the parent sequence."""
+        if (record := self.at(step)) is None:
+            return None
+        for of, node, _ in self.lineage(seq_id, record.step):
+            if of in self.history.lanes(node):
+                found = record if node == record.step else self.history.record_at(node)
+                return found.of(of) if found is not None else None
+        return None
+
+    def _lane(self, seq_id: int, step: int | None) -> Lane:
+        """A sequence after a node (None: now), before its birth what its parent was; empty if it is not there."""
+        if step is None:
+            return self.lanes.get(seq_id, NO_LANE)
+        if step not in self.history:
+            index = bisect_right(self.nodes, step)
+            step = self.nodes[index - 1] if index else None
+        for of, node, count in self.lineage(seq_id, step) if step is not None else ():
+            if (found := self.history.lanes(node).get(of)) is not None:
+                return found if count is None else found.fork(found.birth, count)
+        return NO_LANE
+
+    def birth(self, seq_id: int) -> Birth | None:
+        """How a sequence was forked; None if it was not."""
+        return self.lanes.get(seq_id, NO_LANE).birth
+
+    def since_first(self, seq_id: int) -> Iterator[StepRecord]:
+        """The records from the one on that fed the first token of a sequence."""
+        first = self.lanes.get(seq_id, NO_LANE).first
+        if first is not None:
+            yield from map(self.records.__getitem__, range(bisect_left(self.steps, first), len(self)))
+
+    def fed(self, seq_id: int, step: int | None = None) -> StepRecord | None:
+        """The newest record up to a step (None: of all) that fed the sequence, which may have ended while others went
+        on."""
+        record = self.at(step)
+        if record is None or not self.lanes.get(seq_id, NO_LANE).tokens:
+            return None
+        if self.part(seq_id, record.step) is not None:
+            return record
+        computed = self._lane(seq_id, record.step).computed
+        return self.record(computed) if computed is not None else None
+
+    def tokens(self, seq_id: int, step: int | None = None) -> Run[Token]:
+        """The tokens of a sequence in the cache after a step (None: now)."""
+        return self._lane(seq_id, step).tokens
+
+    def token(self, seq_id: int, position: int) -> Token | None:
+        """One token that is in the cache now; None if there is none."""
+        tokens = self.tokens(seq_id)
+        return tokens[position] if 0 <= position < len(tokens) else None
+
+    def num_tokens(self, seq_id: int, step: int | None = None) -> int:
+        """How many tokens of a sequence are in the cache after a step (None: now)."""
+        return len(self.tokens(seq_id, step))
+
+    def sequence_ids(self) -> tuple[int, ...]:
+        """Every sequence that has tokens, oldest first."""
+        return tuple(seq_id for seq_id, lane in self.lanes.items() if lane.tokens)
+
+    def awaits_surprisal(self, seq_id: int) -> bool:
+        """Whether surprisals of the sequence are still to be computed."""
+        return self.history.awaits_surprisal(self.tokens(seq_id))
+
+
+def _index_in(ascending: Sequence[int], number: int) -> int | None:
+    index = bisect_left(ascending, number)
+    return index if index < len(ascending) and ascending[index] == number else None
 
 
 class Timeline(Path, QObject):
-    """Step records in order. Only the controller writes; every view reads. `history` is the whole tree. Which path is
-    shown follows from the selected step, and is decided only here.
+    """The path shown. Only the controller writes it, and the history through it; every view reads. Which path is shown
+    follows from the selected step, and is decided only here.
 
     Signals: `appended()`, records were added; it is emitted as often as the window ticks. `texts_due()` follows it: at
     once while the engine rests, and while it runs no more often than texts can be read. So a view that follows
@@ -30,15 +200,24 @@ class Timeline(Path, QObject):
     texts_due = Signal()
     reset = Signal()
 
-    def __init__(self, history: HistoryTree | None = None, parent: QObject | None = None) -> None:
+    def __init__(self, parent: QObject | None = None) -> None:
         QObject.__init__(self, parent)
-        Path.__init__(self, history or HistoryTree(self))
+        Path.__init__(self, HistoryTree(self))
         self._looked_at: int | None = None  # the selected step
+        self._other = Path(self.history)  # to the live node, while another branch is shown
         self._forked: list[tuple[int, int, int | None, int]] = []  # forks since the newest record, in no record yet
         self._since_change: CacheBytes | None = None  # bytes held after a change of mode that is in no node yet
         self._changed: dict[int, CacheBytes] = {}  # node without a step -> bytes held after its change of mode
         self._has_unannounced = False  # something was added since `texts_due` was last emitted
         self.history.reshaped.connect(self._forget_deleted)  # connected before any view, which then reads the new path
+
+    @property
+    def lanes(self) -> Lanes:
+        """Every sequence as it is now, with the forks that are in no node yet."""
+        lanes = super().lanes
+        for fork in self._forked if self._forked and self.is_of_live else ():
+            lanes = self.history.forked(lanes, *fork)
+        return lanes
 
     @property
     def is_before_change(self) -> bool:
@@ -66,82 +245,80 @@ class Timeline(Path, QObject):
 
     def begin(self, seq_id: int, token_ids: Sequence[int], texts: Sequence[str]) -> None:
         """Note the tokens of a new prompt: the first of them may come from a prefix hit, so that no step feeds them."""
-        self._prompts[seq_id] = tuple(zip(token_ids, texts, strict=True))
+        self.history.prompts[seq_id] = tuple(zip(token_ids, texts, strict=True))
 
     def append(self, records: Iterable[StepRecord]) -> None:
-        """Add records; O(new records). A record whose parent is not the newest node changes the path to that parent's.
-        Records of a branch that is not shown are skipped. Emits each signal at most once."""
-        is_new = is_other_path = False
-        for record in records:
-            is_new = True
-            if record.step in self.history:
-                if not self.history.is_on_path(record.step, self._end()):
-                    continue  # another branch is shown
-                if record.parent != self.tip:
-                    is_other_path |= self.follow(record.parent)
-            self._enter(record)
-        if is_other_path:
+        """Add the records of new steps; O(new records). One whose parent is not the newest node changes the path to
+        that parent's, unless another branch is shown. Emits each signal at most once."""
+        records, tip, had = list(records), self.tip, len(self.nodes)
+        if any(record.step in self.history for record in records):
+            self.follow(None)
+        if not (taken := self.history.take(records)):
+            return
+        self._forked.clear()
+        self._since_change = None
+        self._has_unannounced = True
+        is_longer = self.follow(self._end()) and self._continues(tip) and self.nodes[had:] == [r.step for r in taken]
+        if self.tip != tip and not is_longer:
             self.reset.emit()
-        if is_new:
-            self._forked.clear()
-            self._since_change = None
-            self._has_unannounced = True
-            self.appended.emit()
+        self.appended.emit()
+
+    def _continues(self, tip: int | None) -> bool:
+        return tip is None or self.history.is_on_path(tip, self.tip)
 
     def replace(self, record: StepRecord) -> int | None:
-        """Replace the record of a step on the path by one with other pages or surprisals but the same tokens. Returns
-        its index; None if it is not on the path."""
+        """Replace the record of a step by one with other pages or surprisals but the same tokens. Returns its index on
+        the path; None if it is not there."""
+        self.history.replace(record)
         index = self.index_of(record.step)
         if index is not None:
-            self._records[index] = record
+            self.records[index] = record
             self._has_unannounced = True
         return index
 
     def fill(self, step: int, seq_id: int, first_position: int, values: tuple[float, ...]) -> None:
         """Fill in the surprisals of a long prompt's tokens from `first_position` on, which the step's record did not
         have yet."""
-        if (known := self.history.record(step)) is not None:
-            self.history.replace(known.with_surprisal(seq_id, first_position, values))
-        for sequence in self._sequences.values():
-            sequence.fill(step, first_position, values)
-        record = self.record(step)
-        if (
-            record is not None
-            and (index := self.replace(record.with_surprisal(seq_id, first_position, values))) is not None
-        ):
+        self.history.fill(step, seq_id, first_position, values)
+        if (record := self.history.record(step)) is not None and (index := self.replace(record)) is not None:
             self.filled.emit(index)
 
     def announce(self, *, again: bool = False) -> None:
         """Emit `texts_due` if anything was added since the last time, or if `again`."""
-        if self._has_unannounced or (again and self._records):
+        if self._has_unannounced or (again and self.records):
             self._has_unannounced = False
             self.texts_due.emit()
 
     def change_mode(self, num_bytes: CacheBytes) -> None:
         """Note that the sequences were moved into another cache, which holds `num_bytes`, before any step in it."""
-        if self._records:
+        if self.records:
             self._since_change = num_bytes
             self.texts_due.emit()
 
-    def add_node(self, step: int) -> None:
-        """Make a node without a step the live one; a change of mode since the node before it is now recorded in it."""
+    def add_node(self, added: NodeAdded) -> None:
+        """Add a node without a step; if it is live, a change of mode since the node before it is now recorded in it."""
+        self.history.add(added)
+        if not added.is_live:
+            return
         if self._since_change is not None:
-            self._changed[step] = self._since_change
-        self.go_to(step)
+            self._changed[added.node.step] = self._since_change
+        self.go_to(added.node.step)
 
     def branch(self, seq_id: int, parent: int, step: int | None, num_tokens: int) -> None:
         """Note a fork of `num_tokens` tokens, read or not: until its own first step it has what its parent had after
         `step`."""
-        self._prompts[seq_id] = self._prompts.get(parent, ())[:num_tokens]
+        self.history.prompts[seq_id] = self.history.prompts.get(parent, ())[:num_tokens]
         self._forked.append((seq_id, parent, step, num_tokens))
-        if self.is_of_live and self._fork(seq_id, parent, step, num_tokens):
+        if self.is_of_live and self.tokens(seq_id):
             self.reset.emit()
 
     def go_to(self, step: int | None) -> None:
-        """Show the path to the new live node, or the one to the selected step; None: the start, before any step."""
-        self._forked.clear()
+        """Make another node the live one (None: the start, before any step), and show the path to it, or the one to the
+        selected step."""
         was_changed = self.is_before_change
-        is_other = self.follow(self._end(step))
+        self._forked.clear()
+        self.history.go_to(step)
+        is_other = self.follow(self._end())
         self._since_change = None
         if is_other or was_changed:
             self.reset.emit()
@@ -155,11 +332,9 @@ class Timeline(Path, QObject):
         """Show a path that contains the newly selected step."""
         if new.step == self._looked_at:
             return
-        self._looked_at, was_of_live = new.step, self.is_of_live
-        if len(self.history) and self._end() != self.tip and self.follow(self._end()):
-            if self.is_of_live and not was_of_live:
-                for fork in self._forked:
-                    self._fork(*fork)
+        self._looked_at = new.step
+        if len(self.history) and self._end() != self.tip:
+            self.follow(self._end())
             self.reset.emit()
 
     @property
@@ -171,7 +346,7 @@ class Timeline(Path, QObject):
     @property
     def live(self) -> int | None:
         """The node whose state the engine has."""
-        return self.history.live if len(self.history) else self.tip
+        return self.history.live
 
     @property
     def is_of_live(self) -> bool:
@@ -181,7 +356,10 @@ class Timeline(Path, QObject):
     @property
     def live_path(self) -> Path:
         """The path to the live node, whichever is shown."""
-        return self if self.is_of_live else self._elsewhere(self.history.live)
+        if self.is_of_live:
+            return self
+        self._other.follow(self.history.live)
+        return self._other
 
     @property
     def num_steps_ahead(self) -> int:
@@ -195,11 +373,10 @@ class Timeline(Path, QObject):
             return 0
         return sum(history.record(node) is not None for node in history.path(step, above=history.live))
 
-    def _end(self, live: int | None = None) -> int | None:
+    def _end(self) -> int | None:
         """The newest node of the path to show. While another branch is shown, its path stays if it has the selected
         step."""
-        history, step = self.history, self._looked_at
-        live = history.live if live is None else live
+        history, step, live = self.history, self._looked_at, self.history.live
         if step is None or step not in history:
             return live
         if not self.is_of_live and history.is_on_path(step, self.tip):
@@ -208,8 +385,10 @@ class Timeline(Path, QObject):
 
     def clear(self) -> None:
         """Clear everything: another history begins."""
-        self._clear()
         self._looked_at = None
+        self._forked.clear()
         self._since_change = None
         self._changed.clear()
+        self.history.clear()
+        self.follow(None)
         self.reset.emit()

@@ -153,7 +153,7 @@ def rich_models() -> Models:
     models = Models()
     models.status.set_engine("thread")
     steps = [record(step, place, step - 1 if step else None) for place, step in enumerate(LEFT)]
-    models.timeline.append(models.history.take(steps))
+    models.timeline.append(steps)
     for step, place, parent in ((6, 4, 3), (8, 5, EDIT), (9, 6, 8), (10, 7, 9)):
         if step == 6:
             models.history.go_to(3)
@@ -161,7 +161,7 @@ def rich_models() -> Models:
         if step == 8:
             made = EditMade(Zero(0, Rows(1, 3, (2, 3), (1,))))
             models.history.add(NodeAdded(Node(EDIT, 6, (made,), SPEC), True, "written", 0.25))
-        models.timeline.append(models.history.take([record(step, place, parent)]))
+        models.timeline.append([record(step, place, parent)])
     other = EditMade(Scale(1, Rows(4, 9, (0, 5), (0, 2), (1, 3), "keys"), 0.5))
     models.history.add(NodeAdded(Node(OTHER_EDIT, 5, (other,), SPEC), False, "written"))
     models.edits.take(edit_measured())

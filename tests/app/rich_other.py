@@ -43,7 +43,7 @@ CROSSED = CacheGeometry(
 def encoder_models() -> Models:
     """Six tokens of a source, and five of a decoder."""
     models = Models()
-    models.timeline.append(models.history.take([_first(), *map(_decoded, range(1, DECODED + 1))]))
+    models.timeline.append([_first(), *map(_decoded, range(1, DECODED + 1))])
     shape = samples.model_info(shape=CROSSED)
     models.status.set(samples.status(DECODED, num_tokens=SOURCE + 1 + DECODED, model=shape))
     models.selection.update(layer=4, kv_head=1, position=SOURCE + 2)
@@ -73,7 +73,7 @@ def feed_encoder(models: Models) -> None:
 def hybrid_models() -> Models:
     """Layers with rows, with a state, with both and with neither."""
     models = Models()
-    models.timeline.append(models.history.take(list(map(_hybrid_step, range(8)))))
+    models.timeline.append(list(map(_hybrid_step, range(8))))
     shape = samples.model_info(shape=HYBRID)
     models.status.set(samples.status(7, num_tokens=samples.PROMPT + 7, model=shape))
     models.selection.update(layer=5, kv_head=1, position=6)
@@ -128,7 +128,7 @@ def _with_states(piece: WallSlice) -> WallSlice:
 def long_models() -> Models:
     """More steps than pixels; the last but a few is looked at."""
     models = Models()
-    models.timeline.append(models.history.take(samples.story(MANY)))
+    models.timeline.append(samples.story(MANY))
     models.status.set(samples.status(MANY, num_tokens=samples.PROMPT + MANY))
     models.selection.update(step=MANY - 40, layer=2, kv_head=3, position=1_200)
     models.timeline.announce()

@@ -61,7 +61,7 @@ EXPECTED: dict[str, dict[str, str]] = {
 def stood(models: Models) -> Models:
     """A model was loaded, and a step taken."""
     models.status.set(samples.status(0))
-    models.timeline.append(models.history.take([samples.step_record(0)]))
+    models.timeline.append([samples.step_record(0)])
     return models
 
 
@@ -140,7 +140,7 @@ def test_a_runner_is_refused_by_its_own_reason(stood: Models) -> None:
 
 
 def test_the_token_that_the_live_moment_ends_with_is_no_place_to_run_to(stood: Models) -> None:
-    stood.timeline.append(stood.history.take([samples.step_record(1)]))
+    stood.timeline.append([samples.step_record(1)])
     for position, why in ((None, "select a token first"), (2, ""), (4, "the live step ends with this token")):
         stood.selection.update(position=position)
         assert conditions.needs_token_here(stood) == why

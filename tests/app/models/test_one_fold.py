@@ -25,13 +25,11 @@ def follow(models: Models, event: Event) -> None:
         case ForkMade():
             models.timeline.branch(event.child, event.parent, event.step, event.num_tokens)
         case WentTo(step):
-            models.history.go_to(step)
             models.timeline.go_to(step)
         case NodeAdded():
-            models.history.add(event)
-            models.timeline.add_node(event.node.step)
+            models.timeline.add_node(event)
         case StepRecord():
-            models.timeline.append(models.history.take([event]))
+            models.timeline.append([event])
 
 
 def without_choice(state: SequenceState) -> SequenceState:

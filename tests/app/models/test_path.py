@@ -61,7 +61,7 @@ class Tree:
         done = record(node, parent, fed, self.pending)
         self.states[node] = {seq: (*tokens, (fed[seq][1], node)) for seq, tokens in state.items()}
         self.records[node], self.pending, self.live = done, (), node
-        self.models.timeline.append(self.models.history.take([done]))
+        self.models.timeline.append([done])
 
     def fork(self, choice: int) -> None:
         """Of any sequence after any node, of this branch or another."""

@@ -21,6 +21,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.condition import TokenSpan
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import MAX_STOPS, Stop
+from engine.wire.changes import SequenceForked
 from engine.wire.condition_values import Attention
 from engine.wire.duel import OtherRun
 from engine.wire.records import StepRecord
@@ -281,7 +282,7 @@ def test_the_model_of_stops_is_one_of_the_models() -> None:
 
 def test_the_start_of_a_history_keeps_what_halted_there_and_another_history_does_not() -> None:
     models = Models()
-    models.timeline.append(models.history.take(samples.story(5)))
+    models.timeline.append(samples.story(5))
     models.stops.take_hit(StopHit(1, "step = 3", 3, 0, "3"))
     for act in (models.history.go_to, models.timeline.go_to):
         act(None)
@@ -300,13 +301,13 @@ def test_attention_of_the_history_before_is_asked_again_of_the_next(qtbot: QtBot
     asked: list[tuple[object, ...]] = []
     models.stops.attention_wanted.connect(asked.append)
     models.stops.search("attention(2-3) > 50%")
-    models.timeline.append(models.history.take(recorded()[:3]))
+    models.timeline.append(recorded()[:3])
     models.timeline.announce()
     qtbot.waitUntil(lambda: len(asked) == 1)
     models.history.clear()
     models.timeline.clear()
     models.stops.take_masses(AttentionMeasured(()))  # the answer came too late
-    models.timeline.append(models.history.take(recorded()[:3]))
+    models.timeline.append(recorded()[:3])
     models.timeline.announce()
     qtbot.waitUntil(lambda: len(asked) == 2)
     assert asked[0] == asked[1]
@@ -315,14 +316,15 @@ def test_attention_of_the_history_before_is_asked_again_of_the_next(qtbot: QtBot
 def test_a_pattern_reaches_back_over_what_a_fork_was_not_fed_itself() -> None:
     """And over what was fed before the search began to look: the end of it that a pattern may reach."""
     models = Models()
-    models.timeline.append(models.history.take(samples.story(6)))
+    models.timeline.append(samples.story(6))
     models.timeline.branch(1, 0, 4, samples.PROMPT + 4)
     texts = [token.text for token in models.timeline.tokens(1)]
     part = replace(
         samples.step_record(5).sequences[0], seq_id=1, first_position=len(texts), num_tokens=len(texts) + 1,
         texts=("END",), token_ids=(9,), sampled_text="NEW",
     )  # fmt: skip
-    models.timeline.append(models.history.take([replace(samples.step_record(7), sequences=(part,), parent=6)]))
+    fork = SequenceForked(1, 0, 4)
+    models.timeline.append([replace(samples.step_record(7), sequences=(part,), parent=6, changes=(fork,))])
     words = "".join(texts[-3:]).replace(".", "[.]")
     search = found(models, f'text ~ "{words}ENDNEW"')
     assert search.matches == [7]

@@ -74,7 +74,7 @@ def test_what_is_rewound_awaits_no_surprisal(models: Models) -> None:
 def test_what_is_computed_anew_behind_tokens_that_were_put_in_awaits_no_surprisal(models: Models) -> None:
     record = samples.step_record(0)
     part = replace(record.sequences[0], surprisal=(None,) * samples.PROMPT)
-    models.timeline.append(models.history.take([replace(record, sequences=(part,))]))
+    models.timeline.append([replace(record, sequences=(part,))])
     assert models.timeline.awaits_surprisal(0)
     edit = EditMade(ReplaceTokens(0, 1, (7,), "re-prefill"))
     models.history.add(NodeAdded(Node(1, 0, (edit,), record.cache), True, "written"))

@@ -34,14 +34,14 @@ DEPTH: dict[int, int] = {}
 def grown(models: Models) -> Models:
     """0 … 5, then an edit as 6 and a step 7; after 2 the branch 8 9 10, which is live."""
     history, timeline = models.history, models.timeline
-    timeline.append(history.take([record(n, n - 1 if n else None, 100 + n) for n in range(6)]))
+    timeline.append([record(n, n - 1 if n else None, 100 + n) for n in range(6)])
     history.add(NodeAdded(Node(6, 5, (EditMade(Zero(0, Rows(0, 2))),), CacheSpec()), True, "written", 0.25))
     DEPTH[6] = DEPTH[5]
     timeline.go_to(6)
-    timeline.append(history.take([record(7, 6, 107)]))
+    timeline.append([record(7, 6, 107)])
     history.go_to(2)
     timeline.go_to(2)
-    timeline.append(history.take([record(8, 2, 208), record(9, 8, 209), record(10, 9, 210)]))
+    timeline.append([record(8, 2, 208), record(9, 8, 209), record(10, 9, 210)])
     return models
 
 
@@ -93,7 +93,7 @@ def test_an_edit_is_a_moment_of_its_own_with_the_record_of_the_step_before(grown
 
 def test_steps_that_come_meanwhile_are_of_the_live_path(grown: Models) -> None:
     grown.selection.update(step=4)
-    grown.timeline.append(grown.history.take([record(11, 10, 211)]))
+    grown.timeline.append([record(11, 10, 211)])
     assert list(grown.timeline.nodes) == [0, 1, 2, 3, 4, 5, 6, 7]
     assert list(grown.timeline.live_path.nodes) == [0, 1, 2, 8, 9, 10, 11]
     grown.selection.update(step=None)
@@ -126,7 +126,7 @@ def test_how_far_a_moment_is_ahead_counts_steps_and_no_edits(grown: Models) -> N
 
 
 def test_a_place_ahead_is_given_up_for_a_moment(models: Models) -> None:
-    models.timeline.append(models.history.take(samples.story(3)))
+    models.timeline.append(samples.story(3))
     models.selection.update(step=None, ahead=12)
     assert models.selection.now.ahead == 12
     models.selection.update(position=2)

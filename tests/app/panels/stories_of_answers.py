@@ -59,7 +59,7 @@ def what_if(view: WhatIfView, models: Models, folder: Path) -> Steps:
 def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
     def step(number: int, *evictions: Eviction, **changes: Any) -> None:
         found = replace(record(number, number, models.history.live), evictions=evictions, **changes)
-        models.timeline.append(models.history.take([found]))
+        models.timeline.append([found])
         models.timeline.announce()
 
     def later(layer: int, kv_head: int | None, position: int, **changes: Any) -> Eviction:

@@ -277,7 +277,7 @@ def _step_of(models: Models, number: int, **changes: Any) -> None:
     found = record(number, number, models.history.live)
     first, *others = found.sequences
     found = replace(found, sequences=(replace(first, **changes), *others))
-    models.timeline.append(models.history.take([found]))
+    models.timeline.append([found])
     models.timeline.announce()
 
 

@@ -239,7 +239,7 @@ def test_a_panel_says_why_it_is_empty_as_approved(qtbot: QtBot, name: str) -> No
     witness.look("no model")
     models.status.set(samples.status())
     witness.look("no step")
-    models.timeline.append(models.history.take([samples.step_record(0)]))
+    models.timeline.append([samples.step_record(0)])
     models.status.set(samples.status(0, num_tokens=samples.PROMPT))
     witness.look("one step, and nothing else is known")
     approve(APPROVED / "empty" / f"{name}.txt", witness.lines[1:])
@@ -247,7 +247,7 @@ def test_a_panel_says_why_it_is_empty_as_approved(qtbot: QtBot, name: str) -> No
 
 def one_more_step(models: Models) -> None:
     """Append a step to the live branch of the rich run."""
-    models.timeline.append(models.history.take([record(12, 8, 10)]))
+    models.timeline.append([record(12, 8, 10)])
     models.timeline.announce()
 
 

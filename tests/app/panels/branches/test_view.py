@@ -37,12 +37,12 @@ def record(step: int, parent: int | None, text: str, *changes: TokensForced) -> 
 @pytest.fixture
 def grown(models: Models) -> Models:
     """0 1 2 3 with an edit as 4, and after 1 the branch 5 6, which is live."""
-    models.timeline.append(models.history.take([record(n, n - 1 if n else None, f" w{n}") for n in range(4)]))
+    models.timeline.append([record(n, n - 1 if n else None, f" w{n}") for n in range(4)])
     models.history.add(NodeAdded(Node(4, 3, (EditMade(Zero(0, Rows(0, 2))),), CacheSpec()), True, "written", 0.25))
     models.history.go_to(1)
     models.timeline.go_to(1)
     forced = TokensForced(0, (7,))
-    models.timeline.append(models.history.take([record(5, 1, " dragon", forced), record(6, 5, " came")]))
+    models.timeline.append([record(5, 1, " dragon", forced), record(6, 5, " came")])
     return models
 
 
@@ -173,7 +173,7 @@ def test_without_a_moment_it_says_how_to_get_one(qtbot: object, models: Models) 
     view.show()
     view.refresh()
     assert "a branch begins there" in view._empty.text()
-    models.timeline.append(models.history.take(samples.story(2)))
+    models.timeline.append(samples.story(2))
     assert view.tree.accessibleDescription().startswith("Look back and choose another token")
     view.close()
     view.deleteLater()
