@@ -59,11 +59,12 @@ def check_recorded(model: LoadedModel, runner: RunnerName, cache: str, edge: int
                 raise Fault(runners.note or f"{RUNNERS[runner].label} were not used: {used}")
             session.close()
     buckets = sorted({bucket_of(min(edge + n, longest), None) for n in (-1, 0, 1)})
-    return check_logits(*found, model.info.dtype, f", buckets {' and '.join(map(str, buckets))}")
+    return check_logits(found, model.info.dtype, f", buckets {' and '.join(map(str, buckets))}")
 
 
-def check_logits(expected: torch.Tensor, logits: torch.Tensor, dtype: str, where: str) -> str:
-    """Raise `Fault` if logits `[n, V]` are further apart than rounding explains."""
+def check_logits(found: list[torch.Tensor], dtype: str, where: str) -> str:
+    """Raise `Fault` if two tensors of logits `[n, V]` are further apart than rounding explains."""
+    expected, logits = found
     apart = largest(logits, expected)
     words = f"max |Δlogit| {apart:.1e}{where}"
     if not apart <= TOLERANCES[dtype].logit:
@@ -86,7 +87,7 @@ def check_pages(model: LoadedModel, runner: str, page_size: int) -> str:
             names = name.split("+") if is_whole else [runner if "pages" in name else "fused"]
             if sorted(used.split("+")) != sorted(names):
                 raise Fault(runners.note or f"{name} was not used: {used}")
-    return check_logits(*found, model.info.dtype, "" if is_whole else ", gathered: there is no kernel")
+    return check_logits(found, model.info.dtype, "" if is_whole else ", gathered: there is no kernel")
 
 
 def logits_of_three(model: LoadedModel, page_size: int) -> tuple[torch.Tensor, str]:
