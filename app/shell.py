@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication, QFileDialog
@@ -20,7 +20,6 @@ from app.control.sender import DeferredSend
 from app.draw.format import milliseconds, thousands
 from app.kit.changes import connect_all
 from app.kit.labels import prose
-from app.kit.measurement import MeasuringView
 from app.kit.theme import ThemeChoice, apply_colors, apply_shapes, apply_theme, resolve_theme
 from app.models import Models
 from app.models.export_plan import view_of
@@ -32,14 +31,13 @@ from engine.spec.bookmark import BookmarkTarget
 from engine.spec.capture import CAPTURES
 from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED, PAGED_ATTENTION, RUNNERS
-from engine.wire.duel import Opponent, OtherStep
 from engine.wire.events import Event, SessionOpened
 from engine.wire.message import Command
 from engine.wire.serving import ServerSpec
 from engine.wire.status import CaptureState, EngineStatus, OpenedFile
 
 if TYPE_CHECKING:
-    from app.panels.compare.view import CompareView
+    pass
 
 
 class Shell(QObject):
@@ -194,8 +192,6 @@ class Shell(QObject):
             (window.prompt.sampling_changed, intents.on_sampling_changed),
             (window.prompt.continued, intents.on_chat_continued),
             (window.stops.stops_changed, intents.on_stops_changed),
-            (window.sequences.removed, intents.on_sequence_removed),
-            (window.sequences.forked, intents.on_forked),
             (window.edits.repeated, intents.on_edits_repeated),
             (window.notes.wanted, intents.on_bookmark_wanted),
             (window.notes.edited, self._on_note_edited),
@@ -204,11 +200,9 @@ class Shell(QObject):
             (window.next_token.token_forced, intents.on_token_forced),
             (window.next_token.text_forced, intents.on_text_forced),
             (window.next_token.sampling_tried, intents.on_sampling_tried),
-            (window.branches.joined, intents.on_joined),
             (window.timeline.ran_here, intents.on_run_here),
             (window.branches.named, self.models.history.rename),
-            (window.branches.compared, self._on_branch_compared),
-            (window.branches.pair_compared, self._on_pair_compared),
+            (window.branches.compared, window.compare_with),
             (window.next_token.biased, intents.on_edited),
             (window.next_token.bias_wanted, self._on_bias_wanted),
             (window.top.model.chosen, intents.on_model_chosen),
@@ -224,46 +218,21 @@ class Shell(QObject):
             (window.opened.continue_wanted, intents.on_continued),
             (window.opened.close_wanted, intents.on_file_closed),
             (intents.model_wanted, window.top.model.offer),
-            (window.truth_added, self._on_truth_added),
-            (window.compare_added, self._on_compare_added),
-            (window.servers_added, self._on_servers_added),
+            (window.server_left, self.server_left),
+            (window.record_wanted, self._on_record_wanted),
             (window.wants, intents.take),
             (self.models.status.changed, self._on_status),
             (self.models.timeline.texts_due, self._show_title),
             (self.models.selection.changed, self._show_title),
         )
 
-    def _on_truth_added(self, panels: Mapping[str, MeasuringView[Any]]) -> None:
-        for panel in panels.values():
-            connect_all(
-                (panel.asked, self.intents.on_measurement_wanted),
-                (panel.cancelled, self.intents.on_cancel),
-            )
-
-        panels["parity"].compare_wanted.connect(self._on_compare_wanted)  # type: ignore[attr-defined]
-
     def _on_bias_wanted(self, token_id: int) -> None:
         edit.ask_bias(self, (token_id,))
-
-    def _on_compare_wanted(self, against: Opponent) -> None:
-        self.window.compare().compare_with(against)
-
-    def _on_branch_compared(self, step: int) -> None:
-        self.window.compare().compare_with(OtherStep(step))
-
-    def _on_pair_compared(self, one: int, other: int) -> None:
-        self.window.compare().compare_with(OtherStep(other, one))
 
     def attach(self, spec: ServerSpec) -> None:
         """Listen to a server, and show what it has cached."""
         self.window.arrange("servers")
         self.server_wanted.emit(spec)
-
-    def _on_servers_added(self, panels: Mapping[str, Any]) -> None:
-        connect_all(
-            (panels["server"].detached, self.server_left),
-            (panels["server"].record_wanted, self._on_record_wanted),
-        )
 
     def _on_record_wanted(self, name: str) -> None:
         """Ask for the file that a server is recorded in; where it is being recorded, end that."""
@@ -279,13 +248,6 @@ class Shell(QObject):
         )
         if path:
             self.server_recorded.emit(name, Path(path))
-
-    def _on_compare_added(self, panels: Mapping[str, Any]) -> None:
-        panel: CompareView = panels["compare"]
-        connect_all(
-            (panel.started, self.intents.on_compared),
-            (panel.cancelled, self.intents.on_cancel),
-        )
 
     def _on_note_edited(self, target: BookmarkTarget) -> None:
         dialogs.ask_note(self, target)

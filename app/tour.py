@@ -16,6 +16,7 @@ from app.models.export_plan import whole_session
 from app.shell import Shell
 from app.start.arguments import Arguments
 from engine.spec.tuning import fitted
+from engine.wire.commands import Fork
 from engine.wire.step_table import step_csv
 
 POLL_MS = 15
@@ -183,7 +184,7 @@ class Tour(QObject):
         window.prompt.edit.set_text(text + " and they were happy")
         shell.window.actions_["prompt.add"].trigger()
         yield Until(lambda: self._num_sequences() == 2 and self._has_prefilled() and self._is_idle(), "prompt.add")
-        shell.intents.on_forked(first)
+        shell.intents.send(Fork(first))
         yield Until(lambda: self._num_sequences() == 3 and self._is_idle(), "the fork")
         for _ in range(SINGLE_STEPS):
             yield from self._step()
@@ -212,7 +213,7 @@ class Tour(QObject):
     def _export(self) -> Iterator[Until]:
         shell = self._shell
         path = self._folder / "snapshot.safetensors"
-        shell.intents.on_export_chosen(whole_session(shell.models, path, "written by the tour"))
+        shell.intents.send(whole_session(shell.models, path, "written by the tour"))
         yield Until(lambda: self._exported, "the snapshot")
         self._save_steps()
 

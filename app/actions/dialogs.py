@@ -135,7 +135,7 @@ def ask_export(shell: Shell, kind: str = "snapshot") -> None:
     dialog = ExportDialog(shell.models, shell.export_folder, pictures, view, exports.is_writing, window)
     connect_all((dialog.accepted_in, shell.remember_export_folder), (dialog.wants, shell.intents.take))
     dialog.set_kind(kind)
-    dialog.ask(shell.intents.on_export_chosen)
+    dialog.ask(shell.intents.send)
 
 
 def ask_run_to(shell: Shell) -> None:

@@ -34,7 +34,7 @@ from app.control.conditions import (
 from app.control.pace import PACES, Pace
 from engine.spec.capture import CAPTURES, CaptureRow
 from engine.spec.model import PAGED_ATTENTION, RUNNERS, PagedAttentionRow, RunnerRow
-from engine.wire.commands import ChoosePagedAttention, ChooseRunner
+from engine.wire.commands import Cancel, ChoosePagedAttention, ChooseRunner
 
 if TYPE_CHECKING:
     from app.shell import Shell
@@ -143,7 +143,7 @@ RUN = (
                dialogs.ask_run_to, needs_unfinished, also="run until, number of tokens, max new tokens"),
         Action("run.cancel", "Esc", "Stop",
                "Stop what is going on: a run, a prefill, a load, an export, a step between two phases",
-               lambda shell: shell.intents.on_cancel(), needs_work, also="cancel, abort, interrupt, pause"),
+               lambda shell: shell.intents.send(Cancel()), needs_work, also="cancel, abort, interrupt, pause"),
         Action("run.type_next", "Ctrl+Shift+T", "Type what comes next",
                "Go on with another text, or a token by its id, from the step that is shown",
                lambda shell: shell.window.begin_continuation(), needs_live_steps,

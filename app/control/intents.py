@@ -29,7 +29,7 @@ from engine.spec.edit import Edit
 from engine.spec.model import BUNDLED, ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import Stop
-from engine.wire import commands, duel, exporting
+from engine.wire import commands, exporting
 from engine.wire.devices import UnloadModel
 from engine.wire.message import Command
 from engine.wire.status import CaptureState
@@ -72,18 +72,47 @@ class Intents(QObject):
             self._waiting.wake()
 
     def send(self, command: Command) -> None:
-        """Send a command for the user; an earlier failure leaves the status line, unless the engine is gone."""
-        self._forgive()
-        self._sender.post(command)
+        """Send a command of the user. An earlier failure leaves the status line, unless the engine is gone, or a panel
+        measures, which it may do on its own."""
+        if not self._models.status.is_engine_lost and not isinstance(command, Request):
+            self._models.status.fail("")
+        requests = self._requests
+        match command:
+            case commands.Fork(step=None):  # at the step that is shown
+                requests.sequences.ask(replace(command, step=self._models.selection.now.step))
+            case commands.BeginBranch():
+                self._waiting.expect_pictures()
+                requests.sequences.ask(command)
+            case commands.SubmitPrompt() | commands.Fork():
+                requests.sequences.ask(command)
+            case commands.JoinBranches():
+                self._models.selection.update(step=None)
+                requests.sequences.join(command)
+            case commands.StartDuel():
+                requests.comparing.start(command)
+            case exporting.Export():
+                requests.exports.write(command)
+            case _ if isinstance(command, Request):
+                requests.measurements.ask(command)
+            case _:
+                self._prepare(command)
+                self._sender.post(command)
         self._waiting.wake()
 
-    def _send_steps(self, command: commands.Step | commands.Run | commands.NextPhase) -> None:
-        self._waiting.expect_pictures()
-        self.send(command)
-
-    def _forgive(self) -> None:
-        if not self._models.status.is_engine_lost:
-            self._models.status.fail("")
+    def _prepare(self, command: Command) -> None:
+        match command:
+            case commands.Step() | commands.Run() | commands.NextPhase():
+                self._waiting.expect_pictures()
+            case commands.Cancel():
+                self._requests.comparing.stop_waiting()
+            case commands.RemoveSequence(seq_id=seq_id) if seq_id == self._models.selection.now.seq_id:
+                # first another one is selected: the engine can answer no more requests about this one
+                status = self._models.status.now
+                others = [info.seq_id for info in status.sequences if info.seq_id != seq_id] if status else []
+                if others:
+                    self._models.selection.update(seq_id=others[-1], position=None)
+            case UnloadModel():
+                self._models.selection.update(step=None)
 
     # ---- steps and runs ------------------------------------------------------------------------------------------
 
@@ -94,14 +123,14 @@ class Intents(QObject):
         if status is not None and status.suspended is not None:
             self._models.selection.update(step=None)
         if self._models.selection.now.step is None:
-            self._send_steps(commands.Step())
+            self.send(commands.Step())
         else:
             self._look_from_here(+1)
 
     def on_next_phase(self) -> None:
         """Begin a step in phases, or advance the suspended one to its next phase; the live step is shown."""
         self._models.selection.update(step=None)
-        self._send_steps(commands.NextPhase())
+        self.send(commands.NextPhase())
 
     def on_step_back(self) -> None:
         """Show the step before the one that is shown."""
@@ -117,7 +146,7 @@ class Intents(QObject):
         """Run from the live step: so many steps, or until a condition holds; None: until paused, finished or the
         context is full."""
         self._models.selection.update(step=None)
-        self._send_steps(commands.Run(until=limit) if isinstance(limit, str) else commands.Run(limit))
+        self.send(commands.Run(until=limit) if isinstance(limit, str) else commands.Run(limit))
 
     def on_run_here(self) -> None:
         """Run to the chosen place on the timeline: the number of steps that were chosen ahead, or the number by which
@@ -164,10 +193,6 @@ class Intents(QObject):
         """Replace the conditions that halt a run."""
         self._requests.stopping.set(stops)
         self._waiting.wake()
-
-    def on_cancel(self) -> None:
-        self._requests.comparing.stop_waiting()
-        self.send(commands.Cancel())
 
     def set_pace(self, pace: Pace) -> None:
         """Set how fast a run goes, and how often pictures of it are sent."""
@@ -219,7 +244,7 @@ class Intents(QObject):
         except InputError as error:
             self._models.status.fail(str(error))
         else:
-            self._ask_for_sequence(commands.SubmitPrompt(prompt, alone, num_steps, in_phases, after))
+            self.send(commands.SubmitPrompt(prompt, alone, num_steps, in_phases, after))
 
     def on_sampling_changed(self, sampling: SamplingParams) -> None:
         """Set the sampling of the selected sequence or, if none is selected, of the next prompt."""
@@ -229,31 +254,6 @@ class Intents(QObject):
             self._models.status.notify(
                 f"Changed for the live step, not for step {step}: go there first to change what came of it"
             )
-
-    def on_forked(self, seq_id: int) -> None:
-        """Fork a sequence at the step that is shown."""
-        self._ask_for_sequence(commands.Fork(seq_id, self._models.selection.now.step))
-
-    def _ask_for_sequence(self, command: commands.SubmitPrompt | commands.Fork | commands.BeginBranch) -> None:
-        self._forgive()
-        self._requests.sequences.ask(command)
-        self._waiting.wake()
-
-    def on_joined(self, steps: tuple[int, ...]) -> None:
-        """Add the sequences of other steps to those of the live one, as one batch."""
-        self._models.selection.update(step=None)
-        self._forgive()
-        self._requests.sequences.join(commands.JoinBranches(steps))
-        self._waiting.wake()
-
-    def on_sequence_removed(self, seq_id: int) -> None:
-        """Remove a sequence. Another one is selected first, because the engine can no longer answer requests about this
-        one."""
-        status = self._models.status.now
-        others = [info.seq_id for info in status.sequences if info.seq_id != seq_id] if status is not None else []
-        if others and self._models.selection.now.seq_id == seq_id:
-            self._models.selection.update(seq_id=others[-1], position=None)
-        self.send(commands.RemoveSequence(seq_id))
 
     # ---- the history tree ----------------------------------------------------------------------------------------
 
@@ -288,13 +288,12 @@ class Intents(QObject):
     def _begin_branch(self, branch: commands.BeginBranch, from_live: Command) -> None:
         step, info = self._models.selection.now.step, selected_info(self._models)
         if step is not None:
-            self._waiting.expect_pictures()
-            self._ask_for_sequence(replace(branch, step=step))
+            self.send(replace(branch, step=step))
         elif info is not None and info.stop in FULL:
             self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")
         else:
             self.send(from_live)
-            self._send_steps(commands.Step())
+            self.send(commands.Step())
 
     def on_kept_limit_chosen(self, num_bytes: int | None) -> None:
         """Limit the memory for the kept state of steps that were left, in bytes; None keeps the engine's default."""
@@ -338,15 +337,6 @@ class Intents(QObject):
         """Repeat edits that were made before or read from a file."""
         self.on_edited(*edits)
 
-    def on_compared(self, against: duel.Opponent) -> None:
-        """Compare the selected sequence with another run."""
-        self._requests.comparing.start(self._models.selection.now.seq_id, against)
-
-    def on_measurement_wanted(self, question: Request) -> None:
-        """Send a measurement to the engine; of several of one kind only the newest one's answer is shown."""
-        self._requests.measurements.ask(question)
-        self._waiting.wake()
-
     # ---- models and files ----------------------------------------------------------------------------------------
 
     def on_model_chosen(self, model: ModelSpec) -> None:
@@ -357,11 +347,6 @@ class Intents(QObject):
         """Load this model with this device, dtype, threads and weights, and later models with the same."""
         self.loading = model
         self.on_model_chosen(model)
-
-    def on_unloaded(self) -> None:
-        """Unload the model; the recorded steps stay on the screen."""
-        self._models.selection.update(step=None)
-        self.send(UnloadModel())
 
     def on_capture_chosen(self, level: CaptureLevel) -> None:
         self.send(commands.SetCapture(level, self._capture_now().by_layer))
@@ -384,17 +369,12 @@ class Intents(QObject):
         else:
             self.send(commands.OpenSnapshot(path, model))
 
-    def on_file_continued(self, model: ModelSpec, *, may_open_files: bool = False) -> None:
-        """Continue from the opened file with that model. `may_open_files`: edits recorded in the session may open files
-        on this machine; True only for a session that this program wrote."""
-        self.send(commands.Continue(model, may_open_files))
-
     def on_continued(self) -> None:
         """Continue from the opened file with its model: one that was loaded here before and has the same fingerprint,
         or the bundled one. If it is another, the user is asked to choose it: a path that is named in a file is not
         opened."""
         if source := self._models.status.source_of_file:
-            self.on_file_continued(self._as_in_file(source), may_open_files=self.is_own_file)
+            self.send(commands.Continue(self._as_in_file(source), may_open_files=self.is_own_file))
         else:
             model = self._models.status.model
             where = f" It was at {prose(model.source)}." if model is not None and model.source else ""
@@ -419,8 +399,3 @@ class Intents(QObject):
         """Start again with the model that was loaded before the file was opened, else with the bundled one."""
         model = ModelSpec(self._models.status.last_source or BUNDLED).loaded_as(self.loading)
         self.send(commands.CloseSnapshot(model))
-
-    def on_export_chosen(self, command: exporting.Export) -> None:
-        self._forgive()
-        self._requests.exports.write(command)
-        self._waiting.wake()

@@ -21,7 +21,7 @@ from engine.saved.document import read_session
 from engine.saved.folder import RUNNING, JournalFolder
 from engine.spec.model import ModelSpec
 from engine.spec.stops import written_stops
-from engine.wire.commands import OpenSnapshot
+from engine.wire.commands import Continue, OpenSnapshot
 from engine.wire.events import Failed, SessionOpened
 from engine.wire.status import EngineStatus
 
@@ -178,7 +178,7 @@ class Recovering(QObject):
         if now == claimed.path and new.opened is not None and new.opened.why_not:
             self._release(claimed)  # it is shown as it was written, and the bar above the panels says why
         elif now == claimed.path and was != claimed.path:
-            self._intents.on_file_continued(claimed.model, may_open_files=True)
+            self._intents.send(Continue(claimed.model, may_open_files=True))
         elif was == claimed.path and now != claimed.path and not new.sequences:
             self._release(claimed)
 

@@ -56,11 +56,11 @@ class Comparing:
         self._arrived: dict[Side, Slice] = {}
         self._request: SliceRequest | None = None  # of the pictures that are shown or not answered yet
 
-    def start(self, seq_id: int, against: Opponent) -> None:
+    def start(self, command: StartDuel) -> None:
         """Compare a sequence with another run."""
-        self._comparison.ask(against)
-        self._started_by = self._sender.ask(Question(StartDuel(seq_id, against), on_refusal=self._refuse_start))
-        self._starts[self._started_by] = against
+        self._comparison.ask(command.against)
+        self._started_by = self._sender.ask(Question(command, on_refusal=self._refuse_start))
+        self._starts[self._started_by] = command.against
 
     def end(self) -> None:
         """End the comparison; the engine frees the other run."""

@@ -12,20 +12,18 @@ from app.kit.reader import SELECTION, STATUS, STEPS, State
 from app.kit.view import View
 from app.models import Models
 from app.models.measurement import Measurement, Request
+from engine.wire.commands import Cancel
 
 
 class MeasuringView(View[State]):
     """A view of the measurement named in `measures`. The subclass says why nothing can be asked (`problem`) and shows
     the answer; this base follows the measurement.
 
-    Signals: `asked(command)`, `cancelled()`, `applied(CacheSpec)` (make a mode that was tried the live one).
+    Signal: `applied(CacheSpec)` (make a mode that was tried the live one).
     """
 
     measures: ClassVar[str]
     follows = (SELECTION, STATUS, STEPS)
-
-    asked = Signal(object)
-    cancelled = Signal()
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
@@ -70,7 +68,7 @@ class AskingView(MeasuringView[State]):
         self.button = AskButton(self.measurement, self.button_words)
         self.button.setAccessibleName(self.button_name or self.button_words)
         self.button.asked.connect(self.ask)
-        self.button.stopped.connect(self.cancelled)
+        self.button.stopped.connect(self._on_stopped)
 
     def request(self) -> Request | None:
         """The question to ask; None if it cannot be asked with the present settings."""
@@ -82,7 +80,10 @@ class AskingView(MeasuringView[State]):
             return
         request = self.request()
         if request is not None:
-            self.asked.emit(request)
+            self.wants.emit(request)
+
+    def _on_stopped(self) -> None:
+        self.wants.emit(Cancel())
 
     def measure(self) -> None:
         self.ask()

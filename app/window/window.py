@@ -56,6 +56,7 @@ from app.window.status_line import StatusLine
 from app.window.transport import TransportButton
 from engine.saved.document import is_session
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
+from engine.wire.duel import Opponent
 from engine.wire.status import EngineStatus
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps
 
 class MainWindow(QMainWindow):
     """Signals of the user: `wants(Command or Question)`, of the engine; `dropped(ModelSpec)`, `file_dropped(Path)`,
-    `closing()`. Others: `first_painted()`, the window is on the screen; `truth_added(dict)`, `compare_added(dict)` and
-    `servers_added(dict)`, the measuring, comparing or serving panels were built."""
+    `closing()`; `server_left(name)`, listen to it no more; `record_wanted(name)` of a server, or its end. Another:
+    `first_painted()`, the window is on the screen."""
 
     prompt: PromptPanel
     tokens: TokensPanel
@@ -124,9 +125,8 @@ class MainWindow(QMainWindow):
     file_dropped = Signal(object)
     closing = Signal()
     first_painted = Signal()
-    truth_added = Signal(object)
-    compare_added = Signal(object)
-    servers_added = Signal(object)
+    server_left = Signal(str)
+    record_wanted = Signal(str)
 
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class MainWindow(QMainWindow):
         build: dict[str, Callable[[Models], Mapping[str, Panel]]] = {
             "compare": compare_panels, "truth": truth_panels, "servers": server_panels,
         }  # fmt: skip
-        panels = build[layout](self.models)
+        panels: Mapping[str, Any] = build[layout](self.models)
         self._listen_to(panels)
         self.panels.update(panels)
         self.docks.add(panels)
@@ -210,12 +210,12 @@ class MainWindow(QMainWindow):
         if layout == "compare":
             self.actions_.attach("picture", panels["compare"])
             panels["compare"].set_remedy(COMPARE, "Compare with…", self.actions_["compare.with"])
-            self.compare_added.emit(panels)
         elif layout == "servers":
-            panels["server"].set_remedy(ATTACH, "Attach to a server…", self.actions_["server.attach"])
-            self.servers_added.emit(panels)
+            server = panels["server"]
+            server.set_remedy(ATTACH, "Attach to a server…", self.actions_["server.attach"])
+            connect_all((server.detached, self.server_left), (server.record_wanted, self.record_wanted))
         else:
-            self.truth_added.emit(panels)
+            panels["parity"].compared.connect(self.compare_with)
 
     def need_all(self) -> None:
         """Build all panels."""
@@ -283,6 +283,10 @@ class MainWindow(QMainWindow):
         panel = self._show("compare", "compare")
         assert isinstance(panel, CompareView)
         return panel
+
+    def compare_with(self, against: Opponent) -> None:
+        """Compare with another run in the Compare panel."""
+        self.compare().compare_with(against)
 
     def show_stops(self) -> StopsView:
         """Show the Stops panel and return it."""

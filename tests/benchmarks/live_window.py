@@ -170,7 +170,7 @@ def answering(engine: str, model: str, cache: str, tokens: int, folder: str) -> 
         if not live.meter.is_warm:
             QTimer.singleShot(100, export)
         else:
-            live.shell.intents.on_export_chosen(whole_session(live.shell.models, Path(folder) / "live.kvsnap"))
+            live.shell.intents.send(whole_session(live.shell.models, Path(folder) / "live.kvsnap"))
 
     export()
     live.run()

@@ -21,7 +21,8 @@ from app.models.branches import count_from, first_of_segment, origin_of
 from app.panels.branches.canvas import TreeCanvas
 from app.panels.branches.tree_rows import Drawn
 from engine.counted import counted
-from engine.wire.commands import DeleteBranch, GoTo
+from engine.wire.commands import DeleteBranch, GoTo, JoinBranches
+from engine.wire.duel import OtherStep
 from engine.wire.status import EngineStatus
 
 HISTORY = SignalSource("history")
@@ -40,16 +41,13 @@ class Shown(Struct, frozen=True):
 
 
 class BranchesView(View[Shown]):
-    """Signals: `joined(steps)`, `named(first, name)`, `compared(step)` with the live node,
-    `pair_compared(one, other)`, `deleted(step)`."""
+    """Signals: `named(first, name)`; `compared(OtherStep)`, show the comparison with it."""
 
     title = "Branches"
     follows = (HISTORY, SELECTION, STATUS, SignalSource("bookmarks"))
 
-    joined = Signal(object)
     named = Signal(int, str)
-    compared = Signal(int)
-    pair_compared = Signal(int, int)
+    compared = Signal(object)
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
@@ -208,7 +206,7 @@ class BranchesView(View[Shown]):
     def _on_join(self) -> None:
         if steps := self._to_join:
             self.tree.drop_picked()
-            self.joined.emit(steps)
+            self.wants.emit(JoinBranches(steps))
 
     def _on_opened(self, step: int) -> None:
         if self.actions_["go"].isEnabled() and step != self._models.history.live:
@@ -225,10 +223,9 @@ class BranchesView(View[Shown]):
         return "this is the live step" if is_live else ""
 
     def _on_compare(self) -> None:
-        if len(self._to_join) == 2:
-            self.pair_compared.emit(*self._to_join)
-        elif len(self._to_join) == 1:
-            self.compared.emit(self._to_join[0])
+        if 1 <= len(self._to_join) <= 2:
+            one, *other = reversed(self._to_join)
+            self.compared.emit(OtherStep(one, *other))
 
     def _on_delete(self) -> None:
         step = self.tree.step

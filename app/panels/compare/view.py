@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from msgspec import Struct
-from PySide6.QtCore import QPointF, Qt, Signal
+from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import QFileDialog, QMenu, QStackedWidget, QWidget
 
@@ -33,7 +33,7 @@ from app.panels.compare.maps import CompareMaps, Shown
 from engine.spec.lenses import TABLE
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.presets import PRESETS, preset_of
-from engine.wire.commands import EndDuel
+from engine.wire.commands import Cancel, EndDuel, StartDuel
 from engine.wire.duel import FirstDifference, Opponent, OtherFile, OtherRun, OtherStep
 from engine.wire.slices import AttentionSlice, Slice
 from engine.wire.status import ModelInfo
@@ -163,8 +163,6 @@ class CompareShown(Struct, frozen=True):
 
 
 class CompareView(View[CompareShown]):
-    """Signals: `started(Opponent)`, `ended()`, `cancelled()`."""
-
     title = "Compare"
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, COMPARISON)
     abilities = frozenset(("view.reset", "view.zoom"))
@@ -174,9 +172,6 @@ class CompareView(View[CompareShown]):
         (HEAD, "Head", "The selected head, channel by channel"),
         (ATTENTION, "Attention", "Where the newest token looked, in the selected layer"),
     )
-
-    started = Signal(object)
-    cancelled = Signal()
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
@@ -241,7 +236,7 @@ class CompareView(View[CompareShown]):
             self.compare_with(against)
 
     def compare_with(self, against: Opponent) -> None:
-        self.started.emit(against)
+        self.wants.emit(StartDuel(self._models.selection.now.seq_id, against))
 
     def flip(self) -> None:
         """Show the other side in the same place; any display other than `swap` or `blink` changes to `swap` first."""
@@ -260,7 +255,7 @@ class CompareView(View[CompareShown]):
 
     def _on_button(self) -> None:
         if self._models.comparison.asked is not None:
-            self.cancelled.emit()
+            self.wants.emit(Cancel())
         else:
             self.compare()
 

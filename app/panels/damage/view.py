@@ -210,7 +210,7 @@ class DamageView(AskingView[Shown]):
         """Measure again, with a plan for the budget."""
         request = self._request(self.plan.budget_bytes)
         if request is not None and not (self.measurement.is_waiting or self.problem()):
-            self.asked.emit(request)
+            self.wants.emit(request)
 
     def _request(self, budget_bytes: int | None) -> MapDamage | None:
         codec = self.controls.chosen

@@ -74,9 +74,9 @@ class ParityShown(Struct, frozen=True):
 
 class ParityView(AskingView[ParityShown]):
     """Clicking a dot selects its step; clicking the link selects the first row that departs. Signal:
-    `compare_wanted(OtherRun)`, compare both runs side by side."""
+    `compared(OtherRun)`, show the comparison with it."""
 
-    compare_wanted = Signal(object)
+    compared = Signal(object)
 
     title, measures = "Parity", "parity"
     abilities = frozenset(("view.reset",))
@@ -127,7 +127,7 @@ class ParityView(AskingView[ParityShown]):
 
     def compare_side_by_side(self) -> None:
         """Ask to compare with the run that parity is checked against, side by side."""
-        self.compare_wanted.emit(OtherRun(self._other() or PRESETS["none"].spec))
+        self.compared.emit(OtherRun(self._other() or PRESETS["none"].spec))
 
     def compare_with(self, name: str) -> None:
         """Choose the mode to compare with, by name; `uncached` is no cache at all."""

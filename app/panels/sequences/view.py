@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -39,7 +40,8 @@ from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
 from app.kit.theme import current_theme, font_text, owner_color
 from app.kit.view import View
 from app.models import Models
-from engine.wire.commands import StopSequence
+from engine.wire.commands import Fork, RemoveSequence, StopSequence
+from engine.wire.message import Command
 from engine.wire.status import SequenceInfo
 
 SEQ, STATE, ORIGIN, TOKENS, PAGES, SHARED, SERVED, PREEMPTED, BUTTONS = range(9)
@@ -195,14 +197,14 @@ class Shown(Struct, frozen=True):
     step: int | None
 
 
+COMMANDS: Mapping[str, Callable[[int], Command]] = {STOP: StopSequence, FORK: Fork, REMOVE: RemoveSequence}
+
+
 class SequencesView(View[Shown]):
-    """A click selects a sequence. Signals: `removed(seq_id)`, `forked(seq_id)`."""
+    """A click selects a sequence."""
 
     title = "Sequences"
     follows = (STATUS, SELECTION, STEPS, SignalSource("history"))
-
-    removed = Signal(int)
-    forked = Signal(int)
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
@@ -258,19 +260,16 @@ class SequencesView(View[Shown]):
             self._models.selection.update(seq_id=seq_id, position=None)
 
     def _on_pressed(self, seq_id: int, what: str) -> None:
-        if what == STOP:
-            self.wants.emit(StopSequence(seq_id))
-        else:
-            {FORK: self.forked, REMOVE: self.removed}[what].emit(seq_id)
+        self.wants.emit(COMMANDS[what](seq_id))
 
     def _on_stop(self) -> None:
-        self.wants.emit(StopSequence(self._models.selection.now.seq_id))
+        self._on_pressed(self._models.selection.now.seq_id, STOP)
 
     def _on_fork(self) -> None:
-        self.forked.emit(self._models.selection.now.seq_id)
+        self._on_pressed(self._models.selection.now.seq_id, FORK)
 
     def _on_remove(self) -> None:
-        self.removed.emit(self._models.selection.now.seq_id)
+        self._on_pressed(self._models.selection.now.seq_id, REMOVE)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 

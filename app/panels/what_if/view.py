@@ -178,7 +178,7 @@ class WhatIfView(MeasuringView[Tried]):
         if not self.isVisible() or self.problem() or self.measurement.is_waiting:
             return
         if wanted is not None and wanted != self._asked():
-            self.asked.emit(WhatIf(wanted[0], wanted[2]))
+            self.wants.emit(WhatIf(wanted[0], wanted[2]))
 
     def _asked(self) -> Topic | None:
         """What the newest question was about; None if there is none."""

@@ -175,7 +175,7 @@ class Desk:
 
     def compare(self) -> None:
         """Another run stands beside this one."""
-        self.shell.intents.on_compared(OtherStep(3))
+        self.shell.intents.send(StartDuel(self.shell.models.selection.now.seq_id, OtherStep(3)))
         self.engine.emit(replace(samples.duel_started(), reply_to=self.engine.id_of(StartDuel)))
         turn(self.shell)
 

@@ -12,7 +12,7 @@ from app.models import Models
 from app.models.comparison import SIDES
 from app.models.selection import WantedPair
 from engine.spec.presets import cache_named
-from engine.wire.commands import EndDuel, StartDuel, TakeSlice
+from engine.wire.commands import Cancel, EndDuel, StartDuel, TakeSlice
 from engine.wire.duel import DuelEnded, DuelScanned, FirstDifference, OtherRun, OtherStep
 from engine.wire.events import EngineLost, Event, Failed
 from engine.wire.slices import HeadRequest, WallRequest
@@ -23,7 +23,7 @@ KIVI = OtherRun(cache_named("kivi-2"))
 
 
 def compared(controller: Controller, engine: FakeEngine) -> None:
-    controller.intents.on_compared(KIVI)
+    controller.intents.send(StartDuel(0, KIVI))
     started = replace(samples.duel_started(), reply_to=engine.id_of(StartDuel))
     engine.emit(started)
     controller.tick()
@@ -43,7 +43,7 @@ def asked(engine: FakeEngine) -> list[TakeSlice]:
 
 def test_a_comparison_is_asked_for_and_told(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     models.selection.update(seq_id=0)
-    stepped.intents.on_compared(KIVI)
+    stepped.intents.send(StartDuel(0, KIVI))
     assert models.comparison.asked == KIVI
     assert cast(StartDuel, engine.of(StartDuel)[0]).against == KIVI
     compared(stepped, engine)
@@ -60,7 +60,7 @@ def test_a_comparison_is_asked_for_and_told(stepped: Controller, models: Models,
 
 
 def test_a_refusal_is_said_by_the_comparison_alone(stepped: Controller, models: Models, engine: FakeEngine) -> None:
-    stepped.intents.on_compared(KIVI)
+    stepped.intents.send(StartDuel(0, KIVI))
     engine.emit(Failed("The other cache is full: give it more room.", reply_to=engine.id_of(StartDuel)))
     stepped.tick()
     assert models.comparison.refusal.startswith("The other cache is full")
@@ -72,11 +72,11 @@ def test_a_cancel_ends_what_is_being_started_and_not_what_stands(
     stepped: Controller, models: Models, engine: FakeEngine
 ) -> None:
     compared(stepped, engine)
-    stepped.intents.on_cancel()
+    stepped.intents.send(Cancel())
     assert models.comparison.now is not None
-    stepped.intents.on_compared(KIVI)
+    stepped.intents.send(StartDuel(0, KIVI))
     assert models.comparison.asked == KIVI
-    stepped.intents.on_cancel()
+    stepped.intents.send(Cancel())
     assert (models.comparison.asked, models.comparison.refusal) == (None, "")
     assert models.comparison.now is not None
 
@@ -88,9 +88,9 @@ def test_one_that_was_cancelled_too_late_is_booked_as_what_it_is_and_let_go(
     models.selection.update(seq_id=0)
     compared(stepped, engine)
     models.selection.update(seq_id=1)
-    stepped.intents.on_compared(OtherStep(2))
+    stepped.intents.send(StartDuel(0, OtherStep(2)))
     late = replace(samples.duel_started(), seq_id=1, reply_to=engine.id_of(StartDuel))
-    stepped.intents.on_cancel()
+    stepped.intents.send(Cancel())
     models.viewport.update(compared=WantedPair("wall", 30, 8))
     engine.emit(late)
     stepped.tick()
@@ -99,7 +99,7 @@ def test_one_that_was_cancelled_too_late_is_booked_as_what_it_is_and_let_go(
     assert (now.seq_id, now.against) == (1, OtherStep(2))
     assert cast(WallRequest, asked(engine)[-1].request).seq_id == 1
     assert len(engine.of(EndDuel)) == 1
-    stepped.intents.on_compared(KIVI)
+    stepped.intents.send(StartDuel(0, KIVI))
     engine.emit(DuelEnded())
     stepped.tick()
     assert models.comparison.now is None
@@ -109,9 +109,9 @@ def test_one_that_was_cancelled_too_late_is_booked_as_what_it_is_and_let_go(
 def test_the_first_of_two_that_were_asked_for_is_shown_until_the_second_stands(
     stepped: Controller, models: Models, engine: FakeEngine
 ) -> None:
-    stepped.intents.on_compared(OtherStep(1))
+    stepped.intents.send(StartDuel(0, OtherStep(1)))
     first = engine.id_of(StartDuel)
-    stepped.intents.on_compared(KIVI)
+    stepped.intents.send(StartDuel(0, KIVI))
     engine.emit(replace(samples.duel_started(), reply_to=first))
     stepped.tick()
     assert models.comparison.now is not None
@@ -236,7 +236,7 @@ def test_what_is_told_anew_is_of_the_comparison_that_stands(
     """Another one was asked for meanwhile, or refused before; another sequence is looked at."""
     models.selection.update(seq_id=0)
     compared(stepped, engine)
-    stepped.intents.on_compared(OtherStep(2))
+    stepped.intents.send(StartDuel(0, OtherStep(2)))
     engine.emit(samples.duel_started())
     stepped.tick()
     assert models.comparison.asked == OtherStep(2)

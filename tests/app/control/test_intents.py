@@ -134,15 +134,15 @@ def test_branches_from_the_live_step_need_no_branch(stepped: Controller, engine:
 
 
 def test_export_takes_what_is_looked_at(stepped: Controller, models: Models, engine: FakeEngine) -> None:
-    stepped.intents.on_export_chosen(whole_session(models, Path("a.safetensors")))
-    stepped.intents.on_export_chosen(export_of(models, Path("b.safetensors"), 2, 3, notes="note"))
+    stepped.intents.send(whole_session(models, Path("a.safetensors")))
+    stepped.intents.send(export_of(models, Path("b.safetensors"), 2, 3, notes="note"))
     now, past = engine.of(Export)
     assert now == Export(Path("a.safetensors"), 0, None, "", records=tuple(models.timeline.records))
     assert past == Export(Path("b.safetensors"), 0, 7, "note", records=tuple(models.timeline.records[2:4]))
 
 
 def test_simple_intents_are_one_command(stepped: Controller, engine: FakeEngine) -> None:
-    stepped.intents.on_cancel()
+    stepped.intents.send(Cancel())
     stepped.intents.send(SetCache(cache_preset("static").spec))
     stepped.intents.on_model_chosen(ModelSpec("/models/x"))
     assert engine.of(Cancel) == [Cancel()]

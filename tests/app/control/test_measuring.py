@@ -18,12 +18,12 @@ def test_the_refusal_of_an_older_question_is_nobodys(stepped: Controller, models
     engine.is_silent = True
     what_if = models.measurements.what_if
     for _ in range(2):
-        stepped.intents.on_measurement_wanted(WhatIf(0, CacheSpec()))
+        stepped.intents.send(WhatIf(0, CacheSpec()))
     older, newer = (cast(WhatIf, question).id for question in engine.of(WhatIf))
     engine.emit(Failed("Step once, then try it.", reply_to=older))
     stepped.tick()
     assert (what_if.state, what_if.refusal, models.status.failure) == (MeasurementState.WAITING, "", "")
-    stepped.intents.on_measurement_wanted(MapDamage(0, PRESETS["int8"].spec.codec))
+    stepped.intents.send(MapDamage(0, PRESETS["int8"].spec.codec))
     engine.emit(Failed("Rows were dropped.", reply_to=newer))
     stepped.tick()
     assert (what_if.state, what_if.refusal, models.status.failure) == (

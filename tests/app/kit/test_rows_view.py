@@ -15,6 +15,7 @@ from app.models import Models
 from app.panels.bench import draw
 from app.panels.bench.view import BenchView
 from engine.spec.presets import PRESETS
+from engine.wire.commands import Cancel
 from engine.wire.measurements import Bench, Benched
 from engine.wire.status import Work
 from tests.app import samples
@@ -73,16 +74,17 @@ def test_other_modes_that_are_chosen_leave_the_rows_that_were_measured(view: Ben
 
 
 def test_a_second_press_asks_nothing_more_and_the_button_stops_it(qtbot: QtBot, view: BenchView) -> None:
-    with qtbot.waitSignal(view.asked):
+    with qtbot.waitSignal(view.wants):
         view.ask()
     view.measurement.ask(replace(REQUEST, id=8), 4)
     view.measurement.follow(Work("Benchmarking", 2, 9, reply_to=8))
     assert view.button.text() == "Stop  2/9"
-    with qtbot.assertNotEmitted(view.asked):
+    with qtbot.assertNotEmitted(view.wants):
         view.ask()
         view.measure()
-        with qtbot.waitSignal(view.cancelled):
-            view.button.click()
+    with qtbot.waitSignal(view.wants) as caught:
+        view.button.click()
+    assert caught.args == [Cancel()]
 
 
 def test_points_mark_their_rows_and_the_table_is_copied_and_saved(

@@ -40,7 +40,7 @@ def question(shell: Shell, engine: FakeEngine, name: str) -> Any:
         "damage": lambda: MapDamage(shell.models.selection.now.seq_id, panel.controls.codec()),  # type: ignore[attr-defined]
         "evicted": lambda: MeasureRegret(shell.models.selection.now.seq_id, H2O),
     }[name]()
-    panel.asked.emit(asked)  # type: ignore[attr-defined]
+    panel.wants.emit(asked)
     turn(shell)
     assert len(engine.of(kind)) > before
     return engine.of(kind)[-1]

@@ -17,7 +17,7 @@ from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire.commands import Force
+from engine.wire.commands import Force, Fork
 from tests.app import samples
 from tests.app.driver import Driver
 from tests.app.panels.test_lossy_modes import TEXT
@@ -190,7 +190,7 @@ def test_a_fork_of_a_sequence_without_pages_has_its_tokens(drive: Callable[..., 
     seq_id = preempted(driver)
     known = [token.token_id for token in models.timeline.tokens(seq_id)]
     assert len(known) > 4
-    driver.window.sequences.forked.emit(seq_id)
+    driver.window.sequences.wants.emit(Fork(seq_id))
     driver.wait_until_idle(lambda: models.selection.now.seq_id == 2)
     assert [token.token_id for token in models.timeline.tokens(2)] == known
     assert f"with {len(known)} tokens: its rows are computed when it goes on" in models.status.notice

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.window.phase_bar import phase_words
 from engine.spec.presets import cache_named
+from engine.wire.commands import Fork
 from engine.wire.status import Chosen, LayerDone, Scheduled, Written
 from tests.app.driver import Driver
 
@@ -108,7 +109,7 @@ def assert_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QApplica
 def test_the_notice_of_an_action_ends_with_the_step_that_it_gave_up(growing: Driver) -> None:
     models = growing.models
     on(growing, 2)
-    growing.intents.on_forked(0)
+    growing.intents.send(Fork(0))
     growing.wait_until_idle(lambda: models.phases.now is None and models.selection.now.seq_id == 1)
     assert models.status.notice.startswith("Sequence 1 begins as sequence 0")
     assert models.status.notice.endswith(" · the step between its phases was given up")

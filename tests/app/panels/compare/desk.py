@@ -79,7 +79,7 @@ class CompareDesk:
 
     def start(self, started: DuelStarted | None = None) -> None:
         """The other run has started, and every picture that the panel asks for is answered."""
-        self.view.started.emit(KIVI)
+        self.view.compare_with(KIVI)
         self.tell(replace(started or samples.duel_started(21), reply_to=self.engine.id_of(StartDuel)))
 
     def tell(self, *events: object) -> None:

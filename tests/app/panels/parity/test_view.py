@@ -15,7 +15,7 @@ from engine.history.history import BoundedLog
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.tuning import tuned
-from engine.wire.commands import SetCache, StartDuel
+from engine.wire.commands import Fork, SetCache, StartDuel
 from engine.wire.duel import OtherRun
 from engine.wire.events import StateChanged
 from engine.wire.measurements import CheckParity, Verdict
@@ -130,7 +130,7 @@ def test_parity_in_one_action(desk: Desk) -> None:
 def test_parity_of_a_fork_takes_in_what_it_was_forked_from(desk: Desk) -> None:
     desk.run(CacheSpec())
     (parent,) = desk.models.timeline.sequence_ids()
-    desk.intents.on_forked(parent)
+    desk.intents.send(Fork(parent))
     desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline.sequence_ids()) == 2)
     desk.intents.on_step()
     desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline) == 8)

@@ -25,7 +25,7 @@ from app.panels.sequences.view import (
     SequencesView,
 )
 from engine.spec.cache import CacheSpec
-from engine.wire.commands import StopSequence
+from engine.wire.commands import Fork, RemoveSequence, StopSequence
 from engine.wire.message import Command
 from engine.wire.page_events import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows
 from tests.app.painted import painted
@@ -102,10 +102,10 @@ def test_a_click_selects_the_sequence(desk: Desk, view: SequencesView) -> None:
 
 
 def test_each_row_has_its_buttons(desk: Desk, view: SequencesView, qtbot: QtBot) -> None:
-    for name, signal in ((STOP, view.wants), (FORK, view.forked), (REMOVE, view.removed)):
-        with qtbot.waitSignal(signal, timeout=1000) as caught:
+    for name, command in ((STOP, StopSequence(1)), (FORK, Fork(1)), (REMOVE, RemoveSequence(1))):
+        with qtbot.waitSignal(view.wants, timeout=1000) as caught:
             QTest.mouseClick(view.table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 1, name))
-        assert caught.args == [StopSequence(1) if name == STOP else 1]
+        assert caught.args == [command]
 
 
 def test_the_button_under_the_mouse_is_marked_and_says_what_it_does(

@@ -120,7 +120,7 @@ def test_a_refused_prompt_steps_nothing(busy: Shell, engine: FakeEngine) -> None
 
 
 def test_a_fork_stands_where_its_parent_stood(busy: Shell, engine: FakeEngine) -> None:
-    busy.window.sequences.forked.emit(0)
+    busy.window.sequences.wants.emit(Fork(0))
     turn(busy)
     assert engine.of(Fork) == [Fork(0, None)]
     assert busy.models.selection.now.seq_id == 1
@@ -142,7 +142,7 @@ def test_a_fork_while_looking_back_begins_at_the_step_that_is_shown(busy: Shell,
 
 
 def test_a_fork_shows_its_parents_present_until_it_is_stepped(busy: Shell, engine: FakeEngine) -> None:
-    busy.window.sequences.forked.emit(0)
+    busy.window.sequences.wants.emit(Fork(0))
     turn(busy)
     timeline = busy.models.timeline
     assert timeline.latest is not None
@@ -189,9 +189,9 @@ def test_an_older_answer_does_not_take_back_what_is_being_set(busy: Shell, engin
 
 def test_stop_and_remove_reach_the_engine(busy: Shell, engine: FakeEngine) -> None:
     busy.window.sequences.wants.emit(StopSequence(0))
-    busy.window.sequences.forked.emit(0)
+    busy.window.sequences.wants.emit(Fork(0))
     turn(busy)
-    busy.window.sequences.removed.emit(1)
+    busy.window.sequences.wants.emit(RemoveSequence(1))
     turn(busy)
     assert engine.of(StopSequence) == [StopSequence(0)]
     assert engine.of(RemoveSequence) == [RemoveSequence(1)]

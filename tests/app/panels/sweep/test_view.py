@@ -156,7 +156,7 @@ def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
     shown = replace(
         request, texts=request.texts[2:], modes=tuple(m for m in request.modes if m.name in ("growing", "h2o@25%"))
     )
-    view.asked.emit(shown)
+    view.wants.emit(shown)
     desk.until(lambda: not view.measurement.is_waiting)
     rows = [each.row for each in desk.models.measurements.sweep.answers]
     assert [(row.cache, row.text) for row in rows] == [
@@ -188,7 +188,7 @@ def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
 def test_return_in_the_number_of_steps_asks(qtbot: QtBot, kind: type[SweepView | BenchView]) -> None:
     view, asked = kind(measured_models()), []
     qtbot.addWidget(view)
-    view.asked.connect(asked.append)
+    view.wants.connect(asked.append)
     view.steps.setValue(7)
     QTest.keyClick(view.steps, Qt.Key.Key_Return)
     assert [request.num_steps for request in asked] == [7]
