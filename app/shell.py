@@ -31,6 +31,7 @@ from engine.spec.bookmark import BookmarkTarget
 from engine.spec.capture import CAPTURES
 from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED, PAGED_ATTENTION, RUNNERS
+from engine.wire.commands import SetKeptLimit
 from engine.wire.events import Event, SessionOpened
 from engine.wire.message import Command
 from engine.wire.serving import ServerSpec
@@ -88,7 +89,8 @@ class Shell(QObject):
         self._connect_intents()
         self._mark_theme()
         self.set_pace(settings.pace)
-        self.intents.on_kept_limit_chosen(settings.kept_bytes)
+        if settings.kept_bytes is not None:
+            self.intents.send(SetKeptLimit(settings.kept_bytes))
         self.window.prompt.take_draft(settings.prompt)
         self.window.top.model.set_recent(settings.recent_models)
         self.window.recent.set_paths(settings.recent_snapshots)
@@ -159,12 +161,12 @@ class Shell(QObject):
             self.actions.check(f"pace.{other}", other == name)
         self.window.top.show_pace(PACES[name])
         self.window.status.show_pace(PACES[name])
-        self.intents.set_pace(PACES[name])
+        self.intents.send(PACES[name].command)
 
     def set_kept_limit(self, num_bytes: int) -> None:
         """Limit the memory, in bytes, for the kept state of steps that were left."""
         self.settings.kept_bytes = num_bytes
-        self.intents.on_kept_limit_chosen(num_bytes)
+        self.intents.send(SetKeptLimit(num_bytes))
 
     def restart_engine(self) -> None:
         """Restart the engine where it was chosen to run."""

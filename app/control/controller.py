@@ -37,7 +37,7 @@ class Controller(QObject):
         self._drain = drain
         sender = Sender(send)
         self.waiting = PersonWaiting(self)
-        self.requests = Requests.through(sender, models)
+        self.requests = Requests(sender, models)
         self.intents = Intents(models, sender, self.requests, self.waiting, self)
         self.events = EventHandlers(models, sender, self.requests, self.waiting, self)
         self.saving = Saving(models, self)

@@ -262,9 +262,7 @@ class EventHandlers(QObject):
 
     def _on_restarted(self, event: events.Restarted) -> None:
         self._requests.restore.restarted(event)
-        self._requests.pace.repeat()
-        self._requests.stopping.repeat()
-        self._requests.kept_limit.repeat()
+        self._requests.settings.repeat()
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
         self._models.pages.restart()

@@ -8,7 +8,6 @@ from pathlib import Path
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from app.control.pace import Pace
 from app.control.requests import Requests
 from app.control.sender import Sender
 from app.control.waiting import PersonWaiting
@@ -92,6 +91,8 @@ class Intents(QObject):
                 requests.comparing.start(command)
             case exporting.Export():
                 requests.exports.write(command)
+            case commands.SetPace() | commands.SetKeptLimit():
+                requests.settings.choose(command)
             case _ if isinstance(command, Request):
                 requests.measurements.ask(command)
             case _:
@@ -194,10 +195,6 @@ class Intents(QObject):
         self._requests.stopping.set(stops)
         self._waiting.wake()
 
-    def set_pace(self, pace: Pace) -> None:
-        """Set how fast a run goes, and how often pictures of it are sent."""
-        self._requests.pace.choose(pace.command, has_engine=self._models.status.now is not None)
-
     def _look_from_here(self, direction: int) -> None:
         timeline, step = self._models.timeline, self._models.selection.now.step
         if direction > 0 and timeline.is_elsewhere and step == timeline.tip:
@@ -294,11 +291,6 @@ class Intents(QObject):
         else:
             self.send(from_live)
             self.send(commands.Step())
-
-    def on_kept_limit_chosen(self, num_bytes: int | None) -> None:
-        """Limit the memory for the kept state of steps that were left, in bytes; None keeps the engine's default."""
-        command = commands.SetKeptLimit(num_bytes) if num_bytes is not None else None
-        self._requests.kept_limit.choose(command, has_engine=self._models.status.now is not None)
 
     def on_bookmark_put(self, bookmark: Bookmark) -> None:
         """Set a bookmark, or change its note."""

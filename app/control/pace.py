@@ -1,11 +1,10 @@
-"""The paces of a run, and settings (pace, memory for kept steps) that are sent again to every new engine."""
+"""The paces of a run."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from app.control.sender import Sender
-from engine.wire.commands import PICTURES_PER_SECOND, SetKeptLimit, SetPace
+from engine.wire.commands import PICTURES_PER_SECOND, SetPace
 
 
 class Pace(Struct, frozen=True):
@@ -49,23 +48,3 @@ PACES = {
         ),
     )
 }
-
-
-class Setting:
-    """One setting of the engine: sent to the present engine and to every later one. `usual` is an engine's default."""
-
-    def __init__(self, sender: Sender, usual: SetPace | None = None) -> None:
-        self._sender = sender
-        self._usual = usual
-        self._chosen: SetPace | SetKeptLimit | None = usual
-
-    def choose(self, command: SetPace | SetKeptLimit | None, *, has_engine: bool) -> None:
-        """Set it; if no engine has started yet, it is sent when one has. None keeps the engine's own default."""
-        self._chosen = command
-        if has_engine and command is not None:
-            self._sender.post(command)
-
-    def repeat(self) -> None:
-        """Send it to an engine that has just started, unless it is the default."""
-        if self._chosen is not None and self._chosen != self._usual:
-            self._sender.post(self._chosen)

@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
-from app.control.pace import PACES, USUAL_PACE, Setting
+from app.control.pace import PACES, USUAL_PACE
 from app.control.sender import Sender
 from app.control.slice_requests import SliceRequests
 from app.draw.format import byte_size, milliseconds
@@ -29,6 +28,8 @@ from engine.wire.commands import (
     Fork,
     JoinBranches,
     Redo,
+    SetKeptLimit,
+    SetPace,
     StartDuel,
     Step,
     SubmitPrompt,
@@ -254,21 +255,43 @@ class Restore:
         return Redo(nodes, history.live, pending) if nodes or pending else None
 
 
+Setting = SetPace | SetStops | SetKeptLimit
+DEFAULTS: tuple[Setting, ...] = (PACES[USUAL_PACE].command, SetStops(()))  # that every engine begins with
+
+
+class EngineSettings:
+    """What is set in the present engine and in every later one, by kind; before there is one, in the first."""
+
+    def __init__(self, models: Models, sender: Sender) -> None:
+        self._models, self._sender = models, sender
+        self._chosen: dict[type[Setting], Setting] = {}
+
+    def choose(self, command: Setting) -> None:
+        self._chosen[type(command)] = command
+        if self._models.status.now is not None:
+            self._sender.post(command)
+
+    def repeat(self) -> None:
+        """Send to an engine that has just started what is not as it begins."""
+        for command in self._chosen.values():
+            if command not in DEFAULTS:
+                self._sender.post(command)
+
+
 LONGEST = 80  # characters of a condition in a sentence
 
 
 class Stopping:
     """The only writer of `Models.stops`."""
 
-    def __init__(self, models: Models, sender: Sender) -> None:
-        self._models, self._sender = models, sender
+    def __init__(self, models: Models, sender: Sender, settings: EngineSettings) -> None:
+        self._models, self._sender, self._settings = models, sender, settings
         models.stops.attention_wanted.connect(self.ask)
 
     def set(self, stops: tuple[Stop, ...]) -> None:
-        """Replace the stops; if no engine has started yet, they are sent when one has."""
+        """Replace the stops."""
         self._models.stops.set(stops)
-        if self._models.status.now is not None:
-            self._sender.post(SetStops(stops))
+        self._settings.choose(SetStops(stops))
 
     def bring_back(self, texts: tuple[str, ...]) -> None:
         """Set the stops of an opened session, if it has any, and report one that cannot be read."""
@@ -278,11 +301,6 @@ class Stopping:
         if others:
             words = f"A breakpoint of this session cannot be read and is left out: {others[0][:LONGEST]}"
             self._models.status.notify(words + (f" (and {len(others) - 1} more)" if len(others) > 1 else ""))
-
-    def repeat(self) -> None:
-        """Send the stops to an engine that has just started, which has none."""
-        if self._models.stops.stops:
-            self._sender.post(SetStops(self._models.stops.stops))
 
     def ask(self, places: tuple[Place, ...]) -> None:
         """Ask how much attention went to the spans of those places."""
@@ -403,33 +421,18 @@ class MeasurementControl:
             each.follow(status.work)
 
 
-class Requests(Struct, frozen=True):
+class Requests:
     """The parts. `restore` replays the history in a restarted engine."""
 
-    pictures: SliceRequests
-    measurements: MeasurementControl
-    sequences: NewSequences
-    restore: Restore
-    comparing: Comparing
-    exports: Exporting
-    stopping: Stopping
-    pace: Setting
-    kept_limit: Setting
-
-    @classmethod
-    def through(cls, sender: Sender, models: Models) -> Requests:
-        """All parts, with that sender."""
-        return cls(
-            SliceRequests(models, sender),
-            MeasurementControl(models, sender),
-            NewSequences(models, sender),
-            Restore(models, sender),
-            Comparing(models, sender),
-            Exporting(models, sender),
-            Stopping(models, sender),
-            Setting(sender, PACES[USUAL_PACE].command),
-            Setting(sender),
-        )
+    def __init__(self, sender: Sender, models: Models) -> None:
+        self.pictures = SliceRequests(models, sender)
+        self.measurements = MeasurementControl(models, sender)
+        self.sequences = NewSequences(models, sender)
+        self.restore = Restore(models, sender)
+        self.comparing = Comparing(models, sender)
+        self.exports = Exporting(models, sender)
+        self.settings = EngineSettings(models, sender)
+        self.stopping = Stopping(models, sender, self.settings)
 
     @property
     def are_all_answered(self) -> bool:

@@ -77,7 +77,7 @@ def of_branches(story: Story) -> None:
         lambda: wish.send(commands.DeleteBranch(5)),
         tell(events.BranchDeleted((5,))),
     )
-    story.go("joined", lambda: wish.on_joined((3, 4)))
+    story.go("joined", lambda: wish.send(commands.JoinBranches((3, 4))))
     story.go("it came beside", story.answer(commands.JoinBranches, events.ForkMade(0, 3, 3, 7, "rows were copied")))
     story.go("a step there", tell(step(9, 0, None)), story.status(step=9, sequences=(info(0, 4),)))
 
@@ -98,14 +98,14 @@ def of_files(story: Story) -> None:
         story.ask(exporting.EstimateExport(export_of(models, path, None, None)), "estimate"),
         lambda: story.answer(exporting.EstimateExport, events.Failed("There is no room."))(),
     )
-    story.go("written", lambda: wish.on_export_chosen(export_of(models, path, None, 0, notes="mine")))
+    story.go("written", lambda: wish.send(export_of(models, path, None, 0, notes="mine")))
     assert story.requests.exports.is_writing(path)
     assert not story.requests.exports.is_writing(other)
     story.go("done", story.answer(exporting.Export, exporting.Exported(path, 5 << 20, 1500.0, Path("/nowhere/a.py"))))
     assert not story.requests.exports.is_writing(path)
     story.go(
         "another is cancelled",
-        lambda: wish.on_export_chosen(export_of(models, other, 9, 9)),
+        lambda: wish.send(export_of(models, other, 9, 9)),
         lambda: story.answer(exporting.Export, exporting.ExportCancelled(other))(),
     )
     assert not story.requests.exports.is_writing(other)
@@ -122,7 +122,7 @@ def of_files(story: Story) -> None:
     )
     story.go("with what a person wrote", tell(opened))
     story.go("nobody knows its model", wish.on_continued)
-    story.go("a person does", lambda: wish.on_file_continued(ModelSpec("/home/near")))
+    story.go("a person does", lambda: wish.send(commands.Continue(ModelSpec("/home/near"))))
     story.go("it is closed", wish.on_file_closed)
     bundled = replace(file, model=BUNDLED_NAME)
     story.go("one of the bundled model", story.status(opened=bundled), wish.on_continued)
@@ -149,7 +149,7 @@ def lose(story: Story) -> None:
         lambda: wish.on_measurement_wanted(CheckParity(0)),
         lambda: wish.on_forked(0),
         lambda: wish.on_compared(OtherStep(1)),
-        lambda: wish.on_export_chosen(export_of(story.models, Path("/x.npz"), None, None)),
+        lambda: wish.send(export_of(story.models, Path("/x.npz"), None, None)),
     )
     story.go("busy", story.status(running=True), tell(events.EngineBusy("a step", 12)))
     story.go("no more", tell(events.EngineBusy("", 0)))
@@ -169,7 +169,7 @@ def lose(story: Story) -> None:
         tell(events.Redone(1, 2, 1500.0, why_not_all="a page was lost", num_computed_anew=5)),
         story.status(sequences=(info(0, 5),), step=1),
     )
-    story.go("unloaded", lambda: story.models.selection.update(step=0), wish.on_unloaded)
+    story.go("unloaded", lambda: story.models.selection.update(step=0), lambda: wish.send(devices.UnloadModel()))
     story.go(
         "let go",
         tell(devices.Unloaded("Tales", "cpu", 5 << 20, 3 << 20, 7 << 20)),

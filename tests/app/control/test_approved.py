@@ -59,6 +59,11 @@ class Clock:
         return self._now
 
 
+def comparison(story: Story, step: int) -> Callable[[], None]:
+    """The wish to compare the selected sequence with another step."""
+    return lambda: story.wish.send(commands.StartDuel(story.models.selection.now.seq_id, OtherStep(step)))
+
+
 def test_wishes_and_answers_are_as_approved(qapp: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.control.events.time", Clock())
     story = Story()
@@ -80,8 +85,8 @@ def _without_model(story: Story) -> None:
     wish, tell = story.wish, story.tell
     story.go(
         "nothing is there: a pace, a limit, stops",
-        lambda: wish.set_pace(PACES["5"]),
-        lambda: wish.on_kept_limit_chosen(5 << 20),
+        lambda: wish.send(PACES["5"].command),
+        lambda: wish.send(commands.SetKeptLimit(5 << 20)),
         lambda: wish.on_stops_changed((Stop(1, "step = 90"),)),
     )
     story.go(
@@ -152,9 +157,8 @@ def _begin(story: Story) -> None:
     story.go("a number of steps", lambda: wish.on_run_to(12))
     story.go(
         "a pace, a limit, stops",
-        lambda: wish.set_pace(PACES["all"]),
-        lambda: wish.on_kept_limit_chosen(6 << 20),
-        lambda: wish.on_kept_limit_chosen(None),
+        lambda: wish.send(PACES["all"].command),
+        lambda: wish.send(commands.SetKeptLimit(6 << 20)),
         lambda: wish.on_stops_changed((Stop(1, "step = 90"), Stop(2, "entropy > 9", False))),
     )
     story.go("all stops", wish.on_all_stops_switched)
@@ -188,7 +192,7 @@ def _look_back(story: Story) -> None:
     story.go("the step of a token", wish.on_step_of_token)
     story.go("other sampling", lambda: wish.on_sampling_changed(WARM))
     story.go("to the step of a token", wish.on_run_to_token)
-    story.go("a fork", lambda: wish.on_forked(0))
+    story.go("a fork", lambda: wish.send(commands.Fork(0)))
     story.go(
         "it is there",
         story.answer(commands.Fork, events.ForkMade(0, 1, 2, 6, "shared")),
@@ -204,13 +208,13 @@ def _look_back(story: Story) -> None:
     story.go("nothing is said", lambda: wish.on_prompt_submitted("", WARM))
     many = (info(0, 8), info(1, 6), info(2, 3), info(3, 4))
     story.go("of four", story.status(sequences=many))
-    story.go("the one that is selected is removed", lambda: wish.on_sequence_removed(1))
-    story.go("and one that is not", lambda: wish.on_sequence_removed(0))
+    story.go("the one that is selected is removed", lambda: wish.send(commands.RemoveSequence(1)))
+    story.go("and one that is not", lambda: wish.send(commands.RemoveSequence(0)))
     story.go("two are left", story.status(sequences=(info(0, 8), info(1, 6))))
     models.selection.update(seq_id=1)
     story.go("one is stopped", lambda: wish.send(commands.StopSequence(1)))
     story.go("it has stopped", story.status(sequences=(info(0, 8), info(1, 6, state="finished", stop="stopped"))))
-    story.go("it is removed", lambda: wish.on_sequence_removed(1))
+    story.go("it is removed", lambda: wish.send(commands.RemoveSequence(1)))
     story.go("gone", story.status(sequences=(info(0, 8),)))
     story.go(
         "another step of a branch",
@@ -235,35 +239,39 @@ def _measure(story: Story) -> None:
     wish, tell, kivi = story.wish, story.tell, cache_preset("kivi-2").spec
     asked = (WhatIf(0, kivi), CheckParity(0), MapDamage(0, uniform("int8")), MeasureRegret(0, kivi))
     for question in asked:
-        story.go(f"measure {type(question).__name__}", lambda question=question: wish.on_measurement_wanted(question))
+        story.go(f"measure {type(question).__name__}", lambda question=question: wish.send(question))
     at = story.engine.id_of(WhatIf)
     story.go("it works", story.status(work=Work("Measuring", 3, 12, reply_to=at)))
     question = story.models.measurements.what_if.question
     story.go("an answer to another", tell(replace(answers.what_if(asked[0], 0.5), reply_to=at - 1)))
     story.go("its own", tell(replace(answers.what_if(question, 0.5), reply_to=at)))
     story.go("one is refused", story.answer(MapDamage, events.Failed("Rows are gone.")))
-    story.go("asked anew", lambda: wish.on_measurement_wanted(asked[2]))
-    story.go("given up", wish.on_cancel)
+    story.go("asked anew", lambda: wish.send(asked[2]))
+    story.go("given up", lambda: wish.send(commands.Cancel()))
     story.go("it rests", story.status(work=None))
     story.go(
         "asked twice, the older refused",
-        lambda: wish.on_measurement_wanted(asked[1]),
-        lambda: wish.on_measurement_wanted(asked[1]),
+        lambda: wish.send(asked[1]),
+        lambda: wish.send(asked[1]),
         lambda: tell(events.Failed("older", reply_to=story.engine.ids_of(CheckParity)[-2]))(),
     )
 
 
 def _compare(story: Story) -> None:
     wish, tell = story.wish, story.tell
-    story.go("a comparison", lambda: wish.on_compared(OtherStep(3)))
+    story.go("a comparison", comparison(story, 3))
     story.go("it stands", story.answer(commands.StartDuel, samples.duel_started(2)))
     story.go("a further step, and all rows", tell(samples.duel_step(2), duel.DuelScanned(6, None)))
     story.go(
         "another one is refused",
-        lambda: wish.on_compared(OtherStep(90)),
+        comparison(story, 90),
         lambda: story.answer(commands.StartDuel, events.Failed("No such step."))(),
     )
-    story.go("another one is given up", lambda: wish.on_compared(OtherStep(1)), wish.on_cancel)
+    story.go(
+        "another one is given up",
+        comparison(story, 1),
+        lambda: wish.send(commands.Cancel()),
+    )
     story.go("too late", story.answer(commands.StartDuel, samples.duel_started(2)))
     story.go("it ends", lambda: wish.send(commands.EndDuel()), tell(duel.DuelEnded("it was removed")))
 

@@ -28,6 +28,7 @@ from engine.wire.changes import EditMade
 from engine.wire.commands import GoTo
 from engine.wire.duel import OtherStep
 from engine.wire.measurements import CheckParity
+from engine.wire.message import Command
 from engine.wire.status import OpenedFile, SuspendedStep, Work
 from engine.wire.stopping import StopState
 from engine.wire.tree import Node
@@ -124,17 +125,18 @@ STATES: dict[str, tuple[Callable[[Story], None], dict[str, object]]] = {
     "unloaded": (unloaded, {}),
 }  # fmt: skip
 
-WISHES: dict[str, tuple[object, ...] | list[tuple[object, ...]]] = {
+# A method of the intents and its arguments, or a command.
+WISHES: dict[str, Command | tuple[object, ...] | list[tuple[object, ...]]] = {
     "send": (commands.SetCache(cache_preset("int8").spec),),
     "take": (Question(commands.Tokenize("Once")),),
     "on_snapshot_chosen": (Path("/a/c.npz"),),
-    "on_file_continued": (ModelSpec("org/a"),),
+    "a file goes on": commands.Continue(ModelSpec("org/a")),
     "on_continued": (),
     "on_file_closed": (),
-    "on_compared": (OtherStep(1),),
-    "on_measurement_wanted": (CheckParity(0),),
+    "a comparison": commands.StartDuel(0, OtherStep(1)),
+    "a measurement": CheckParity(0),
     "on_model_chosen": (ModelSpec("org/a", "float16"),),
-    "on_unloaded": (),
+    "unload": devices.UnloadModel(),
     "on_capture_chosen": ("off",),
     "on_time_by_layer_switched": (),
     "on_prompt_submitted": ("Once", WARM),
@@ -142,9 +144,10 @@ WISHES: dict[str, tuple[object, ...] | list[tuple[object, ...]]] = {
     "on_prompt_added": ("Twice", WARM),
     "on_prompt_begun": ("Thrice", WARM),
     "on_sampling_changed": (WARM,),
-    "on_forked": (1,),
-    "on_joined": ((2, 3),),
-    "on_sequence_removed": [(1,), (0,)],
+    "a fork": commands.Fork(1),
+    "branches are joined": commands.JoinBranches((2, 3)),
+    "the first is removed": commands.RemoveSequence(0),
+    "the second is removed": commands.RemoveSequence(1),
     "on_step": (),
     "on_next_phase": (),
     "on_step_back": (),
@@ -155,13 +158,13 @@ WISHES: dict[str, tuple[object, ...] | list[tuple[object, ...]]] = {
     "on_step_of_token": (),
     "on_match_wanted": (1,),
     "on_all_stops_switched": (),
-    "on_cancel": (),
+    "cancel": commands.Cancel(),
     "on_go_on_from_here": (),
     "on_returned": (),
     "on_token_forced": (7,),
     "on_text_forced": ("and",),
     "on_sampling_tried": (WARM,),
-    "on_kept_limit_chosen": [(5 << 20,), (None,)],
+    "a limit": commands.SetKeptLimit(5 << 20),
     "on_bookmark_put": (Bookmark(OnHead(1, 0, 3, 1), "a head"),),
     "on_bookmark_wanted": [(OnStep(2),), (OnStep(77),)],
     "on_edited": [(Zero(0, FEW),), (Zero(0, MANY),)],
@@ -243,9 +246,10 @@ def wishes_in(name: str) -> tuple[list[str], dict[str, list[str]]]:
     story.go("")
     reasons, found = conditions_of(story), {}
     for wish, given in WISHES.items():
+        method, given = ("send", (given,)) if isinstance(given, Command) else (wish, given)
         for number, arguments in enumerate(given if isinstance(given, list) else [given]):
             story.lines.clear()
-            story.go(wish, lambda wish=wish, arguments=arguments: getattr(story.wish, wish)(*arguments))
+            story.go(wish, lambda method=method, arguments=arguments: getattr(story.wish, method)(*arguments))
             found[f"{wish}{f' {number + 1}' if number else ''}"] = story.lines[2:]
             story.models.selection.update(**(structs.asdict(type(story.models.selection.now)()) | looked_at))
             story.go("")
@@ -271,14 +275,14 @@ def wait_for_much(story: Story) -> None:
     """Wishes that are on their way."""
     wish = story.wish
     wish.on_prompt_added("Twice", WARM)
-    wish.on_forked(1)
+    wish.send(commands.Fork(1))
     wish.on_token_forced(7)
     wish.send(GoTo(2))
     story.ask(commands.Tokenize("Once"))()
     story.ask(commands.PreviewPrompt(Prompt(chat=CHAT), 0))()
-    wish.on_measurement_wanted(CheckParity(0))
-    wish.on_compared(OtherStep(1))
-    wish.on_export_chosen(export_of(story.models, Path("/x.npz"), None, None))
+    wish.send(CheckParity(0))
+    wish.send(commands.StartDuel(0, OtherStep(1)))
+    wish.send(export_of(story.models, Path("/x.npz"), None, None))
     story.models.viewport.update(wall_size=(20, 8), head_columns=30, wants_row=True)
 
 
