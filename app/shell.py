@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication, QFileDialog
@@ -17,7 +17,7 @@ from app.control.intents import Intents
 from app.control.navigation import Navigator
 from app.control.pace import PACES
 from app.control.sender import DeferredSend
-from app.draw.format import milliseconds, thousands
+from app.draw.format import milliseconds
 from app.kit.changes import connect_all
 from app.kit.labels import prose
 from app.kit.theme import ThemeChoice, apply_colors, apply_shapes, apply_theme, resolve_theme
@@ -45,15 +45,16 @@ class Shell(QObject):
     """Builds the window and the controller on the models, and connects each signal of the views to the intent that
     handles it; every action's `do` is called with the shell.
 
-    Signals: `engine_wanted(choice)`, restart the engine there, empty for where it was chosen to run;
+    Signals: `engine_wanted(choice)`, restart the engine there: in a thread, in a process, (auto) where it suits the
+    device, on another machine, or empty for where it was chosen to run;
     `session_wanted(path)`, open the session again that ended in this file; `reload_wanted()`, load the unloaded model
     again and replay its steps; `cpu_wanted()`, restart the engine on the CPU; `server_wanted(spec)`, listen to it;
     `server_left(name)`, no more; `server_recorded(name, path or None)`, write what it publishes to a file.
     """
 
-    engine_wanted = Signal(str)
+    engine_wanted: ClassVar[Signal] = Signal(str)
     session_wanted = Signal(object)
-    reload_wanted = Signal()
+    reload_wanted: ClassVar[Signal] = Signal()
     cpu_wanted = Signal()
     server_wanted = Signal(object)
     server_left = Signal(str)
@@ -84,7 +85,7 @@ class Shell(QObject):
         apply_shapes(app, theme)
         self.controller = Controller(self.models, send, drain, self)
         self.intents = self.controller.intents
-        self.navigator = Navigator(self.models, self)
+        self.navigator = Navigator(self.models, self.window)
         self._deferred = DeferredSend(self.models, self.actions["prompt.send"].trigger, self)
         self._connect_intents()
         self._mark_theme()
@@ -168,24 +169,12 @@ class Shell(QObject):
         self.settings.kept_bytes = num_bytes
         self.intents.send(SetKeptLimit(num_bytes))
 
-    def restart_engine(self) -> None:
-        """Restart the engine where it was chosen to run."""
-        self.engine_wanted.emit("")
-
-    def reload_model(self) -> None:
-        """Load the unloaded model again, and replay its steps."""
-        self.reload_wanted.emit()
-
-    def run_engine_in(self, choice: str) -> None:
-        """Restart the engine in a thread, in a process, (auto) where it suits the device, or on another machine."""
-        self.engine_wanted.emit(choice)
-
     # ---- which signal calls which intent -------------------------------------------------------------------------
 
     def _connect_intents(self) -> None:
         window, intents = self.window, self.intents
         connect_all(
-            (window.banner.restart_wanted, self.restart_engine),
+            (window.banner.restart_wanted, self.actions["engine.restart"].trigger),
             (window.banner.cpu_wanted, self.cpu_wanted),
             (self.actions.triggered, self._on_action),
             (window.prompt.submitted, intents.on_prompt_submitted),
@@ -217,15 +206,11 @@ class Shell(QObject):
             (window.prompt.edit.edited, self._on_draft),
             (window.prompt.chat.edited, self._on_draft),
             (self.controller.events.session_opened, self._on_session_opened),
-            (window.opened.continue_wanted, intents.on_continued),
-            (window.opened.close_wanted, intents.on_file_closed),
             (intents.model_wanted, window.top.model.offer),
             (window.server_left, self.server_left),
             (window.record_wanted, self._on_record_wanted),
             (window.wants, intents.take),
             (self.models.status.changed, self._on_status),
-            (self.models.timeline.texts_due, self._show_title),
-            (self.models.selection.changed, self._show_title),
         )
 
     def _on_bias_wanted(self, token_id: int) -> None:
@@ -282,7 +267,6 @@ class Shell(QObject):
         if new.runner.note and (old is None or old.runner.note != new.runner.note):
             self.models.status.notify(new.runner.note)
         self._show_capture(new.capture)
-        self._show_title()
         if new.capture.note and (old is None or old.capture.note != new.capture.note):
             self.models.status.notify(new.capture.note)
         if new.opened is not None:
@@ -312,19 +296,6 @@ class Shell(QObject):
             return
         self._remember_file(opened.path)
         self.models.status.notify(f"{prose(opened.path.name)} is open, read-only")
-
-    def _show_title(self) -> None:
-        """Name in the title what is open: a file, or the model and the step shown. During a run this is called whenever
-        texts are due, a few times a second."""
-        status, looked_at = self.models.status.now, self.models.selection.now.step
-        if status is None or status.model is None:
-            return
-        words = prose(status.opened.path.name) if status.opened is not None else prose(status.model.name)
-        if status.opened is None and looked_at is not None:
-            words += f" · looking at step {thousands(looked_at)}"
-        elif status.opened is None and status.step is not None:
-            words += f" · step {thousands(status.step)}"
-        self.window.setWindowTitle(f"{words} — KV Loupe")
 
     def _remember_file(self, path: Path) -> None:
         self.settings.remember_snapshot(str(path))

@@ -61,7 +61,7 @@ def _ask_path(
 def ask_engine_address(shell: Shell) -> None:
     from app.dialogs.elsewhere import AddressDialog
 
-    AddressDialog(shell.settings.engine, shell.window).ask(shell.run_engine_in)
+    AddressDialog(shell.settings.engine, shell.window).ask(shell.engine_wanted.emit)
 
 
 def save_session(shell: Shell) -> None:

@@ -40,7 +40,7 @@ FILES = (
                lambda shell: shell.intents.send(UnloadModel()), needs_model),
         Action("model.reload", "", "Load model again",
                "Bring back the model that was unloaded, and do its steps once more",
-               lambda shell: shell.reload_model(), needs_unloaded),
+               lambda shell: shell.reload_wanted.emit(), needs_unloaded),
     ),
     (
         Action("snapshot.open", "Ctrl+O", "Open snapshot or session…",

@@ -57,7 +57,7 @@ def _pace(pace: Pace, key: str) -> Action:
 
 def _engine(choice: str, text: str, tip: str) -> Action:
     def choose(shell: Shell) -> None:
-        shell.run_engine_in(choice)
+        shell.engine_wanted.emit(choice)
 
     return Action(f"engine.{choice}", "", text, tip, choose, is_check=True, also="thread, process, backend")
 
@@ -221,7 +221,7 @@ RUN = (
             (
                 Action("engine.restart", "", "Restart engine",
                        "Begin again with the same model; all steps are computed once more",
-                       lambda shell: shell.restart_engine(), also="reset, kill, hung, crash"),
+                       lambda shell: shell.engine_wanted.emit(""), also="reset, kill, hung, crash"),
             ),
         )),
     ),

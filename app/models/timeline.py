@@ -38,7 +38,7 @@ class Path:
     def follow(self, step: int | None) -> bool:
         """Become the path to another node (None: the empty path); the common part is kept. Returns whether the path
         changed."""
-        before = self.tip
+        before, step = self.tip, step if step in self.history else None
         while self.nodes and self.nodes[-1] not in self.history:
             self.nodes.pop()
         common = self.history.common_ancestor(self.tip, step)
@@ -129,10 +129,8 @@ class Path:
         """A sequence after a node (None: now), before its birth what its parent was; empty if it is not there."""
         if step is None:
             return self.lanes.get(seq_id, NO_LANE)
-        if step not in self.history:
-            index = bisect_right(self.nodes, step)
-            step = self.nodes[index - 1] if index else None
-        for of, node, count in self.lineage(seq_id, step) if step is not None else ():
+        index = bisect_right(self.nodes, step)
+        for of, node, count in self.lineage(seq_id, self.nodes[index - 1]) if index else ():
             if (found := self.history.lanes(node).get(of)) is not None:
                 return found if count is None else found.fork(found.birth, count)
         return NO_LANE

@@ -68,20 +68,17 @@ class NoticeBar(Reader[State], QWidget):
 
 
 class OpenedBar(NoticeBar[OpenedFile]):
-    """Visible as long as the engine holds a file. Signals: `continue_wanted()`, `close_wanted()`."""
+    """Visible as long as the engine holds a file."""
 
     follows = (STATUS,)
     role, icon = "selected", "folder"
 
-    continue_wanted = Signal()
-    close_wanted = Signal()
-
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
         action = actions["snapshot.continue"]
-        self._go_on = push_button(action.text(), self.continue_wanted)
+        self._go_on = push_button(action.text(), action.trigger)
         close = actions["snapshot.close"]
-        self._close = push_button("Close file", self.close_wanted)
+        self._close = push_button("Close file", close.trigger)
         self._close.setToolTip(plain_tip(close.toolTip()))
         self.build(self._go_on, self._close)
         self.follow(models)

@@ -20,10 +20,12 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QApplication, QMainWindow, QWidget
 
 from app.control.actions import Actions, native
+from app.draw.format import thousands
 from app.kit.bookmark_places import HEAD, PAGE, STEP, TOKEN
 from app.kit.boxes import column, holder
 from app.kit.buttons import ActionButton
 from app.kit.changes import connect_all
+from app.kit.labels import prose
 from app.kit.measurement import MeasuringView
 from app.kit.panel import Panel
 from app.kit.view import ATTACH, COMPARE, GO_THERE, LOAD, MEASURE, PAGED
@@ -322,6 +324,9 @@ class MainWindow(QMainWindow):
             (self.wall.outliers_wanted, self.actions_["view.outliers"].trigger),
             (self.models.selection.changed, self._on_selected),
             (self.models.status.changed, self._on_status),
+            (self.models.status.changed, self._show_title),
+            (self.models.timeline.texts_due, self._show_title),
+            (self.models.selection.changed, self._show_title),
             (self.status.warnings_wanted, self.actions_["view.warnings"].trigger),
             (self.models.kept_sessions.changed, self._show_sessions),
         )
@@ -354,6 +359,19 @@ class MainWindow(QMainWindow):
         self._refresh()
         if new.area is not None and new.area != old.area:
             self.status.notify("Selected: " + " · ".join(self._edit_menu.words()))
+
+    def _show_title(self) -> None:
+        """Name in the title what is open: a file, or the model and the step shown. During a run this is called whenever
+        texts are due, a few times a second."""
+        status, looked_at = self.models.status.now, self.models.selection.now.step
+        if status is None or status.model is None:
+            return
+        words = prose(status.opened.path.name) if status.opened is not None else prose(status.model.name)
+        if status.opened is None and looked_at is not None:
+            words += f" · looking at step {thousands(looked_at)}"
+        elif status.opened is None and status.step is not None:
+            words += f" · step {thousands(status.step)}"
+        self.setWindowTitle(f"{words} — KV Loupe")
 
     def _refresh(self) -> None:
         now = self.models.selection.now

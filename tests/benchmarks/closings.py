@@ -173,7 +173,7 @@ def _closer(program: Program, folder: Path, moment: str, way: str, chance: rando
             case "tokenising":
                 shell.intents.on_prompt_submitted(LONG_TEXT, sampling)
             case "engine restart":
-                shell.restart_engine()
+                shell.engine_wanted.emit("")
             case "decode":
                 shell.intents.on_step()
             case "run":

@@ -115,7 +115,7 @@ class Person(QObject):
         if not self._works:
             self._begin()
         elif self._models.status.is_engine_lost:
-            self._shell.restart_engine()
+            self._shell.engine_wanted.emit("")
         elif not self._shell.controller.requests.restore.is_going_on:
             self._act()
 

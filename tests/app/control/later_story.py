@@ -146,9 +146,9 @@ def lose(story: Story) -> None:
     story.go("three steps", story.status(sequences=(info(0, 6),), step=2, pending=(SamplingChanged(0, WARM),)))
     story.go(
         "much is asked",
-        lambda: wish.on_measurement_wanted(CheckParity(0)),
-        lambda: wish.on_forked(0),
-        lambda: wish.on_compared(OtherStep(1)),
+        lambda: wish.send(CheckParity(0)),
+        lambda: wish.send(commands.Fork(0)),
+        lambda: wish.send(commands.StartDuel(0, OtherStep(1))),
         lambda: wish.send(export_of(story.models, Path("/x.npz"), None, None)),
     )
     story.go("busy", story.status(running=True), tell(events.EngineBusy("a step", 12)))

@@ -6,11 +6,15 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
+from PySide6.QtWidgets import QApplication
+from shiboken6 import isValid
 
 from app.control.navigation import LEAP, Navigator
 from app.models import Models
 from engine.geometry.dimensions import CacheGeometry
 from tests.app import samples
+from tests.app.conftest import new_shell, sweep, take_steps
+from tests.app.fake_engine import FakeEngine
 
 
 def uneven() -> CacheGeometry:
@@ -105,7 +109,19 @@ def test_a_replay_begins_where_one_looks_and_stops_when_asked(walk: Navigator, m
 def test_another_history_ends_a_replay(walk: Navigator, models: Models) -> None:
     walk.on_play_or_stop()
     models.timeline.go_to(2)
+    models.selection.update(step=None)
     assert not walk.is_replaying
+
+
+def test_a_replay_ends_with_its_window(qapp: QApplication, engine: FakeEngine) -> None:
+    """Otherwise it goes on to select steps, which a window that is gone cannot show."""
+    shell = new_shell(qapp, engine, (1280, 800))
+    take_steps(shell, engine, 3)
+    shell.actions["timeline.play"].trigger()
+    assert shell.navigator.is_replaying
+    sweep(shell)
+    assert not isValid(shell.navigator)
+    shell.models.selection.update(step=1)
 
 
 def test_a_single_step_has_no_past(models: Models) -> None:
