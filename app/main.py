@@ -18,7 +18,7 @@ from PySide6 import QtCore, QtGui, QtWidgets
 from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QApplication
 
-from app.control.clock import GarbageTimer, TickClock
+from app.control.clock import FrameClock, GarbageTimer
 from app.control.recovering import Recovering
 from app.kit.changes import connect_all
 from app.kit.theme import load_fonts
@@ -51,7 +51,7 @@ class Program(QObject):
         self._beginning = beginning
         self._settings, self._engine = beginning.settings, beginning.engine
         self.shell = Shell(app, self._settings, self._engine.send, self._engine.drain)
-        self._clock = TickClock(self.shell.controller, self)
+        self._clock = FrameClock(self.shell.controller, self)
         self._engine.listen(self._clock.ring)
         self._garbage = GarbageTimer(self)
         self._imports = _import_pictures()

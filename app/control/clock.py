@@ -1,5 +1,5 @@
-"""The window's clock: ticks the controller often while something can change, and rarely while nothing can; and Python's
-garbage, which is collected between two events."""
+"""The window's clock: a frame when something has come from the engine; and Python's garbage, which is collected between
+two events."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import time
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
-from app.control.controller import EAGER_MS, RUNNING_MS, Controller
+from app.control.controller import Controller
 from engine.garbage import garbage
 
-RUNG_MS = 100  # tick interval while the engine runs and announces its events: polling is a fallback then
+POLL_MS = 100  # a frame comes at the latest after this time: texts become due, an engine falls silent
+HELD_MS = 8  # or after this, where texts were held back for the picture that has just been shown
 WORDS_MS = 250.0  # texts and numbers are updated at most this often, so that they can be read
 
 
-class TickClock(QObject):
-    """A timer that sets its next interval after every tick, and decides which ticks update texts.
-
-    The client calls `ring()`, from any thread, when it has events: the next tick then follows at once, or while the
-    engine runs, as soon as the last one is a frame ago.
-    """
+class FrameClock(QObject):
+    """Ticks the controller when the client announces events, which it does by `ring()`, from any thread: at once, or
+    while the engine runs, as soon as the last frame was `Controller.frame_ms` ago. Decides which frames update
+    texts."""
 
     _rung = Signal()
 
@@ -29,43 +28,34 @@ class TickClock(QObject):
         self._controller = controller
         self._words_due = time.monotonic() + WORDS_MS / 1e3
         self._ticked = 0.0
-        self._is_rung = False  # the client announces its events, so frequent polling is not needed
-        self._timer = QTimer(self, timerType=Qt.TimerType.PreciseTimer)
-        self._timer.timeout.connect(self._on_timeout)
-        controller.waiting.woken.connect(self._set_interval)
+        self.timer = QTimer(self, timerType=Qt.TimerType.PreciseTimer)
+        self.timer.timeout.connect(self.on_frame)
         self._rung.connect(self._on_rung, Qt.ConnectionType.QueuedConnection)
 
     def start(self) -> None:
-        self._timer.start(EAGER_MS)
+        self.timer.start(HELD_MS)
 
     def stop(self) -> None:
-        self._timer.stop()
+        self.timer.stop()
 
     def ring(self) -> None:
         """Announce that there are events; may be called from any thread."""
         self._rung.emit()
 
     def _on_rung(self) -> None:
-        self._is_rung = True
-        if self._timer.isActive():
+        if self.timer.isActive():
             since_ms = (time.monotonic() - self._ticked) * 1e3
             frame_ms = self._controller.frame_ms
-            self._timer.setInterval(max(0, min(frame_ms, math.ceil(frame_ms - since_ms))))
+            self.timer.setInterval(max(0, min(frame_ms, math.ceil(frame_ms - since_ms))))
 
-    def _on_timeout(self) -> None:
+    def on_frame(self) -> None:
         now = self._ticked = time.monotonic()
         are_words_due = now >= self._words_due
-        if are_words_due:  # counted from when they were due and not from this tick, or the delays would add up
+        if are_words_due:  # counted from when they were due and not from this frame, or the delays would add up
             self._words_due = max(self._words_due, now - WORDS_MS / 1e3) + WORDS_MS / 1e3
         self._controller.tick(with_words=are_words_due, pictures_first=True)
-        self._set_interval()
-
-    def _set_interval(self) -> None:
-        interval_ms = self._controller.interval_ms
-        if self._is_rung and interval_ms == RUNNING_MS:
-            interval_ms = RUNG_MS
-        if self._timer.isActive() and self._timer.interval() != interval_ms:
-            self._timer.setInterval(interval_ms)
+        if self.timer.isActive():
+            self.timer.setInterval(POLL_MS if self._controller.events.are_models_current else HELD_MS)
 
 
 EVERY_MS = 100

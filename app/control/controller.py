@@ -17,9 +17,7 @@ from app.models.sequence_status import fitting_sequence
 from engine.wire.events import Event
 from engine.wire.message import Command
 
-# Milliseconds until the outbox is read again: while the engine runs, while the user waits for something they just asked
-# for, and while nothing happens.
-RUNNING_MS, EAGER_MS, IDLE_MS = 30, 8, 200
+FRAME_MS = 30  # between two frames of a run
 
 
 class Controller(QObject):
@@ -36,7 +34,7 @@ class Controller(QObject):
         self._models = models
         self._drain = drain
         sender = Sender(send)
-        self.waiting = PersonWaiting(self)
+        self.waiting = PersonWaiting()
         self.requests = Requests(sender, models)
         self.intents = Intents(models, sender, self.requests, self.waiting, self)
         self.events = EventHandlers(models, sender, self.requests, self.waiting, self)
@@ -70,19 +68,12 @@ class Controller(QObject):
             self._has_new_status = False
 
     @property
-    def interval_ms(self) -> int:
-        """Milliseconds from one tick to the next."""
-        is_awaited = self.waiting.is_for_step or self.requests.pictures.is_waiting or not self.events.are_models_current
-        if self.waiting.is_eager and is_awaited:
-            return EAGER_MS  # the user did something: show the first step or picture that follows at once
-        if self._models.status.is_busy:
-            return RUNNING_MS
-        return EAGER_MS if self.waiting.is_eager else IDLE_MS
-
-    @property
     def frame_ms(self) -> int:
-        """The least number of milliseconds between two ticks when new events have been announced."""
-        return RUNNING_MS if self.interval_ms == RUNNING_MS else 0
+        """The least number of milliseconds between two ticks: none at rest, and where the user waits for a step or a
+        picture that they have just asked for."""
+        is_awaited = self.waiting.is_for_step or self.requests.pictures.is_waiting
+        is_run = self._models.status.is_busy and not (self.waiting.is_eager and is_awaited)
+        return FRAME_MS if is_run else 0
 
     @property
     def is_idle(self) -> bool:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import time
 
-from PySide6.QtCore import QObject, Signal
-
 EAGER_FOR_S = 1.0
 # After the user stepped or ran, texts and status wait for the first picture: at most so long for the step's record, and
 # so long after that for the picture.
 RECORD_WAIT_S, PICTURE_WAIT_S = 0.15, 0.03
 
 
-class PersonWaiting(QObject):
-    """Notes when the user did something, and when the step or picture they wait for has arrived. Signal: `woken()`, the
-    clock should tick soon."""
+class PersonWaiting:
+    """Notes when the user did something, and when the step or picture they wait for has arrived."""
 
-    woken = Signal()
-
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
         self._eager_until = 0.0
         self._pictures_until = 0.0
         self.is_for_step = False
@@ -35,10 +29,9 @@ class PersonWaiting(QObject):
         return time.monotonic() < self._pictures_until
 
     def wake(self) -> None:
-        """Note that the user did something, and have the clock tick soon."""
+        """Note that the user did something."""
         self._eager_until = time.monotonic() + EAGER_FOR_S
         self.is_for_step = True
-        self.woken.emit()
 
     def expect_pictures(self) -> None:
         """Note that the user stepped or ran: pictures go first."""

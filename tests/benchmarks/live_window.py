@@ -82,7 +82,7 @@ class Live:
         from PySide6.QtWidgets import QApplication
 
         import app.kit.heatmap_image  # noqa: F401  # as the program does before the first picture
-        from app.control.clock import GarbageTimer, TickClock
+        from app.control.clock import FrameClock, GarbageTimer
         from app.kit.theme import load_fonts
         from app.shell import Shell
         from app.start.settings import Settings
@@ -96,7 +96,7 @@ class Live:
         self.meter = Meter(tokens, self.client)
         self.shell = Shell(self.application, Settings(), self.client.send, self._drain)
         self.painted = Painted(self.shell)
-        self._clock = TickClock(self.shell.controller)
+        self._clock = FrameClock(self.shell.controller)
         self.client.listen(self._clock.ring)
         self._began: dict[str, float] = {}
         self._counted: dict[str, float] = {}
