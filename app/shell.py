@@ -257,7 +257,10 @@ class Shell(QObject):
                 self.window.arrange(view.layout)
 
     def _on_action(self, action: Action) -> None:
-        action.do(self)
+        if isinstance(action.do, Command):
+            self.intents.send(action.do)
+        else:
+            action.do(self)
 
     def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
         for name in RUNNERS:

@@ -106,9 +106,9 @@ _part = partial(Action, needs=needs_rows, is_check=True)
 EDIT = (
     (
         Action("edit.undo", "Ctrl+Z", "Undo edit", "Return to the step before the newest edit",
-               lambda shell: shell.intents.send(UndoEdit()), needs_edited),
+               UndoEdit(), needs_edited),
         Action("edit.redo", "Ctrl+Shift+Z", "Redo edit", "Return to the step that the last undo left",
-               lambda shell: shell.intents.send(RedoEdit()), needs_undone),
+               RedoEdit(), needs_undone),
     ),
     (
         Action("edit.zero", "Z", "Zero", "In a picture: write zeros into the selected rows",

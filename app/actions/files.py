@@ -37,7 +37,7 @@ FILES = (
                also="GPU, CUDA, CPU, precision, bfloat16, float16, threads, quantize weights, int8 weights"),
         Action("model.unload", "", "Unload model",
                "Let the model and its caches go; what was done stays, and is done once more when it is loaded again",
-               lambda shell: shell.intents.send(UnloadModel()), needs_model),
+               UnloadModel(), needs_model),
         Action("model.reload", "", "Load model again",
                "Bring back the model that was unloaded, and do its steps once more",
                lambda shell: shell.reload_wanted.emit(), needs_unloaded),

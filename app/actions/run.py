@@ -41,45 +41,38 @@ if TYPE_CHECKING:
 
 
 def _pace(pace: Pace, key: str) -> Action:
-    def choose(shell: Shell) -> None:
-        shell.set_pace(pace.name)
-
     return Action(
         f"pace.{pace.name}",
         key,
         pace.text,
         pace.tip,
-        choose,
+        lambda shell: shell.set_pace(pace.name),
         is_check=True,
         also="speed, slow, slow motion, fast, frame rate",
     )
 
 
 def _engine(choice: str, text: str, tip: str) -> Action:
-    def choose(shell: Shell) -> None:
-        shell.engine_wanted.emit(choice)
-
-    return Action(f"engine.{choice}", "", text, tip, choose, is_check=True, also="thread, process, backend")
+    also = "thread, process, backend"
+    return Action(
+        f"engine.{choice}", "", text, tip, lambda shell: shell.engine_wanted.emit(choice), is_check=True, also=also
+    )
 
 
 RUNNER_WORDS = "runner, forward, fused, CUDA graph, torch.compile"
 
 
 def _runner(row: RunnerRow) -> Action:
-    def choose(shell: Shell) -> None:
-        shell.intents.send(ChooseRunner(row.name))
-
     tip = f"{row.summary}; it needs {row.needs}" if row.needs else row.summary
     needs = partial(needs_runner, row.name)
-    return Action(f"runner.{row.name}", "", row.label, tip, choose, needs, is_check=True, also=RUNNER_WORDS)
+    return Action(
+        f"runner.{row.name}", "", row.label, tip, ChooseRunner(row.name), needs, is_check=True, also=RUNNER_WORDS
+    )
 
 
 def _paged_attention(row: PagedAttentionRow) -> Action:
-    def choose(shell: Shell) -> None:
-        shell.intents.send(ChoosePagedAttention(row.name))
-
-    needs = partial(needs_paged_attention, row.name)
-    return Action(f"pages.{row.name}", "", row.label, row.summary, choose, needs, is_check=True)
+    command, needs = ChoosePagedAttention(row.name), partial(needs_paged_attention, row.name)
+    return Action(f"pages.{row.name}", "", row.label, row.summary, command, needs, is_check=True)
 
 
 def _capture(row: CaptureRow) -> Action:
@@ -143,7 +136,7 @@ RUN = (
                dialogs.ask_run_to, needs_unfinished, also="run until, number of tokens, max new tokens"),
         Action("run.cancel", "Esc", "Stop",
                "Stop what is going on: a run, a prefill, a load, an export, a step between two phases",
-               lambda shell: shell.intents.send(Cancel()), needs_work, also="cancel, abort, interrupt, pause"),
+               Cancel(), needs_work, also="cancel, abort, interrupt, pause"),
         Action("run.type_next", "Ctrl+Shift+T", "Type what comes next",
                "Go on with another text, or a token by its id, from the step that is shown",
                lambda shell: shell.window.begin_continuation(), needs_live_steps,

@@ -11,6 +11,7 @@ from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app.models import Models
+from engine.wire.message import Command
 
 if TYPE_CHECKING:
     from app.shell import Shell
@@ -21,14 +22,14 @@ Where = Literal["window", "picture", "rows", "timeline"]
 
 
 class Action(Struct, frozen=True):
-    """The declaration of one action: its name and key, its text and tip, what it does, when it is possible, where its
-    key works, and under which other words, separated by commas, people look for it."""
+    """The declaration of one action: its name and key, its text and tip, what it does or sends to the engine, when it
+    is possible, where its key works, and under which other words, separated by commas, people look for it."""
 
     name: str
     key: str
     text: str
     tip: str
-    do: Callable[[Shell], object]
+    do: Callable[[Shell], object] | Command
     needs: Callable[[Models], str] | None = None  # returns why the action is not possible now, or ""
     where: Where = "window"
     is_check: bool = False
@@ -97,7 +98,7 @@ class Actions(QObject):
         )  # fmt: skip
         told = models.timeline.reset, models.stops.changed, models.stops.found, models.status.engine_changed
         for moved in (*told, *(state.changed for state in states)):
-            moved.connect(self.refresh)
+            moved.connect(self._on_moved)
         models.timeline.appended.connect(self._on_appended)
         self.refresh()
 
@@ -174,7 +175,10 @@ class Actions(QObject):
     def _on_appended(self) -> None:
         # While running, an appended record can make an action possible only at the beginning of the history.
         if len(self._models.timeline) < 4 or not self._models.status.is_running:
-            self.refresh()
+            self._on_moved()
+
+    def _on_moved(self) -> None:
+        self._models.refreshes.ask(self.refresh)
 
     def _make(self, declared: Action) -> QAction:
         action = QAction(declared.text, self._group)
