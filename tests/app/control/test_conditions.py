@@ -78,7 +78,11 @@ def test_what_can_go_on(stood: Models) -> None:
     for state, changed in STATES.items():
         stood.status.set(replace(samples.status(0), **changed))
         found[state] = can_go_on(stood)
-    assert [state for state, goes_on in found.items() if goes_on] == ["one goes on", "one has ended", "as many as asked for"]
+    assert [state for state, goes_on in found.items() if goes_on] == [
+        "one goes on",
+        "one has ended",
+        "as many as asked for",
+    ]
     stood.status.set(replace(samples.status(0), **STATES["one goes on"]))
     for loss, goes_on in (("silent", True), ("gone", False)):
         stood.status.lose_engine(loss)  # type: ignore[arg-type]
