@@ -64,7 +64,7 @@ def test_an_empty_window_invites(shell: Shell) -> None:
     turn(shell)
     for panel in shell.window.panels.values():
         if panel not in (shell.window.prompt, shell.window.stops):
-            assert panel._empty.text(), panel.accessibleName()
+            assert panel.empty.text(), panel.accessibleName()
     assert shell.window.stops.read().words.startswith("Type a condition")
 
 
