@@ -101,7 +101,7 @@ def test_a_click_on_a_disabled_button_says_why(shell: Shell, engine: FakeEngine,
     assert shell.window.status._note.text() == "Step back is not possible now. There is no step to go back to yet."
     shell.window.prompt.edit.clear()
     turn(shell)
-    qtbot.mouseClick(shell.window.prompt._send, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(shell.window.prompt.send, Qt.MouseButton.LeftButton)
     assert shell.window.status._note.text() == "Send prompt is not possible now. Type a prompt first."
 
 
