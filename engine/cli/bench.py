@@ -8,6 +8,7 @@ from typing import Any
 from engine.cli.arguments import (
     add_cache_arguments,
     add_caches_argument,
+    add_command,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
@@ -42,8 +43,7 @@ def add_parsers(commands: Any) -> None:
     )
     bench.add_argument("--batch", default="1", metavar="N,N,...", help="sequences that decode side by side (1)")
     add_caches_argument(bench, "dynamic,static,growing,paged")
-    bench.add_argument("--json", action="store_true", help="JSON lines")
-    bench.set_defaults(func=bench_command)
+    add_command(bench, bench_command)
 
 
 def bench_command(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cli.arguments import (
     add_cache_arguments,
+    add_command,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
@@ -30,8 +31,7 @@ SHOWN = ("name", "label", "formula", "values", "exact")
 
 def add_parsers(commands: Any) -> None:
     table = commands.add_parser("lenses", help="the lenses through which a cache can be looked at")
-    table.add_argument("--json", action="store_true", help="JSON lines")
-    table.set_defaults(func=print_table)
+    add_command(table, print_table)
     lens = commands.add_parser("lens", help="what a lens shows of a run, one line a layer and head")
     lens.add_argument("lens", metavar="NAME", help=f"one of {', '.join(LENSES)}")
     add_model_arguments(lens)
@@ -41,8 +41,7 @@ def add_parsers(commands: Any) -> None:
     lens.add_argument("--layer", type=int, metavar="L", help="this layer alone")
     lens.add_argument("--head", type=int, metavar="H", help="this head alone: a query head where the lens shows these")
     lens.add_argument("--latest", type=int, metavar="N", help="of the attention of the latest N queries alone")
-    lens.add_argument("--json", action="store_true", help="JSON lines")
-    lens.set_defaults(func=print_lens)
+    add_command(lens, print_lens)
 
 
 def print_table(args: argparse.Namespace) -> int:

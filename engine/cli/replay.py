@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.cli.arguments import add_compute_arguments
+from engine.cli.arguments import add_command, add_compute_arguments
 from engine.cli.output import print_json, printable_line
 from engine.counted import counted
 from engine.errors import InputError
@@ -42,8 +42,7 @@ def add_parsers(commands: Any) -> None:
         help="a snapshot that edits of the session may read; others that it names are not opened",
     )
     add_compute_arguments(replay)
-    replay.add_argument("--json", action="store_true", help="JSON lines, one a step and one for all")
-    replay.set_defaults(func=replay_command)
+    add_command(replay, replay_command, "JSON lines, one a step and one for all")
 
 
 def replay_command(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from engine.cli.arguments import (
     add_cache_arguments,
+    add_command,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
@@ -159,8 +160,7 @@ def add_parsers(commands: Any) -> None:
     add_edit_argument(run)
     add_export_arguments(run)
     run.add_argument("--save-session", type=Path, metavar="FILE.json", help="write the session, for replay and people")
-    run.add_argument("--json", action="store_true", help="JSON lines")
-    run.set_defaults(func=run_command)
+    add_command(run, run_command)
 
 
 def run_command(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import structs
 
-from engine.cli.arguments import add_compute_arguments
+from engine.cli.arguments import add_command, add_compute_arguments
 from engine.cli.output import print_json
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
@@ -37,8 +37,7 @@ def add_parsers(commands: Any) -> None:
     parser.add_argument("--list", action="store_true", help="list the tables and measure none")
     parser.add_argument("--quick", action="store_true", help="few tokens, models of two layers, nothing compiled")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write one self-contained page")
-    parser.add_argument("--json", action="store_true", help="JSON lines")
-    parser.set_defaults(func=seeds_command)
+    add_command(parser, seeds_command)
 
 
 def seeds_command(args: argparse.Namespace) -> int:

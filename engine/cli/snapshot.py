@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from engine.cli.arguments import add_command
 from engine.cli.output import print_json, printable, printable_line
 from engine.errors import InputError
 from engine.snapshot.convert import records_of, write_script
@@ -43,12 +44,10 @@ def add_parsers(commands: Any) -> None:
     ):
         part = parts.add_parser(name, help=words)
         part.add_argument("files", type=Path, nargs="+", metavar="FILE")
-        part.add_argument("--json", action="store_true", help="JSON lines, one a file")
-        part.set_defaults(func=function)
+        add_command(part, function, "JSON lines, one a file")
     diff = parts.add_parser("diff", help="norms of the difference by layer and head, and the first token that departs")
     diff.add_argument("files", type=Path, nargs=2, metavar="FILE")
-    diff.add_argument("--json", action="store_true", help="JSON lines, one a head and one for all")
-    diff.set_defaults(func=diff_command)
+    add_command(diff, diff_command, "JSON lines, one a head and one for all")
     export = parts.add_parser("export", help="the same for other programs, or a smaller part of it")
     export.add_argument("file", type=Path, metavar="FILE")
     kinds = "; ".join(f"{name}: {words}" for name, (_, words) in TARGETS.items())

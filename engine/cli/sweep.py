@@ -16,6 +16,7 @@ from engine.cli.arguments import (
     MAX_PROMPT_FILE_BYTES,
     add_cache_arguments,
     add_caches_argument,
+    add_command,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
@@ -72,8 +73,7 @@ def add_parsers(commands: Any) -> None:
     sweep.add_argument("--resume", type=Path, metavar="FILE", help="keep rows in this file, and measure what it lacks")
     add_cache_arguments(sweep)
     add_caches_argument(sweep)
-    sweep.add_argument("--json", action="store_true", help="JSON lines")
-    sweep.set_defaults(func=sweep_command)
+    add_command(sweep, sweep_command)
 
 
 def sweep_command(args: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.cli.arguments import (
     add_cache_arguments,
     add_caches_argument,
+    add_command,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
@@ -31,8 +32,7 @@ def add_parsers(commands: Any) -> None:
     add_cache_arguments(verify)
     add_caches_argument(verify)
     verify.add_argument("--prefill-chunk", type=int, default=128, metavar="TOKENS")
-    verify.add_argument("--json", action="store_true", help="JSON lines")
-    verify.set_defaults(func=verify_command)
+    add_command(verify, verify_command)
 
 
 def verify_command(args: argparse.Namespace) -> int:
