@@ -17,9 +17,7 @@ from engine.spec.codec import codec_name
 from engine.spec.presets import NAMES, cache_name
 
 
-def add_parsers(subparsers: Any) -> None:
-    """Add `budget` to what `ArgumentParser.add_subparsers` returned; it sets `func`."""
-    parser = subparsers.add_parser("budget", help="predicted bytes of a KV cache")
+def add_budget(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument("--cache", metavar="NAME", help=f"dynamic, growing with a codec, or one of {NAMES}")
     parser.add_argument("--context", metavar="N", help="tokens per sequence (the model's maximum)")

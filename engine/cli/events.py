@@ -25,8 +25,7 @@ from engine.serving.text import BUNDLED, Tokenizer
 FLUSH_S = 0.2
 
 
-def add_parsers(commands: Any) -> None:
-    parser = commands.add_parser("events", help="KV events of a running server: record, describe, explain")
+def add_events(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(required=True, metavar="WHAT")
     record = kinds.add_parser("record", help="write what a server publishes to a file, until Ctrl+C")
     record.add_argument("file", type=Path, metavar="FILE", help="the recording, like run.kvevents")

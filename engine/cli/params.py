@@ -36,9 +36,7 @@ from engine.max.params import (
 _DEVICES_LIMIT: Final = 4096
 
 
-def add_parsers(subparsers: Any) -> None:
-    """Add `params` to what `ArgumentParser.add_subparsers` returned; it sets `func`."""
-    parser = subparsers.add_parser("params", help="MAX's KV cache parameters for a model")
+def add_params(parser: argparse.ArgumentParser) -> None:
     # numbers are parsed by us, whose errors are one line, while argparse prints its whole usage
     add_source(parser)
     parser.add_argument("--dtype", default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(DTYPES)}")

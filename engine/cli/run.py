@@ -139,28 +139,31 @@ def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"conditions of a breakpoint (--stop-when):\n{lines}\n  {HOW_TO_COMBINE}".replace("%", "%%")
 
 
-def add_parsers(commands: Any) -> None:
-    run = commands.add_parser("run", help="generate, one line a step")
-    add_model_arguments(run)
-    source = add_prompt_arguments(run, several=True)
+def add_run(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    source = add_prompt_arguments(parser, several=True)
     source.add_argument("--from", dest="snapshot", type=Path, metavar="FILE", help="go on from an exported snapshot")
-    run.add_argument("--cache", metavar="NAME", help=f"one of {NAMES} (growing, or that of the snapshot)")
-    add_cache_arguments(run)
-    run.add_argument("--events", type=Path, metavar="FILE", help="write the page events in vLLM's shape, JSON lines")
-    forced = run.add_mutually_exclusive_group()
+    parser.add_argument("--cache", metavar="NAME", help=f"one of {NAMES} (growing, or that of the snapshot)")
+    add_cache_arguments(parser)
+    parser.add_argument("--events", type=Path, metavar="FILE", help="write the page events in vLLM's shape, JSON lines")
+    forced = parser.add_mutually_exclusive_group()
     forced.add_argument("--force", metavar="TEXT", help="the first tokens of every answer are those of this text")
     forced.add_argument("--force-ids", metavar="1,2,3", help="the first tokens of every answer are these")
-    run.add_argument("--seed", type=int, help="of what is drawn (0, or that of the snapshot)")
-    run.add_argument("--temperature", type=float, help="without it the choice is greedy")
-    run.add_argument("--top-k", type=int)
-    run.add_argument("--top-p", type=float)
-    run.add_argument("--min-p", type=float)
-    add_stop_arguments(run)
-    run.add_argument("--capture", default=DEFAULT_CAPTURE, help=f"how much every step measures: {', '.join(CAPTURES)}")
-    add_edit_argument(run)
-    add_export_arguments(run)
-    run.add_argument("--save-session", type=Path, metavar="FILE.json", help="write the session, for replay and people")
-    add_command(run, run_command)
+    parser.add_argument("--seed", type=int, help="of what is drawn (0, or that of the snapshot)")
+    parser.add_argument("--temperature", type=float, help="without it the choice is greedy")
+    parser.add_argument("--top-k", type=int)
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--min-p", type=float)
+    add_stop_arguments(parser)
+    parser.add_argument(
+        "--capture", default=DEFAULT_CAPTURE, help=f"how much every step measures: {', '.join(CAPTURES)}"
+    )
+    add_edit_argument(parser)
+    add_export_arguments(parser)
+    parser.add_argument(
+        "--save-session", type=Path, metavar="FILE.json", help="write the session, for replay and people"
+    )
+    add_command(parser, run_command)
 
 
 def run_command(args: argparse.Namespace) -> int:

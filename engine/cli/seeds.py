@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from msgspec import structs
 
@@ -23,12 +23,10 @@ QUICK_TOKENS = 6
 WIDTH = 28  # width of a figure in the printed table
 
 
-def add_parsers(commands: Any) -> None:
-    parser = commands.add_parser(
-        "seeds",
-        help="the tables of the KV cache documents, measured here beside what they print",
-        description="Reproduces each table and figure of the documents that this program began from. Where a model of "
-        "theirs is not on this computer, random weights in its shape take its place, and each line says so.",
+def add_seeds(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Reproduces each table and figure of the documents that this program began from. Where a model of "
+        "theirs is not on this computer, random weights in its shape take its place, and each line says so."
     )
     add_compute_arguments(parser)
     parser.add_argument("--steps", type=int, metavar="N", help="tokens of the speed table (200, as published)")

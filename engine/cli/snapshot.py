@@ -31,13 +31,9 @@ TARGETS = {  # file name suffix, and help
 }
 
 
-def add_parsers(commands: Any) -> None:
-    snapshot = commands.add_parser(
-        "snapshot",
-        help="what an exported file holds, whether it is sound, how far two are apart",
-        description="Exit 0: sound, or equal but for rounding. 1: damaged, or different. 2: not usable.",
-    )
-    parts = snapshot.add_subparsers(required=True, metavar="COMMAND")
+def add_snapshot(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Exit 0: sound, or equal but for rounding. 1: damaged, or different. 2: not usable."
+    parts = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, words, function in (
         ("info", "the manifest, shapes and bytes", info_command),
         ("verify", "every limit and every checksum", verify_command),
