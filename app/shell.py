@@ -250,7 +250,8 @@ class Shell(QObject):
             self.take_draft(event.draft)
         if event.draft_chat is not None and self.window.prompt.chat.draft is None:
             self.take_chat(event.draft_chat)
-        if (status := self.models.status.now) is not None and status.model is not None and event.view != "{}":
+        status = self.models.status.now
+        if status.model is not None and event.view != "{}":
             num_tokens = max((info.num_tokens for info in status.sequences), default=0)
             view = view_of(event.view, status.model.geometry, num_tokens)
             self.models.selection.update(**view.selection.place)
@@ -263,20 +264,20 @@ class Shell(QObject):
         else:
             action.do(self)
 
-    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
+    def _on_status(self, old: EngineStatus, new: EngineStatus) -> None:
         for name in RUNNERS:
             self.actions.check(f"runner.{name}", name == new.runner.chosen and new.model is not None)
         for way in PAGED_ATTENTION:
             self.actions.check(f"pages.{way}", way == new.runner.pages and new.model is not None)
-        if new.runner.note and (old is None or old.runner.note != new.runner.note):
+        if new.runner.note and old.runner.note != new.runner.note:
             self.models.status.notify(new.runner.note)
         self._show_capture(new.capture)
-        if new.capture.note and (old is None or old.capture.note != new.capture.note):
+        if new.capture.note and old.capture.note != new.capture.note:
             self.models.status.notify(new.capture.note)
         if new.opened is not None:
             self._on_opened(old, new.opened)
             return
-        known = old.model.source if old is not None and old.model is not None else None
+        known = old.model.source if old.model is not None else None
         if new.model is not None and new.model.source != known:
             if new.model.source != BUNDLED:
                 self.settings.remember_model(new.model.source)
@@ -292,9 +293,9 @@ class Shell(QObject):
             self.actions.tell_more(f"capture.{name}", cost)
         self.actions.check("capture.by_layer", now.by_layer)
 
-    def _on_opened(self, old: EngineStatus | None, opened: OpenedFile) -> None:
+    def _on_opened(self, old: EngineStatus, opened: OpenedFile) -> None:
         """Remember a file that was just opened and show its name."""
-        if old is not None and old.opened is not None and old.opened.path == opened.path:
+        if old.opened is not None and old.opened.path == opened.path:
             return
         if self.intents.is_own_file:
             return

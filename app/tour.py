@@ -128,8 +128,7 @@ class Tour(QObject):
         self._save_steps()
 
     def _is_live(self) -> bool:
-        status = self._shell.models.status.now
-        return self._is_loaded() and status is not None and status.opened is None and self._is_idle()
+        return self._is_loaded() and not self._shell.models.status.has_file and self._is_idle()
 
     def _shrink(self) -> Iterator[Until]:
         """Make a lossy cache so small in mid-generation that a short sequence shows its effect, and show what is
@@ -198,8 +197,7 @@ class Tour(QObject):
         window.docks.docks["pages"].raise_()
 
     def _num_sequences(self) -> int:
-        status = self._shell.models.status.now
-        return len(status.sequences) if status is not None else 0
+        return len(self._shell.models.status.now.sequences)
 
     def _look_back(self) -> Iterator[Until]:
         records = self._shell.models.timeline.records
@@ -239,7 +237,7 @@ class Tour(QObject):
 
     def _is_loaded(self) -> bool:
         status = self._shell.models.status.now
-        return status is not None and status.model is not None and status.work is None
+        return status.model is not None and status.work is None
 
     def _has_prefilled(self) -> bool:
         latest = self._shell.models.timeline.latest

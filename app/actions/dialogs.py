@@ -66,7 +66,7 @@ def ask_engine_address(shell: Shell) -> None:
 
 def save_session(shell: Shell) -> None:
     status = shell.models.status.now
-    step = "" if status is None or status.step is None else f"-step{status.step}"
+    step = "" if status.step is None else f"-step{status.step}"
     suggested = str(shell.export_folder / f"kvloupe{step}.session.json")
     path, _ = QFileDialog.getSaveFileName(shell.window, "Save session", suggested, "Sessions (*.json)")
     if path:

@@ -35,7 +35,7 @@ def needs_former(models: Models) -> str:
 def needs_unloaded(models: Models) -> str:
     """A model that was loaded here and then unloaded."""
     status = models.status
-    if status.now is None or status.now.model is not None:
+    if not status.is_known or status.model is not None:
         return "the model is loaded" if status.model is not None else "no model was loaded yet"
     return needs_engine(models) or while_loading(models) or ("" if status.last_source else "no model was loaded yet")
 
@@ -50,13 +50,13 @@ def needs_live(models: Models) -> str:
 def needs_runner(name: str, models: Models) -> str:
     """A live model that the named runner can run."""
     status = models.status.now
-    return needs_live(models) or (dict(status.runner.refused).get(name, "") if status is not None else "")  # type: ignore[call-overload]
+    return needs_live(models) or dict(status.runner.refused).get(name, "")  # type: ignore[call-overload]
 
 
 def needs_paged_attention(name: str, models: Models) -> str:
     """A live model whose attention can read pages in the named way."""
     status = models.status.now
-    refused = {} if status is None else {str(way): why for way, why in status.runner.refused_pages}
+    refused = {str(way): why for way, why in status.runner.refused_pages}
     return needs_live(models) or refused.get(name, "")
 
 
@@ -132,7 +132,7 @@ def needs_prompt_or_load(models: Models) -> str:
 
 def is_model_expected(models: Models) -> bool:
     """Whether a model is being loaded, or the engine is only starting."""
-    return models.status.now is None or models.status.is_loading
+    return not models.status.is_known or models.status.is_loading
 
 
 def needs_unfinished(models: Models) -> str:
@@ -141,8 +141,7 @@ def needs_unfinished(models: Models) -> str:
 
 
 def has_sequences(models: Models) -> bool:
-    status = models.status.now
-    return status is not None and bool(status.sequences)
+    return bool(models.status.now.sequences)
 
 
 def needs_phase(models: Models) -> str:
@@ -201,7 +200,7 @@ def needs_work(models: Models) -> str:
     status = models.status.now
     if gone := needs_engine(models):
         return gone
-    if status is None or not (status.running or status.work is not None or status.suspended is not None):
+    if not (status.running or status.work is not None or status.suspended is not None):
         return "nothing is going on"
     return "" if status.work is None or status.work.can_cancel else "this cannot be stopped half-way"
 
@@ -234,12 +233,9 @@ def needs_live_steps(models: Models) -> str:
 
 
 def needs_parameters(models: Models) -> str:
-    status = models.status.now
-    if why_not := needs_no_file(models):
-        return why_not
-    cache = status.cache if status is not None else None
-    tunable = cache is not None and (parameters_of(cache) or not cache.row.takes_no)
-    return "" if tunable else "this cache has no parameters"
+    cache = models.status.cache
+    tunable = parameters_of(cache) or not cache.row.takes_no
+    return needs_no_file(models) or ("" if tunable else "this cache has no parameters")
 
 
 def needs_matches(models: Models) -> str:

@@ -55,8 +55,8 @@ class StatusWriter:
     def can_wait(self) -> bool:
         """Whether the held status differs in nothing but steps: same model, cache and sequences, and no other work."""
         old, new = self._models.status.now, self._unwritten
-        if new is None or old is None:
-            return old is not None
+        if new is None or not self._models.status.is_known:
+            return self._models.status.is_known
         same_sequences = [s.seq_id for s in new.sequences] == [s.seq_id for s in old.sequences]
         return same_sequences and new.work is None and (new.model, new.cache) == (old.model, old.cache)
 
@@ -70,11 +70,11 @@ class StatusWriter:
         if status is None:
             return
         old = self._models.status.now
-        if old is not None and self._restore.is_going_on:  # the engine is still replaying: keep showing the old state
+        if self._restore.is_going_on:  # the engine is still replaying: keep showing the old state
             status = replace(status, sequences=old.sequences, step=old.step, cache=old.cache)
         if status.model is not None and _identity(status.model) != self._known:
             self._begin_model(status)
-        if old is not None and status.model != old.model:  # compared by value: each message brings a new object
+        if status.model != old.model:  # compared by value: each message brings a new object
             self._models.pages.forget_model()
         ids = [sequence.seq_id for sequence in status.sequences]
         if ids and self._models.selection.now.seq_id not in ids and not self._models.timeline.is_elsewhere:
@@ -109,10 +109,10 @@ class StatusWriter:
         self._models.selection.update(layer=layers[0].index if layers else 0, kv_head=0, position=None)
         self._measuring.forget()
 
-    def _report_end(self, old: EngineStatus | None) -> None:
+    def _report_end(self, old: EngineStatus) -> None:
         """Say once why the selected sequence has ended."""
         info = selected_info(self._models)
-        was = {sequence.seq_id: sequence.stop for sequence in old.sequences} if old is not None else {}
+        was = {sequence.seq_id: sequence.stop for sequence in old.sequences}
         if info is not None and info.stop is not None and was.get(info.seq_id, info.stop) is None:
             self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")
 
@@ -227,8 +227,8 @@ class EventHandlers(QObject):
         self._requests.pictures.reset()
         self._requests.comparing.forget()
         self._sender.lose_engine()
-        if (status := self._models.status.now) is not None:
-            self._models.status.set(replace(status, running=False, work=None))
+        if self._models.status.is_known:
+            self._models.status.set(replace(self._models.status.now, running=False, work=None))
 
     # ---- what comes with steps -----------------------------------------------------------------------------------
 

@@ -31,7 +31,6 @@ from engine.spec.stops import Stop
 from engine.wire import commands, exporting
 from engine.wire.devices import UnloadModel
 from engine.wire.message import Command
-from engine.wire.status import CaptureState
 
 PromptContent = str | tuple[int, ...] | Chat  # of a prompt: a text, token ids or a conversation
 
@@ -108,8 +107,7 @@ class Intents(QObject):
                 self._requests.comparing.stop_waiting()
             case commands.RemoveSequence(seq_id=seq_id) if seq_id == self._models.selection.now.seq_id:
                 # first another one is selected: the engine can answer no more requests about this one
-                status = self._models.status.now
-                others = [info.seq_id for info in status.sequences if info.seq_id != seq_id] if status else []
+                others = [info.seq_id for info in self._models.status.now.sequences if info.seq_id != seq_id]
                 if others:
                     self._models.selection.update(seq_id=others[-1], position=None)
             case UnloadModel():
@@ -120,8 +118,7 @@ class Intents(QObject):
     def on_step(self) -> None:
         """Do one step; while an earlier step is shown, show the next recorded one instead. A step that is suspended
         between two of its phases is finished, whichever step is shown."""
-        status = self._models.status.now
-        if status is not None and status.suspended is not None:
+        if self._models.status.now.suspended is not None:
             self._models.selection.update(step=None)
         if self._models.selection.now.step is None:
             self.send(commands.Step())
@@ -341,15 +338,11 @@ class Intents(QObject):
         self.on_model_chosen(model)
 
     def on_capture_chosen(self, level: CaptureLevel) -> None:
-        self.send(commands.SetCapture(level, self._capture_now().by_layer))
+        self.send(commands.SetCapture(level, self._models.status.now.capture.by_layer))
 
     def on_time_by_layer_switched(self) -> None:
-        now = self._capture_now()
+        now = self._models.status.now.capture
         self.send(commands.SetCapture(now.level, not now.by_layer))
-
-    def _capture_now(self) -> CaptureState:
-        status = self._models.status.now
-        return CaptureState() if status is None else status.capture
 
     def on_snapshot_chosen(self, path: Path, model: Path | None = None) -> None:
         """Open a file in place of the present session, unless a window is still writing it. `model` is that of a state

@@ -168,13 +168,13 @@ class Recovering(QObject):
             self._keep(left)
             self._models.status.notify("The session is kept under File · Recent sessions")
 
-    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
+    def _on_status(self, old: EngineStatus, new: EngineStatus) -> None:
         """When the journal has been opened, continue it with its model; when it was closed for something else, release
         it, so that it can be offered again."""
         claimed = self._claimed
         if claimed is None:
             return
-        was, now = (None if each is None or each.opened is None else each.opened.path for each in (old, new))
+        was, now = (None if each.opened is None else each.opened.path for each in (old, new))
         if now == claimed.path and new.opened is not None and new.opened.why_not:
             self._release(claimed)  # it is shown as it was written, and the bar above the panels says why
         elif now == claimed.path and was != claimed.path:

@@ -248,8 +248,6 @@ class Restore:
         """The whole tree, with the commands since the live step that the engine last reported; None if there is nothing
         to replay."""
         status, history = self._models.status.now, self._models.history
-        if status is None:
-            return None
         pending = status.pending if status.step == history.live else ()
         nodes = history.nodes()
         return Redo(nodes, history.live, pending) if nodes or pending else None
@@ -268,7 +266,7 @@ class EngineSettings:
 
     def choose(self, command: Setting) -> None:
         self._chosen[type(command)] = command
-        if self._models.status.now is not None:
+        if self._models.status.is_known:
             self._sender.post(command)
 
     def repeat(self) -> None:
@@ -416,7 +414,7 @@ class MeasurementControl:
         for each in self._by_command.values():
             each.forget()
 
-    def _on_status(self, _old: EngineStatus | None, status: EngineStatus) -> None:
+    def _on_status(self, _old: EngineStatus, status: EngineStatus) -> None:
         for each in self._by_command.values():
             each.follow(status.work)
 

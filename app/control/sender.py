@@ -105,7 +105,7 @@ class DeferredSend(QObject):
 
     def _on_status(self) -> None:
         status = self._models.status
-        if not self._is_wanted or status.now is None or status.is_loading:
+        if not self._is_wanted or not status.is_known or status.is_loading:
             return
         self._is_wanted = False
         if status.model is not None and self._has_begun:

@@ -188,7 +188,7 @@ class SliceRequests:
         selected, wanted = self._models.selection.now, self._models.viewport.now
         record = self._models.timeline.at(selected.step)
         status = self._models.status.now
-        if record is None or status is None or status.model is None:
+        if record is None or status.model is None:
             return {}
         node, seq_ids = self._other_node, [sequence.seq_id for sequence in status.sequences]
         if node is None and selected.seq_id not in seq_ids:

@@ -18,10 +18,11 @@ MOST_MIB = 1 << 20  # a tebibyte
 class KeptMomentsDialog(QuestionDialog):
     """Choose the limit. Signal: `chosen(num_bytes)`."""
 
-    def __init__(self, status: EngineStatus | None, parent: QWidget) -> None:
+    def __init__(self, status: EngineStatus, parent: QWidget) -> None:
         super().__init__("Checkpoints kept in memory", parent)
-        limit = status.kept_limit if status is not None else 1 << 30
-        self.limit = whole_field("MiB that checkpoints may take", limit // MIB, 0, MOST_MIB, is_grouped=True)
+        self.limit = whole_field(
+            "MiB that checkpoints may take", status.kept_limit // MIB, 0, MOST_MIB, is_grouped=True
+        )
         self.limit.setSingleStep(256)
         self.limit.setSuffix(" MiB")
         self.add(self.limit, "They may take")
@@ -38,8 +39,8 @@ class KeptMomentsDialog(QuestionDialog):
         return self.limit.value() * MIB
 
 
-def _taken(status: EngineStatus | None) -> str:
+def _taken(status: EngineStatus) -> str:
     """Return what they take now: `12.0 MiB, 3 moments`."""
-    if status is None or not status.kept:
+    if not status.kept:
         return "nothing: no step was left yet"
     return f"{byte_size(status.kept_bytes)}, {counted(len(status.kept), 'checkpoint')}"

@@ -45,7 +45,7 @@ class AskingView(View[State]):
         status = self._models.status.now
         if self._models.status.is_running:
             return self._asked[1]  # reading a large pool costs a run more than it is worth
-        return None if status is None else (status.step, status.cache, status.model is None)
+        return status.step, status.cache, status.model is None
 
     def _on_answer(self, answer: Any) -> None:
         self._is_waiting, self.answer = False, answer

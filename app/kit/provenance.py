@@ -60,7 +60,7 @@ def step_of(models: Models, seq_id: int, num_tokens: int) -> int | None:
 def suspended_step(models: Models, seq_id: int, num_tokens: int) -> int | None:
     """The step suspended between two phases, if a picture with `num_tokens` tokens shows its state; else None."""
     status = models.status.now
-    suspended = status.suspended if status is not None and models.selection.now.step is None else None
+    suspended = status.suspended if models.selection.now.step is None else None
     if suspended is None or seq_id not in suspended.seq_ids:
         return None
     return suspended.step if num_tokens == suspended.num_tokens[suspended.seq_ids.index(seq_id)] else None
@@ -146,7 +146,7 @@ def source_of(
     record = shown_record(models)
     shown = record.step if record is not None else asked
     status = models.status.now
-    model = status.model if status is not None else None
+    model = status.model
     place = short_dtype(dtype)
     named = f"partly {provenance}" if parts and provenance == "dequantised" else provenance
     whole = [
@@ -257,7 +257,7 @@ def drop_of(
     """The eviction of a row of a sequence (None: the selected one), up to a step (None: the newest); None if
     unknown."""
     status, latest = models.status.now, models.timeline.latest
-    if status is None or latest is None:
+    if latest is None:
         return None
     log = models.evictions.follow(models.timeline.records)
     until = latest.step if step is None else step
@@ -278,7 +278,7 @@ def drop_words(models: Models, layer: int, kv_head: int, position: int, step: in
 def score_words(models: Models, drop: RowDrop) -> str:
     """`0.442 < 1.18`: the row's score and the lowest score that was kept; empty if the rule goes by position alone."""
     status = models.status.now
-    if drop.lowest_kept is None or status is None or status.cache.retention.is_by_position:
+    if drop.lowest_kept is None or status.cache.retention.is_by_position:
         return ""
     return f"{brief(drop.score)} < {brief(drop.lowest_kept)}"
 

@@ -90,7 +90,7 @@ class View(Reader[State], Panel):
     def is_measured(self) -> bool:
         """Whether the present capture level includes what this panel shows."""
         status = self._models.status.now
-        return status is None or self.needs is None or captures(status.capture.level, self.needs)
+        return self.needs is None or not self._models.status.is_known or captures(status.capture.level, self.needs)
 
     def _take(self, state: State) -> None:
         self.set_empty(None)

@@ -107,7 +107,7 @@ class SequenceStatus(Struct, frozen=True):
 def sequence_status(models: Models) -> SequenceStatus:
     """The status of the selected sequence at the step shown."""
     status = models.status.now
-    if status is None or status.model is None:
+    if status.model is None:
         if models.status.is_loading:
             return SequenceStatus("loading a model", "accent")
         return SequenceStatus("model unloaded" if models.status.is_unloaded else "no model yet", "faint")
@@ -153,7 +153,7 @@ def fitting_sequence(models: Models) -> int:
         there = timeline.sequence_ids()
         ids = [part.seq_id for part in record.sequences] if record is not None else []
     else:
-        ids = [info.seq_id for info in status.sequences] if status is not None else []
+        ids = [info.seq_id for info in status.sequences]
         there = tuple(ids)
     return chosen if chosen in there or not ids else ids[-1]
 
@@ -161,7 +161,7 @@ def fitting_sequence(models: Models) -> int:
 def can_go_on(models: Models) -> bool:
     """Whether a step can be taken from the live one."""
     status = models.status.now
-    if status is None or status.opened is not None or models.status.loss == "gone":
+    if status.opened is not None or models.status.loss == "gone":
         return False
     return any(map(_goes_on, status.sequences))
 
@@ -173,14 +173,14 @@ def _goes_on(info: SequenceInfo) -> bool:
 
 def selected_info(models: Models) -> SequenceInfo | None:
     """The engine's report on the selected sequence; None if it has none."""
-    status, seq_id = models.status.now, models.selection.now.seq_id
-    return next((info for info in status.sequences if info.seq_id == seq_id), None) if status is not None else None
+    seq_id = models.selection.now.seq_id
+    return next((info for info in models.status.now.sequences if info.seq_id == seq_id), None)
 
 
 def reading(models: Models) -> str:
     """How far the prompt that is being read is, and how long the rest takes; empty if none is."""
     status = models.status.now
-    if status is None or not status.running:
+    if not status.running:
         return ""
     states = [info.state for info in status.sequences]
     # if others decode, a waiting sequence waits for room and nothing of it is read
@@ -238,7 +238,7 @@ def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Sequen
 def why_all_ended(models: Models) -> str:
     """Why no step is possible, and what to do; empty if a sequence can go on or there is none."""
     status = models.status.now
-    if status is None or not status.sequences or any(map(_goes_on, status.sequences)):
+    if not status.sequences or any(map(_goes_on, status.sequences)):
         return ""
     return why_ended(selected_info(models) or status.sequences[-1])
 

@@ -9,9 +9,12 @@ from PySide6.QtCore import QObject, Signal
 
 from engine.spec.cache import CacheSpec
 from engine.spec.model import BUNDLED, BUNDLED_NAME
+from engine.spec.sampling import SamplingParams
 from engine.wire.status import EngineStatus, ModelInfo, OpenedFile
 
 EngineLoss = Literal["", "gone", "silent"]
+# Before the engine has reported its status: no model, nothing is done, and checkpoints may take what they may at first.
+NOT_YET = EngineStatus(None, CacheSpec(), SamplingParams(), (), None, running=False, work=None, kept_limit=1 << 30)
 
 
 class Status(QObject):
@@ -28,7 +31,7 @@ class Status(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now: EngineStatus | None = None
+        self.now = NOT_YET
         self.notice = ""  # the latest message, one line
         self.failure = ""  # what went wrong last and what to do; empty if nothing did
         self.engine = ""  # where it runs: "thread", "process" or the address of another machine; empty if there is none
@@ -39,9 +42,14 @@ class Status(QObject):
         self._sources: dict[str, str] = {}  # fingerprint -> source of each model that was loaded, the newest last
 
     @property
+    def is_known(self) -> bool:
+        """Whether the engine has reported its status."""
+        return self.now is not NOT_YET
+
+    @property
     def model(self) -> ModelInfo | None:
         """The loaded model; None if there is none."""
-        return self.now.model if self.now is not None else None
+        return self.now.model
 
     def source_of(self, fingerprint: str) -> str:
         """The source of a model loaded in this window with that fingerprint; empty if there is none."""
@@ -64,12 +72,12 @@ class Status(QObject):
     @property
     def cache(self) -> CacheSpec:
         """The cache mode in use."""
-        return self.now.cache if self.now is not None else CacheSpec()
+        return self.now.cache
 
     @property
     def opened(self) -> OpenedFile | None:
         """The file that is open in place of a live session."""
-        return self.now.opened if self.now is not None else None
+        return self.now.opened
 
     @property
     def has_file(self) -> bool:
@@ -92,12 +100,12 @@ class Status(QObject):
     @property
     def is_unloaded(self) -> bool:
         """Whether a model was loaded here and then unloaded."""
-        return self.now is not None and self.now.model is None and bool(self._sources)
+        return self.now.model is None and bool(self._sources)
 
     @property
     def is_loading(self) -> bool:
         """Whether a model is being loaded."""
-        return self.now is not None and self.now.work is not None and self.now.work.is_loading
+        return self.now.work is not None and self.now.work.is_loading
 
     def why_unmeasured(self, what: str) -> str:
         """Why there is nothing of what steps measure: the opened session file does not contain it. Empty otherwise."""
@@ -108,7 +116,7 @@ class Status(QObject):
     @property
     def is_busy(self) -> bool:
         """Whether the engine runs, works, or has not reported its status yet."""
-        return self.now is None or self.now.running or self.now.work is not None
+        return not self.is_known or self.now.running or self.now.work is not None
 
     @property
     def is_engine_lost(self) -> bool:
@@ -145,19 +153,19 @@ class Status(QObject):
         self._emit_changed()
 
     def _emit_changed(self) -> None:
-        if self.now is not None:
+        if self.is_known:
             self.changed.emit(self.now, self.now)
 
     @property
     def is_running(self) -> bool:
-        return self.now is not None and self.now.running
+        return self.now.running
 
     def set(self, status: EngineStatus) -> None:
         old, self.now = self.now, status
         if status.model is not None and status.opened is None:
             self._sources.pop(status.model.fingerprint, None)  # the newest stands last
             self._sources[status.model.fingerprint] = status.model.source
-        if old is None or not _runs_on(old, status):
+        if not _runs_on(old, status):
             self.changed.emit(old, status)
 
     def notify(self, text: str) -> None:

@@ -187,7 +187,7 @@ class ModelSelector(SelectorButton[ModelInfo]):
 
     def read(self) -> ModelInfo | str:
         status = self._models.status.now
-        is_loading = status is None or status.work is not None
+        is_loading = not self._models.status.is_known or status.work is not None
         return self._models.status.model or ("Loading model…" if is_loading else "No model")
 
     def show_state(self, state: ModelInfo) -> None:

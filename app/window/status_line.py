@@ -241,12 +241,11 @@ class StatusLine(Reader[Shown], QWidget):
         models, now = self._models, self._models.selection.now
         found, held = rates(models.timeline, models.slices, now.seq_id), models.timeline.num_bytes(now.step)
         status, is_running = models.status.now, models.status.is_running
-        model = status.model if status is not None else None
+        model, work = status.model, status.work
         lasting = [why for why in (models.status.unwritten, models.draft.warning) if why]
         lasting += _of_model(model) if model is not None else []
         places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
         more = [f"and {counted(len(places) - MAX_LISTED, 'more place')}"] if len(places) > MAX_LISTED else []
-        work = status.work if status is not None else None
         # a long message, the progress of a download and a busy engine need the space of other texts
         is_long = self._crowding > 0 or bool(models.status.busy) or (work is not None and work.bytes_per_s is not None)
         return Shown(

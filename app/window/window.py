@@ -238,7 +238,7 @@ class MainWindow(QMainWindow):
         self.need(layout)
         self.docks.arrange(layout)
         status = self.models.status.now
-        if layout == "truth" and status is not None and not status.cache.retention.keeps_all:
+        if layout == "truth" and not status.cache.retention.keeps_all:
             self.docks.docks["evicted"].raise_()  # with an eviction rule, why rows were dropped comes first
 
     def measure(self, name: str) -> None:
@@ -347,9 +347,9 @@ class MainWindow(QMainWindow):
         self.attention.set_remedy(MEASURE, "Measure it from now on", self.actions_["capture.rows"])
         self.next_token.set_remedy(MEASURE, "Measure it from now on", self.actions_["capture.statistics"])
 
-    def _on_status(self, old: EngineStatus | None, new: EngineStatus) -> None:
+    def _on_status(self, old: EngineStatus, new: EngineStatus) -> None:
         """Show the page pool when a cache with pages is chosen, and hide it when another is."""
-        if new.cache.is_paged != (old is not None and old.cache.is_paged):
+        if new.cache.is_paged != old.cache.is_paged:
             self.docks.show_pages(new.cache.is_paged)
 
     # ---- appearance ----------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ class MainWindow(QMainWindow):
         """Name in the title what is open: a file, or the model and the step shown. During a run this is called whenever
         texts are due, a few times a second."""
         status, looked_at = self.models.status.now, self.models.selection.now.step
-        if status is None or status.model is None:
+        if status.model is None:
             return
         words = prose(status.opened.path.name) if status.opened is not None else prose(status.model.name)
         if status.opened is None and looked_at is not None:

@@ -173,9 +173,8 @@ class BenchView(RowsView):
             for name, preset in PRESETS.items()
             if choice in ("all", preset.family) or (choice == USUAL and name in LAYOUTS)
         }
-        status = self._models.status.now
-        if status is not None:
-            modes.setdefault(cache_name(status.cache), status.cache)
+        cache = self._models.status.cache
+        modes.setdefault(cache_name(cache), cache)
         return modes
 
     def _benched_modes(self) -> dict[str, CacheSpec]:

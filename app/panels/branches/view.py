@@ -110,9 +110,9 @@ class BranchesView(View[Shown]):
             step = branch.parent
         why_not = "an opened file has no live step" if status.has_file else ""
         looked_at = now.step if now.step in history else None
-        kept = status.now.kept if status.now is not None else ()
+        kept = status.now.kept
         marked = frozenset(self._models.bookmarks.on_steps())
-        found = [origin_of(self._models.timeline, info.seq_id) for info in (status.now.sequences if status.now else ())]
+        found = [origin_of(self._models.timeline, info.seq_id) for info in status.now.sequences]
         origins = tuple((each.seq_id, each.step) for each in found if each is not None)
         drawn = Drawn(history.version, history.live, looked_at, now.seq_id, frozenset(path), kept, marked, origins)
         return Shown(drawn, why_not, _kept_words(status.now))
@@ -242,8 +242,8 @@ class BranchesView(View[Shown]):
         self._show_line()
 
 
-def _kept_words(status: EngineStatus | None) -> str:
+def _kept_words(status: EngineStatus) -> str:
     """The memory for the kept state of nodes, and its limit; empty if none is kept."""
-    if status is None or not status.kept:
+    if not status.kept:
         return ""
     return f" · kept {byte_size(status.kept_bytes)} of {byte_size(status.kept_limit)}"

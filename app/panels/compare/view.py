@@ -82,7 +82,7 @@ class OpponentBox(SmallBox):
     def problem(self) -> str:
         """Why nothing can be compared now; empty if it can."""
         status, step = self._models.status.now, self._models.selection.now.step
-        if status is None or status.model is None:
+        if status.model is None:
             return "A model is needed first."
         if not len(self._models.timeline):
             return "Send a prompt first: a comparison needs its tokens."
@@ -106,7 +106,7 @@ class OpponentBox(SmallBox):
         """The chosen opponent; asks for a file or folder if necessary. None if nothing is possible or the user
         cancelled."""
         status, step = self._models.status.now, self._models.selection.now.step
-        if self.problem() or status is None or status.model is None:
+        if self.problem() or status.model is None:
             return None
         if self.choice == STEP:
             return None if step is None else OtherStep(step)
@@ -315,7 +315,7 @@ class CompareView(View[CompareShown]):
         comparison, status = self._models.comparison, self._models.status.now
         problem = self.opponents.problem()
         is_asked = comparison.asked is not None
-        work = status.work if status is not None and is_asked else None
+        work = status.work if is_asked else None
         share = work.done / work.total if work is not None and work.total else None
         progress = f"Stop  {work.done}/{work.total}" if work is not None and work.total else "Stop"
         self.button.show_progress(progress if is_asked else BUTTON, share)

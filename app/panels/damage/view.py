@@ -266,7 +266,7 @@ class DamageView(AskingView[Shown]):
     def _on_rest(self) -> None:
         """Measure automatically, if it is cheap and the engine is idle."""
         status, found = self._models.status.now, self.measurement.answer
-        if not self.isVisible() or status is None or status.model is None or self._refusal() or self._is_asked():
+        if not self.isVisible() or status.model is None or self._refusal() or self._is_asked():
             return
         if status.running or status.work is not None or self.measurement.is_waiting:
             self.rest.start()

@@ -173,7 +173,7 @@ class EditsView(View[Shown]):
         if not made:
             return "Nothing was edited: drag over tokens, heads or channels and press the right button."
         live, is_wide = set(edits.on_path(self._models.selection.now.step)), self.width() >= _WIDE
-        has_many = status is not None and len(status.sequences) > 1
+        has_many = len(status.sequences) > 1
         rows = tuple(
             EditRow(one.step, one.edit, edits.kl(one.step), one not in live, one.edit.seq_id if has_many else None)
             for one in reversed(made)

@@ -229,7 +229,7 @@ class RegretSheet(QWidget):
     def _follow_cache(self) -> None:
         """Until the user chooses a rule, follow that of the cache in use."""
         status = self._models.status.now
-        if self._is_chosen or status is None or status.cache.retention.keeps_all:
+        if self._is_chosen or status.cache.retention.keeps_all:
             return
         names = (p.name for p in PRESETS.values() if p.spec.retention.name == status.cache.retention.name)
         index = self._rule.findData(next(names, ""))
@@ -489,7 +489,7 @@ class EvictedView(AskingView[Shown]):
     def _nothing(self, record: StepRecord | None) -> str:
         status = self._models.status.now
         is_now = record is None or self._models.selection.now.step is None
-        spec = status.cache if is_now and status is not None else record.cache if record is not None else None
+        spec = status.cache if is_now else record.cache if record is not None else None
         if record is None or spec is None:
             return "Which rows a cache drops, and why, appears here with the first step: press F10."
         label = cache_label(spec)
@@ -537,7 +537,7 @@ class EvictedView(AskingView[Shown]):
         """Why the records may not contain all evictions; empty if they do."""
         now, status = self._models.selection.now, self._models.status.now
         changed_at = self._log.changed_at(record.step)
-        if changed_at is None and status is not None and status.cache != record.cache and now.step is None:
+        if changed_at is None and status.cache != record.cache and now.step is None:
             return f"the change of mode after step {record.step} may have"
         if changed_at is not None:
             return f"the change of mode before step {changed_at} may have"

@@ -235,7 +235,7 @@ def _held(models: Models, row: RowSlice) -> list[Fact]:
 def _gone(models: Models, row: RowSlice) -> list[Fact]:
     """At which step a rule dropped the row of the selected layer and head, and why."""
     status, now = models.status.now, models.selection.now
-    if status is None or status.cache.retention.keeps_all:
+    if status.cache.retention.keeps_all:
         return []
     is_now = row.provenance == STORED_NOW
     step = None if is_now else now.step

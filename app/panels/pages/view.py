@@ -110,7 +110,7 @@ class PagesView(View[Shown]):
         if record is None or pool >= len(record.page_maps):
             return
         now, status = self._models.selection.now, self._models.status.now
-        alive = {sequence.seq_id for sequence in status.sequences} if status is not None else set()
+        alive = {sequence.seq_id for sequence in status.sequences}
         owners = [seq_id for seq_id in page_owners(self._models, record, pool, page_id) if seq_id in alive]
         seq_id = now.seq_id if now.seq_id in owners or not owners else owners[0]
         place = place_of(self._models, record, pool, page_id) if seq_id == now.seq_id and owners else None
@@ -149,23 +149,23 @@ class PagesView(View[Shown]):
     def read(self) -> Shown | str:
         record = shown_record(self._models)
         status, is_live = self._models.status, self._models.selection.now.step is None
-        cache = status.cache if status.now is not None else None
+        cache = status.cache
         if status.opened is not None and status.opened.foreign_cache is not None:
             return "The file does not say whether this cache had pages."
-        if (why_not := status.why_unmeasured("page tables")) and cache is not None and cache.is_paged:
+        if (why_not := status.why_unmeasured("page tables")) and cache.is_paged:
             return why_not
         if status.model is not None and not status.model.geometry.attention_layers:
             return "This model has no pages: its layers keep a state instead of rows."
-        if is_live and cache is not None and not cache.is_paged:
+        if is_live and status.is_known and not cache.is_paged:
             return "This cache mode has no pages: choose Paged to see them."
-        if record is None or (is_live and cache is not None and record.cache != cache):
+        if record is None or (is_live and record.cache != cache):
             if why_none := why_all_ended(self._models):
                 return f"The page pool would appear with the next step, and none can come: {why_none}."
             return "The page pool appears here with the next step: press F10."
         if not record.page_maps:
             return "This step was taken in a cache mode that has no pages."
         pools, is_wide = record.page_maps, self.width() >= _WIDE
-        seq_ids = [sequence.seq_id for sequence in status.now.sequences] if status.now is not None else []
+        seq_ids = [sequence.seq_id for sequence in status.now.sequences]
         selected, lines = chosen_page(self._models, record), tuple(record_lines(record))
         told = self._pointed or selected
         is_there = told is not None and told[0] < len(pools) and told[1] < pools[told[0]].num_pages

@@ -139,7 +139,7 @@ class ParityView(AskingView[ParityShown]):
         if name == UNCACHED:
             return None
         status = self._models.status.now
-        if status is not None and preset_of(status.cache).name == name and status.cache.codec.is_uniform:
+        if preset_of(status.cache).name == name and status.cache.codec.is_uniform:
             return status.cache
         return PRESETS[name].spec
 

@@ -574,7 +574,7 @@ def reuse_by_turn(models: Models, turns: tuple[Turn, ...]) -> dict[int, TurnReus
 
 def _newest_first(models: Models) -> Iterator[Change]:
     status, history = models.status.now, models.history
-    yield from reversed(status.pending if status is not None else ())
+    yield from reversed(status.pending)
     path: Iterable[int] = history.path(history.live) if history.live is not None else ()
     for node in reversed([*path]):
         yield from reversed(history.changes(node))

@@ -76,7 +76,7 @@ class WrittenTokens:
         """The identity of the present tokenizer. It contains the source and whether it is of an opened file, which
         cannot be asked: the same weights may come with other templates in another folder, or in one that was edited."""
         status = self._models.status.now
-        if status is None or status.model is None:
+        if status.model is None:
             return ""
         model = status.model
         where = " in a file" if status.opened is not None else ""

@@ -275,7 +275,7 @@ class SequencesView(View[Shown]):
 
     def read(self) -> Shown | str:
         status, now = self._models.status.now, self._models.selection.now
-        if status is None or not status.sequences:
+        if not status.sequences:
             return "Send a prompt: every sequence appears here, with what it holds."
         info = next((info for info in status.sequences if info.seq_id == now.seq_id), None)
         page_size = status.cache.page_size if status.cache.is_paged else None

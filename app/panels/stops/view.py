@@ -361,7 +361,7 @@ class StopsView(View[Shown]):
     def _engine_problem(self, stop: Stop) -> str:
         """The problem that the engine reports for a stop; empty if none."""
         status = self._models.status.now
-        told = status.stops if status is not None else ()
+        told = status.stops
         return next((each.problem for each in told if each.stop == stop), "")
 
     def _why_never(self, text: str) -> str:

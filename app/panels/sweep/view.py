@@ -247,9 +247,8 @@ class SweepView(RowsView):
     def _modes(self) -> dict[str, CacheSpec]:
         """The modes of a sweep: every preset, and the mode in use under its own name if it is no preset."""
         modes = {name: preset.spec for name, preset in PRESETS.items()}
-        status = self._models.status.now
-        if status is not None:
-            modes.setdefault(cache_name(status.cache), status.cache)
+        cache = self._models.status.cache
+        modes.setdefault(cache_name(cache), cache)
         return modes
 
     def words_below(self, swept: tuple[Swept, ...], has_plot: bool) -> str:

@@ -80,7 +80,7 @@ class TokensPanel(View[Chips]):
     def want(self, *, is_visible: bool) -> None:
         """Request who still holds each token, if the mode drops rows."""
         status = self._models.status.now
-        drops = status is not None and not status.cache.retention.keeps_all
+        drops = not status.cache.retention.keeps_all
         self._models.viewport.update(wants_holders=drops and is_visible)
 
     def read(self) -> Chips | str:

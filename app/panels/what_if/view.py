@@ -227,7 +227,7 @@ class WhatIfView(MeasuringView[Tried]):
         answer = None if refusal else self.answer
         topic, latest = self._topic(), self._models.timeline.live_path.latest
         is_other = answer is not None and (topic is None or topic[2] != answer.request.cache)
-        is_coded = status is not None and not status.cache.codec.is_exact
+        is_coded = not status.cache.codec.is_exact
         return Tried(
             answer, refusal, is_other, latest.step if latest is not None else 0, self.bars.room_for(), is_coded
         )

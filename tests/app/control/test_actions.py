@@ -54,7 +54,7 @@ def test_an_engine_that_dies_before_it_says_anything_is_the_reason(shell: Shell,
     assert shell.window.actions_.reason("capture.off") == "no model is loaded yet"
     engine.emit(EngineLost("the engine was killed", has_ended=True))
     turn(shell)
-    assert shell.models.status.now is None
+    assert not shell.models.status.is_known
     assert shell.window.actions_.reason("capture.off") == "the engine is gone: restart it"
 
 
