@@ -234,7 +234,7 @@ def needs_live_steps(models: Models) -> str:
 
 def needs_parameters(models: Models) -> str:
     cache = models.status.cache
-    tunable = parameters_of(cache) or not cache.row.takes_no
+    tunable = models.status.is_known and (parameters_of(cache) or not cache.row.takes_no)
     return needs_no_file(models) or ("" if tunable else "this cache has no parameters")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from app.models.status import Status
+from app.models.status import NOT_YET, Status
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo, Work
@@ -59,12 +59,12 @@ CHANGES: dict[str, tuple[Change, bool]] = {
 def test_counts_of_a_run_are_told_by_nobody_and_anything_else_is(qapp: object, name: str) -> None:
     change, is_told = CHANGES[name]
     status, before = Status(), running()
-    told: list[tuple[EngineStatus | None, EngineStatus]] = []
+    told: list[tuple[EngineStatus, EngineStatus]] = []
     status.changed.connect(lambda old, new: told.append((old, new)))
     status.set(before)
     after = change(before)
     status.set(after)
-    assert told == [(None, before), *([(before, after)] if is_told else [])]
+    assert told == [(NOT_YET, before), *([(before, after)] if is_told else [])]
     assert status.now is after
     at_rest = replace(before, running=False)
     status.set(at_rest)
