@@ -118,10 +118,6 @@ class Shell(QObject):
         if self.controller.saving.save(path):
             self._remember_file(path)
 
-    def take_draft(self, text: str) -> None:
-        """Put a recovered prompt into the editor."""
-        self.window.prompt.take_draft(text)
-
     def take_chat(self, chat: Chat | None) -> None:
         """Put a recovered conversation into the chat editor, and show it; None shows the text instead."""
         prompt = self.window.prompt
@@ -247,7 +243,7 @@ class Shell(QObject):
     def _on_session_opened(self, event: SessionOpened) -> None:
         """Restore the opened session's prompt, unless the user has begun another one, and what its window showed."""
         if event.draft and not self.window.prompt.is_begun:
-            self.take_draft(event.draft)
+            self.window.prompt.take_draft(event.draft)
         if event.draft_chat is not None and self.window.prompt.chat.draft is None:
             self.take_chat(event.draft_chat)
         status = self.models.status.now

@@ -30,8 +30,8 @@ THEME_WORDS = "colors, appearance, dark mode, light mode"
 # fmt: off
 VIEW = (
     (
-        _show("view.keys", "K", "Keys", "In a picture: show K", lambda shell: shell.navigator.show_keys()),
-        _show("view.values", "V", "Values", "In a picture: show V", lambda shell: shell.navigator.show_values()),
+        _show("view.keys", "K", "Keys", "In a picture: show K", lambda shell: shell.navigator.show_lens("keys")),
+        _show("view.values", "V", "Values", "In a picture: show V", lambda shell: shell.navigator.show_lens("values")),
         _show("view.change", "D", "Only what the step changed", "In a picture: the difference to the step before",
               lambda shell: shell.navigator.toggle_change(), also="difference, delta, diff"),
         Action("compare.flip", "X", "Other side of the comparison", "In a picture: B in the place of A, and back",

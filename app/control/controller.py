@@ -88,8 +88,11 @@ class Controller(QObject):
         self.waiting.wake()
 
     def _ask_for_pictures(self) -> None:
-        if self._models.status.model is not None and not self._models.status.is_engine_lost:
-            self.requests.ask_for_pictures()
+        """Request the pictures needed, unless a new prompt is about to replace all sequences."""
+        status = self._models.status
+        if not (status.model is None or status.is_engine_lost or self.requests.sequences.replace_all):
+            self.requests.pictures.ask()
+            self.requests.comparing.ask()
 
     def _on_view_moved(self) -> None:
         self._ask_for_pictures()

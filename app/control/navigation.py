@@ -45,12 +45,6 @@ class Navigator(QObject):
         if self._models.selection.now.step is not None:
             self._replay.start()
 
-    def show_keys(self) -> None:
-        self._models.selection.update(lens="keys", change=False)
-
-    def show_values(self) -> None:
-        self._models.selection.update(lens="values", change=False)
-
     def show_lens(self, name: str) -> None:
         """Look at the rows through another lens."""
         self._models.selection.update(lens=name, change=False)

@@ -63,10 +63,6 @@ class Comparing:
         self._started_by = self._sender.ask(Question(command, on_refusal=self._refuse_start))
         self._starts[self._started_by] = command.against
 
-    def end(self) -> None:
-        """End the comparison; the engine frees the other run."""
-        self._sender.post(EndDuel())
-
     # ---- what the engine says ------------------------------------------------------------------------------------
 
     def take_started(self, event: DuelStarted) -> None:
@@ -80,7 +76,7 @@ class Comparing:
         )
         self._comparison.start(compared, event.steps, is_new=is_awaited)
         if was_asked and not is_awaited and self._started_by is None:
-            self.end()
+            self._sender.post(EndDuel())
 
     def _awaits(self, reply_to: int | None) -> bool:
         return self._started_by is not None and reply_to == self._started_by
@@ -436,9 +432,3 @@ class Requests:
     def are_all_answered(self) -> bool:
         """Whether no sequence, branch or picture is still to come."""
         return self.sequences.is_empty and self.pictures.is_complete and self.comparing.is_complete
-
-    def ask_for_pictures(self) -> None:
-        """Request the pictures needed, unless a new prompt is about to replace all sequences."""
-        if not self.sequences.replace_all:
-            self.pictures.ask()
-            self.comparing.ask()

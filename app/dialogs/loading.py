@@ -88,7 +88,7 @@ class LoadingDialog(QuestionDialog):
         is_known = chosen in {value for value, _ in choices}  # the engine may not have listed its devices yet
         return self.add(choice_field(label, choices if is_known else [*choices, (chosen, chosen)], chosen))
 
-    def wanted(self) -> ModelSpec:
+    def answer(self) -> ModelSpec:
         """Return the model as chosen; raises `InputError` where that is impossible."""
         return ModelSpec(
             self._model.source,
@@ -99,9 +99,6 @@ class LoadingDialog(QuestionDialog):
             weights=cast(WeightFormat, self.weights.currentData()),
             paged_attention=self._model.paged_attention,
         )
-
-    def answer(self) -> ModelSpec:
-        return self.wanted()
 
     def _on_folder(self) -> None:
         if folder := QFileDialog.getExistingDirectory(self, "Model folder", self._model.base):
@@ -132,7 +129,7 @@ class LoadingDialog(QuestionDialog):
 
     def _refresh(self) -> None:
         try:
-            wanted = self.wanted()
+            wanted = self.answer()
         except InputError as error:
             self.refuse(str(error))
             self.ok.setEnabled(False)

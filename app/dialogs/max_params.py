@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 from PySide6.QtGui import QGuiApplication
@@ -14,7 +14,6 @@ from PySide6.QtWidgets import QWidget
 from app.draw.format import byte_size, thousands
 from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
-from engine.geometry.dimensions import CacheGeometry
 from engine.max.arch import HuggingFaceArchConfig, KVCacheConfig
 from engine.max.buffers import DeviceRef
 from engine.max.capacity import (
@@ -39,26 +38,6 @@ from engine.max.params import (
 from engine.wire.status import ModelInfo
 
 Json = dict[str, Any]
-
-
-@dataclass
-class LoadedArchConfig(HuggingFaceArchConfig):
-    """The architecture of a model that is already loaded: its dimensions are known without its config."""
-
-    known: CacheGeometry | None = None
-
-    @property
-    def geometry(self) -> CacheGeometry:
-        assert self.known is not None
-        return self.known
-
-
-def devices(count: int) -> list[DeviceRef]:
-    return [DeviceRef.GPU(number) for number in range(count)]
-
-
-def connector_config(swap_gib: float | None, folder: str, endpoint: str) -> KVConnectorConfig:
-    return KVConnectorConfig(swap_gib, folder or None, block_store_endpoint=endpoint or None)
 
 
 def capacity_values(params: KVCacheParams, available: int) -> tuple[Json, list[str]]:
@@ -100,11 +79,6 @@ def input_values(params: KVCacheParams) -> list[tuple[str, str]]:
         (t.name, f"[{', '.join(str(d).removeprefix('replica_0_') for d in t.shape)}] {t.dtype} {t.device}")
         for t in params.symbolic_inputs()
     ]
-
-
-def connector_of(name: str) -> KVConnectorType | None:
-    """Return the connector named in a field; None for an empty field."""
-    return name or None  # type: ignore[return-value]
 
 
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz")
@@ -154,15 +128,15 @@ class MaxParams(Sheet):
 
     def params(self) -> KVCacheParams:
         """Return the parameters as typed; raises what MAX raises."""
-        kind = connector_of(self.connector.currentData())
-        swap = self.swap.value() or None
-        config = connector_config(swap, self.folder.text().strip(), self.endpoint.text().strip())
+        kind: KVConnectorType | None = self.connector.currentData() or None
+        folder, endpoint = self.folder.text().strip() or None, self.endpoint.text().strip() or None
+        config = KVConnectorConfig(self.swap.value() or None, folder, block_store_endpoint=endpoint)
         quantization = None
         if self.quantized.isChecked():
             quantization = KVCacheQuantizationConfig(self.scale_dtype.currentData(), self.granularity.value())
-        architecture = LoadedArchConfig(
+        architecture = HuggingFaceArchConfig(
             dtype=self.dtype.currentData(),
-            devices=devices(self.devices.value()),
+            devices=[DeviceRef.GPU(number) for number in range(self.devices.value())],
             kv_cache=KVCacheConfig(
                 kv_cache_page_size=self.page_size.value(),
                 enable_prefix_caching=self.prefix.isChecked(),

@@ -152,6 +152,7 @@ class PhaseTrack(Opaque, QWidget):
         self._place = 0
         self._text = TextPainter(font_text(11.5))
         self._bold = TextPainter(font_text(11.5, QFont.Weight.DemiBold))
+        self._words = {name: self._bold.width(name) + 2 * PAD for name in ("scheduled", "chosen", "written")}
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
@@ -171,25 +172,22 @@ class PhaseTrack(Opaque, QWidget):
     def cells(self) -> list[QRectF]:
         """The rectangles of the cells: those with words are as wide as these need, and the layers share the rest."""
         names = self.names
-        words = {name: self._bold.width(name) + 2 * PAD for name in ("scheduled", "chosen", "written")}
         num_layers = len(names) - 3
-        room = (self.width() - sum(words.values()) - 2.0 * (len(names) - 1)) / max(1, num_layers)
+        room = (self.width() - sum(self._words.values()) - 2.0 * (len(names) - 1)) / max(1, num_layers)
         each, gap = max(LEAST_CELL, min(NARROW_CELL, room)), 2.0 if room > LEAST_CELL else 1.0
         x, found = 0.0, []
         for name in names:
-            width = words.get(name, each)
+            width = self._words.get(name, each)
             found.append(QRectF(x, (HEIGHT - CELL_HEIGHT) / 2, width, CELL_HEIGHT))
             x += width + gap
         return found
 
     def sizeHint(self) -> QSize:
         names = self.names
-        words = sum(self._bold.width(name) + 2 * PAD for name in ("scheduled", "chosen", "written"))
-        return QSize(round(words + (len(names) - 3) * NARROW_CELL + 2 * len(names)), self.height())
+        return QSize(round(sum(self._words.values()) + (len(names) - 3) * NARROW_CELL + 2 * len(names)), HEIGHT)
 
     def minimumSizeHint(self) -> QSize:
-        words = sum(self._bold.width(name) + 2 * PAD for name in ("scheduled", "chosen", "written"))
-        return QSize(round(words + (len(self.names) - 3) * (LEAST_CELL + 1)) + 8, self.height())
+        return QSize(round(sum(self._words.values()) + (len(self.names) - 3) * (LEAST_CELL + 1)) + 8, HEIGHT)
 
     def place_at(self, x: float) -> int | None:
         """The index of the cell at `x`; None if there is none."""

@@ -116,14 +116,18 @@ class HuggingFaceArchConfig(ArchConfigWithAttentionKVCache):
     """The dimensions of any Hugging Face decoder whose attention layers all keep the same shape.
 
     Layers without K and V are not counted. Windows are ignored: MAX reserves every page of every attention layer.
-    Under MLA one head holds the latent and the rotary key together.
+    Under MLA one head holds the latent and the rotary key together. Of a model that is loaded the dimensions are
+    `known` without its config.
     """
 
     kvcache_quant_config: KVCacheQuantizationConfig | None = None
+    known: CacheGeometry | None = None
 
     @property
     def geometry(self) -> CacheGeometry:
         """The cache dimensions layer by layer."""
+        if self.known is not None:
+            return self.known
         if self.huggingface_config is None:
             raise InputError("There is no Hugging Face config to read the cache dimensions from; pass one.")
         return CacheGeometry.from_config(self.huggingface_config)

@@ -41,7 +41,7 @@ def left_by_another(folder: JournalFolder, session_of: Shell) -> Path:
 def recovering(running: Shell, folder: JournalFolder) -> Recovering:
     left_by_another(folder, running)
     found = Recovering(folder, running.models, running.controller, "", running)
-    found.draft_found.connect(running.take_draft)
+    found.draft_found.connect(running.window.prompt.take_draft)
     running.window.recovery.accepted.connect(found.on_accepted)
     running.window.recovery.dismissed.connect(found.on_dismissed)
     return found
