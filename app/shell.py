@@ -156,7 +156,7 @@ class Shell(QObject):
         self.settings.pace = name
         for other in PACES:
             self.actions.check(f"pace.{other}", other == name)
-        self.window.top.show_pace(PACES[name])
+        self.window.top.transport.pace.show_pace(PACES[name])
         self.window.status.show_pace(PACES[name])
         self.intents.send(PACES[name].command)
 

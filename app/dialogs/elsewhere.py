@@ -25,12 +25,12 @@ class AddressDialog(QuestionDialog):
         super().__init__("Engine on another machine", parent)
         tip = "ssh must get in without a question; KV Loupe in the same version is installed there"
         text = present.removeprefix(PREFIX) if is_elsewhere(present) else ""
-        self._host = self.add(line_field("Machine", text, "[user@]host[:port][/path/of/kvloupe-engine]", tip))
+        self.host = self.add(line_field("Machine", text, "[user@]host[:port][/path/of/kvloupe-engine]", tip))
         self.ok.setText("Connect")
         self.setMinimumWidth(620)
 
     def answer(self) -> str:
-        return check_choice(PREFIX + self._host.text().strip().removeprefix(PREFIX))
+        return check_choice(PREFIX + self.host.text().strip().removeprefix(PREFIX))
 
 
 class FilesThere(QuestionDialog):
@@ -43,15 +43,15 @@ class FilesThere(QuestionDialog):
         super().__init__(title, parent)
         self._endings = endings
         self._folder = ""
-        self._path = self.add(line_field("Path there", "", "its path on the machine of the engine"))
-        self._names = QListWidget()
-        self._names.setAccessibleName("In this folder")
-        self._names.setMinimumHeight(260)
-        self.add(self._names, "")
+        self.path = self.add(line_field("Path there", "", "its path on the machine of the engine"))
+        self.names = QListWidget()
+        self.names.setAccessibleName("In this folder")
+        self.names.setMinimumHeight(260)
+        self.add(self.names, "")
         self.setMinimumWidth(620)
         connect_all(
-            (self._names.currentItemChanged, self._on_chosen),
-            (self._names.itemActivated, self._on_activated),
+            (self.names.currentItemChanged, self._on_chosen),
+            (self.names.itemActivated, self._on_activated),
         )
 
     def begin(self, folder: str = "") -> None:
@@ -61,13 +61,13 @@ class FilesThere(QuestionDialog):
     def _take(self, event: Event) -> None:
         assert isinstance(event, FolderListed)
         self._folder = event.path
-        self._path.setText(event.path)
-        self._names.clear()
+        self.path.setText(event.path)
+        self.names.clear()
         for name in ("..", *event.folders):
-            self._names.addItem(QListWidgetItem(f"{name}/"))
+            self.names.addItem(QListWidgetItem(f"{name}/"))
         for name in event.files:
             if name.endswith(self._endings or ("\0",)):
-                self._names.addItem(QListWidgetItem(name))
+                self.names.addItem(QListWidgetItem(name))
 
     def _refused(self, failure: Failed) -> None:
         self.problem.setText(failure.message)
@@ -75,7 +75,7 @@ class FilesThere(QuestionDialog):
 
     def _on_chosen(self, item: QListWidgetItem | None) -> None:
         if item is not None:
-            self._path.setText(posixpath.normpath(posixpath.join(self._folder, item.text())))
+            self.path.setText(posixpath.normpath(posixpath.join(self._folder, item.text())))
 
     def _on_activated(self, item: QListWidgetItem) -> None:
         if item.text().endswith("/"):
@@ -85,7 +85,7 @@ class FilesThere(QuestionDialog):
             self.accept()
 
     def answer(self) -> str:
-        path = self._path.text().strip()
+        path = self.path.text().strip()
         if not path or (self._endings and not path.endswith(self._endings)):
             kinds = f"a file that ends in {', '.join(self._endings)}" if self._endings else "a folder"
             raise InputError(f"Choose {kinds}.")

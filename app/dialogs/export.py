@@ -112,17 +112,17 @@ class ExportDialog(QuestionDialog):
         self._pictures = {WHOLE_WINDOW: parent, **pictures}
         self._record_bytes = 0
         self._kind_box = choice_field("Export", [(kind.name, kind.label) for kind in KINDS])
-        self._words, self._size, self._there = (plain_label(role="muted", wraps=True) for _ in range(3))
-        self._steps = StepChoice(models.timeline.live_path, _looked_at(models))
-        self._picture = choice_field("Of", [(name, prose(name)) for name in self._pictures])
+        self._words, self.size_words, self.there = (plain_label(role="muted", wraps=True) for _ in range(3))
+        self.steps = StepChoice(models.timeline.live_path, _looked_at(models))
+        self.picture = choice_field("Of", [(name, prose(name)) for name in self._pictures])
         self._layers, self._heads = QLineEdit(), QLineEdit()
         self._form_box = choice_field("Rows", FORMS)
-        self._path, self._notes = line_field("File"), QLineEdit()
+        self.path, self.notes = line_field("File"), QLineEdit()
         self._script = QCheckBox("A Python script beside it goes on from it in plain transformers")
         self._typing = QTimer(self, singleShot=True, interval=TYPING_MS)
         self._build()
         self._connect()
-        self._path.setText(str(self._suggested()))
+        self.path.setText(str(self._suggested()))
         self.set_kind(KINDS[0].name)
 
     def _build(self) -> None:
@@ -132,7 +132,7 @@ class ExportDialog(QuestionDialog):
         for field, name, hint in (
             (self._layers, "Layers", "all"),
             (self._heads, "KV heads", "all"),
-            (self._notes, "Notes", "kept inside the snapshot"),
+            (self.notes, "Notes", "kept inside the snapshot"),
         ):
             field.setAccessibleName(name)
             field.setPlaceholderText(hint)
@@ -140,16 +140,16 @@ class ExportDialog(QuestionDialog):
             field.setToolTip("Numbers like 0-3, 7; empty for all")
         self.add(self._kind_box)
         self.add(self._words, "")
-        self.add(self._steps, "Steps")
-        for part in (self._picture, self._layers, self._heads, self._form_box):
+        self.add(self.steps, "Steps")
+        for part in (self.picture, self._layers, self._heads, self._form_box):
             self.add(part)
         self.form.addRow(
-            "File", row((self._path, 1), push_button("Browse…", self._on_browse, is_small=False), spacing=8)
+            "File", row((self.path, 1), push_button("Browse…", self._on_browse, is_small=False), spacing=8)
         )
-        self.add(self._there, "")
-        self.add(self._notes)
+        self.add(self.there, "")
+        self.add(self.notes)
         self.add(self._script, "")
-        self.add(self._size, "Size")
+        self.add(self.size_words, "Size")
         self.ok.setText("Export")
         self.setMinimumWidth(600)
 
@@ -157,8 +157,8 @@ class ExportDialog(QuestionDialog):
         self._typing.timeout.connect(self._ask_for_estimate)
         on_change(self._on_kind, self._kind_box)
         on_change(self._typing.start, self._layers, self._heads, self._form_box)
-        on_change(self._on_steps, self._steps)
-        on_change(self._on_path, self._path)
+        on_change(self._on_steps, self.steps)
+        on_change(self._on_path, self.path)
 
     # ---- what is chosen ------------------------------------------------------------------------------------------
 
@@ -173,16 +173,16 @@ class ExportDialog(QuestionDialog):
 
     def first_field(self) -> QWidget:
         """Start in the file name: the kind of export is changed less often."""
-        return self._path
+        return self.path
 
     def answer(self) -> Export | None:
         """Return the export for the engine, or None for CSV and pictures, which are written here. So recorded steps can
         still be written when the engine is gone."""
         path = self._target()
         if self.kind is PICTURE:
-            self._told("Picture", path, save_look(self._pictures[self._picture.currentData()], path))
+            self._told("Picture", path, save_look(self._pictures[self.picture.currentData()], path))
         elif self.kind.name == "table" and path.suffix != ".parquet":
-            first, last = self._steps.range
+            first, last = self.steps.range
             chosen = export_of(self._models, path, first, last)
             self._told("Step table", path, save_text(step_csv(chosen.records, chosen.bookmarks), path))
         else:
@@ -193,9 +193,9 @@ class ExportDialog(QuestionDialog):
         return None
 
     def _target(self) -> Path:
-        if not self._path.text().strip():
+        if not self.path.text().strip():
             raise InputError("Give a file name.")
-        path = Path(self._path.text().strip()).expanduser()
+        path = Path(self.path.text().strip()).expanduser()
         writable_target(path)
         if self._is_writing(path):
             raise InputError(f"'{path}' is being written by another export: wait for it, or give another name.")
@@ -210,14 +210,14 @@ class ExportDialog(QuestionDialog):
         if self._models.status.loss:
             raise InputError("The engine is gone, and only it can write this: restart it under Run · Engine.")
         kind = self.kind
-        first, last = self._steps.range if kind.has_steps else (None, None)
+        first, last = self.steps.range if kind.has_steps else (None, None)
         command = replace(export_of(self._models, path, first, last), kind=kind.name)
         if kind.has_rows:
             layers = parse_numbers(self._layers.text(), "layers")
             command = replace(command, layers=layers, kv_heads=parse_numbers(self._heads.text(), "heads"))
         if kind.name != "snapshot":
             return command
-        form, notes = self._form_box.currentData(), self._notes.text()
+        form, notes = self._form_box.currentData(), self.notes.text()
         return replace(command, form=form, notes=notes, view=self._view, with_script=self._script.isChecked())
 
     # ---- how large it will be ------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class ExportDialog(QuestionDialog):
         if not self.kind.has_rows:
             return
         try:
-            command = self._command(Path(self._path.text()))
+            command = self._command(Path(self.path.text()))
         except InputError as error:
             self._say_size(str(error), is_bad=True)
             return
@@ -236,7 +236,7 @@ class ExportDialog(QuestionDialog):
 
     def show_estimate(self, found: ExportEstimate) -> None:
         """Show the size that the engine estimates."""
-        num_bytes, num_steps = found.num_bytes + self._record_bytes, self._steps.count
+        num_bytes, num_steps = found.num_bytes + self._record_bytes, self.steps.count
         counts = [(found.num_layers, "layer"), (found.num_tokens, "token")]
         if self.kind.name == "snapshot":
             counts.append((num_steps, "step"))
@@ -244,7 +244,7 @@ class ExportDialog(QuestionDialog):
         lines = [f"About {byte_size(num_bytes)}: {of}"]
         if self.kind.name == "snapshot":
             lines.append(f"To be looked at only: {found.why_not}" if found.why_not else "Decoding can go on from it")
-        free = _free_bytes(Path(self._path.text()))
+        free = _free_bytes(Path(self.path.text()))
         if free is not None and free < num_bytes:
             lines.append(f"Only {byte_size(free)} are free there")
         self._say_size("\n".join(lines), is_bad=free is not None and free < num_bytes)
@@ -255,9 +255,9 @@ class ExportDialog(QuestionDialog):
             self._say_size(failure.message, is_bad=True)
 
     def _say_size(self, text: str, *, is_bad: bool) -> None:
-        set_text_role(self._size, "warning" if is_bad else "muted")
-        self._size.setText(text)
-        self._size.setMinimumHeight(self._size.heightForWidth(max(1, self._size.width())))
+        set_text_role(self.size_words, "warning" if is_bad else "muted")
+        self.size_words.setText(text)
+        self.size_words.setMinimumHeight(self.size_words.heightForWidth(max(1, self.size_words.width())))
 
     # ---- input of the user ---------------------------------------------------------------------------------------
 
@@ -266,44 +266,44 @@ class ExportDialog(QuestionDialog):
         self._words.setText(kind.words)
         is_snapshot = kind.name == "snapshot"
         for field, is_shown in (
-            (self._steps, kind.has_steps),
-            (self._picture, kind is PICTURE),
+            (self.steps, kind.has_steps),
+            (self.picture, kind is PICTURE),
             (self._layers, kind.has_rows),
             (self._heads, kind.has_rows),
             (self._form_box, is_snapshot),
-            (self._notes, is_snapshot),
+            (self.notes, is_snapshot),
             (self._script, is_snapshot),
-            (self._size, kind.has_rows),
+            (self.size_words, kind.has_rows),
         ):
             self.form.setRowVisible(field, is_shown)
-        path = Path(self._path.text())
+        path = Path(self.path.text())
         is_ours = path.suffix in {ending for other in KINDS for ending in other.endings}
         kept = path.with_suffix(kind.endings[0]) if is_ours and not self._is_suggested else self._suggested()
-        self._path.setText(str(kept))
+        self.path.setText(str(kept))
         self._ask_for_estimate()
 
     def _on_steps(self) -> None:
         if self._is_suggested:
-            self._path.setText(str(self._suggested()))
+            self.path.setText(str(self._suggested()))
         self._typing.start()
 
     def _on_path(self) -> None:
-        text = self._path.text().strip()
+        text = self.path.text().strip()
         try:
             is_there = bool(text) and Path(text).expanduser().is_file()
         except (OSError, ValueError, RuntimeError):
             is_there = False
-        self._there.setText("A file of that name is there, and will be replaced." if is_there else "")
-        self.form.setRowVisible(self._there, is_there)
+        self.there.setText("A file of that name is there, and will be replaced." if is_there else "")
+        self.form.setRowVisible(self.there, is_there)
 
     @property
     def _is_suggested(self) -> bool:
         """Whether the file name is still the suggested one."""
-        path = Path(self._path.text())
+        path = Path(self.path.text())
         return path.parent == self._folder and path.stem.startswith("kvloupe")
 
     def _suggested(self) -> Path:
-        last = self._steps.range[1]
+        last = self.steps.range[1]
         latest = self._models.timeline.live_path.at(last)
         name = f"kvloupe-step{latest.step}" if latest is not None else "kvloupe"
         return self._folder / (name + self.kind.suffix + self.kind.endings[0])
@@ -311,9 +311,9 @@ class ExportDialog(QuestionDialog):
     def _on_browse(self) -> None:
         endings = self.kind.endings
         kinds = ";;".join(f"*{ending}" for ending in endings)
-        path, chosen = QFileDialog.getSaveFileName(self, "Export", self._path.text(), kinds)
+        path, chosen = QFileDialog.getSaveFileName(self, "Export", self.path.text(), kinds)
         if path:
-            self._path.setText(path if path.endswith(endings) else path + chosen.removeprefix("*"))
+            self.path.setText(path if path.endswith(endings) else path + chosen.removeprefix("*"))
 
 
 def _free_bytes(path: Path) -> int | None:

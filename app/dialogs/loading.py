@@ -52,7 +52,7 @@ class LoadingDialog(QuestionDialog):
     def __init__(self, model: ModelSpec, cache: CacheSpec, parent: QWidget) -> None:
         super().__init__("Device, dtype and threads", parent)
         self._model, self._cache = model, cache
-        self._name, self._adapter = plain_label(), plain_label()
+        self.name, self._adapter = plain_label(), plain_label()
         self.device = self._choice("Device", [(AUTO_DEVICE, AUTO_TEXT)], model.device)
         dtypes = [(name, "auto: as suits the device" if name == "auto" else name) for name in get_args(Dtype)]
         self.dtype = self._choice("dtype", dtypes, model.dtype)
@@ -71,7 +71,7 @@ class LoadingDialog(QuestionDialog):
         self.facts = Facts()
         self.facts.setAccessibleName("What the model would take")
         self.folder = push_button("Other folder…", self._on_folder, is_small=False)
-        self.form.insertRow(0, "Model", row((self._name, 1), self.folder, spacing=8))
+        self.form.insertRow(0, "Model", row((self.name, 1), self.folder, spacing=8))
         self.adapter = push_button("LoRA folder…", self._on_adapter, is_small=False)
         self.no_adapter = push_button("None", self._on_no_adapter, "Load the model without it", is_small=False)
         self.form.insertRow(1, "Adapter", row((self._adapter, 1), self.no_adapter, self.adapter, spacing=8))
@@ -120,7 +120,7 @@ class LoadingDialog(QuestionDialog):
     def _show_names(self) -> None:
         base, adapter = self._model.base, str(self._model.adapter or "")
         for label, path, name in (
-            (self._name, base, BUNDLED_NAME if base == BUNDLED else base),
+            (self.name, base, BUNDLED_NAME if base == BUNDLED else base),
             (self._adapter, adapter, adapter or "none"),
         ):  # the end of a long path says most
             label.setText(prose(name if len(name) <= MOST_CHARS else f"…{name[1 - MOST_CHARS :]}"))
@@ -215,10 +215,10 @@ class HubDialog(QuestionDialog):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__("Model by hub name", parent)
-        self._name = self.add(line_field("Hub name", hint="organisation/model"))
+        self.name = self.add(line_field("Hub name", hint="organisation/model"))
         self._download = QCheckBox("Allow download if it is not on this computer")
         self.add(self._download, "")
         self.ok.setText("Load")
 
     def answer(self) -> ModelSpec:
-        return ModelSpec(self._name.text().strip(), allow_download=self._download.isChecked())
+        return ModelSpec(self.name.text().strip(), allow_download=self._download.isChecked())

@@ -49,22 +49,22 @@ class OutliersDialog(Reader[Listed], Dialog):
         super().__init__("Largest values", parent)
         self._piece: OutliersSlice | None = None
         self._source = plain_label()
-        self._tree = QTreeWidget()
-        self._tree.setColumnCount(4)
-        self._tree.setHeaderLabels(["Where", "Value", "Of its range", "Token"])
-        self._tree.setAccessibleName("Largest values and most attended tokens")
-        self._tree.header().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-        self._tree.currentItemChanged.connect(self._on_current)
-        self._tree.itemActivated.connect(self._on_activated)
+        self.tree = QTreeWidget()
+        self.tree.setColumnCount(4)
+        self.tree.setHeaderLabels(["Where", "Value", "Of its range", "Token"])
+        self.tree.setAccessibleName("Largest values and most attended tokens")
+        self.tree.header().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        self.tree.currentItemChanged.connect(self._on_current)
+        self.tree.itemActivated.connect(self._on_activated)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(14, 12, 14, 14)
         layout.addWidget(self._source)
-        layout.addWidget(self._tree)
+        layout.addWidget(self.tree)
         self.resize(600, 680)
         self.follow(models)
 
     def first_field(self) -> QWidget | None:
-        return self._tree
+        return self.tree
 
     @property
     def source_text(self) -> str:
@@ -72,7 +72,7 @@ class OutliersDialog(Reader[Listed], Dialog):
         return self._source.text()
 
     def _on_current(self, item: QTreeWidgetItem | None, _previous: QTreeWidgetItem | None) -> None:
-        if item is not None and self._tree.hasFocus():  # refilling the list must not change the selection
+        if item is not None and self.tree.hasFocus():  # refilling the list must not change the selection
             self._go(item)
 
     def _on_activated(self, item: QTreeWidgetItem) -> None:
@@ -110,25 +110,25 @@ class OutliersDialog(Reader[Listed], Dialog):
 
     def _fill(self, piece: OutliersSlice | None) -> None:
         self._piece = piece
-        current = self._tree.currentItem()
+        current = self.tree.currentItem()
         kept = current.data(0, _PLACE) if current is not None else None
-        self._tree.blockSignals(True)
-        self._tree.clear()
+        self.tree.blockSignals(True)
+        self.tree.clear()
         if piece is not None:
             self._add_numbers(piece, "Largest |K| for its layer, by channel", "keys", piece.keys)
             self._add_numbers(piece, "Largest |V| for its layer, by channel", "values", piece.values)
             self._add_tokens(piece)
-        self._tree.expandAll()
-        for item in self._tree.findItems("", Qt.MatchFlag.MatchContains | Qt.MatchFlag.MatchRecursive):
+        self.tree.expandAll()
+        for item in self.tree.findItems("", Qt.MatchFlag.MatchContains | Qt.MatchFlag.MatchRecursive):
             if kept is not None and item.data(0, _PLACE) == kept:
-                self._tree.setCurrentItem(item)
-        self._tree.blockSignals(False)
+                self.tree.setCurrentItem(item)
+        self.tree.blockSignals(False)
 
     def _heading(self, text: str) -> QTreeWidgetItem:
         item = QTreeWidgetItem([text])
         item.setFlags(Qt.ItemFlag.ItemIsEnabled)
         item.setFont(0, font_text(weight=QFont.Weight.DemiBold))
-        self._tree.addTopLevelItem(item)
+        self.tree.addTopLevelItem(item)
         item.setFirstColumnSpanned(True)
         return item
 

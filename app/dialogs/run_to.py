@@ -28,41 +28,41 @@ class RunToDialog(QuestionDialog):
         self._seq_id, self._num_tokens = (0, 0) if info is None else (info.seq_id, info.num_tokens)
         self._steps = whole_field("Steps to run, then rest", 32, 1, MOST, is_grouped=True)
         name = "Tokens of the sequence to run to"
-        self._tokens = whole_field(name, self._num_tokens + 32, 1, MOST, is_grouped=True)
+        self.tokens = whole_field(name, self._num_tokens + 32, 1, MOST, is_grouped=True)
         tip = "\n".join((*help_lines(), HOW_TO_COMBINE))
-        self._condition = line_field("Condition to run to", models.stops.query, "entropy > 2", tip)
+        self.condition = line_field("Condition to run to", models.stops.query, "entropy > 2", tip)
         which = f"sequence {self._seq_id} has" if info is not None else "the sequence has"
         texts = ("So many steps", f"Until {which} so many tokens", "Until this holds")
-        self._ways = [QRadioButton(text) for text in texts]
-        for way, field in zip(self._ways, (self._steps, self._tokens, self._condition), strict=True):
+        self.ways = [QRadioButton(text) for text in texts]
+        for way, field in zip(self.ways, (self._steps, self.tokens, self.condition), strict=True):
             self.form.addRow(way, field)
-        self._ways[0].setChecked(True)
+        self.ways[0].setChecked(True)
         self.ok.setText("Run")
         self.setMinimumWidth(540)
         connect_all(
             (self._steps.valueChanged, self._on_steps),
-            (self._tokens.valueChanged, self._on_tokens),
-            (self._condition.textEdited, self._on_condition),
+            (self.tokens.valueChanged, self._on_tokens),
+            (self.condition.textEdited, self._on_condition),
         )
 
     def first_field(self) -> QWidget | None:
         return self._steps
 
     def _on_steps(self) -> None:
-        self._ways[0].setChecked(True)
+        self.ways[0].setChecked(True)
 
     def _on_tokens(self) -> None:
-        self._ways[1].setChecked(True)
+        self.ways[1].setChecked(True)
 
     def _on_condition(self) -> None:
-        self._ways[2].setChecked(True)
+        self.ways[2].setChecked(True)
 
     def answer(self) -> int | str:
-        if self._ways[0].isChecked():
+        if self.ways[0].isChecked():
             return self._steps.value()
-        if self._ways[1].isChecked():
+        if self.ways[1].isChecked():
             return self._until_tokens()
-        text = self._condition.text().strip()
+        text = self.condition.text().strip()
         condition, model = parsed(text), self._models.status.model
         is_compared = self._models.comparison.now is not None
         if model is not None and (
@@ -72,7 +72,7 @@ class RunToDialog(QuestionDialog):
         return text
 
     def _until_tokens(self) -> str:
-        wanted = self._tokens.value()
+        wanted = self.tokens.value()
         if wanted <= self._num_tokens:
             raise InputError(
                 f"Sequence {self._seq_id} has {counted(self._num_tokens, 'token')} already: "

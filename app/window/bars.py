@@ -9,7 +9,6 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QSizePolicy, QVBoxLayout, QWidget
 
 from app.control.actions import Actions
-from app.control.pace import Pace
 from app.draw.format import byte_size, percent, thousands
 from app.kit.boxes import row
 from app.kit.labels import Opaque, plain_tip, steady
@@ -182,14 +181,14 @@ class TopBar(QWidget):
         self.model = ModelSelector(models, actions)
         self.cache = CacheSelector(models, actions)
         self.size_of_cache = CacheSize(models)
-        self._transport = TransportBar(models, actions)
-        self._counter = StepCounter(models)
-        self._earlier = EarlierStepButtons(models, actions)
+        self.transport = TransportBar(models, actions)
+        self.counter = StepCounter(models)
+        self.earlier = EarlierStepButtons(models, actions)
         self.remedies = Remedies(models, actions)
         self.setFixedHeight(TOP_BAR_HEIGHT)
         before, after = (
             Selectors(self.model, self.cache, self.size_of_cache),
-            self._after(self._earlier, self.remedies, self._counter),
+            self._after(self.earlier, self.remedies, self.counter),
         )
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 0, 14, 1)
@@ -197,13 +196,9 @@ class TopBar(QWidget):
         after.setMaximumWidth(MOST_AFTER)  # the selectors, whose texts are longer, get the rest
         # The transport keeps its place whatever the sides contain, so that the buttons can be found without looking.
         layout.addWidget(before)
-        layout.addWidget(self._transport)
+        layout.addWidget(self.transport)
         layout.addWidget(after)
         self._layout = layout
-
-    def show_pace(self, pace: Pace) -> None:
-        """Show which pace is chosen."""
-        self._transport.show_pace(pace)
 
     @staticmethod
     def _after(*parts: QWidget) -> QWidget:
@@ -216,7 +211,7 @@ class TopBar(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         width = event.size().width()
-        self._transport.show_keys(width >= ROOM_FOR_KEYS)
+        self.transport.show_keys(width >= ROOM_FOR_KEYS)
         for side, share in zip((0, 2), (4, 6) if width < NARROW else (5, 4), strict=True):
             self._layout.setStretch(side, share)
 

@@ -113,57 +113,57 @@ class Palette(QDialog):
         self._typed = typed
         self.setObjectName("popup")
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        self._line = QLineEdit()
-        self._line.setPlaceholderText(invitation)
-        self._line.setAccessibleName("Find any action")
-        self._list = QListView()
-        self._list.setAccessibleName("Actions")
-        self._list.setItemDelegate(PaletteDelegate(self))
-        self._list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self._list.setUniformItemSizes(True)
-        self._rows = QStandardItemModel(self)
-        self._list.setModel(self._rows)
+        self.line = QLineEdit()
+        self.line.setPlaceholderText(invitation)
+        self.line.setAccessibleName("Find any action")
+        self.list = QListView()
+        self.list.setAccessibleName("Actions")
+        self.list.setItemDelegate(PaletteDelegate(self))
+        self.list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.list.setUniformItemSizes(True)
+        self.rows = QStandardItemModel(self)
+        self.list.setModel(self.rows)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(10, 10, 10, 10)
         layout.setSpacing(8)
-        layout.addWidget(self._line)
-        layout.addWidget(self._list)
+        layout.addWidget(self.line)
+        layout.addWidget(self.list)
         self.resize(WIDTH, HEIGHT)
-        self._line.textChanged.connect(self._refresh)
-        self._line.installEventFilter(self)
-        self._list.clicked.connect(self._on_clicked)
+        self.line.textChanged.connect(self._refresh)
+        self.line.installEventFilter(self)
+        self.list.clicked.connect(self._on_clicked)
         self._refresh()
 
     def open_over(self, window: QWidget) -> None:
         corner = window.mapToGlobal(window.rect().topLeft())
         self.move(corner.x() + (window.width() - WIDTH) // 2, corner.y() + 64)
         self.show()
-        self._line.setFocus()
+        self.line.setFocus()
 
     def matches(self) -> list[str]:
         """The keys of the listed entries, best first."""
-        return [self._rows.item(row).data(KEY_ROLE) for row in range(self._rows.rowCount())]
+        return [self.rows.item(row).data(KEY_ROLE) for row in range(self.rows.rowCount())]
 
     def _refresh(self) -> None:
-        text = self._line.text()
-        self._rows.clear()
+        text = self.line.text()
+        self.rows.clear()
         for typed in self._typed:
             if (offer := typed.offer(text)) is not None:
-                self._rows.appendRow(_row(*offer, TYPED, is_enabled=not offer[1]))
+                self.rows.appendRow(_row(*offer, TYPED, is_enabled=not offer[1]))
                 break
         for entry in found(text, self._entries.values()):
             is_enabled = not entry.why_not
             right = entry.shortcut if is_enabled else entry.why_not
-            self._rows.appendRow(_row(entry.name, right, entry.key, is_enabled=is_enabled, tip=entry.tip))
-        if not self._rows.rowCount():
-            self._rows.appendRow(_row(self._none, "", TYPED, is_enabled=False))
-        self._list.setCurrentIndex(self._rows.index(0, 0))
+            self.rows.appendRow(_row(entry.name, right, entry.key, is_enabled=is_enabled, tip=entry.tip))
+        if not self.rows.rowCount():
+            self.rows.appendRow(_row(self._none, "", TYPED, is_enabled=False))
+        self.list.setCurrentIndex(self.rows.index(0, 0))
 
     def _on_clicked(self, index: QModelIndex) -> None:
         self._do(index)
 
     def _do(self, index: QModelIndex) -> None:
-        key, text = index.data(KEY_ROLE), self._line.text()
+        key, text = index.data(KEY_ROLE), self.line.text()
         if key is None or not index.flags() & Qt.ItemFlag.ItemIsEnabled:
             return
         # Close first: otherwise a dialog that the entry opens would be closed with the palette.
@@ -175,12 +175,12 @@ class Palette(QDialog):
 
     def _walk(self, by: int) -> None:
         """Move `by` rows (negative: up) to an enabled row; disabled rows are skipped."""
-        here, direction = self._list.currentIndex().row(), 1 if by > 0 else -1
-        ahead = range(here + direction, self._rows.rowCount() if by > 0 else -1, direction)
-        rows = [row for row in ahead if self._rows.item(row).isEnabled()]
+        here, direction = self.list.currentIndex().row(), 1 if by > 0 else -1
+        ahead = range(here + direction, self.rows.rowCount() if by > 0 else -1, direction)
+        rows = [row for row in ahead if self.rows.item(row).isEnabled()]
         if rows:
             far = (row for row in rows if abs(row - here) >= abs(by))
-            self._list.setCurrentIndex(self._rows.index(next(far, rows[-1]), 0))
+            self.list.setCurrentIndex(self.rows.index(next(far, rows[-1]), 0))
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
@@ -190,7 +190,7 @@ class Palette(QDialog):
                 self._walk(move)
                 return True
             if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
-                self._do(self._list.currentIndex())
+                self._do(self.list.currentIndex())
                 return True
         return super().eventFilter(watched, event)
 

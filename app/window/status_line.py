@@ -118,9 +118,9 @@ class StatusLine(Reader[Shown], QWidget):
         self._non_finite = NonFiniteLog()
         self._pace = ""
         self.setFixedHeight(25)
-        self._speed, self._warnings = plain_label(), plain_label()
-        self._first, self._bytes, self._looking, self._place = (plain_label(role="muted") for _ in range(4))
-        self._note = ElidedLabel(role="muted")
+        self.speed, self.num_warnings = plain_label(), plain_label()
+        self._first, self._bytes, self.looking, self._place = (plain_label(role="muted") for _ in range(4))
+        self.note = ElidedLabel(role="muted")
         self._return = push_button("Return to it", return_to_former.trigger)
         self._return.setObjectName("return")
         self._return.hide()
@@ -147,10 +147,10 @@ class StatusLine(Reader[Shown], QWidget):
         """Show a message for a while. What has just replaced the session may have one too: it follows the offer."""
         if time.monotonic() - self._offered_at < ONE_EVENT_S and text != KEPT:
             text = f"{KEPT} · {text}"
-        self._note.setText(prose(text[:400]))
-        self._note.setToolTip(plain_tip(prose(text[:2000])))
+        self.note.setText(prose(text[:400]))
+        self.note.setToolTip(plain_tip(prose(text[:2000])))
         self._fit_note()
-        self._news.start(NEWS_MS + READ_MS * len(self._note.text()))
+        self._news.start(NEWS_MS + READ_MS * len(self.note.text()))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -158,13 +158,13 @@ class StatusLine(Reader[Shown], QWidget):
         return () if self.state is None else self.state.listed
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if watched is self._warnings and event.type() == QEvent.Type.MouseButtonRelease and self.warnings:
+        if watched is self.num_warnings and event.type() == QEvent.Type.MouseButtonRelease and self.warnings:
             self.warnings_wanted.emit()
         return super().eventFilter(watched, event)
 
     def withdraw(self, text: str) -> None:
         """Remove a message that no longer holds, unless another one has replaced it."""
-        if self._note.text() == prose(text[:400]):
+        if self.note.text() == prose(text[:400]):
             self._clear_news()
 
     def _on_replaced(self) -> None:
@@ -190,9 +190,9 @@ class StatusLine(Reader[Shown], QWidget):
     def _fit_note(self) -> None:
         """Let the button stand beside the message; without it the message has all the space. A message that is too long
         for it, and may end with a remedy, takes the room of what the last steps cost."""
-        words = self._note.fontMetrics().horizontalAdvance(self._note.text()) + 2
-        self._note.setMaximumWidth(UNLIMITED if self._return.isHidden() else words)
-        others = (self._speed, self._first, self._bytes, self._looking, self._return, self._place, self._warnings)
+        words = self.note.fontMetrics().horizontalAdvance(self.note.text()) + 2
+        self.note.setMaximumWidth(UNLIMITED if self._return.isHidden() else words)
+        others = (self.speed, self._first, self._bytes, self.looking, self._return, self._place, self.num_warnings)
         for self._crowding in range(3):
             self.refresh()
             taken = sum(each.sizeHint().width() + SPACING for each in others if not each.isHidden())
@@ -201,37 +201,37 @@ class StatusLine(Reader[Shown], QWidget):
 
     def _drop_news(self) -> None:
         """Remove the message once there was time to read it; under the mouse it stays."""
-        if self._note.underMouse():
+        if self.note.underMouse():
             self._news.start(NEWS_MS)
         else:
             self._clear_news()
 
     def _clear_news(self) -> None:
         self._news.stop()
-        self._note.setText("")
-        self._note.setToolTip("")
+        self.note.setText("")
+        self.note.setToolTip("")
         self._fit_note()
 
     def _build(self) -> None:
         layout = QHBoxLayout(self)
         layout.setContentsMargins(MARGIN, 0, MARGIN, 0)
         layout.setSpacing(SPACING)
-        for label in (self._speed, self._first, self._bytes, self._looking):
+        for label in (self.speed, self._first, self._bytes, self.looking):
             layout.addWidget(label)
-        layout.addWidget(self._note, 1)
+        layout.addWidget(self.note, 1)
         layout.addWidget(self._return)
         layout.addStretch()
         layout.addWidget(self._work, 1000)  # the message gets the space that is left
-        self._warnings.installEventFilter(self)
-        for widget in (self._place, self._warnings):
+        self.num_warnings.installEventFilter(self)
+        for widget in (self._place, self.num_warnings):
             layout.addWidget(widget)
-        self._speed.setToolTip(
+        self.speed.setToolTip(
             f"Tokens per second of the engine's own time, over the last {RECENT_STEPS} decode steps; what a run waits "
             "between steps, for its pace or for pictures, is not in it"
         )
         self._first.setToolTip("Time to first token: the prefill of the selected sequence")
         self._bytes.setToolTip("Stored K and V of what the cache has reserved")
-        self._looking.setToolTip(
+        self.looking.setToolTip(
             f"Overhead of KV Loupe: the share of the engine's time in the last {RECENT_STEPS} steps, and between them,"
             " that went into statistics, which Step time shows as overhead, and into pictures, which no step has in it;"
             " by the clock: other programs at work make it less exact"
@@ -261,20 +261,20 @@ class StatusLine(Reader[Shown], QWidget):
         )
 
     def show_state(self, state: Shown) -> None:
-        set_text_role(self._speed, "text" if state.is_running else "muted")
+        set_text_role(self.speed, "text" if state.is_running else "muted")
         # bold while the engine runs; at rest it is the speed of the last run
-        self._speed.setFont(font_text(12.5, QFont.Weight.DemiBold if state.is_running else QFont.Weight.Normal))
-        set_text_role(self._warnings, "warning" if state.listed else "muted")
+        self.speed.setFont(font_text(12.5, QFont.Weight.DemiBold if state.is_running else QFont.Weight.Normal))
+        set_text_role(self.num_warnings, "warning" if state.listed else "muted")
         self._work.show_work(state.work)
-        _show(self._speed, state.speed)
+        _show(self.speed, state.speed)
         _show(self._first, state.first_token)
         _show(self._bytes, state.num_bytes)
-        _show(self._looking, state.looking)
+        _show(self.looking, state.looking)
         _show(self._place, state.device)
-        _show(self._warnings, state.warnings)
-        self._warnings.setToolTip(plain_tip("\n".join((*state.listed, WARNINGS_TIP) if state.listed else ())))
-        self._warnings.setCursor(Qt.CursorShape.PointingHandCursor if state.listed else Qt.CursorShape.ArrowCursor)
-        self._warnings.setAccessibleDescription("; ".join(state.listed))
+        _show(self.num_warnings, state.warnings)
+        self.num_warnings.setToolTip(plain_tip("\n".join((*state.listed, WARNINGS_TIP) if state.listed else ())))
+        self.num_warnings.setCursor(Qt.CursorShape.PointingHandCursor if state.listed else Qt.CursorShape.ArrowCursor)
+        self.num_warnings.setAccessibleDescription("; ".join(state.listed))
 
 
 def _speed_words(tokens_per_s: float | None, pace: str, *, is_running: bool) -> str:

@@ -103,8 +103,8 @@ class TransportBar(Reader[bool], Themed, QWidget):
             # The icon of the filled button has that button's text colour, which would be wrong in a menu.
             actions[key].setIconVisibleInMenu(False)
             layout.addWidget(button)
-        self._pace = PaceButton(actions, self)
-        layout.addWidget(self._pace)
+        self.pace = PaceButton(actions, self)
+        layout.addWidget(self.pace)
         self.follow(models)
         self.take_theme()
 
@@ -113,10 +113,6 @@ class TransportBar(Reader[bool], Themed, QWidget):
         for key, name in BUTTONS:
             self._actions[key].setIcon(icon(name, theme.text, disabled=theme.faint, size=ICON))
         self.show_again()
-
-    def show_pace(self, pace: Pace) -> None:
-        """Show which pace is chosen."""
-        self._pace.show_pace(pace)
 
     def show_keys(self, is_shown: bool) -> None:
         """Show the names and keys of Step and Run, if there is room."""

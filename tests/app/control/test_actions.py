@@ -75,18 +75,18 @@ def test_the_palette_finds_and_does(shell: Shell, engine: FakeEngine) -> None:
     turn(shell)
     palette = Palette([*action_entries(shell.window.actions_)], shell.window)
     palette.open_over(shell.window)
-    palette._line.setText("theme light")
+    palette.line.setText("theme light")
     assert palette.matches()[0] == "theme.light"
-    palette._do(palette._list.currentIndex())
+    palette._do(palette.list.currentIndex())
     assert current_theme().name == "light"
 
 
 def test_the_palette_shows_the_reason_of_a_grey_action(shell: Shell) -> None:
     palette = Palette([*action_entries(shell.window.actions_)], shell.window)
-    palette._line.setText("add as another sequence")
-    item = palette._rows.item(0)
+    palette.line.setText("add as another sequence")
+    item = palette.rows.item(0)
     assert not item.isEnabled()
-    palette._do(palette._list.currentIndex())  # does nothing, says nothing
+    palette._do(palette.list.currentIndex())  # does nothing, says nothing
     palette.close()
 
 
@@ -114,10 +114,10 @@ def test_a_grey_action_is_never_done_from_the_palette(shell: Shell, engine: Fake
     done: list[Action] = []
     shell.actions.triggered.connect(done.append)
     palette = Palette([*action_entries(shell.actions)], shell.window)
-    palette._line.setText("add as another sequence")
+    palette.line.setText("add as another sequence")
     assert palette.matches()[0] == "prompt.add"
-    palette._do(palette._list.currentIndex())
+    palette._do(palette.list.currentIndex())
     assert not done
-    palette._line.setText("theme light")
-    palette._do(palette._list.currentIndex())
+    palette.line.setText("theme light")
+    palette._do(palette.list.currentIndex())
     assert [action.name for action in done] == ["theme.light"]

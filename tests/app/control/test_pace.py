@@ -21,8 +21,8 @@ def test_a_pace_is_sent_marked_named_and_remembered(running: Shell, engine: Fake
         running.actions[f"pace.{name}"].trigger()
         assert engine.of(SetPace) == [PACES[name].command], name
         assert [other for other in PACES if running.actions[f"pace.{other}"].isChecked()] == [name]
-        assert running.window.top._transport._pace.text() == PACES[name].label
-        assert PACES[name].tip in running.window.top._transport._pace.toolTip().replace("\n", " ")
+        assert running.window.top.transport.pace.text() == PACES[name].label
+        assert PACES[name].tip in running.window.top.transport.pace.toolTip().replace("\n", " ")
         assert running.settings.pace == name
 
 

@@ -87,8 +87,8 @@ def test_the_number_of_steps_that_is_typed_is_run(ready: Shell, engine: FakeEngi
 def test_a_condition_of_two_runs_is_waited_for_only_beside_another_run(ready: Shell, engine: FakeEngine) -> None:
     ready.window.actions_["run.to"].trigger()
     dialog = next(one for one in QApplication.topLevelWidgets() if isinstance(one, RunToDialog) and one.isVisible())
-    dialog._ways[2].setChecked(True)
-    dialog._condition.setText("differs")
+    dialog.ways[2].setChecked(True)
+    dialog.condition.setText("differs")
     dialog.accept()
     assert dialog.isVisible()
     assert dialog.problem.text()

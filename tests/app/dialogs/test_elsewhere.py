@@ -17,7 +17,7 @@ def test_an_address_is_asked_for_until_it_is_one(shell: Shell) -> None:
     dialog = shell.window.findChild(AddressDialog)
     assert dialog is not None
     for text, heard in (("-oProxyCommand=x", []), ("me@rack:22/opt/kv", ["ssh://me@rack:22/opt/kv"])):
-        dialog._host.setText(text)
+        dialog.host.setText(text)
         dialog.accept()
         assert wanted == heard
         assert "is no address of an engine: give ssh://" in dialog.problem.text(), "of the first one"
@@ -34,18 +34,18 @@ def test_models_and_files_are_chosen_on_the_machine_of_the_engine(shell: Shell, 
         turn(shell)
 
     def names() -> list[str]:
-        return [dialog._names.item(row).text() for row in range(dialog._names.count())]
+        return [dialog.names.item(row).text() for row in range(dialog.names.count())]
 
     listed("/home/me", ("runs",), ("notes.txt", "a.safetensors"))
     assert names() == ["../", "runs/", "a.safetensors"]
-    dialog._names.itemActivated.emit(dialog._names.item(1))
+    dialog.names.itemActivated.emit(dialog.names.item(1))
     assert engine.of(ListFolder)[-1] == ListFolder("/home/me/runs")
     engine.emit(Failed("The folder '/home/me/runs' cannot be listed.", reply_to=engine.id_of(ListFolder)))
     turn(shell)
     assert "cannot be listed" in dialog.problem.text()
     dialog.accept()
     assert not engine.of(OpenSnapshot), "a folder is no snapshot"
-    dialog._names.itemActivated.emit(dialog._names.item(2))
+    dialog.names.itemActivated.emit(dialog.names.item(2))
     assert [str(command.path) for command in engine.of(OpenSnapshot)] == ["/home/me/a.safetensors"]
 
 
@@ -56,7 +56,7 @@ def test_a_model_folder_there(shell: Shell, engine: FakeEngine) -> None:
     assert dialog is not None
     engine.emit(FolderListed("/models", ("llama",), ("x.safetensors",), reply_to=engine.id_of(ListFolder)))
     turn(shell)
-    dialog._names.setCurrentRow(1)
+    dialog.names.setCurrentRow(1)
     dialog.accept()
     assert engine.of(LoadModel)[-1].model.source == "/models/llama"
 

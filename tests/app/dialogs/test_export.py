@@ -40,14 +40,14 @@ def dialog(running: Shell) -> ExportDialog:
 
 def give(dialog: ExportDialog, kind: str, path: Path) -> None:
     dialog.set_kind(kind)
-    dialog._path.setText(str(path))
+    dialog.path.setText(str(path))
     dialog.accept()
 
 
 def test_the_table_is_written_and_said(running: Shell, dialog: ExportDialog, tmp_path: Path) -> None:
     give(dialog, "table", tmp_path / "steps.csv")
     assert len((tmp_path / "steps.csv").read_text().splitlines()) == 22
-    assert running.window.status._note.text() == f"Step table written to {tmp_path / 'steps.csv'}"
+    assert running.window.status.note.text() == f"Step table written to {tmp_path / 'steps.csv'}"
     assert not dialog.isVisible()
 
 
@@ -59,7 +59,7 @@ def test_the_picture_is_that_of_the_whole_window(running: Shell, dialog: ExportD
 def test_the_snapshot_is_asked_of_the_engine(
     running: Shell, dialog: ExportDialog, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    dialog._notes.setText("before the change")
+    dialog.notes.setText("before the change")
     give(dialog, "snapshot", tmp_path / "a.safetensors")
     (command,) = engine.of(Export)
     assert isinstance(command, Export)
@@ -75,7 +75,7 @@ def test_the_next_export_is_offered_where_the_last_one_went(
     assert running.export_folder != tmp_path
     give(dialog, "table", tmp_path / "steps.csv")
     running.window.actions_["export"].trigger()
-    offered = [found._path.text() for found in running.window.findChildren(ExportDialog) if found.isVisible()]
+    offered = [found.path.text() for found in running.window.findChildren(ExportDialog) if found.isVisible()]
     assert offered == [str(tmp_path / "kvloupe-step20.safetensors")]
 
 
@@ -109,32 +109,32 @@ def test_a_device_is_left_alone(dialog: ExportDialog, tmp_path: Path) -> None:
 
 
 def test_a_name_is_needed(dialog: ExportDialog) -> None:
-    dialog._path.setText("  ")
+    dialog.path.setText("  ")
     dialog.accept()
     assert dialog.problem.text() == "Give a file name."
 
 
 def test_another_kind_has_another_ending(dialog: ExportDialog, tmp_path: Path) -> None:
-    dialog._path.setText(str(tmp_path / "mine.safetensors"))
+    dialog.path.setText(str(tmp_path / "mine.safetensors"))
     for kind, ending in KINDS.items():
         dialog.set_kind(kind)
-        assert dialog._path.text() == str(tmp_path / f"mine{ending}")
-        assert dialog._notes.isVisible() == (kind == "snapshot")
+        assert dialog.path.text() == str(tmp_path / f"mine{ending}")
+        assert dialog.notes.isVisible() == (kind == "snapshot")
 
 
 def test_only_a_name_that_nobody_gave_follows_the_steps(dialog: ExportDialog, tmp_path: Path) -> None:
     """One like ours in a folder of one's own was given, and so was another one in our folder."""
-    ours = Path(dialog._path.text())
+    ours = Path(dialog.path.text())
     for given in (tmp_path / ours.name, ours.with_stem("mine"), tmp_path / "mine.json"):
-        dialog._path.setText(str(given))
+        dialog.path.setText(str(given))
         dialog._on_steps()
-        assert dialog._path.text() == str(given)
+        assert dialog.path.text() == str(given)
         dialog.set_kind("table")
-        assert dialog._path.text() == str(given.with_suffix(".csv"))
+        assert dialog.path.text() == str(given.with_suffix(".csv"))
         dialog.set_kind("snapshot")
-    dialog._path.setText(str(ours.with_stem("kvloupe-step3")))
+    dialog.path.setText(str(ours.with_stem("kvloupe-step3")))
     dialog._on_steps()
-    assert dialog._path.text() == str(ours)
+    assert dialog.path.text() == str(ours)
 
 
 # ---- what of it --------------------------------------------------------------------------------------------------
@@ -157,9 +157,9 @@ def test_layers_heads_and_steps_go_into_the_command(
     dialog: ExportDialog, engine: FakeEngine, tmp_path: Path, qtbot: QtBot
 ) -> None:
     type_and_wait(dialog, qtbot, layers="0-2, 5", heads="1", path=str(tmp_path / "x.safetensors"))
-    dialog._steps._box.setCurrentIndex(2)
-    dialog._steps._first.setValue(12)
-    dialog._steps._last.setValue(4)  # the other way round is the same range
+    dialog.steps._box.setCurrentIndex(2)
+    dialog.steps._first.setValue(12)
+    dialog.steps._last.setValue(4)  # the other way round is the same range
     dialog._script.setChecked(True)
     dialog.accept()
     (command,) = engine.of(Export)
@@ -174,7 +174,7 @@ def test_looking_back_the_step_that_is_looked_at_is_offered(running: Shell, engi
     running.window.actions_["export"].trigger()
     dialog = running.window.findChild(ExportDialog)
     assert dialog is not None
-    assert dialog._steps._box.currentText() == "step 7 alone, which is looked at"
+    assert dialog.steps._box.currentText() == "step 7 alone, which is looked at"
     give(dialog, "snapshot", tmp_path / "x.safetensors")
     (command,) = engine.of(Export)
     assert isinstance(command, Export)
@@ -191,13 +191,13 @@ def test_the_size_is_that_of_the_engine_and_of_the_steps(
     engine.emit(ExportEstimate(5 << 20, 24, 6, "", reply_to=engine.id_of(EstimateExport)))
     turn(running)
     size = byte_size((5 << 20) + steps)
-    assert dialog._size.text() == f"About {size}: 6 layers, 24 tokens, 21 steps\nDecoding can go on from it"
-    dialog._steps._box.setCurrentIndex(1)
+    assert dialog.size_words.text() == f"About {size}: 6 layers, 24 tokens, 21 steps\nDecoding can go on from it"
+    dialog.steps._box.setCurrentIndex(1)
     qtbot.waitUntil(lambda: len(engine.of(EstimateExport)) > 1)
     engine.emit(ExportEstimate(1 << 20, 1, 1, "<b>layers</b> are missing", reply_to=engine.id_of(EstimateExport)))
     turn(running)
-    assert dialog._size.text().endswith("To be looked at only: <b>layers</b> are missing")
-    assert dialog._size.textFormat() == Qt.TextFormat.PlainText
+    assert dialog.size_words.text().endswith("To be looked at only: <b>layers</b> are missing")
+    assert dialog.size_words.textFormat() == Qt.TextFormat.PlainText
 
 
 def test_more_than_is_free_is_said(
@@ -206,8 +206,8 @@ def test_more_than_is_free_is_said(
     monkeypatch.setattr("app.dialogs.export._free_bytes", lambda _: 1 << 20)
     engine.emit(ExportEstimate(5 << 20, 24, 6, "", reply_to=engine.id_of(EstimateExport)))
     turn(running)
-    assert dialog._size.text().endswith("Only 1.0 MiB are free there")
-    assert dialog._size.property("textRole") == "warning"
+    assert dialog.size_words.text().endswith("Only 1.0 MiB are free there")
+    assert dialog.size_words.property("textRole") == "warning"
 
 
 def test_what_the_engine_refuses_is_said_in_the_dialog_and_nowhere_else(
@@ -219,10 +219,10 @@ def test_what_the_engine_refuses_is_said_in_the_dialog_and_nowhere_else(
     engine.emit(ExportEstimate(7, 7, 7, "", reply_to=first))  # of what was chosen before
     engine.emit(Failed("There is no layer 9: choose another.", reply_to=engine.id_of(EstimateExport)))
     turn(running)
-    assert dialog._size.text() == "There is no layer 9: choose another."
+    assert dialog.size_words.text() == "There is no layer 9: choose another."
     assert running.models.status.failure == ""
     type_and_wait(dialog, qtbot, layers="x")
-    assert dialog._size.text().startswith("'x' names no layers")
+    assert dialog.size_words.text().startswith("'x' names no layers")
     dialog.accept()
     assert dialog.problem.text().startswith("'x' names no layers")
     assert dialog.isVisible()
@@ -249,7 +249,7 @@ def test_two_exports_to_one_name(running: Shell, engine: FakeEngine, tmp_path: P
     engine.emit(ends[end])
     turn(running)
     assert not running.controller.requests.exports.is_writing(path)
-    note = running.window.status._note.text()
+    note = running.window.status.note.text()
     match end:
         case "written":
             assert note == f"Written to {path}: 5.0 MiB in 120 ms · x.py beside it"
@@ -261,11 +261,11 @@ def test_two_exports_to_one_name(running: Shell, engine: FakeEngine, tmp_path: P
 
 def test_a_file_that_is_there_will_be_replaced(dialog: ExportDialog, tmp_path: Path) -> None:
     (tmp_path / "old.safetensors").write_text("old")
-    dialog._path.setText(str(tmp_path / "old.safetensors"))
-    assert dialog._there.text() == "A file of that name is there, and will be replaced."
+    dialog.path.setText(str(tmp_path / "old.safetensors"))
+    assert dialog.there.text() == "A file of that name is there, and will be replaced."
     for text in (str(tmp_path / "new.safetensors"), "~\x00", "", str(tmp_path)):
-        dialog._path.setText(text)
-        assert dialog._there.text() == ""
+        dialog.path.setText(text)
+        assert dialog.there.text() == ""
 
 
 @pytest.mark.parametrize("kind", ["npz", "trace", "session"])
@@ -297,7 +297,7 @@ def test_without_an_engine_tables_and_pictures_are_written(
 
 def test_a_panel_as_a_drawing(running: Shell, dialog: ExportDialog, tmp_path: Path) -> None:
     dialog.set_kind("picture")
-    dialog._picture.setCurrentIndex(dialog._picture.findText("Cache wall"))
+    dialog.picture.setCurrentIndex(dialog.picture.findText("Cache wall"))
     give(dialog, "picture", tmp_path / "wall.svg")
     drawing = QSvgRenderer(str(tmp_path / "wall.svg"))
     assert drawing.isValid()
@@ -331,7 +331,7 @@ def test_a_name_that_is_browsed_for_ends_as_its_kind_does(
     asked: list[str] = []
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *given: (asked.append(given[3]), chosen)[1])
     dialog.set_kind(kind)
-    before = dialog._path.text()
+    before = dialog.path.text()
     dialog._on_browse()
-    assert (asked, dialog._path.text()) == ([filters], before if name is None else name)
+    assert (asked, dialog.path.text()) == ([filters], before if name is None else name)
     dialog.reject()

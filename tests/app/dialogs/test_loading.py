@@ -125,7 +125,7 @@ def test_a_key_pressed_while_a_model_is_loaded_is_kept_or_says_why_nothing_happe
     turn(shell)
     commands = len(engine.sent)
     shell.window.show()
-    told = shell.window.status._note
+    told = shell.window.status.note
     for key, modifier in ((Qt.Key.Key_F10, Qt.KeyboardModifier.NoModifier), (Qt.Key.Key_Return, CONTROL)):
         QTest.keyClick(shell.window.prompt.edit, Qt.Key.Key_F5)
         assert told.text() == "Run is not possible now. A model is being loaded: wait for it, or cancel."
@@ -143,16 +143,16 @@ def test_another_folder_can_be_chosen_and_is_forecast_and_loaded(
     shell: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialog = opened_dialog(shell, engine)
-    assert dialog._name.text() == BUNDLED_NAME
+    assert dialog.name.text() == BUNDLED_NAME
     long = "/models/" + 9 * "of-a-long-name/" + "Tales"
     for chosen, shown in (("", BUNDLED_NAME), ("/m/Tales", "/m/Tales"), (long, "…")):
         monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_, folder=chosen: folder)
         dialog.folder.click()
-        assert dialog._name.text().startswith(shown)
+        assert dialog.name.text().startswith(shown)
         if chosen:
             assert engine.of(ForecastLoad)[-1].model.source == chosen
-    assert dialog._name.text().endswith("/Tales")
-    assert long in dialog._name.toolTip()
+    assert dialog.name.text().endswith("/Tales")
+    assert long in dialog.name.toolTip()
     dialog.accept()
     turn(shell)
     assert engine.of(LoadModel)[-1].model.source == long
@@ -166,7 +166,7 @@ def test_an_adapter_can_be_put_on_the_model_and_taken_off(
     monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: "/a/lora")
     dialog.adapter.click()
     dialog.adapter.click()  # it takes the place of the one before
-    assert (dialog._name.text(), dialog._adapter.text()) == (BUNDLED_NAME, "/a/lora")
+    assert (dialog.name.text(), dialog._adapter.text()) == (BUNDLED_NAME, "/a/lora")
     assert dialog.no_adapter.isVisible()
     wanted = ModelSpec("bundled+adapter:/a/lora")
     assert engine.of(ForecastLoad)[-1].model == wanted
@@ -188,7 +188,7 @@ def test_an_adapter_can_be_put_on_the_model_and_taken_off(
     turn(shell)
     shell.actions["model.compute"].trigger()
     again = shell.window.findChildren(LoadingDialog)[-1]
-    assert (again._name.text(), again._adapter.text()) == (BUNDLED_NAME, "/a/lora")
+    assert (again.name.text(), again._adapter.text()) == (BUNDLED_NAME, "/a/lora")
 
 
 def test_what_a_forecast_says(host: QWidget) -> None:

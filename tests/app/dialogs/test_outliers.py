@@ -15,13 +15,13 @@ from tests.app.conftest import turn
 
 
 def lines(dialog: OutliersDialog) -> list[list[list[str]]]:
-    tree = dialog._tree
+    tree = dialog.tree
     heads = [tree.topLevelItem(n) for n in range(tree.topLevelItemCount())]
     return [[[head.child(n).text(c) for c in range(4)] for n in range(head.childCount())] for head in heads]
 
 
 def item(dialog: OutliersDialog, head: int, place: int) -> QTreeWidgetItem:
-    return dialog._tree.topLevelItem(head).child(place)
+    return dialog.tree.topLevelItem(head).child(place)
 
 
 def test_each_line_leads_to_its_place_in_every_panel(running: Shell, qtbot: QtBot) -> None:
@@ -39,26 +39,26 @@ def test_each_line_leads_to_its_place_in_every_panel(running: Shell, qtbot: QtBo
     assert values[0][:2] == ["L4 · kv head 2 · channel 17", "-21.5"]
     assert attended[0][0] == "40.0 % · most in L1 head 5, 90.0 %"
     dialog.activateWindow()
-    dialog._tree.setFocus()
+    dialog.tree.setFocus()
     QApplication.processEvents()
-    dialog._tree.setCurrentItem(item(dialog, 1, 0))
+    dialog.tree.setCurrentItem(item(dialog, 1, 0))
     now = models.selection.now
     assert (now.layer, now.kv_head, now.position, now.lens, now.channel) == (4, 2, 9, "values", 17)
     models.selection.update(change=True)
-    dialog._tree.itemActivated.emit(item(dialog, 0, 1), 0)
+    dialog.tree.itemActivated.emit(item(dialog, 0, 1), 0)
     now = models.selection.now
     assert (now.layer, now.kv_head, now.position, now.lens, now.channel, now.change) == (1, 1, 2, "keys", 4, False)
-    qtbot.keyClick(dialog._tree, Qt.Key.Key_Down)
+    qtbot.keyClick(dialog.tree, Qt.Key.Key_Down)
     models.selection.update(lens="values")
-    dialog._tree.setCurrentItem(item(dialog, 2, 1))
+    dialog.tree.setCurrentItem(item(dialog, 2, 1))
     now = models.selection.now
     assert (now.layer, now.kv_head, now.position, now.lens, now.channel) == (3, 0, 7, "values", None)
-    dialog._tree.itemActivated.emit(dialog._tree.topLevelItem(0), 0)
+    dialog.tree.itemActivated.emit(dialog.tree.topLevelItem(0), 0)
     assert models.selection.now == now, "a heading leads nowhere"
     again = samples.outliers_slice(OutliersRequest(0, 24, 20))
     models.slices.put(replace(again, attended=again.attended[1:]))
     QApplication.processEvents()
-    current = dialog._tree.currentItem()
+    current = dialog.tree.currentItem()
     assert current.text(0).startswith("10.0 % · most in L3 head 0"), "the line stays chosen in the list that came"
     assert models.selection.now == now
     models.slices.put(replace(again, attended=()))

@@ -149,13 +149,13 @@ def full(shell: Shell, engine: FakeEngine) -> Shell:
 
 
 def test_a_full_context_says_so_everywhere(full: Shell) -> None:
-    counter, actions = full.window.top._counter, full.window.actions_
+    counter, actions = full.window.top.counter, full.window.actions_
     assert counter.accessibleName().endswith("context full · 1,024 of 1,024")
     assert "take a cache that keeps a window" in counter.toolTip()
     for key in ("run.step", "run.run", "run.to"):
         assert not actions[key].isEnabled()
         assert "Not now: the model's context is full: go back" in actions[key].toolTip()
-    assert "the model's context is full" in full.window.status._note.text()
+    assert "the model's context is full" in full.window.status.note.text()
 
 
 def test_the_ways_on_act(full: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
@@ -172,7 +172,7 @@ def test_the_ways_on_act(full: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
     back.trigger()
     turn(full)
     assert full.models.selection.now.step == 19
-    assert full.window.top._earlier.isVisible()
+    assert full.window.top.earlier.isVisible()
     assert not remedies.isVisible()
 
 
@@ -195,7 +195,7 @@ def test_a_window_is_offered_only_to_models_that_go_on_with_it(full: Shell, engi
 
 
 def test_the_speed_of_the_last_run_is_not_the_speed_of_now(full: Shell, engine: FakeEngine) -> None:
-    speed = full.window.status._speed
+    speed = full.window.status.speed
     assert speed.text().startswith("last run ")
     assert speed.font().weight() == QFont.Weight.Normal
     engine.emit(StateChanged(replace(engine.status, running=True)))
@@ -210,11 +210,11 @@ def test_the_prompt_says_how_far_it_is_read(full: Shell, engine: FakeEngine) -> 
     engine.emit(StateChanged(reading))
     turn(full)
     assert full.window.prompt.detail.text() == "reading 1,920 of 4,550"
-    assert full.window.top._counter.accessibleName().endswith("reading 1,920 of 4,550")
+    assert full.window.top.counter.accessibleName().endswith("reading 1,920 of 4,550")
 
 
 def test_values_that_are_no_numbers_are_counted_one_by_one(full: Shell, engine: FakeEngine) -> None:
-    warnings = full.window.status._warnings
+    warnings = full.window.status.num_warnings
     assert warnings.text() == "no warnings"
     for step, words in ((21, "1 warning"), (22, "2 warnings")):
         bad = (NonFinite("keys", 2, 1, step + 3, 4),)
@@ -228,7 +228,7 @@ def test_what_is_unusual_about_a_model_stands_in_words(full: Shell, engine: Fake
     model = replace(samples.model_info("shape", random_weights=True), has_tokenizer=False, note=notes)
     engine.emit(StateChanged(replace(engine.status, model=model)))
     turn(full)
-    warnings = full.window.status._warnings
+    warnings = full.window.status.num_warnings
     assert warnings.text() == "2 warnings: random weights · no tokenizer"
     assert warnings.accessibleDescription().count("random") == 1
 

@@ -25,7 +25,7 @@ def steps_shown(shell: Shell) -> dict[str, int]:
     panels = {name: window.panels[name] for name in ("inspector", "next_token", "timings", "bytes")}
     said = {name: re.search(r"step ([\d,]+)", panel.provenance_label.whole) for name, panel in panels.items()}
     return {
-        "counter": int(window.top._counter.state.shown.replace(",", "")),
+        "counter": int(window.top.counter.state.shown.replace(",", "")),
         "timeline": window.timeline.state.latest.step,
         "tokens": tokens[-1].step,
         **{name: int(found[1].replace(",", "")) for name, found in said.items() if found},
@@ -91,7 +91,7 @@ def test_steps_beyond_a_thousand_are_written_as_the_counter_writes_them(fresh: S
     engine.emit(StateChanged(samples.status(1_003, num_tokens=1_003 + samples.PROMPT)))
     turn(fresh)
     window = fresh.window
-    assert window.top._counter.state.shown == "1,003"
+    assert window.top.counter.state.shown == "1,003"
     assert "step 1,003 ·" in window.inspector.facts.text()
     assert window.panels["timings"].plot.words.startswith("step 1,003 · ")
     assert window.head.provenance_label.whole.endswith("step 1,003")

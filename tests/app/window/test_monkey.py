@@ -41,7 +41,7 @@ def check_invariants(shell: Shell) -> None:
     counted = (
         now.step if now.step is not None else timeline.tip
     )  # an edit after the newest step has a number of its own
-    assert f"step {counted} " in shell.window.top._counter.accessibleName()
+    assert f"step {counted} " in shell.window.top.counter.accessibleName()
     assert shell.window.timeline.accessibleDescription().split(",")[0] == f"step {counted}"
     assert len(shell.window.tokens.strip.chips.tokens) == timeline.num_tokens(now.seq_id, now.step)
 

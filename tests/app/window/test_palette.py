@@ -76,30 +76,30 @@ def test_the_list_is_walked_and_done_by_keys_and_by_a_click(shell: Shell, qtbot:
     shell.actions.triggered.connect(lambda action: done.append(action.name))
     palette = Palette([*action_entries(shell.actions)], shell.window)
     palette.open_over(shell.window)
-    palette._line.setText("e")  # among many that are grey before there is a model
-    can = [row for row in range(len(palette.matches())) if palette._rows.item(row).isEnabled()]
+    palette.line.setText("e")  # among many that are grey before there is a model
+    can = [row for row in range(len(palette.matches())) if palette.rows.item(row).isEnabled()]
     assert 20 < len(can) < len(palette.matches())
     assert can[:3] != [0, 1, 2], "some in between are grey"
     rows = []
     for key in (Qt.Key.Key_Up, *[Qt.Key.Key_Down] * 4, Qt.Key.Key_Up, Qt.Key.Key_PageDown, *[Qt.Key.Key_PageDown] * 30):
-        qtbot.keyClick(palette._line, key)
-        rows.append(palette._list.currentIndex().row())
+        qtbot.keyClick(palette.line, key)
+        rows.append(palette.list.currentIndex().row())
     begin = can.index(max(0, rows[0])) if rows[0] in can else -1
     assert rows[1:6] == [*can[begin + 1 : begin + 5], can[begin + 3]]
     assert rows[6] == next(row for row in can if row >= rows[5] + 10)
     assert rows[-1] == can[-1]
     for _ in range(30):
-        qtbot.keyClick(palette._line, Qt.Key.Key_PageUp)
-    assert palette._list.currentIndex().row() == can[0]
-    palette._line.setText("theme")
-    while palette.matches()[palette._list.currentIndex().row()] != "theme.light":
-        qtbot.keyClick(palette._line, Qt.Key.Key_Down)
-    qtbot.keyClick(palette._line, Qt.Key.Key_Return)
+        qtbot.keyClick(palette.line, Qt.Key.Key_PageUp)
+    assert palette.list.currentIndex().row() == can[0]
+    palette.line.setText("theme")
+    while palette.matches()[palette.list.currentIndex().row()] != "theme.light":
+        qtbot.keyClick(palette.line, Qt.Key.Key_Down)
+    qtbot.keyClick(palette.line, Qt.Key.Key_Return)
     assert (done, palette.isVisible()) == (["theme.light"], False)
     other = Palette([*action_entries(shell.actions)], shell.window)
     other.open_over(shell.window)
-    other._line.setText("theme dark")
-    other._list.clicked.emit(other._rows.index(0, 0))
+    other.line.setText("theme dark")
+    other.list.clicked.emit(other.rows.index(0, 0))
     assert done == ["theme.light", "theme.dark"]
 
 
@@ -107,13 +107,13 @@ def test_a_typed_command_stands_first_and_is_carried_out(shell: Shell, qtbot: Qt
     typed = Typed()
     palette = Palette((), shell.window, (typed,))
     palette.open_over(shell.window)
-    palette._line.setText("=x!")
-    first = palette._rows.item(0)
+    palette.line.setText("=x!")
+    first = palette.rows.item(0)
     assert (first.text(), first.isEnabled(), palette.matches()) == ("Do =x!", False, ["typed"])
-    qtbot.keyClick(palette._line, Qt.Key.Key_Enter)
+    qtbot.keyClick(palette.line, Qt.Key.Key_Enter)
     assert (typed.made, palette.isVisible()) == ([], True)
-    palette._line.setText("=x")
-    qtbot.keyClick(palette._line, Qt.Key.Key_Enter)
+    palette.line.setText("=x")
+    qtbot.keyClick(palette.line, Qt.Key.Key_Enter)
     assert (typed.made, palette.isVisible()) == (["=x"], False)
 
 
@@ -123,12 +123,12 @@ def test_a_panel_is_found_by_its_name_and_shown_wherever_it_is(shell: Shell, qtb
     for typed, layout in (("bench", "truth"), ("notes", "inspect"), ("bytes", "inspect"), ("codec", "truth")):
         open_palette(shell)
         palette = window.findChildren(Palette)[-1]
-        palette._line.setText(typed)
-        found = [palette._rows.item(row).text() for row in range(palette._rows.rowCount())]
+        palette.line.setText(typed)
+        found = [palette.rows.item(row).text() for row in range(palette.rows.rowCount())]
         panel = next(text for text in found if text.startswith("Panel: "))
         assert typed in panel.lower()
-        palette._list.setCurrentIndex(palette._rows.index(found.index(panel), 0))
-        qtbot.keyClick(palette._line, Qt.Key.Key_Return)
+        palette.list.setCurrentIndex(palette.rows.index(found.index(panel), 0))
+        qtbot.keyClick(palette.line, Qt.Key.Key_Return)
         assert window.docks.layout_name == layout, typed
         shown = [dock for dock in window.docks.docks.values() if f"Panel: {dock.windowTitle()}" == panel]
         assert len(shown) == 1
@@ -196,9 +196,9 @@ def test_a_typed_place_is_gone_to(
 ) -> None:
     open_palette(running)
     palette = running.window.findChildren(Palette)[-1]
-    palette._line.setText(typed)
-    assert palette._rows.item(0).text() == words
-    qtbot.keyClick(palette._line, Qt.Key.Key_Return)
+    palette.line.setText(typed)
+    assert palette.rows.item(0).text() == words
+    qtbot.keyClick(palette.line, Qt.Key.Key_Return)
     now = running.models.selection.now
     assert (now.layer, now.kv_head, now.position, now.channel, now.lens) == selected
 
@@ -243,10 +243,10 @@ def test_a_typed_value_is_set(running: Shell, engine: FakeEngine) -> None:
 def test_with_no_match_the_palette_says_so_and_enter_does_nothing(shell: Shell, qtbot: QtBot) -> None:
     palette = Palette([*action_entries(shell.actions)], shell.window)
     palette.open_over(shell.window)
-    palette._line.setText("qqqq")
-    assert [palette._rows.item(row).text() for row in range(palette._rows.rowCount())] == [NO_MATCH]
-    qtbot.keyClick(palette._line, Qt.Key.Key_Enter)
-    palette._list.clicked.emit(palette._rows.index(0, 0))
+    palette.line.setText("qqqq")
+    assert [palette.rows.item(row).text() for row in range(palette.rows.rowCount())] == [NO_MATCH]
+    qtbot.keyClick(palette.line, Qt.Key.Key_Enter)
+    palette.list.clicked.emit(palette.rows.index(0, 0))
     assert palette.isVisible()
 
 
@@ -258,7 +258,7 @@ def test_it_opens_over_the_middle_of_its_window_with_the_keys(shell: Shell) -> N
     assert abs(palette.geometry().center().x() - window.x()) <= 4
     below = palette.y() - shell.window.mapToGlobal(shell.window.rect().topLeft()).y()
     assert abs(below - 64) <= 4
-    assert palette._line.hasFocus()
-    palette._line.setText("run to")
+    assert palette.line.hasFocus()
+    palette.line.setText("run to")
     QApplication.processEvents()
     approve(Path(__file__).parent / "approved" / "palette.txt", shown(palette))

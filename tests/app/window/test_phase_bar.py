@@ -148,8 +148,8 @@ def test_every_picture_says_that_its_step_is_unfinished(growing: Driver) -> None
     for panel in (growing.window.wall, growing.window.head):
         assert panel.provenance(panel.state).words == "step 3 so far"
     assert "not written yet" in growing.window.wall._words(growing.models.slices.wall)
-    assert growing.window.top._counter.state is not None
-    assert growing.window.top._counter.state.words == "between phases"
+    assert growing.window.top.counter.state is not None
+    assert growing.window.top.counter.state.words == "between phases"
 
 
 def test_a_click_on_an_earlier_phase_shows_its_facts(growing: Driver) -> None:
@@ -205,7 +205,7 @@ def test_the_first_prompt_is_sent_in_phases(fresh: Driver) -> None:
         fresh.wait_until_idle(action.isEnabled)  # the status arrives after the phase
         assert fresh.window.phases.isVisible()
         assert len(models.timeline) == 0
-        assert fresh.window.top._counter.state.words == "between phases"
+        assert fresh.window.top.counter.state.words == "between phases"
     assert isinstance(models.phases.now.passed[0].phase, Scheduled)
     assert models.phases.now.passed[0].phase.sequences[0].texts[-1] == " time"
     action.trigger()

@@ -93,7 +93,7 @@ def test_the_menu_of_rows_says_how_much_is_selected(running: Shell) -> None:
         "edit.unmask", "edit.pin", "edit.unpin", "edit.drop", "edit.replace", "edit.bias", "edit.typed", "note.add",
         "edit.undo", "edit.redo",
     ]  # fmt: skip
-    assert window.status._note.text() == "Selected: positions 4 … 7 · layer 3 · kv head 1 · K · 128 numbers, 512 B"
+    assert window.status.note.text() == "Selected: positions 4 … 7 · layer 3 · kv head 1 · K · 128 numbers, 512 B"
     window.head.menu_wanted.emit(QPoint(5, 5))
     assert opened("edits")[:2] == [f"× {words}" for words in menu.words()]
 

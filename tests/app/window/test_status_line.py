@@ -31,7 +31,7 @@ def test_the_status_line_says_nothing_that_never_changes(running: Shell) -> None
 
 def test_a_run_that_waits_says_its_pace_beside_the_speed_of_the_engine(running: Shell, engine: FakeEngine) -> None:
     """At a pace of one token a second the speed alone, 118 tok/s, would be misleading."""
-    speed, own = running.window.status._speed, running.window.status._speed.text().removeprefix("last run ")
+    speed, own = running.window.status.speed, running.window.status.speed.text().removeprefix("last run ")
     assert own.endswith("tok/s")
     running.actions["pace.1"].trigger()
     assert speed.text() == f"engine {own}"
@@ -55,13 +55,13 @@ def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEn
     engine.emit(StateChanged(replace(engine.status, work=writing)))
     turn(running)
     assert work.label.text() == "Writing x  300.0 MiB of 1.2 GiB · 200.0 MiB/s, 4 s left"
-    assert not running.window.status._looking.isVisible(), "its room is needed"
+    assert not running.window.status.looking.isVisible(), "its room is needed"
     work._button.click()
     assert engine.of(Cancel)
     engine.emit(StateChanged(engine.status))
     turn(running)
     assert not work.isVisible()
-    assert running.window.status._looking.isVisible()
+    assert running.window.status.looking.isVisible()
 
 
 def test_what_is_unusual_about_the_attention_of_a_model_is_said_in_two_words(
@@ -73,7 +73,7 @@ def test_what_is_unusual_about_the_attention_of_a_model_is_said_in_two_words(
         model = replace(samples.model_info(shape=shape), captures_attention=False, note="")
         engine.emit(StateChanged(replace(engine.status, model=model)))
         turn(running)
-        assert running.window.status._warnings.text() == f"no warnings: {words}"
+        assert running.window.status.num_warnings.text() == f"no warnings: {words}"
 
 
 def test_a_notice_goes_once_there_was_time_to_read_it(running: Shell) -> None:
@@ -84,13 +84,13 @@ def test_a_notice_goes_once_there_was_time_to_read_it(running: Shell) -> None:
     assert status._news.interval() == status_line.NEWS_MS + status_line.READ_MS * len(news)
     running.intents.on_step()
     turn(running)
-    assert status._note.text() == news, "a step alone takes nothing away that was not read"
-    assert status._looking.isVisible()
+    assert status.note.text() == news, "a step alone takes nothing away that was not read"
+    assert status.looking.isVisible()
     running.models.status.notify("Step is not possible now. This is an opened file: go on with its model first. " * 3)
-    assert not status._looking.isVisible(), "its room is needed for the remedy"
+    assert not status.looking.isVisible(), "its room is needed for the remedy"
     status._news.timeout.emit()
-    assert (status._note.text(), status._note.toolTip()) == ("", "")
-    assert status._looking.isVisible()
+    assert (status.note.text(), status.note.toolTip()) == ("", "")
+    assert status.looking.isVisible()
 
 
 def test_a_click_on_a_disabled_button_says_why(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
@@ -98,17 +98,17 @@ def test_a_click_on_a_disabled_button_says_why(shell: Shell, engine: FakeEngine,
     turn(shell)
     buttons = {button.defaultAction().data(): button for button in shell.window.findChildren(TransportButton)}
     qtbot.mouseClick(buttons["run.back"], Qt.MouseButton.LeftButton)
-    assert shell.window.status._note.text() == "Step back is not possible now. There is no step to go back to yet."
+    assert shell.window.status.note.text() == "Step back is not possible now. There is no step to go back to yet."
     shell.window.prompt.edit.clear()
     turn(shell)
     qtbot.mouseClick(shell.window.prompt.send, Qt.MouseButton.LeftButton)
-    assert shell.window.status._note.text() == "Send prompt is not possible now. Type a prompt first."
+    assert shell.window.status.note.text() == "Send prompt is not possible now. Type a prompt first."
 
 
 def test_the_reason_why_an_action_is_disabled_goes_once_it_is_enabled(
     shell: Shell, engine: FakeEngine, qtbot: QtBot
 ) -> None:
-    note, edit = shell.window.status._note, shell.window.prompt.edit
+    note, edit = shell.window.status.note, shell.window.prompt.edit
     engine.loaded()
     turn(shell)
     qtbot.keyClick(edit, Qt.Key.Key_F5)
@@ -126,19 +126,19 @@ def bad(shell: Shell, engine: FakeEngine, step: int, *found: NonFinite) -> tuple
     """The line's words about warnings after a step with these bad values, and each warning in words."""
     engine.emit(replace(samples.step_record(step), non_finite=found))
     turn(shell)
-    label = shell.window.status._warnings
+    label = shell.window.status.num_warnings
     return label.text(), label.accessibleDescription().split("; ")
 
 
 def test_every_value_that_is_no_number_is_counted_once(running: Shell, engine: FakeEngine) -> None:
     key, logits = NonFinite("keys", 3, 1, 24, 2), NonFinite("logits", None, None, 25, 7)
     first, second = "2 NaN or Inf in keys, layer 3, head 1, position 24", "7 NaN or Inf in logits, position 25"
-    assert running.window.status._warnings.text() == "no warnings"
+    assert running.window.status.num_warnings.text() == "no warnings"
     assert bad(running, engine, 21, key) == ("1 warning", [first])
     assert bad(running, engine, 22, logits) == ("2 warnings", [first, second])
     assert bad(running, engine, 23) == ("2 warnings", [first, second])
     running.models.timeline.go_to(21)
-    assert running.window.status._warnings.text() == "1 warning"
+    assert running.window.status.num_warnings.text() == "1 warning"
 
 
 def test_a_path_of_as_many_steps_is_read_again() -> None:

@@ -25,7 +25,7 @@ from tests.app.window.test_window import PaintCounter
 
 def place(shell: Shell) -> tuple[int, int]:
     """Left edge and width of the run button in the top bar."""
-    transport = shell.window.top._transport
+    transport = shell.window.top.transport
     button = transport._buttons["run.run"]
     return button.mapTo(shell.window.top, QPoint(0, 0)).x(), button.width()
 
@@ -50,7 +50,7 @@ def test_the_transport_keeps_its_place(shell: Shell, engine: FakeEngine, size: t
     turn(shell, 10)
     shell.models.selection.update(step=3)
     turn(shell)
-    assert shell.window.top._earlier.isVisible()
+    assert shell.window.top.earlier.isVisible()
     assert place(shell) == before, "looking back brings two buttons"
 
 
@@ -74,7 +74,7 @@ def test_a_click_on_a_button_that_goes_leaves_the_focus_where_it_was(running: Sh
         running.intents.on_step_back()
         turn(running)
         window.timeline.setFocus()
-        button = next(b for b in window.top._earlier.findChildren(QAbstractButton) if b.text() == name)
+        button = next(b for b in window.top.earlier.findChildren(QAbstractButton) if b.text() == name)
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
         turn(running)
         assert not button.isVisible()
@@ -93,8 +93,8 @@ def test_each_button_has_an_icon_of_its_own_in_the_ink_of_the_theme(shell: Shell
 
 
 def test_step_and_run_are_named_with_their_keys_where_there_is_room(shell: Shell) -> None:
-    step = shell.window.top._transport._buttons["run.step"]
-    run = shell.window.top._transport._buttons["run.run"]
+    step = shell.window.top.transport._buttons["run.step"]
+    run = shell.window.top.transport._buttons["run.run"]
     shell.window.resize(1600, 1000)
     turn(shell)
     assert (step.text(), run.text()) == ("Step F10", "Run F5")
@@ -106,7 +106,7 @@ def test_step_and_run_are_named_with_their_keys_where_there_is_room(shell: Shell
 
 def test_an_edit_is_counted_as_the_moment_that_it_is(running: Shell, engine: FakeEngine) -> None:
     """The list of edits, the counter and the timeline show the same number for it."""
-    counter, latest = running.window.top._counter, running.models.timeline.latest
+    counter, latest = running.window.top.counter, running.models.timeline.latest
     assert latest is not None
     assert counter.state is not None
     running.intents.on_edited(Zero(0, Rows(4, 8, (3,), (1,))))

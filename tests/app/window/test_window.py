@@ -146,13 +146,13 @@ def test_dragging_the_timeline_moves_the_step_and_its_end_is_live(running: Shell
 
 
 def test_go_on_from_here_appears_only_while_looking_back(running: Shell) -> None:
-    past = running.window.top._earlier
+    past = running.window.top.earlier
     assert not past.isVisible()
     running.intents.on_step_back()
     turn(running)
     assert past.isVisible()
     assert not [button for button in past.findChildren(QAbstractButton) if "Not now" in button.toolTip()]
-    assert "looking back" in running.window.top._counter.accessibleName()
+    assert "looking back" in running.window.top.counter.accessibleName()
     running.window.actions_["run.go_on"].trigger()
     turn(running)
     assert not past.isVisible()
@@ -165,7 +165,7 @@ def test_running_is_unmistakable(running: Shell, engine: FakeEngine) -> None:
     engine.emit(StateChanged(replace(engine.status, running=True)))
     turn(running)
     assert run.text() == "Pause"
-    assert "running" in running.window.top._counter.accessibleName()
+    assert "running" in running.window.top.counter.accessibleName()
 
 
 def test_the_title_names_the_step_shown_while_it_runs_too(running: Shell, engine: FakeEngine) -> None:
@@ -217,7 +217,7 @@ def test_copying_a_picture(running: Shell) -> None:
     running.window._on_focus(None, running.window.head)
     running.window.actions_["picture.copy"].trigger()
     assert QApplication.clipboard().image().width() == running.window.docks.docks["head"].width()
-    assert "copied" in running.window.status._note.text()
+    assert "copied" in running.window.status.note.text()
 
 
 class PaintCounter(QObject):
@@ -290,9 +290,9 @@ def test_news_of_every_plot_stand_in_the_status_line(running: Shell) -> None:
     assert len(plots) >= 7
     for plot in plots:
         news = f"{plot.accessibleName()} saved"
-        assert running.window.status._note.text() != news
+        assert running.window.status.note.text() != news
         plot.told.emit(news)
-        assert running.window.status._note.text() == news
+        assert running.window.status.note.text() == news
 
 
 @pytest.mark.parametrize("name", ["timings", "bytes"])

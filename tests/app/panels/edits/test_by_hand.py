@@ -96,9 +96,9 @@ def test_some_channels_cannot_be_masked_and_that_is_said(desk: Shell, engine: Fa
     drag(desk.window.head.map, head_place(desk, 3, 5), head_place(desk, 6, 9))
     QTest.keyClick(desk.window.head.map, Qt.Key.Key_M)
     assert not made(engine)
-    assert desk.window.status._note.text().startswith("Mask is not possible now. A row is hidden as a whole")
+    assert desk.window.status.note.text().startswith("Mask is not possible now. A row is hidden as a whole")
     desk.models.selection.update(position=12, area=None)
-    assert desk.window.status._note.text() == "", "the whole row can be hidden"
+    assert desk.window.status.note.text() == "", "the whole row can be hidden"
 
 
 def test_shift_moves_the_picture_where_a_drag_selects(desk: Shell) -> None:

@@ -141,15 +141,15 @@ def test_an_edit_is_typed_where_actions_are_found(desk: Shell, engine: FakeEngin
     desk.window.actions_["help.palette"].trigger()
     palette = opened(Palette)
     assert isinstance(palette, Palette)
-    QTest.keyClicks(palette._line, "zero")
+    QTest.keyClicks(palette.line, "zero")
     assert palette.matches()[0] == "edit.zero"
-    QTest.keyClicks(palette._line, " pos=4:80")
-    first = palette._rows.item(0)
+    QTest.keyClicks(palette.line, " pos=4:80")
+    first = palette.rows.item(0)
     assert first.text() == "There are no positions 4 … 79 to edit: this sequence has positions 0 … 23."
     assert not first.isEnabled()
-    QTest.keyClick(palette._line, Qt.Key.Key_Backspace)
-    assert palette._rows.item(0).text() == "Edit: zero positions 4 … 7"
-    QTest.keyClick(palette._line, Qt.Key.Key_Return)
+    QTest.keyClick(palette.line, Qt.Key.Key_Backspace)
+    assert palette.rows.item(0).text() == "Edit: zero positions 4 … 7"
+    QTest.keyClick(palette.line, Qt.Key.Key_Return)
     assert made(engine) == [Zero(0, Rows(4, 8))]
 
 

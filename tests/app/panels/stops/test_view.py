@@ -250,17 +250,17 @@ def test_a_run_goes_so_far_as_the_dialog_says(running: Shell, engine: FakeEngine
     (dialog,) = running.window.findChildren(RunToDialog)
     assert dialog.answer() == 32
     count = running.models.timeline.num_tokens(0)
-    dialog._tokens.setValue(count + 6)
+    dialog.tokens.setValue(count + 6)
     assert dialog.answer() == f"tokens >= {count + 6} and sequence = 0"
-    dialog._tokens.setValue(2)
+    dialog.tokens.setValue(2)
     with pytest.raises(InputError, match="tokens already: give more, or go back to that step"):
         dialog.answer()
-    dialog._condition.setFocus()
-    QTest.keyClicks(dialog._condition, "pages_moved")
+    dialog.condition.setFocus()
+    QTest.keyClicks(dialog.condition, "pages_moved")
     with pytest.raises(InputError, match="take the offloaded cache"):
         dialog.answer()
-    dialog._condition.clear()
-    QTest.keyClicks(dialog._condition, "entropy > 2")
+    dialog.condition.clear()
+    QTest.keyClicks(dialog.condition, "entropy > 2")
     dialog.accept()
     turn(running)
     assert [command.until for command in engine.of(Run)] == ["entropy > 2"]

@@ -55,7 +55,7 @@ def test_find_goes_round(running: Shell, qtbot: QtBot) -> None:
     assert running.models.selection.now.position == first
     line.setText("nothing like it")
     qtbot.keyClick(line, Qt.Key.Key_Return)
-    assert "not in the tokens" in running.window.status._note.text()
+    assert "not in the tokens" in running.window.status.note.text()
     qtbot.keyClick(line, Qt.Key.Key_Escape)
     assert not line.isVisible()
 
