@@ -111,14 +111,14 @@ class ExportDialog(QuestionDialog):
         self._models, self._folder, self._view, self._is_writing = models, folder, view, is_writing
         self._pictures = {WHOLE_WINDOW: parent, **pictures}
         self._record_bytes = 0
-        self._kind_box = choice_field("Export", [(kind.name, kind.label) for kind in KINDS])
+        self.kind_box = choice_field("Export", [(kind.name, kind.label) for kind in KINDS])
         self._words, self.size_words, self.there = (plain_label(role="muted", wraps=True) for _ in range(3))
         self.steps = StepChoice(models.timeline.live_path, _looked_at(models))
         self.picture = choice_field("Of", [(name, prose(name)) for name in self._pictures])
-        self._layers, self._heads = QLineEdit(), QLineEdit()
-        self._form_box = choice_field("Rows", FORMS)
+        self.layers, self.heads = QLineEdit(), QLineEdit()
+        self.form_box = choice_field("Rows", FORMS)
         self.path, self.notes = line_field("File"), QLineEdit()
-        self._script = QCheckBox("A Python script beside it goes on from it in plain transformers")
+        self.script = QCheckBox("A Python script beside it goes on from it in plain transformers")
         self._typing = QTimer(self, singleShot=True, interval=TYPING_MS)
         self._build()
         self._connect()
@@ -127,36 +127,36 @@ class ExportDialog(QuestionDialog):
 
     def _build(self) -> None:
         is_exact = self._models.status.cache.codec.is_exact
-        self._form_box.setEnabled(not is_exact)
-        self._form_box.setToolTip("This cache stores numbers as they are" if is_exact else "")
+        self.form_box.setEnabled(not is_exact)
+        self.form_box.setToolTip("This cache stores numbers as they are" if is_exact else "")
         for field, name, hint in (
-            (self._layers, "Layers", "all"),
-            (self._heads, "KV heads", "all"),
+            (self.layers, "Layers", "all"),
+            (self.heads, "KV heads", "all"),
             (self.notes, "Notes", "kept inside the snapshot"),
         ):
             field.setAccessibleName(name)
             field.setPlaceholderText(hint)
-        for field in (self._layers, self._heads):
+        for field in (self.layers, self.heads):
             field.setToolTip("Numbers like 0-3, 7; empty for all")
-        self.add(self._kind_box)
+        self.add(self.kind_box)
         self.add(self._words, "")
         self.add(self.steps, "Steps")
-        for part in (self.picture, self._layers, self._heads, self._form_box):
+        for part in (self.picture, self.layers, self.heads, self.form_box):
             self.add(part)
         self.form.addRow(
             "File", row((self.path, 1), push_button("Browse…", self._on_browse, is_small=False), spacing=8)
         )
         self.add(self.there, "")
         self.add(self.notes)
-        self.add(self._script, "")
+        self.add(self.script, "")
         self.add(self.size_words, "Size")
         self.ok.setText("Export")
         self.setMinimumWidth(600)
 
     def _connect(self) -> None:
         self._typing.timeout.connect(self._ask_for_estimate)
-        on_change(self._on_kind, self._kind_box)
-        on_change(self._typing.start, self._layers, self._heads, self._form_box)
+        on_change(self._on_kind, self.kind_box)
+        on_change(self._typing.start, self.layers, self.heads, self.form_box)
         on_change(self._on_steps, self.steps)
         on_change(self._on_path, self.path)
 
@@ -164,11 +164,11 @@ class ExportDialog(QuestionDialog):
 
     @property
     def kind(self) -> ExportChoice:
-        return KINDS[self._kind_box.currentIndex()]
+        return KINDS[self.kind_box.currentIndex()]
 
     def set_kind(self, name: str) -> None:
         """Choose the kind of export."""
-        self._kind_box.setCurrentIndex(self._kind_box.findData(name))
+        self.kind_box.setCurrentIndex(self.kind_box.findData(name))
         self._on_kind()
 
     def first_field(self) -> QWidget:
@@ -213,12 +213,12 @@ class ExportDialog(QuestionDialog):
         first, last = self.steps.range if kind.has_steps else (None, None)
         command = replace(export_of(self._models, path, first, last), kind=kind.name)
         if kind.has_rows:
-            layers = parse_numbers(self._layers.text(), "layers")
-            command = replace(command, layers=layers, kv_heads=parse_numbers(self._heads.text(), "heads"))
+            layers = parse_numbers(self.layers.text(), "layers")
+            command = replace(command, layers=layers, kv_heads=parse_numbers(self.heads.text(), "heads"))
         if kind.name != "snapshot":
             return command
-        form, notes = self._form_box.currentData(), self.notes.text()
-        return replace(command, form=form, notes=notes, view=self._view, with_script=self._script.isChecked())
+        form, notes = self.form_box.currentData(), self.notes.text()
+        return replace(command, form=form, notes=notes, view=self._view, with_script=self.script.isChecked())
 
     # ---- how large it will be ------------------------------------------------------------------------------------
 
@@ -268,11 +268,11 @@ class ExportDialog(QuestionDialog):
         for field, is_shown in (
             (self.steps, kind.has_steps),
             (self.picture, kind is PICTURE),
-            (self._layers, kind.has_rows),
-            (self._heads, kind.has_rows),
-            (self._form_box, is_snapshot),
+            (self.layers, kind.has_rows),
+            (self.heads, kind.has_rows),
+            (self.form_box, is_snapshot),
             (self.notes, is_snapshot),
-            (self._script, is_snapshot),
+            (self.script, is_snapshot),
             (self.size_words, kind.has_rows),
         ):
             self.form.setRowVisible(field, is_shown)

@@ -149,7 +149,7 @@ def asked(engine: FakeEngine) -> EstimateExport:
 
 def type_and_wait(dialog: ExportDialog, qtbot: QtBot, **fields: str) -> None:
     for name, text in fields.items():
-        getattr(dialog, f"_{name}").setText(text)
+        getattr(dialog, name).setText(text)
     qtbot.waitUntil(lambda: not dialog._typing.isActive())
 
 
@@ -160,7 +160,7 @@ def test_layers_heads_and_steps_go_into_the_command(
     dialog.steps._box.setCurrentIndex(2)
     dialog.steps._first.setValue(12)
     dialog.steps._last.setValue(4)  # the other way round is the same range
-    dialog._script.setChecked(True)
+    dialog.script.setChecked(True)
     dialog.accept()
     (command,) = engine.of(Export)
     assert isinstance(command, Export)
