@@ -52,6 +52,7 @@ DTYPE_CODES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +178,9 @@ def update_checksums(batch: list[tuple[Checksum, memoryview]]) -> None:
         total.update(part)
 
 
-def checksum_of(tensor: torch.Tensor | InPieces | LazyTensor, kind: str) -> str:
+def checksum_of(tensor: torch.Tensor | InPieces | LazyTensor) -> str:
     """The checksum of a tensor, as hexadecimal digits."""
-    total = checksum(kind)
+    total = checksum(WRITTEN_KIND)
     for part in byte_chunks(materialised(tensor)):
         total.update(part)
     return total.hexdigest()
