@@ -27,10 +27,9 @@ import psutil
 
 from engine.errors import InputError
 from engine.files.llama import GGUF_MAGIC, SEQUENCE_MAGIC, SESSION_MAGIC
-from engine.files.text import read_json_object
+from engine.files.text import open_regular, read_json_object
 from engine.geometry.dimensions import CacheGeometry
 from engine.snapshot.format import MAX_LENGTH
-from engine.snapshot.read import open_regular
 
 Array = np.ndarray[Any, Any]
 
@@ -130,7 +129,7 @@ def read_gguf(path: Path) -> LlamaModel:
     """The cache of a model from the metadata of its GGUF. Neither its weights nor its vocabulary are read."""
     facts: dict[str, Any] = {}
     try:
-        with open(open_regular(path), "rb") as stream:
+        with open(open_regular(path, "GGUF"), "rb") as stream:
             for key, value in _metadata(stream):
                 if key.startswith("tokenizer.") and "general.architecture" in facts:
                     break  # the vocabulary follows the facts of the architecture
@@ -235,7 +234,7 @@ def read_state(path: Path, model_path: Path) -> LlamaCache:
     """Read a state file with its model's GGUF or config.json. Raises `InputError` for a file that is cut short, of
     another model, of an unknown version or a memory of several parts, and where its rows do not fit in memory."""
     model = read_model(model_path)
-    content = _Bytes(open_regular(path), path)
+    content = _Bytes(open_regular(path, "state file"), path)
     try:
         return _read(content, model, path)
     finally:

@@ -23,8 +23,8 @@ from numpy.lib import format as npy
 
 from engine.errors import InputError
 from engine.files.atomic import replacing
+from engine.files.text import open_regular
 from engine.snapshot.format import MAX_LENGTH, NAME, PARTS, LayerEntry
-from engine.snapshot.read import open_regular
 
 Array = np.ndarray[Any, Any]
 Member = tuple[str, str, tuple[int, ...], Iterator[Array]]  # name, dtype, shape, pieces of bounded size
@@ -85,7 +85,7 @@ def from_npz(path: Path) -> NpzCache:
     """Read an npz file; raises `InputError` if it has no keys and values, lacks positions that are needed, contains
     pickled objects, or does not fit in memory."""
     try:
-        with BoundedOpening(io.FileIO(open_regular(path))) as stream, zipfile.ZipFile(stream) as archive:
+        with BoundedOpening(io.FileIO(open_regular(path, "npz file"))) as stream, zipfile.ZipFile(stream) as archive:
             stream.limit = None
             members = _checked(archive, path)
             layers = sorted({int(name.split(".")[1]) for name in members if _is_part(name)})

@@ -29,6 +29,7 @@ from engine.snapshot.format import (
     PREFIX_BYTES,
     WRITTEN_KIND,
     Checksum,
+    ChecksumKind,
     Damaged,
     checksum,
     num_bytes,
@@ -178,9 +179,9 @@ def update_checksums(batch: list[tuple[Checksum, memoryview]]) -> None:
         total.update(part)
 
 
-def checksum_of(tensor: torch.Tensor | InPieces | LazyTensor) -> str:
+def checksum_of(tensor: torch.Tensor | InPieces | LazyTensor, kind: ChecksumKind) -> str:
     """The checksum of a tensor, as hexadecimal digits."""
-    total = checksum(WRITTEN_KIND)
+    total = checksum(kind)
     for part in byte_chunks(materialised(tensor)):
         total.update(part)
     return total.hexdigest()
