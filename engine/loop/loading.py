@@ -156,7 +156,7 @@ def load_model(spec: ModelSpec, reporter: Reporter, inbox: Inbox, activity: Acti
 def _loaded(spec: ModelSpec, reporter: Reporter, *, is_first: bool) -> LoadedModel:
     reporter.begin("Starting torch and transformers", can_cancel=False)
     if is_first:
-        _import_libraries()
+        start_libraries(reporter)
     from engine.model.loader import load
 
     why_not = ""
@@ -172,6 +172,12 @@ def _loaded(spec: ModelSpec, reporter: Reporter, *, is_first: bool) -> LoadedMod
 
         raise InputError(out_of_memory_text(spec, has_present=not is_first))
     return model
+
+
+def start_libraries(reporter: Reporter) -> None:
+    """Import torch and transformers for the first model, which takes seconds, and say so."""
+    reporter.begin("Starting torch and transformers", can_cancel=False)
+    _import_libraries()
 
 
 def _import_libraries() -> None:

@@ -93,7 +93,7 @@ class OpenFile:
         self._reporter.reply(Submitted(snapshot.sequence.seq_id, snapshot.token_ids, snapshot.texts))
         manifest = snapshot.file.manifest
         self._reporter.emit(
-            SessionOpened("", snapshot.sequence.sampling, bookmarks=manifest.bookmarks, view=manifest.view)
+            SessionOpened(snapshot.prompt, snapshot.sequence.sampling, bookmarks=manifest.bookmarks, view=manifest.view)
         )
         self.report_more()
 

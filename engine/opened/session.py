@@ -100,8 +100,10 @@ def why_not_repeatable(saved: SavedSession) -> str:
 
 
 def session_opened_event(saved: SavedSession) -> SessionOpened:
-    """The event with what a person wrote and chose in the session."""
-    return SessionOpened(saved.draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, saved.draft_chat)
+    """The event with what a person wrote and chose in the session. What was sent stands for a draft that it lacks."""
+    chat = saved.draft_chat or (None if saved.draft else saved.newest_chat)
+    draft = saved.draft or ("" if chat is not None else saved.prompt_text)
+    return SessionOpened(draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, chat)
 
 
 class Fed(NamedTuple):

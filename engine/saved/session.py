@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Annotated, Any, cast, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -14,7 +16,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED, Dtype, ModelSpec
 from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
-from engine.wire.changes import Change
+from engine.wire.changes import Change, PromptAppended, SequenceAdded
 from engine.wire.message import Count
 from engine.wire.status import ModelInfo
 from engine.wire.tree import Node
@@ -84,6 +86,41 @@ class SavedSession(Struct, frozen=True, kw_only=True):
             found.append(by_step[at])
             at = by_step[at].parent
         return tuple(reversed(found))
+
+    @property
+    def prompt_text(self) -> str:
+        """The text of the first prompt without special tokens, or what its conversation begins with; the ids of its
+        tokens where the model has no tokenizer."""
+        changes = chain(chain.from_iterable(node.changes for node in self.nodes), self.pending)
+        first = next((change for change in changes if isinstance(change, SequenceAdded)), None)
+        if first is None:
+            return ""
+        if first.chat is not None:
+            turns = first.chat.turns
+            return next((turn.text for turn in turns if turn.role == "user"), turns[0].text)
+        if self.model is not None and not self.model.has_tokenizer:
+            return " ".join(map(str, first.token_ids))
+        special = () if self.model is None else self.model.special_ids
+        return joined_text(self.texts.get(each, "") for each in first.token_ids if each not in special)
+
+    @property
+    def newest_chat(self) -> Chat | None:
+        """The conversation that was sent last; None if the newest prompt was none."""
+        changes = [*chain.from_iterable(node.changes for node in self.path), *self.pending]
+        sent = (each for each in reversed(changes) if isinstance(each, SequenceAdded | PromptAppended))
+        return next((each.chat for each in sent), None)
+
+
+BYTES = re.compile(r"(?:<[0-9A-F]{2}>)+")  # how a token is written that is a part of a character
+
+
+def joined_text(texts: Iterable[str]) -> str:
+    """The text of tokens in a row; characters that several tokens make are put together."""
+    parts = (
+        bytes.fromhex(re.sub("[<>]", " ", text)) if BYTES.fullmatch(text) else text.encode("utf-8", "surrogatepass")
+        for text in texts
+    )
+    return b"".join(parts).decode("utf-8", "replace")
 
 
 def spec_of(model: ModelInfo) -> ModelSpec:
