@@ -10,8 +10,8 @@ import math
 from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
-from engine.cli.arguments import add_command
 from engine.cli.config_report import BYTES_LIMIT, DTYPES, SIZE_LIMIT, add_source, one_of, read_config, report, whole
+from engine.cli.output import add_command
 from engine.errors import InputError
 from engine.max.arch import HuggingFaceArchConfig, KVCacheConfig
 from engine.max.buffers import DeviceRef
