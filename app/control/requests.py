@@ -16,7 +16,7 @@ from app.draw.format import byte_size, milliseconds
 from app.draw.grid import rows_of
 from app.kit.question import Question
 from app.models import Models
-from app.models.comparison import SIDES, ComparedPair, Pictures
+from app.models.comparison import SIDES, Pictures
 from app.models.loaded import head_of
 from app.models.measurement import Measurement, Request
 from app.models.stops import Place, spans_in
@@ -35,7 +35,7 @@ from engine.wire.commands import (
     SubmitPrompt,
     TakeSlice,
 )
-from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep, Opponent, OtherStep
+from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.events import Event, Failed, ForkMade, Redone, Restarted, Submitted, WentTo
 from engine.wire.exporting import Export, ExportCancelled, Exported
 from engine.wire.slices import AttentionRequest, HeadRequest, Side, Slice, SliceRequest, WallRequest
@@ -50,9 +50,8 @@ class Comparing:
     def __init__(self, models: Models, sender: Sender) -> None:
         self._models, self._sender = models, sender
         self._comparison = models.comparison
-        self._starts: dict[int, Opponent] = {}  # command id -> what to compare with, of starts not answered yet
-        self._started_by: int | None = None  # id of the newest start, unless it was cancelled
-        self._against: Opponent = OtherStep(0)  # of the comparison that is shown
+        self._started_by: int | None = None  # id of the newest start that is not answered
+        self._given_up: int | None = None  # and of one that was cancelled
         self._unanswered: set[Side] = set()  # the sides whose pictures were requested and have not arrived
         self._arrived: dict[Side, Slice] = {}
         self._request: SliceRequest | None = None  # of the pictures that are shown or not answered yet
@@ -61,7 +60,6 @@ class Comparing:
         """Compare a sequence with another run."""
         self._comparison.ask(command.against)
         self._started_by = self._sender.ask(Question(command, on_refusal=self._refuse_start))
-        self._starts[self._started_by] = command.against
 
     # ---- what the engine says ------------------------------------------------------------------------------------
 
@@ -69,28 +67,12 @@ class Comparing:
         """Show the comparison that has started, or the current one sent again. If its start had been cancelled too late
         for the engine, end it."""
         self._forget_pictures()
-        was_asked, is_awaited = event.reply_to in self._starts, self._awaits(event.reply_to)
-        self._against = self._answered_start(event.reply_to) or self._against
-        compared = ComparedPair(
-            event.seq_id, self._against, event.a, event.b, event.layers, event.tolerance, event.no_rows
-        )
-        self._comparison.start(compared, event.steps, is_new=is_awaited)
-        if was_asked and not is_awaited and self._started_by is None:
-            self._sender.post(EndDuel())
-
-    def _awaits(self, reply_to: int | None) -> bool:
-        return self._started_by is not None and reply_to == self._started_by
-
-    def _answered_start(self, reply_to: int | None) -> Opponent | None:
-        """What the start command that is answered compares with; None for any other command. Earlier starts get no
-        answer any more and are dropped."""
-        if reply_to is None or reply_to not in self._starts:
-            return None
-        if self._awaits(reply_to):
+        is_awaited = event.reply_to is not None and event.reply_to == self._started_by
+        if is_awaited:
             self._started_by = None
-        against = self._starts[reply_to]
-        self._starts = {number: other for number, other in self._starts.items() if number > reply_to}
-        return against
+        self._comparison.start(event, is_new=is_awaited)
+        if event.reply_to is not None and event.reply_to == self._given_up and self._started_by is None:
+            self._sender.post(EndDuel())
 
     def take_step(self, event: DuelStep) -> None:
         self._comparison.append(event)
@@ -102,9 +84,10 @@ class Comparing:
 
     def take_ended(self, event: DuelEnded) -> None:
         self._forget_pictures()
+        asked = self._comparison.asked
         self._comparison.end(f"The comparison ended: {event.reason}." if event.reason else "")
-        if self._started_by is not None:
-            self._comparison.ask(self._starts[self._started_by])
+        if asked is not None:
+            self._comparison.ask(asked)
 
     def _take_picture(self, side: Side, piece: Slice) -> None:
         """Take a picture. They are shown when all three have arrived."""
@@ -120,20 +103,19 @@ class Comparing:
             self._comparison.refuse_pictures(failure.message)
 
     def _refuse_start(self, failure: Failed) -> None:
-        is_awaited = self._awaits(failure.reply_to)
-        if self._answered_start(failure.reply_to) is not None and is_awaited:
+        if failure.reply_to == self._started_by:
+            self._started_by = None
             self._comparison.refuse(failure.message)
 
     def stop_waiting(self) -> None:
         """Note that the comparison being started was cancelled."""
         if self._started_by is not None:
-            self._started_by = None
+            self._given_up, self._started_by = self._started_by, None
             self._comparison.refuse("")
 
     def forget(self) -> None:
         """Note that the engine is gone, and the other run with it."""
         self._forget_pictures()
-        self._starts.clear()
         self._started_by = None
         if self._comparison.now is not None or self._comparison.asked is not None:
             self._comparison.end("The comparison ended with its engine: start it again.")

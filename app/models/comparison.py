@@ -7,32 +7,10 @@ from bisect import bisect_left
 from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.duel import DuelSide, DuelStep, FirstDifference, Opponent, TokenDivergence
+from engine.wire.duel import DuelStarted, DuelStep, FirstDifference, Opponent, TokenDivergence
 from engine.wire.slices import Side, Slice
 
 SIDES: tuple[Side, ...] = ("a", "b", "difference")
-
-
-class ComparedPair(Struct, frozen=True, eq=False):
-    """A sequence and what it is compared with: both sides; the `layers` whose rows are compared; `tolerance`, the
-    difference of a logit that rounding may cause; and `no_rows`, why K and V cannot be compared, empty if they can."""
-
-    seq_id: int
-    against: Opponent
-    a: DuelSide
-    b: DuelSide
-    layers: tuple[int, ...]
-    tolerance: float
-    no_rows: str
-
-    @property
-    def is_lossy(self) -> bool:
-        """Whether the cache mode of a side is lossy."""
-        return self.a.is_lossy or self.b.is_lossy
-
-    def is_edited(self, num_tokens: int) -> bool:
-        """Whether one of the first `num_tokens` rows of a side was edited by hand."""
-        return any(side.edited_from is not None and side.edited_from < num_tokens for side in (self.a, self.b))
 
 
 class Pictures(Struct, frozen=True, eq=False):
@@ -53,7 +31,7 @@ class Comparison(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.now: ComparedPair | None = None
+        self.now: DuelStarted | None = None
         self.asked: Opponent | None = None  # what the comparison being started compares with
         self.refusal = ""  # why there is no comparison, in a sentence
         self.first: FirstDifference | None = None
@@ -100,15 +78,15 @@ class Comparison(QObject):
         self.asked, self.refusal = None, why
         self.changed.emit()
 
-    def start(self, now: ComparedPair, steps: tuple[DuelStep, ...], *, is_new: bool = True) -> None:
-        """Set the comparison and the steps compared so far. `is_new` False: it is the present one sent again, and one
+    def start(self, now: DuelStarted, *, is_new: bool = True) -> None:
+        """Set the comparison, with the steps compared so far. `is_new` False: it is the present one sent again, and one
         being started is still to come."""
         self.now = now
         if is_new:
             self.asked, self.refusal = None, ""
         self.first = self.num_scanned = self.pictures = None
         self.no_pictures = ""
-        self._steps = list(steps)
+        self._steps = list(now.steps)
         self.changed.emit()
 
     def append(self, step: DuelStep) -> None:

@@ -66,7 +66,7 @@ class Duelling:
         if self._duel is not None:
             self._duel.close()
         self._duel, self._asked, self.is_behind, self._is_scanned = duel, command, False, False
-        self._reporter.reply(duel.started())
+        self._reporter.reply(duel.started(command.against))
 
     def _load(self, spec: ModelSpec) -> LoadedModel:
         from engine.model.loader import load
@@ -164,9 +164,9 @@ class Duelling:
     def restart(self, session: Session) -> None:
         """Report the duel from its beginning again, because the session went to another step or changed its cache."""
         self.follow(session)
-        if self._duel is not None:
+        if self._duel is not None and self._asked is not None:
             self._is_scanned = False
-            self._reporter.emit(self._duel.started())
+            self._reporter.emit(self._duel.started(self._asked.against))
 
     def _scan(self) -> None:
         """Compare all rows once and report it; if a command interrupts that, it is begun again later."""

@@ -80,34 +80,6 @@ class FirstDifference(Part, frozen=True):
     tolerance: float
 
 
-class DuelStarted(Event, frozen=True, eq=False):
-    """The comparison of sequence `seq_id` has started (0: side A is an opened file). Holds both sides and all steps
-    that can be compared, oldest first. `layers` are those of the arrays `[L]`; `no_rows` says why K and V cannot be
-    compared, empty if they can."""
-
-    seq_id: int
-    a: DuelSide
-    b: DuelSide
-    layers: tuple[int, ...]
-    steps: tuple[DuelStep, ...]
-    no_rows: str
-    tolerance: float
-
-
-class DuelScanned(Event, frozen=True):
-    """All rows of the first `num_tokens` tokens that both sides were fed were compared as they are held now. `first` is
-    the first difference; None if all are equal within rounding."""
-
-    num_tokens: int
-    first: FirstDifference | None
-
-
-class DuelEnded(Event, frozen=True):
-    """The duel has ended, with the reason; empty if `EndDuel` ended it."""
-
-    reason: str = ""
-
-
 class OtherRun(Variant, frozen=True):
     """The same tokens in another cache mode, computed by the loaded model, or by `model`: another one with the same
     vocabulary, or the same one in another dtype."""
@@ -131,3 +103,42 @@ class OtherFile(Variant, frozen=True):
 
 
 Opponent = OtherRun | OtherStep | OtherFile
+
+
+class DuelStarted(Event, frozen=True, eq=False):
+    """The comparison of sequence `seq_id` has started (0: side A is an opened file). Holds what it is compared with,
+    both sides and all steps that can be compared, oldest first. `layers` are those of the arrays `[L]`, whose rows are
+    compared; `no_rows` says why K and V cannot be compared, empty if they can; `tolerance` is the difference of a logit
+    that rounding may cause."""
+
+    seq_id: int
+    against: Opponent
+    a: DuelSide
+    b: DuelSide
+    layers: tuple[int, ...]
+    steps: tuple[DuelStep, ...]
+    no_rows: str
+    tolerance: float
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether the cache mode of a side is lossy."""
+        return self.a.is_lossy or self.b.is_lossy
+
+    def is_edited(self, num_tokens: int) -> bool:
+        """Whether one of the first `num_tokens` rows of a side was edited by hand."""
+        return any(side.edited_from is not None and side.edited_from < num_tokens for side in (self.a, self.b))
+
+
+class DuelScanned(Event, frozen=True):
+    """All rows of the first `num_tokens` tokens that both sides were fed were compared as they are held now. `first` is
+    the first difference; None if all are equal within rounding."""
+
+    num_tokens: int
+    first: FirstDifference | None
+
+
+class DuelEnded(Event, frozen=True):
+    """The duel has ended, with the reason; empty if `EndDuel` ended it."""
+
+    reason: str = ""

@@ -7,18 +7,18 @@ from msgspec.structs import replace
 
 from app.draw.grid import rows_of
 from app.models import Models
-from app.models.comparison import SIDES, ComparedPair, Pictures
+from app.models.comparison import SIDES, Pictures
 from engine.spec.presets import cache_named
-from engine.wire.duel import DuelSide, DuelStep, FirstDifference, OtherRun
+from engine.wire.duel import DuelSide, DuelStarted, DuelStep, FirstDifference, OtherRun
 from engine.wire.slices import AttentionRequest, HeadRequest, Side, Slice, SliceRequest, WallRequest
 from tests.app import samples
 from tests.app.rich import LIVE, head, rich_models, wall
 
-COMPARED = ComparedPair(
+COMPARED = DuelStarted(
     0, OtherRun(cache_named("kivi-2")),
     DuelSide("sequence 0", "Tales", "H2O", "bfloat16", is_lossy=True, moves=True, edited_from=9),
     DuelSide("the same tokens in KIVI-2", "Tales", "KIVI-2", "float32", is_lossy=True, moves=True),
-    tuple(range(samples.LAYERS)), 1e-3, "",
+    tuple(range(samples.LAYERS)), (), "", 1e-3,
 )  # fmt: skip
 FIRST = FirstDifference(5, 2, "values", 1, 9, 0.5, 0.75, 0.125, 0.001)
 
@@ -42,7 +42,7 @@ def compared_models() -> Models:
                 kv_bytes=(4096 + 100 * place, 1024 + 10 * place),
             )
         )
-    models.comparison.start(COMPARED, tuple(steps))
+    models.comparison.start(replace(COMPARED, steps=tuple(steps)))
     models.comparison.scan(11, FIRST)
     models.selection.update(channel=3)
     return models

@@ -12,9 +12,10 @@ from msgspec.structs import astuple, replace
 
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_named
 from engine.spec.sampling import SamplingParams
 from engine.spec.terms import Term
-from engine.wire.duel import DuelSide, DuelStarted, DuelStep
+from engine.wire.duel import DuelSide, DuelStarted, DuelStep, Opponent, OtherRun
 from engine.wire.records import (
     AttentionSummary,
     ByteGap,
@@ -311,9 +312,9 @@ def duel_step(step: int) -> DuelStep:
     )  # fmt: skip
 
 
-def duel_started(num_steps: int = 4) -> DuelStarted:
+def duel_started(num_steps: int = 4, against: Opponent = OtherRun(cache_named("kivi-2"))) -> DuelStarted:  # noqa: B008
     return DuelStarted(
-        0, DuelSide("sequence 0", "Tales", "Growing", "float32", is_lossy=False, moves=True),
+        0, against, DuelSide("sequence 0", "Tales", "Growing", "float32", is_lossy=False, moves=True),
         DuelSide("the same tokens in KIVI-2", "Tales", "KIVI-2", "float32", is_lossy=True, moves=True),
         tuple(range(LAYERS)), tuple(map(duel_step, range(num_steps))), "", 1e-3,
     )  # fmt: skip

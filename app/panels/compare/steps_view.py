@@ -24,9 +24,8 @@ from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
 from app.kit.theme import current_theme, font_text
 from app.kit.view import View
 from app.models import Models
-from app.models.comparison import ComparedPair
 from app.panels.compare import words
-from engine.wire.duel import DuelStep
+from engine.wire.duel import DuelStarted, DuelStep
 from engine.wire.records import Floats
 
 ComparedQuantity = Literal["kl", "logits", "attention", "rows"]
@@ -66,7 +65,7 @@ def largest_of_layers(values: Floats) -> float | None:
 
 
 def points(
-    steps: Sequence[DuelStep], compared: ComparedPair, quantity: ComparedQuantity
+    steps: Sequence[DuelStep], compared: DuelStarted, quantity: ComparedQuantity
 ) -> tuple[StepPoints, tuple[int, ...]]:
     """A point for each step that has the number, and these steps. The line is interrupted at steps without it."""
     found = [(at, step, value) for at, step in enumerate(steps) if (value := value_of(step, quantity)) is not None]
@@ -82,7 +81,7 @@ def points(
 
 
 def compare_chart(
-    steps: Sequence[DuelStep], compared: ComparedPair, quantity: ComparedQuantity, selected: int | None
+    steps: Sequence[DuelStep], compared: DuelStarted, quantity: ComparedQuantity, selected: int | None
 ) -> StepChart:
     """The plot of a quantity; `selected` is a step."""
     found, numbers = points(steps, compared, quantity)
@@ -111,7 +110,7 @@ class StepsShown(Struct, frozen=True):
     """How many steps were compared; the step selected (`looked_at`), and the one to describe, which may be under the
     mouse; which plots fit; the selected layer; and whether the run goes on."""
 
-    compared: ComparedPair
+    compared: DuelStarted
     num_steps: int
     looked_at: int | None
     shown: DuelStep | None

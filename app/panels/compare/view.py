@@ -24,7 +24,7 @@ from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, SignalSource
 from app.kit.theme import font_fixed, font_text
 from app.kit.view import COMPARE, View
 from app.models import Models
-from app.models.comparison import ComparedPair, Pictures
+from app.models.comparison import Pictures
 from app.models.loaded import head_of, heads_shared, layer_label, layer_words
 from app.models.selection import Selected, WantedPair
 from app.panels.compare import words
@@ -34,7 +34,7 @@ from engine.spec.lenses import TABLE
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.presets import PRESETS, preset_of
 from engine.wire.commands import Cancel, EndDuel, StartDuel
-from engine.wire.duel import FirstDifference, Opponent, OtherFile, OtherRun, OtherStep
+from engine.wire.duel import DuelStarted, FirstDifference, Opponent, OtherFile, OtherRun, OtherStep
 from engine.wire.slices import AttentionSlice, Slice
 from engine.wire.status import ModelInfo
 
@@ -150,7 +150,7 @@ class CompareShown(Struct, frozen=True):
     """What is compared and what is known of it; the pictures with selection, visible range and display. `num_steps`
     were compared."""
 
-    compared: ComparedPair
+    compared: DuelStarted
     num_steps: int
     first: FirstDifference | None
     num_scanned: int | None

@@ -9,11 +9,11 @@ from app.kit.cells import ColumnHead, TableCell
 from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
 from app.models import Models
-from app.models.comparison import ComparedPair, Pictures
+from app.models.comparison import Pictures
 from app.models.loaded import layer_label
 from engine.counted import counted
 from engine.spec.lenses import LENSES
-from engine.wire.duel import DuelSide, DuelStep, FirstDifference, OtherStep, TokenDivergence
+from engine.wire.duel import DuelSide, DuelStarted, DuelStep, FirstDifference, OtherStep, TokenDivergence
 from engine.wire.records import Candidate
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
@@ -40,7 +40,7 @@ TOP_HEADS = (
 )
 
 
-def sides_words(compared: ComparedPair) -> str:
+def sides_words(compared: DuelStarted) -> str:
     """`A: sequence 0 · Growing · float32   B: …`, with the models if they differ."""
     has_models = compared.a.model != compared.b.model
     a, b = (side_words(side, has_model=has_models) for side in (compared.a, compared.b))
@@ -53,7 +53,7 @@ def side_words(side: DuelSide, *, has_model: bool) -> str:
     return " · ".join(word for word in words if word)
 
 
-def caption(compared: ComparedPair, side: DuelSide) -> str:
+def caption(compared: DuelStarted, side: DuelSide) -> str:
     """The caption of a side's picture: its name, with its dtype if the sides differ in it."""
     return side.name if compared.a.dtype == compared.b.dtype else f"{side.name} · {side.dtype}"
 
@@ -78,7 +78,7 @@ def subject(piece: Slice) -> str:
     return ""
 
 
-def why_no_pictures(compared: ComparedPair, pictures: Pictures | None, otherwise: str) -> str:
+def why_no_pictures(compared: DuelStarted, pictures: Pictures | None, otherwise: str) -> str:
     """The text shown instead of pictures, if there are none."""
     if compared.no_rows:
         return compared.no_rows
@@ -86,11 +86,11 @@ def why_no_pictures(compared: ComparedPair, pictures: Pictures | None, otherwise
     return next((note for note in (*notes, otherwise) if note), "The pictures of both sides are on their way.")
 
 
-def tolerance_words(compared: ComparedPair) -> str:
+def tolerance_words(compared: DuelStarted) -> str:
     return f"rounding may change a logit by {brief(compared.tolerance)}"
 
 
-def parts_at(models: Models, compared: ComparedPair) -> DuelStep | None:
+def parts_at(models: Models, compared: DuelStarted) -> DuelStep | None:
     """The last step that two branches have in common, if both continue after it with different tokens; None
     otherwise."""
     steps, against = models.comparison.steps, compared.against
@@ -109,7 +109,7 @@ def _until(models: Models, parting: TokenDivergence) -> str:
     return f"until step {thousands(step)}" if step is not None else f"for {counted(parting.num_tokens, 'token')}"
 
 
-def verdict(models: Models, compared: ComparedPair) -> tuple[str, TextRole]:
+def verdict(models: Models, compared: DuelStarted) -> tuple[str, TextRole]:
     """(the verdict in words, its colour role)."""
     comparison = models.comparison
     judged = [step for step in comparison.steps if step.is_beyond_rounding is not None]
@@ -132,7 +132,7 @@ def verdict(models: Models, compared: ComparedPair) -> tuple[str, TextRole]:
     return (f"{cause}: {found} beyond rounding", "warning") if cause else (f"Departs: {found} beyond rounding", "bad")
 
 
-def _allowed_cause(compared: ComparedPair, counts: Sequence[int]) -> str:
+def _allowed_cause(compared: DuelStarted, counts: Sequence[int]) -> str:
     """Why the sides may differ at these numbers of tokens, in the words of Parity; empty if no cause covers all of
     them."""
     is_edited = [compared.is_edited(count) for count in counts]
@@ -142,7 +142,7 @@ def _allowed_cause(compared: ComparedPair, counts: Sequence[int]) -> str:
 
 
 def departure_words(
-    models: Models, compared: ComparedPair, first: FirstDifference | None, num_scanned: int | None
+    models: Models, compared: DuelStarted, first: FirstDifference | None, num_scanned: int | None
 ) -> str:
     """The first row that differs by more than rounding, or that there is none."""
     if compared.no_rows:
@@ -193,7 +193,7 @@ def step_words(step: DuelStep, has_rows: bool) -> str:
 Cost = tuple[float | None, int | None]
 
 
-def costs(models: Models, compared: ComparedPair, step: DuelStep) -> tuple[Cost, Cost]:
+def costs(models: Models, compared: DuelStarted, step: DuelStep) -> tuple[Cost, Cost]:
     """(milliseconds of the step, bytes of K and V after it) of A and of B, None where unknown. Those of side A are also
     taken from the window's records."""
     record, part = (
@@ -207,7 +207,7 @@ def costs(models: Models, compared: ComparedPair, step: DuelStep) -> tuple[Cost,
     return (a_ms, a_bytes), (b_ms, b_bytes)
 
 
-def cost_words(models: Models, compared: ComparedPair, step: DuelStep) -> str:
+def cost_words(models: Models, compared: DuelStarted, step: DuelStep) -> str:
     """`A  3.0 ms · 4.0 KiB     B  4.0 ms · 1.0 KiB`."""
     sides = []
     for name, (ms, num_bytes) in zip("AB", costs(models, compared, step), strict=True):
@@ -218,7 +218,7 @@ def cost_words(models: Models, compared: ComparedPair, step: DuelStep) -> str:
     return "     ".join(sides)
 
 
-def layer_cells(models: Models, compared: ComparedPair, step: DuelStep, selected: int) -> list[tuple[TableCell, ...]]:
+def layer_cells(models: Models, compared: DuelStarted, step: DuelStep, selected: int) -> list[tuple[TableCell, ...]]:
     """A row per layer; the selected one is coloured."""
     lines: list[tuple[TableCell, ...]] = []
     for number, layer in enumerate(compared.layers):

@@ -25,7 +25,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.lenses import LENSES
 from engine.spec.presets import cache_label
 from engine.spec.sampling import Prompt
-from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, TokenDivergence
+from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, Opponent, TokenDivergence
 from engine.wire.slices import AttentionRequest, HeadRequest, RowRequest, Side, Slice, SliceRequest, WallRequest
 
 
@@ -87,11 +87,18 @@ class Duel:
         self.a.close()
         self.b.close()
 
-    def started(self) -> DuelStarted:
-        """The event for the start: both sides, and every step compared so far."""
+    def started(self, against: Opponent) -> DuelStarted:
+        """The event for the start: what is compared with, both sides, and every step compared so far."""
         layers = tuple(layer.index for layer in self.a.geometry.attention_layers)
         return DuelStarted(
-            self.a.seq_id, self.a.side(), self.b.side(), layers, tuple(self.steps), self.no_rows, self.tolerance.logit
+            self.a.seq_id,
+            against,
+            self.a.side(),
+            self.b.side(),
+            layers,
+            tuple(self.steps),
+            self.no_rows,
+            self.tolerance.logit,
         )
 
     @property

@@ -89,7 +89,7 @@ def test_one_that_was_cancelled_too_late_is_booked_as_what_it_is_and_let_go(
     compared(stepped, engine)
     models.selection.update(seq_id=1)
     stepped.intents.send(StartDuel(0, OtherStep(2)))
-    late = replace(samples.duel_started(), seq_id=1, reply_to=engine.id_of(StartDuel))
+    late = replace(samples.duel_started(against=OtherStep(2)), seq_id=1, reply_to=engine.id_of(StartDuel))
     stepped.intents.send(Cancel())
     models.viewport.update(compared=WantedPair("wall", 30, 8))
     engine.emit(late)
@@ -112,7 +112,7 @@ def test_the_first_of_two_that_were_asked_for_is_shown_until_the_second_stands(
     stepped.intents.send(StartDuel(0, OtherStep(1)))
     first = engine.id_of(StartDuel)
     stepped.intents.send(StartDuel(0, KIVI))
-    engine.emit(replace(samples.duel_started(), reply_to=first))
+    engine.emit(replace(samples.duel_started(against=OtherStep(1)), reply_to=first))
     stepped.tick()
     assert models.comparison.now is not None
     assert (models.comparison.now.against, models.comparison.asked) == (OtherStep(1), KIVI)

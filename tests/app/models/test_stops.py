@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.models.comparison import ComparedPair
 from app.models.stops import Search, Stops
 from engine.errors import InputError
 from engine.session.conditions import ConditionChecker
@@ -23,7 +22,6 @@ from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.stops import MAX_STOPS, Stop
 from engine.wire.changes import SequenceForked
 from engine.wire.condition_values import Attention
-from engine.wire.duel import OtherRun
 from engine.wire.records import StepRecord
 from engine.wire.stopping import AttentionMass, AttentionMeasured, StopHit
 from tests.app import samples
@@ -212,9 +210,7 @@ def test_a_comparison_is_asked_whether_it_differs() -> None:
         replace(samples.duel_step(step), step=step, top1_agrees=agrees)
         for step, agrees in ((3, True), (5, False), (7, None))
     )
-    told = samples.duel_started()
-    compared = ComparedPair(0, OtherRun(CacheSpec()), told.a, told.b, told.layers, told.tolerance, told.no_rows)
-    models.comparison.start(compared, steps)
+    models.comparison.start(replace(samples.duel_started(), steps=steps))
     search = found(models, "differs")
     assert search.matches == [5]
     assert search.num_unknown == STEPS - 1  # of the other sequence nothing is known where this one does not differ
@@ -223,11 +219,12 @@ def test_a_comparison_is_asked_whether_it_differs() -> None:
 def test_another_comparison_is_searched_anew_beside_stops_that_compare_nothing(qtbot: QtBot) -> None:
     models = models_with(recorded())
     models.stops.set((Stop(1, "step = 5"), Stop(2, "differs")))
-    told = samples.duel_started()
-    compared = ComparedPair(0, OtherRun(CacheSpec()), told.a, told.b, told.layers, told.tolerance, told.no_rows)
     for expected in ([5], [5, 9]):
         models.comparison.start(
-            compared, tuple(replace(samples.duel_step(n), step=n, top1_agrees=False) for n in expected)
+            replace(
+                samples.duel_started(),
+                steps=tuple(replace(samples.duel_step(n), step=n, top1_agrees=False) for n in expected),
+            )
         )
         qtbot.waitUntil(lambda: all(models.stops.of(stop.text).is_done for stop in models.stops.stops))
         assert models.stops.of("differs").matches == expected

@@ -157,7 +157,7 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
     witness.look("fed other tokens")
     models.comparison.append(models.comparison.steps[3])
     witness.look("back to the fourth step")
-    models.comparison.start(COMPARED, models.comparison.steps[2:], is_new=False)
+    models.comparison.start(replace(COMPARED, steps=models.comparison.steps[2:]), is_new=False)
     models.selection.update(step=0)
     witness.look("a step before those that were compared")
     models.selection.update(step=None)

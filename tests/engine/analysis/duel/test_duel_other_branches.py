@@ -59,7 +59,7 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
     assert one.b.num_tokens == session.history.tree.at(left).checkpoint.marks[seq_id].num_tokens
     assert one.b.token_ids[: mark.num_tokens] == one.a.token_ids[: mark.num_tokens]
     assert one.b.token_ids[mark.num_tokens] != one.a.token_ids[mark.num_tokens]
-    assert one.started().b.name == f"step {left} of another branch"
+    assert one.started(OtherStep(left)).b.name == f"step {left} of another branch"
     now = MomentRun(session, seq_id, session.last_step or 0)
     assert now.side().name == f"step {session.last_step}"
     now.close()
