@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from app.shell import Shell
 from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
 from engine.wire import events
+from engine.wire.changes import SequenceForked
 from engine.wire.commands import Fork, RemoveSequence, SetSampling, Step, StopSequence, SubmitPrompt
 from engine.wire.events import Failed, Restarted, StateChanged, Submitted
 from engine.wire.status import SequenceInfo
@@ -21,6 +22,8 @@ from tests.app.page_story import SPEC
 
 class ManyEngine(FakeEngine):
     """A fake engine that adds, forks and removes sequences."""
+
+    _changes: tuple[SequenceForked, ...] = ()  # since the newest step
 
     def _answer(self, command: Any) -> None:
         known = self.status.sequences
@@ -40,6 +43,7 @@ class ManyEngine(FakeEngine):
                 count = samples.PROMPT if step is None else samples.PROMPT - 1
                 info = self._add(count, SamplingParams())
                 at = 0 if step is None else step
+                self._changes = (*self._changes, SequenceForked(info.seq_id, parent, at, count))
                 self.emit(events.ForkMade(parent, info.seq_id, at, count, "copied the rows", reply_to=command.id))
             case SetSampling(sampling, seq_id):
                 self._set(tuple(replace(s, sampling=sampling) if s.seq_id == seq_id else s for s in known))
@@ -58,8 +62,9 @@ class ManyEngine(FakeEngine):
 
     def _prefill(self, seq_id: int) -> None:
         known = self.status.sequences
-        self.emit(replace(samples.step_record(0, seq_id=seq_id, cache=SPEC), step=self.next_step))
-        self.next_step += 1
+        record = samples.step_record(0, seq_id=seq_id, cache=SPEC)
+        self.emit(replace(record, step=self.next_step, changes=self._changes))
+        self.next_step, self._changes = self.next_step + 1, ()
         self._set(
             tuple(replace(s, state="decode", num_tokens=samples.PROMPT) if s.seq_id == seq_id else s for s in known)
         )
