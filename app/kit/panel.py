@@ -253,7 +253,7 @@ class Panel(Themed, QWidget):
         return button
 
     def _make_menu_button(self) -> QToolButton:
-        button = self._make_button("Copy or save this picture", self._on_menu)
+        button = self._make_button("Copy or save this picture", self.open_menu)
         button.setVisible(self._can_copy)
         return button
 
@@ -298,7 +298,8 @@ class Panel(Themed, QWidget):
         self.pin_button.setIcon(icon("pin", theme.muted, theme.selected))
         self._menu_button.setIcon(icon("more", theme.muted))
 
-    def _on_menu(self) -> None:
+    def open_menu(self) -> None:
+        """Open the small menu."""
         menu = QMenu(self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.add_to_menu(menu)
