@@ -177,16 +177,6 @@ class Panel(Themed, QWidget):
         return self.empty.text() if self._pages.currentWidget() is self._blank else ""
 
     @property
-    def detail_text(self) -> str:
-        """The muted text after the title."""
-        return self.detail.text()
-
-    @property
-    def provenance_text(self) -> str:
-        """The words beside the dot."""
-        return self.provenance_label.text
-
-    @property
     def is_pinned(self) -> bool:
         return self.pin_button.isChecked()
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QFocusEvent,
     QFont,
-    QHelpEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
@@ -21,13 +20,13 @@ from PySide6.QtGui import (
     QPolygonF,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit, QToolTip
+from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit
 
 from app.draw.edited import kind_of
 from app.draw.format import byte_size, thousands
 from app.kit import moment_words
 from app.kit.heatmap_marks import paint_mark
-from app.kit.labels import plain_tip
+from app.kit.labels import TellsPlaces
 from app.kit.moment_words import branch_name, node_lines
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed, font_text, owner_color
@@ -89,7 +88,7 @@ class NameLine(QLineEdit):
         event.accept()
 
 
-class TreeCanvas(Themed, QAbstractScrollArea):
+class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
     """Signals: `chosen(step)`, a node was clicked or reached by keys; `picked()`, several nodes are marked with
     Ctrl+click; `opened(step)`, make it live; `named(first, name)`, a branch was named; `dismissed()` with Esc."""
 
@@ -619,14 +618,9 @@ class TreeCanvas(Themed, QAbstractScrollArea):
                 return history.node_at(other.branch.first, row.start + index - other.start)
         return None
 
-    def viewportEvent(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            step = self.step_at(QPointF(event.pos()))
-            QToolTip.showText(event.globalPos(), plain_tip("" if step is None else self._tip(step)), self)
-            return True
-        return super().viewportEvent(event)
-
-    def _tip(self, step: int) -> str:
+    def tip_at(self, place: QPoint) -> str:
+        if (step := self.step_at(QPointF(place))) is None:
+            return ""
         branch = self._models.history.branch_of(step)
         lines = [branch_name(self._models, branch.first), *node_lines(self._models, step)]
         held = self.drawn.num_bytes.get(branch.tip)
