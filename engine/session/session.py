@@ -224,8 +224,11 @@ class Session:
         """Whether there are finished steps whose measurements have not arrived yet."""
         return self._observer.num_open > 0
 
-    def check_has_work(self) -> None:
-        """Raises with the reason when there is nothing to step."""
+    def go_on(self) -> None:
+        """Before steps that a person asks for: where every sequence has ended, those that had as many tokens as were
+        asked for have no such limit any more. Raises with the reason when there is nothing to step."""
+        if not self.has_work:
+            sequence_commands.lift_limits(self)
         self._scheduler.check_has_work()
 
     def sequence(self, seq_id: int) -> SequenceState:

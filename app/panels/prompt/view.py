@@ -124,6 +124,7 @@ class PromptPanel(View[Shown]):
         self.chat.hide()
         self.edit = PromptEdit()
         self._drafts = Drafts(self.edit)
+        self._settled = ""  # the text that was sent or put in last
         self.edit.setAccessibleName("Prompt text")
         self.sampling_button = SamplingButton()
         self.seed = seed_field()
@@ -168,9 +169,14 @@ class PromptPanel(View[Shown]):
         """The text that is being written, whichever mode is shown."""
         return self._drafts.text
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether another text was begun since one was sent or put in."""
+        return self.draft != self._settled
+
     def take_draft(self, text: str) -> None:
         """Restore a text."""
-        self._drafts.text = text
+        self._drafts.text = self._settled = text
 
     def choose(self, choice: str) -> None:
         """Change the mode. What is written in each mode is kept; the tokens of a text are the first ids."""
@@ -353,6 +359,7 @@ class PromptPanel(View[Shown]):
     def _content(self) -> str | tuple[int, ...] | Chat:
         if self._mode == CHAT:
             return self.chat.chat
+        self._settled = self.draft
         if is_random(self.edit.text()):
             self._on_typing()  # the seed field may show another sequence's seed by now
         return self.tokens.ids or () if self._by_ids and self.tokens.ids is not None else self.edit.text()

@@ -11,6 +11,7 @@ from PySide6.QtCore import Qt
 from pytestqt.exceptions import capture_exceptions
 
 from app.draw.format import byte_size, thousands
+from app.kit.provenance import source_of
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
@@ -144,6 +145,10 @@ def test_going_back_to_the_newest_step_undoes_a_change_of_mode(models: Models) -
     models.timeline.append([record])
     models.timeline.change_mode(replace(record.num_bytes, looking=7))
     assert models.timeline.is_before_change
+    models.status.set(samples.status(0))
+    for cache, words in ((record.cache, "recorded"), (CacheSpec("dynamic"), "earlier mode")):
+        models.status.set(replace(samples.status(0), cache=cache))  # a file may have gone on in its own mode
+        assert source_of(models, "recorded", "float32", 0).words == words
     assert models.timeline.num_bytes(None).looking == 7  # type: ignore[union-attr]
     models.timeline.go_to(0)
     assert not models.timeline.is_before_change
