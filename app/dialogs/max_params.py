@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from PySide6.QtGui import QGuiApplication
@@ -14,7 +14,8 @@ from PySide6.QtWidgets import QWidget
 from app.draw.format import byte_size, thousands
 from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
-from engine.max.arch import HuggingFaceArchConfig, KVCacheConfig
+from engine.geometry.dimensions import CacheGeometry
+from engine.max.arch import ArchConfigWithAttentionKVCache, KVCacheConfig
 from engine.max.buffers import DeviceRef
 from engine.max.capacity import (
     InsufficientMemoryError,
@@ -38,6 +39,18 @@ from engine.max.params import (
 from engine.wire.status import ModelInfo
 
 Json = dict[str, Any]
+
+
+@dataclass
+class LoadedArchConfig(ArchConfigWithAttentionKVCache):
+    """The architecture of a model that is already loaded: its dimensions are known without its config."""
+
+    known: CacheGeometry | None = None
+
+    @property
+    def geometry(self) -> CacheGeometry:
+        assert self.known is not None
+        return self.known
 
 
 def capacity_values(params: KVCacheParams, available: int) -> tuple[Json, list[str]]:
@@ -134,7 +147,7 @@ class MaxParams(Sheet):
         quantization = None
         if self.quantized.isChecked():
             quantization = KVCacheQuantizationConfig(self.scale_dtype.currentData(), self.granularity.value())
-        architecture = HuggingFaceArchConfig(
+        architecture = LoadedArchConfig(
             dtype=self.dtype.currentData(),
             devices=[DeviceRef.GPU(number) for number in range(self.devices.value())],
             kv_cache=KVCacheConfig(

@@ -65,7 +65,7 @@ def main() -> None:
     from PySide6.QtCore import Qt, QTimer
     from PySide6.QtWidgets import QApplication
 
-    from app.control.clock import TickClock
+    from app.control.clock import FrameClock
     from app.control.engine import Engine
     from app.kit.theme import load_fonts
     from app.shell import Shell
@@ -80,7 +80,7 @@ def main() -> None:
     load_fonts()
     engine = Engine()
     shell = Shell(application, Settings(), engine.send, engine.drain)
-    clock = TickClock(shell.controller)
+    clock = FrameClock(shell.controller)
     engine.listen(clock.ring)
     clock.start()
     shell.window.resize(1600, 1000)

@@ -125,7 +125,6 @@ def _live_in(live: LiveProgram, mode: CacheSpec) -> int:
     """What a person does in one mode; returns how many steps were done. A mode may refuse an edit or a way back."""
     models, intents = live.models, live.shell.intents
     live.settle(mode)
-    assert models.status.now is not None
     seq_id = models.status.now.sequences[0].seq_id
     for count in (1, 1, STEPS // 2):
         intents.on_run_to(count)

@@ -169,7 +169,6 @@ def test_another_sequence_is_told_of_at_once(stepped: Controller, models: Models
     watch_the_wall(stepped, models)
     engine.is_silent = True
     stepped.intents.on_step()
-    assert models.status.now is not None
     changed = structs.replace(models.status.now, sequences=())
     engine.emit(StateChanged(changed))
     stepped.tick(pictures_first=True)
@@ -182,7 +181,6 @@ def test_what_is_told_of_a_run_is_read_in_turns_pictures_first_and_once(
     """Reading and painting all of it at once would hold the window up."""
     watch_the_wall(stepped, models)
     count = models.timeline.num_tokens(0)
-    assert models.status.now is not None
     engine.emit(StateChanged(structs.replace(models.status.now, running=True)))
     stepped.tick()
     monkeypatch.setattr(refresh_queue, "TURN_S", 0.0)  # one view a turn

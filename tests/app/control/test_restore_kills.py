@@ -156,7 +156,6 @@ def act(desk: Desk) -> None:
 
 
 def _status(desk: Desk) -> EngineStatus:
-    assert desk.models.status.now is not None
     return desk.models.status.now
 
 

@@ -32,7 +32,7 @@ class Desk(Driver):
         """A new run of the same text in a cache."""
         self.models.selection.update(step=None, position=None, layer=0, kv_head=0)
         self.intents.send(SetCache(cache))
-        self.until(lambda: self.models.status.now is not None and self.models.status.now.cache == cache)
+        self.until(lambda: self.models.status.now.cache == cache)
         self.intents.on_prompt_submitted(TEXT, SamplingParams())
         self.until(lambda: self.controller.is_idle and self.has_chosen())
         self.intents.on_run_to(steps)

@@ -67,7 +67,6 @@ def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
         return replace(eviction(layer, 0), kv_head=kv_head, positions=positions, scores=scores, **changes)
 
     def without_model() -> None:
-        assert models.status.now is not None
         models.status.set(replace(models.status.now, model=None))
 
     select = models.selection.update

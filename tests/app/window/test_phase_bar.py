@@ -70,7 +70,6 @@ def test_the_strip_and_the_wall_follow_phase_by_phase(desk: Driver, qapp: QAppli
             assert piece.absent is not None
             assert piece.num_tokens == had + 1
             lacking.append(int((piece.absent[:, 0, -1] == 1).sum()))
-        assert models.status.now is not None
         assert models.status.now.suspended is not None
         assert len(models.timeline) == 3
     assert lacking == [6, 5, 4, 3, 2, 1, 0, 0]

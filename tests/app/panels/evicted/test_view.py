@@ -55,7 +55,7 @@ def test_what_the_records_do_not_tell_is_not_claimed(desk: Desk) -> None:
     assert "Growing keeps every row" in desk.evicted.empty.text()
     spec = CacheSpec(retention=RetentionSpec("knorm", budget=12))
     desk.intents.send(SetCache(spec))
-    desk.until(lambda: desk.models.status.now is not None and desk.models.status.now.cache == spec)
+    desk.until(lambda: desk.models.status.now.cache == spec)
     desk.intents.on_step()
     desk.until(lambda: desk.controller.is_idle and len(desk.models.timeline) == 8)
     desk.models.selection.update(position=3)

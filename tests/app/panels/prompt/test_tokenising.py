@@ -39,8 +39,7 @@ def test_it_is_named_and_stopped_at_once_and_nothing_changes(driver: Driver, kin
     assert before is not None
     paste(driver, LONG[kind])
     actions["prompt.send"].trigger()
-    driver.until(lambda: models.status.now is not None and models.status.now.work is not None)
-    assert models.status.now is not None
+    driver.until(lambda: models.status.now.work is not None)
     assert models.status.now.work is not None
     assert models.status.now.work.label == NAMED
     assert window.status._work.label.text().startswith(NAMED)
