@@ -165,15 +165,15 @@ def source_of(
     elif computed is not None and computed.cache.is_paged and computed.runner:
         whole.append("pages gathered where they lie scattered")
     is_before_change = asked is None and models.timeline.is_before_change
-    is_other_mode = status is None or computed is None or computed.cache != status.cache
+    is_other_mode = computed is None or computed.cache != status.cache
     is_old = is_before_change and is_other_mode and provenance == "recorded" and not is_of_cache_now
     if is_before_change and is_of_cache_now:
         whole.append("after the change of the cache mode")
-    is_moving = asked is None and status is not None and status.running and not late
+    is_moving = asked is None and status.running and not late
     words, step_words = [named], "undone step" if step is None else f"step {thousands(step)}"
     brief = ""
     loss = ""
-    if provenance != "recorded" and (models.status.loss or (status is not None and model is None)):
+    if provenance != "recorded" and (models.status.loss or (models.status.is_known and model is None)):
         loss = f"engine {models.status.loss}" if models.status.loss else "model not loaded"
     if late or not is_whole:
         words = [late or "part of it is not loaded yet"]
