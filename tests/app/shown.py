@@ -71,7 +71,10 @@ def _short(value: Any) -> str | None:
             return type(value).__name__  # places in pixels
         case Struct() if type(value).__module__.startswith(("engine.wire", "engine.geometry")):
             of = getattr(value, "request", None) or getattr(value, "step", None)
-            return f"{type(value).__name__} {'' if of is None else in_words(of)}".rstrip()
+            if of is None and type(value).__module__ == "engine.wire.commands":
+                of = getattr(value, "steps", None) or getattr(value, "seq_id", None)
+            words = in_words(getattr(value, "against", None), _short) if of is None else in_words(of)
+            return type(value).__name__ if words == "None" else f"{type(value).__name__} {words}"
     return None
 
 
