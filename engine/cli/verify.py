@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.cli.arguments import (
     add_cache_arguments,
     add_caches_argument,
+    add_command,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
@@ -24,15 +25,13 @@ if TYPE_CHECKING:
     from engine.analysis.reference import Parity
 
 
-def add_parsers(commands: Any) -> None:
-    verify = commands.add_parser("verify", help="every cache mode against the uncached forward")
-    add_model_arguments(verify)
-    add_prompt_arguments(verify)
-    add_cache_arguments(verify)
-    add_caches_argument(verify)
-    verify.add_argument("--prefill-chunk", type=int, default=128, metavar="TOKENS")
-    verify.add_argument("--json", action="store_true", help="JSON lines")
-    verify.set_defaults(func=verify_command)
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    add_prompt_arguments(parser)
+    add_cache_arguments(parser)
+    add_caches_argument(parser)
+    parser.add_argument("--prefill-chunk", type=int, default=128, metavar="TOKENS")
+    add_command(parser, verify_command)
 
 
 def verify_command(args: argparse.Namespace) -> int:
