@@ -31,14 +31,6 @@ if TYPE_CHECKING:
 MAX_PROMPT_FILE_BYTES = 64 * MIB
 
 
-def add_command(
-    parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int], json_help: str = "JSON lines"
-) -> None:
-    """Add `--json`, and the function that the sub-command calls."""
-    parser.add_argument("--json", action="store_true", help=json_help)
-    parser.set_defaults(func=command)
-
-
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the model and how it computes."""
     parser.add_argument("--model", default=BUNDLED, help="bundled, a folder, a hub name, or shape:CONFIG.json")

@@ -7,7 +7,6 @@ import argparse
 from engine.cli.arguments import (
     add_cache_arguments,
     add_caches_argument,
-    add_command,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
@@ -15,7 +14,7 @@ from engine.cli.arguments import (
     prompts_of,
     specs_of,
 )
-from engine.cli.output import encoded, print_rows
+from engine.cli.output import add_command, print_rows
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.model import check_runner
@@ -53,8 +52,9 @@ def bench_command(args: argparse.Namespace) -> int:
     contexts = counts_of("--contexts", args.contexts or DEFAULT_CONTEXTS)
     model = load_model(args)
     from engine.analysis.bench import bench
+    from engine.session.prompt import first_ids
 
-    ids = encoded(model, prompts[0]) if prompts else None
+    ids = tuple(first_ids(model, prompts[0])) if prompts else None
     pieces = bench(model, specs, (len(ids),) if ids else contexts, steps, batches, ids, runners=ways)
     return print_rows((piece for piece in pieces if not isinstance(piece, tuple)), model, args)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from engine.cli.arguments import add_cache_arguments, add_command, add_model_arguments, model_spec, spec_of
-from engine.cli.output import print_json, printable_line
+from engine.cli.arguments import add_cache_arguments, add_model_arguments, model_spec, spec_of
+from engine.cli.output import add_command, print_json, printable_line
 from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.presets import NAMES

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import structs
 
-from engine.cli.arguments import add_command, token_ids_of
-from engine.cli.output import print_json, printable
+from engine.cli.arguments import token_ids_of
+from engine.cli.output import add_command, print_json, printable
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target

@@ -10,8 +10,7 @@ import argparse
 import time
 from dataclasses import replace
 
-from engine.cli.arguments import add_command
-from engine.cli.output import print_json, printable
+from engine.cli.output import add_command, print_json, printable
 from engine.errors import InputError
 
 

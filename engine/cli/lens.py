@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cli.arguments import (
     add_cache_arguments,
-    add_command,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
@@ -16,7 +15,7 @@ from engine.cli.arguments import (
     prompts_of,
     spec_of,
 )
-from engine.cli.output import print_json
+from engine.cli.output import add_command, print_json
 from engine.errors import InputError
 from engine.spec.lenses import LENSES, TABLE, Lens
 from engine.spec.presets import NAMES

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.cli.arguments import add_command, add_compute_arguments
-from engine.cli.output import print_json, printable_line
+from engine.cli.arguments import add_compute_arguments
+from engine.cli.output import add_command, print_json, printable_line
 from engine.counted import counted
 from engine.errors import InputError
 from engine.opened.session import why_not_repeatable

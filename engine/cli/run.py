@@ -15,7 +15,6 @@ from msgspec import structs
 
 from engine.cli.arguments import (
     add_cache_arguments,
-    add_command,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
@@ -27,7 +26,7 @@ from engine.cli.arguments import (
 )
 from engine.cli.config_report import geometry_on_disk
 from engine.cli.conversation import later_turns, print_prompt_notes
-from engine.cli.output import print_json, printable
+from engine.cli.output import add_command, print_json, printable
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text

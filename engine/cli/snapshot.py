@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from engine.cli.arguments import add_command
-from engine.cli.output import print_json, printable, printable_line
+from engine.cli.output import add_command, print_json, printable, printable_line
 from engine.errors import InputError
 from engine.snapshot.convert import records_of, write_script
 from engine.snapshot.diff import SnapshotDifference, difference

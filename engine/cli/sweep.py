@@ -16,7 +16,6 @@ from engine.cli.arguments import (
     MAX_PROMPT_FILE_BYTES,
     add_cache_arguments,
     add_caches_argument,
-    add_command,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
@@ -24,7 +23,7 @@ from engine.cli.arguments import (
     prompts_of,
     specs_of,
 )
-from engine.cli.output import print_rows, printable
+from engine.cli.output import add_command, print_rows, printable
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.files.text import JSON_LIMIT, read_text

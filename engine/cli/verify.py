@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from engine.cli.arguments import (
     add_cache_arguments,
     add_caches_argument,
-    add_command,
     add_model_arguments,
     add_prompt_arguments,
     checked_steps,
@@ -17,7 +16,7 @@ from engine.cli.arguments import (
     prompts_of,
     specs_of,
 )
-from engine.cli.output import print_json, print_model_note, print_row
+from engine.cli.output import add_command, print_json, print_model_note, print_row
 from engine.errors import InputError
 from engine.spec.sampling import SamplingParams
 
