@@ -156,19 +156,15 @@ class TemplateChoice(SmallBox):
         super().__init__("Chat template", "What writes the turns as one text, with special tokens")
         self.names: tuple[str, ...] | None = None
         self._own: Template | None = None  # read from a file
-        self._taken: Template = ("", "")
+        self.template: Template = ("", "")
         self.activated.connect(self._on_activated)
-
-    @property
-    def template(self) -> Template:
-        return self._taken
 
     def show_names(self, names: tuple[str, ...]) -> None:
         """Offer a model's templates; a chosen one that it does not have is dropped."""
         if names != self.names:
             self.names = names
-            if not self._taken[1] and self._taken[0] not in names:
-                self._taken = ("", "")
+            if not self.template[1] and self.template[0] not in names:
+                self.template = ("", "")
             self._fill()
 
     def take(self, name: str, text: str) -> None:
@@ -176,7 +172,7 @@ class TemplateChoice(SmallBox):
         if text and name != PLAIN_NAME:
             self._own = (name, text)
         known = bool(text) or name in (self.names or ())
-        self._taken = (name, text) if known else ("", "")
+        self.template = (name, text) if known else ("", "")
         self._fill()
 
     def _fill(self) -> None:
@@ -196,7 +192,7 @@ class TemplateChoice(SmallBox):
         self.blockSignals(False)
 
     def _show_taken(self) -> None:
-        found = (n for n in range(self.count()) if tuple(self.itemData(n) or ()) == self._taken)
+        found = (n for n in range(self.count()) if tuple(self.itemData(n) or ()) == self.template)
         self.setCurrentIndex(next(found, 0))
 
     def _on_activated(self, index: int) -> None:
@@ -213,7 +209,7 @@ class TemplateChoice(SmallBox):
                 self.refused.emit(str(error))
                 return
             template = self._own = (Path(path).name, text)
-        self._taken = tuple(template)
+        self.template = tuple(template)
         self._fill()
         self.changed.emit()
 
