@@ -105,7 +105,7 @@ class ServerView(View[ServerState]):
         self.record.setText("End recording" if state.is_recording else "Record…")
 
     def provenance(self, state: ServerState) -> Provenance:
-        kind = "live cache" if state.state == "connected" else "stale"
+        kind = {"connected": "live cache", "recorded": "recorded"}.get(state.state, "stale")
         return Provenance(state.state, kind, state.words)
 
     def _remedy(self) -> str:
