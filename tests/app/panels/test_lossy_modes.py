@@ -229,7 +229,7 @@ def test_exact_rows_beside_quantised_ones_are_called_exact(drive: Callable[..., 
         models.selection.update(layer=layer, kv_head=0, position=position, channel=3)
         driver.wait_until_idle()
         for panel in (window.wall, window.head):
-            assert panel.provenance_text.startswith("partly dequantised")
+            assert panel.provenance_label.text.startswith("partly dequantised")
             assert panel.provenance_label.kind == "dequantised"
         window.head.map.hover_at(QPointF(position + 0.5, 3.5))
         assert window.head.readout.text().split("   ")[2] == words

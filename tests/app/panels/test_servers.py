@@ -50,7 +50,7 @@ class Desk:
                     self.models.servers.take(event)
                 self.sender.take(event)
             QApplication.processEvents()
-            assert time.monotonic() < end, panel.empty_text or panel.detail_text
+            assert time.monotonic() < end, panel.empty_text or panel.detail.text()
             time.sleep(0.005)
 
 
@@ -64,7 +64,7 @@ def desk(models: Models, qtbot: QtBot) -> Iterator[Desk]:
 def test_tree_reason_and_server(desk: Desk) -> None:
     assert "Attach to a server" in desk.server.empty_text
     desk.client.attach(ServerSpec(RECORDED, tokenizer=str(BUNDLED)))
-    desk.until(lambda: desk.tree.detail_text.startswith("1,952 tokens"), desk.tree)
+    desk.until(lambda: desk.tree.detail.text().startswith("1,952 tokens"), desk.tree)
     rows = desk.tree.table.cells.rows
     assert rows[0][0].text.startswith("<|begin|>Once upon a time")
     assert [cell.text for cell in rows[0][1:5]] == ["0", "128", "512", "1.5 MiB"]
