@@ -72,8 +72,6 @@ def test_what_no_share_can_be_is_as_small_as_can_be() -> None:
     assert fitted(PRESETS["streamingllm"].spec, 4, 0.25).retention.window == 1
     # a window that no longer fits is the rule's own
     assert fitted(tuned(H2O, window=80), 100, 0.25).retention.window is None
-        "a window that no longer fits is the rule's own"
-    )
     assert fitted(tuned(H2O, window=8), 100, 0.25).retention.window == 8
 
 
