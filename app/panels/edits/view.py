@@ -14,7 +14,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QMenu
 
 from app.draw.edited import edit_name, edit_place
-from app.draw.format import brief, divergence_words, percent, thousands, token_label
+from app.draw.format import brief, divergence_words, percent, probable, thousands, token_label
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
@@ -328,7 +328,7 @@ def _token_row(text: str, before: float | None, after: float | None) -> BarRow:
 
 
 def _bar(share: float | None, role: str) -> Bar:
-    return Bar(min(max(share or 0.0, 0.0), 1.0), _share_words(share), role)
+    return Bar(probable(share or 0.0), _share_words(share), role)
 
 
 def _share_words(share: float | None) -> str:

@@ -137,8 +137,8 @@ def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
     marked = norms.layers.index(layer) if layer in norms.layers else None
     facts, label = list[Fact](), layer_label(models, layer)
     for name, written, rows, color in (
-        ("‖k‖", norms.mean_keys(), row.keys if row is not None else (), "page_used"),
-        ("‖v‖", norms.mean_values(), row.values if row is not None else (), "page_shared"),
+        ("‖k‖", norms.keys, row.keys if row is not None else (), "page_used"),
+        ("‖v‖", norms.values, row.values if row is not None else (), "page_shared"),
     ):
         tip = _norm_tip(name, "the forward wrote it")
         facts.append(_norm_fact(label, f"{name} as written", written, marked, color, tip, absent="none"))

@@ -88,7 +88,7 @@ class RenderedText(Themed, QPlainTextEdit):
         self.setTabChangesFocus(True)
         self.setWordWrapMode(QTextOption.WrapMode.WrapAnywhere)  # spaces are dots: between them nothing is a word
         self.setAccessibleName("The conversation as the template renders it")
-        self._pieces: tuple[RenderedPiece, ...] = ()
+        self.pieces: tuple[RenderedPiece, ...] = ()
         self._num_kept, self._differs = 0, -1
 
     def show_tokens(
@@ -96,28 +96,22 @@ class RenderedText(Themed, QPlainTextEdit):
     ) -> None:
         """Show tokens: the rows of the first `num_kept` are reused, and token `differs` (-1: none) is not the cached
         one."""
-        text, self._pieces = pieces_of(token_ids, texts, special)
+        text, self.pieces = pieces_of(token_ids, texts, special)
         self._num_kept, self._differs = num_kept, differs
         if text != self.toPlainText():
             self.setPlainText(text)
             self.moveCursor(QTextCursor.MoveOperation.End)
         self._mark()
 
-    @property
-    def special_texts(self) -> tuple[str, ...]:
-        """The special tokens as shown, in order."""
-        text = self.toPlainText()
-        return tuple(text[piece.start : piece.stop] for piece in self._pieces if piece.is_special)
-
     def take_theme(self) -> None:
         self._mark()
 
     def _mark(self) -> None:
         found = []
-        kept = [piece for piece in self._pieces if piece.index < self._num_kept]
+        kept = [piece for piece in self.pieces if piece.index < self._num_kept]
         if kept:
             found.append(self._selection(kept[0].start, kept[-1].stop, "muted"))
-        for piece in self._pieces:
+        for piece in self.pieces:
             if piece.is_special:
                 found.append(self._selection(piece.start, piece.stop, "accent", is_chip=True))
             if piece.index == self._differs:

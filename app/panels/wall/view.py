@@ -111,7 +111,7 @@ class WallView(View[Shown]):
         self.largest = QToolButton()
         self.largest.setToolTip("The largest value against its layer's range: open the list of the largest")
         self.largest.hide()
-        self._lenses = LensMenu(lens for lens in TABLE if lens.is_of_every_head)
+        self._lenses = LensMenu(models, (lens for lens in TABLE if lens.is_of_every_head))
         self.add_to_strip(self._lenses)
         self.add_to_strip(self.largest)
         self.set_body(self._scroll)
@@ -119,7 +119,6 @@ class WallView(View[Shown]):
         connect_all(
             (self._scroll.resized, self._fill),
             (self.largest.clicked, self.outliers_wanted),
-            (self._lenses.chosen, self._on_lens),
             (self.canvas.picked, self._on_picked),
             (self.canvas.dragged, self._on_dragged),
             (self.canvas.menu_wanted, self._on_menu_wanted),
@@ -134,9 +133,6 @@ class WallView(View[Shown]):
     def choose(self, choice: str) -> None:
         tensor, change = _CHOICES[choice]
         self._models.selection.update(lens=tensor, change=change)
-
-    def _on_lens(self, lens: str) -> None:
-        self._models.selection.update(lens=lens, change=False)
 
     @property
     def _lens(self) -> str:

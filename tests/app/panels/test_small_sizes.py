@@ -249,6 +249,6 @@ def test_the_numbers_of_a_long_run_stand_below_its_bars(sized: tuple[Shell, Fake
     fresh.window.arrange("inspect")
     turn(fresh)
     plot = fresh.window.panels["timings"].plot
-    assert plot.words.startswith("step 1,003 · decode")
+    assert plot.words.text().startswith("step 1,003 · decode")
     assert plot.canvas.height() >= 60, "the bars have room above them"
-    assert plot.fontMetrics().horizontalAdvance(plot.words) <= plot.width()
+    assert plot.fontMetrics().horizontalAdvance(plot.words.text()) <= plot.width()

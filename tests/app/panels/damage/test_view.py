@@ -152,7 +152,7 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: Prompted
     for view in (CHANNELS, EFFECT, PLAN):
         prompted.damage.choose(view)
         assert not prompted.damage.grab().toImage().isNull()
-    prompted.damage.plan.set_share(0.5)
+    prompted.damage.plan.share.field.setValue(50)
     prompted.damage.ask_plan()
     prompted.until(
         lambda: (

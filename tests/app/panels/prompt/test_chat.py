@@ -76,7 +76,8 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     write(driver, "hi")
     first = f"{BEGIN}user\nhi{END}\n{BEGIN}assistant\n"
     assert prompt.chat.rendered.toPlainText() == first.replace("\n", "⏎\n")
-    assert prompt.chat.rendered.special_texts == (BEGIN, END, BEGIN)
+    shown, pieces = prompt.chat.rendered.toPlainText(), prompt.chat.rendered.pieces
+    assert [shown[piece.start : piece.stop] for piece in pieces if piece.is_special] == [BEGIN, END, BEGIN]
     assert prompt.detail.text() == f"{len(ids_of(first))} of 512 tokens"
     QTest.keyClick(prompt.chat.turns.rows[0].edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
     assert prompt.chat.turns.turns == (Turn("user", "hi\n"),)
