@@ -149,7 +149,7 @@ class HeatMap(Themed, QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         painter, theme = QPainter(self), current_theme()
         painter.fillRect(event.rect(), theme.color("panel"))
-        frame = self._framed()
+        frame = self.framed()
         if self._image is not None and self._image.image is not None and self._image.image.size:
             self._paint_image(painter, frame, self._image)
             self._paint_ghosts(painter, frame)
@@ -193,7 +193,7 @@ class HeatMap(Themed, QWidget):
                 if self._ink.width(words) < place.width():
                     self._ink.between(painter, words, center.x(), center.y(), left, right, place.width())
 
-    def _framed(self) -> PictureFrame:
+    def framed(self) -> PictureFrame:
         """The area, ticks and row names; computed once per range, size and marks."""
         if self._frame is None:
             plot, (low, high) = self.plot_rect, self.visible_range

@@ -47,13 +47,13 @@ class PlanSheet(QWidget):
         self.kib.setKeyboardTracking(False)
         self.kib.setAccessibleName("Budget in KiB")
         self._suggest = push_button("Suggest", self.wanted)
-        self._use = push_button("Use this plan", self.applied)
+        self.use = push_button("Use this plan", self.applied)
         self._copy = push_button("Copy name", self.copy_name)
         self._copy.setEnabled(False)
         self.table = CellTable("Plan by layer")
         self._sum = ElidedLabel(font_text(11.5))
         top = row((self.share, 1), self.kib, self._suggest)
-        bottom = row((self._sum, 1), self._copy, self._use, spacing=8)
+        bottom = row((self._sum, 1), self._copy, self.use, spacing=8)
         column(top, (self.table, 1), bottom, on=self)
         self.share.moved.connect(self._on_share)
         on_change(self._on_kib, self.kib)
@@ -65,7 +65,7 @@ class PlanSheet(QWidget):
 
     def set_ready(self, is_ready: bool) -> None:
         self._suggest.setEnabled(is_ready)
-        self._use.setEnabled(is_ready and self._found is not None and bool(self._found.plan))
+        self.use.setEnabled(is_ready and self._found is not None and bool(self._found.plan))
 
     @property
     def name(self) -> str:

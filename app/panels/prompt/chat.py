@@ -253,7 +253,7 @@ class ChatEditor(QWidget):
         self.about = plain_label(role="muted", font=font_text(11.5), wraps=True)
         self.words = plain_label(font=font_text(11.5), wraps=True)
         self.warning = plain_label(font=font_text(11.5), role="warning", wraps=True)
-        self._shows_rendered = QCheckBox("Rendered")
+        self.shows_rendered = QCheckBox("Rendered")
         self.turns = self._turn_list()
         self.turns.set_turns(EMPTY)
         self.rendered = RenderedText()
@@ -268,7 +268,7 @@ class ChatEditor(QWidget):
             (self.turns.send_wanted, self.send_wanted),
             (self.template.changed, self._on_edited),
             (self.template.refused, self._on_refused),
-            (self._shows_rendered.toggled, self.rendered.setVisible),
+            (self.shows_rendered.toggled, self.rendered.setVisible),
         )
 
     def _turn_list(self) -> TurnList:
@@ -276,9 +276,9 @@ class ChatEditor(QWidget):
         cache. All of it is scrolled together, so that nothing is cut in a low panel."""
         self.words.hide()
         self.warning.hide()
-        self._shows_rendered.setToolTip("Show the text that the template makes of the turns, as the model reads it")
+        self.shows_rendered.setToolTip("Show the text that the template makes of the turns, as the model reads it")
         above, below = QWidget(), QWidget()
-        column(row((self.template, 1), self._shows_rendered), self.about, on=above)
+        column(row((self.template, 1), self.shows_rendered), self.about, on=above)
         column(self.answer, self.words, self.warning, spacing=4, on=below)
         return TurnList(above, below)
 

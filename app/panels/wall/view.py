@@ -101,12 +101,12 @@ class WallView(View[Shown]):
         self._pointed = ""
         self.canvas = WallCanvas()
         self.canvas.setAccessibleName("Thumbnails of every layer and kv head")
-        self._scroll = _SizedArea()
-        self._scroll.setFrameShape(QFrame.Shape.NoFrame)
-        self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._scroll.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self._scroll.viewport().setAutoFillBackground(False)
-        self._scroll.setWidget(self.canvas)
+        self.scroller = _SizedArea()
+        self.scroller.setFrameShape(QFrame.Shape.NoFrame)
+        self.scroller.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.scroller.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.scroller.viewport().setAutoFillBackground(False)
+        self.scroller.setWidget(self.canvas)
         self.canvas.setAutoFillBackground(False)
         self.largest = QToolButton()
         self.largest.setToolTip("The largest value against its layer's range: open the list of the largest")
@@ -114,10 +114,10 @@ class WallView(View[Shown]):
         self._lenses = LensMenu(models, (lens for lens in TABLE if lens.is_of_every_head))
         self.add_to_strip(self._lenses)
         self.add_to_strip(self.largest)
-        self.set_body(self._scroll)
+        self.set_body(self.scroller)
         self.follow(models)
         connect_all(
-            (self._scroll.resized, self._fill),
+            (self.scroller.resized, self._fill),
             (self.largest.clicked, self.outliers_wanted),
             (self.canvas.picked, self._on_picked),
             (self.canvas.dragged, self._on_dragged),
@@ -239,7 +239,7 @@ class WallView(View[Shown]):
         rect = self.canvas.selected_rect()
         if not rect.isEmpty():
             center = rect.center()
-            self._scroll.ensureVisible(round(center.x()), round(center.y()), 0, round(rect.height() / 2) + 4)
+            self.scroller.ensureVisible(round(center.x()), round(center.y()), 0, round(rect.height() / 2) + 4)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
@@ -373,9 +373,9 @@ class WallView(View[Shown]):
 
     def _fill(self) -> None:
         """Give the canvas the panel's size, less the width of the scroll bar if it needs one."""
-        room = self._scroll.maximumViewportSize()
+        room = self.scroller.maximumViewportSize()
         self.canvas.set_room(room)
         if self.canvas.height() > room.height():
-            bar = self._scroll.verticalScrollBar().sizeHint().width()
+            bar = self.scroller.verticalScrollBar().sizeHint().width()
             self.canvas.set_room(QSize(room.width() - bar, room.height()))
         self.refresh()

@@ -94,7 +94,7 @@ def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], m
         shown = [text for text, _ in spy.drawn if text]
         assert len(shown) >= 5, (layout, step)
         assert "Tales" in shown, (layout, step)
-        said = [f"{one.text()} {one._brief}" for one in window.findChildren(ElidedLabel)]
+        said = [f"{one.text()} {one.brief}" for one in window.findChildren(ElidedLabel)]
         said += [one.text for one in window.findChildren(DotLabel)]
         said += [f"{one._name} {one._detail}" for one in window.findChildren(selectors.SelectorButton)]
         words = set(" ".join(said).replace("·", " ").split())

@@ -166,5 +166,5 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: Prompted
     prompted.damage.plan.copy_name()
     assert cache_named(QGuiApplication.clipboard().text()) == CacheSpec(codec=found.plan_codec)
     prompted.until(lambda: prompted.damage.state.state is MeasurementState.ANSWERED)
-    prompted.damage.plan._use.click()
+    prompted.damage.plan.use.click()
     prompted.until(lambda: prompted.models.status.now.cache.codec == found.plan_codec)  # type: ignore[union-attr]

@@ -111,7 +111,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
 
     # in a low panel nothing overlaps, and what is said of the cache is whole: it is scrolled with the turns
     chat = prompt.chat
-    chat._shows_rendered.click()
+    chat.shows_rendered.click()
     for height in (236, 400):
         chat.setFixedHeight(height)
         chat.layout().activate()
@@ -119,7 +119,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
         for upper, lower in pairwise(part.geometry() for part in parts):
             assert upper.bottom() < lower.top(), (height, parts)
         assert chat.words.height() >= chat.words.heightForWidth(chat.words.width())
-    chat._shows_rendered.click()
+    chat.shows_rendered.click()
     chat.setMinimumHeight(0)
     chat.setMaximumHeight(16_777_215)  # any
 
