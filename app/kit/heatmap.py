@@ -65,7 +65,7 @@ class HeatMap(Themed, QWidget):
         self._whole = (0.0, 1.0)
         self._range: TokenRange | None = None
         self._num_rows = 1
-        self._can_select = False
+        self.can_select = False  # whether a drag selects an area
         self._is_selecting = False  # the present drag selects an area instead of panning
         self.hover: QPointF | None = None
         self._pressed: QPointF | None = None
@@ -233,10 +233,6 @@ class HeatMap(Themed, QWidget):
     def is_zoomed(self) -> bool:
         return self.visible_range != self._whole
 
-    def set_can_select(self, can_select: bool) -> None:
-        """Set whether a drag selects an area."""
-        self._can_select = can_select
-
     def show_range(self, wanted: TokenRange | None) -> None:
         """Make these positions visible; None: all."""
         if wanted != self._range:
@@ -297,9 +293,9 @@ class HeatMap(Themed, QWidget):
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         button, is_shifted = event.button(), bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier)
-        if button == Qt.MouseButton.LeftButton or (button == Qt.MouseButton.MiddleButton and self._can_select):
+        if button == Qt.MouseButton.LeftButton or (button == Qt.MouseButton.MiddleButton and self.can_select):
             self._pressed, self._dragged_from = event.position(), self.visible_range
-            self._is_selecting = self._can_select and button == Qt.MouseButton.LeftButton and not is_shifted
+            self._is_selecting = self.can_select and button == Qt.MouseButton.LeftButton and not is_shifted
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         if self._pressed is not None and self._dragged_from is not None:
@@ -334,7 +330,7 @@ class HeatMap(Themed, QWidget):
             self.picked.emit(point)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        if self._can_select:
+        if self.can_select:
             self.menu_wanted.emit(self.point_at(QPointF(event.pos())), event.globalPos())
         else:
             event.ignore()

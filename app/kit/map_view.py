@@ -44,7 +44,7 @@ class MapView(View[State]):
         self.readout = plain_label(font=font_fixed(self.readout_size))
         self.readout.setObjectName("readout")
         self.readout.setMinimumWidth(1)
-        self.map.set_can_select(True)
+        self.map.can_select = True
         self._lay_out()
         connect_all(
             (self.map.hovered, self.tell),

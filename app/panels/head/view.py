@@ -11,6 +11,7 @@ from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QActionGroup, QGuiApplication
 from PySide6.QtWidgets import QMenu, QToolButton
 
+from app.draw import head as draw
 from app.draw.colormap import ColorScale
 from app.draw.format import brief, thousands
 from app.kit.heatmap_marks import Box, CellNumbers, Marks, head_boxes, is_of, number_name, words_at
@@ -41,7 +42,6 @@ from app.models import Models
 from app.models.loaded import heads_shared, layer_words
 from app.models.selection import chosen_cell
 from app.models.slices import HEAD
-from app.panels.head import draw
 from engine.counted import counted
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES

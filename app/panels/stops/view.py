@@ -98,14 +98,13 @@ TYPING_MS = 250  # the condition is read only after such a pause: half of one wo
 
 class Shown(Struct, frozen=True):
     """All stops; the id of the marked one; the condition that is searched for; the text about it, and whether that is a
-    problem; and whether there are matching steps to go to."""
+    problem."""
 
     rows: tuple[StopRow, ...]
     marked: int | None
     query: str
     words: str
     is_problem: bool
-    can_walk: bool
 
 
 class ConditionLine(QLineEdit):
@@ -332,7 +331,6 @@ class StopsView(View[Shown]):
             query=stops.query,
             words=words,
             is_problem=bool(self.problem or never),
-            can_walk=search is not None and bool(search.matches),
         )
 
     def _found(self, search: Search) -> str:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from app.draw import attention, ghost
 from app.draw.colormap import ColorScale, signed_table
 from app.draw.ghost import Ghosts, Hatch
-from app.panels.head import draw as head
+from app.draw import head
 from app.panels.wall import draw as wall
 from app.panels.wall.draw import Margins, WallRow
 from engine.wire.slices import AttentionRequest, AttentionSlice, HeadRequest, HeadSlice, WallRequest, WallSlice

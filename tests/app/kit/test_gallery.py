@@ -116,7 +116,7 @@ def heat_map() -> QWidget:
         ghosts=Ghosts(share, 0.0, 1),
     )  # fmt: skip
     widget.show_picture(indices, 0.0, 24.0, (0.0, 30.0), marks, (0.0, 26.0))
-    widget.set_can_select(True)
+    widget.can_select = True
     widget.zoomed.connect(widget.show_range)
     return widget
 
@@ -124,7 +124,7 @@ def heat_map() -> QWidget:
 def zoomed_map() -> QWidget:
     widget = heat_map()
     assert isinstance(widget, HeatMap)
-    widget.set_can_select(False)
+    widget.can_select = False
     widget.show_range(TokenRange(4.0, 14.0))
     return widget
 

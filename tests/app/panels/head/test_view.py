@@ -14,10 +14,10 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.draw import head as draw
 from app.draw.colormap import NON_FINITE, magnitude_index, signed_index
 from app.draw.grid import rows_of
 from app.models import Models
-from app.panels.head import draw
 from app.panels.head.view import FIXED, PER_LAYER, HeadView
 from engine.spec.edit import Rows as EditRows
 from engine.wire.slices import HeadRequest, WallRequest
