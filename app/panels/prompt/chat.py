@@ -224,7 +224,7 @@ NEW_TIP = "Begin another conversation"
 
 
 class ChatEditor(QWidget):
-    """Signals: `typed()` at once, `edited()` after a pause, `send_wanted()`, `preview_wanted(chat, sequence or None)`.
+    """Signals: `typed()` at once, `edited()` after a pause, `preview_wanted(chat, sequence or None)`.
 
     If the selected sequence was rendered from a conversation, the editor shows its turns, unless the user is writing
     another one; the next turn then goes `after` that sequence. When the sequence's answer has ended, it becomes the
@@ -233,7 +233,6 @@ class ChatEditor(QWidget):
 
     typed = Signal()
     edited = Signal()
-    send_wanted = Signal()
     preview_wanted = Signal(object, object)
 
     def __init__(self, models: Models) -> None:
@@ -265,7 +264,6 @@ class ChatEditor(QWidget):
         connect_all(
             (self.turns.typed, self._on_typed),
             (self.turns.edited, self._on_edited),
-            (self.turns.send_wanted, self.send_wanted),
             (self.template.changed, self._on_edited),
             (self.template.refused, self._on_refused),
             (self.shows_rendered.toggled, self.rendered.setVisible),

@@ -143,7 +143,7 @@ class PromptPanel(View[Shown]):
             (self.edit.textChanged, self._on_typing),
             (self._sampling_of.wished, self._on_sampling),
             (self.chat.typed, self._on_typing),
-            (self.chat.send_wanted, self.send.click),
+            (self.chat.turns.send_wanted, self.send.click),
             (self.chat.preview_wanted, self._on_preview),
         )
         self.follow(models)

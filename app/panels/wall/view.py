@@ -284,8 +284,7 @@ class WallView(View[Shown]):
         self._drawn = ()
 
     def show_state(self, state: Shown) -> None:
-        self.canvas.set_selected(*state.selected)
-        self.canvas.set_by_hand(state.by_hand)
+        self.canvas.set_marks(state.selected, state.by_hand)
         self._name_largest(state.piece)
         self.set_detail(self._words(state.piece), tip=CELL_TIP)
         key = (state.piece, state.layout, current_theme())
