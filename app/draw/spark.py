@@ -52,7 +52,7 @@ def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
     offset = position - part.first_position
     if part.rows is None or not 0 <= offset < part.rows.key_norm.shape[2]:
         return None
-    keys, values = (head_means(norm[:, :, offset]) for norm in (part.rows.key_norm, part.rows.value_norm))
+    keys, values = (row_means(norm[:, :, offset]) for norm in (part.rows.key_norm, part.rows.value_norm))
     return TokenNorms(part.rows.layers, keys, values)
 
 
@@ -62,13 +62,12 @@ def row_norms(layers: tuple[int, ...], rows: tuple[Floats, ...], shown: tuple[in
     norms = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan, np.float32)
     for at, row in enumerate(rows):
         norms[at, : len(row)] = np.linalg.norm(row, axis=1)
-    found = dict(zip(layers, head_means(norms), strict=True))
+    found = dict(zip(layers, row_means(norms), strict=True))
     return [found.get(layer, float("nan")) for layer in shown]
 
 
-def head_means(rows: Floats) -> list[float]:
-    """The mean over the heads of each layer of `[L, H_kv]`, without NaN (heads that the layer does not have); NaN if
-    none is left."""
+def row_means(rows: Floats) -> list[float]:
+    """The mean of each row of numbers without its NaN (places that do not exist); NaN if none is left."""
     is_there = ~np.isnan(rows)
     count = is_there.sum(axis=1)
     total = np.where(is_there, rows, 0).sum(axis=1)
