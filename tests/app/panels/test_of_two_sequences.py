@@ -209,7 +209,7 @@ def test_rows_of_the_selected_token_are_facts_and_no_others(inspector: Inspector
 def test_attention_of_the_shown_step_and_sequence_is_a_fact_and_no_other(
     inspector: InspectorView, models: Models
 ) -> None:
-    label = "attention from newest, L2"
+    label = "attention L2"
     for seq_id, step in ((0, STEPS), (1, STEPS - 1)):
         models.slices.put(samples.attention_slice(AttentionRequest(seq_id, step, 2, 512), LONG + STEPS))
         assert label not in facts(inspector), "of another sequence or step"

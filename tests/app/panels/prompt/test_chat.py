@@ -13,6 +13,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
+from app.control.pace import PACES, USUAL_PACE
 from app.panels.prompt.chat import FILE, MAX_SHOWN, NONE, RenderedText, conversation_of, pieces_of
 from engine.spec.chat import PLAIN_NAME, Chat, Turn
 from engine.spec.model import ModelSpec
@@ -246,6 +247,23 @@ def test_a_conversation_that_is_too_long_says_so_and_is_not_cut(driver: Driver) 
     write(driver, "hi")
     driver.until(lambda: not prompt.chat.warning.isVisible())
     assert driver.window.docks.docks["prompt"].width() == width
+    prompt.choose("text")
+
+
+def test_an_answer_that_is_stopped_is_taken_and_the_next_turn_can_be_written(driver: Driver) -> None:
+    prompt, chat = driver.window.prompt, driver.window.prompt.chat
+    prompt.choose("chat")
+    chat.new_line.click()
+    write(driver, "hi")
+    driver.intents.set_pace(PACES["5"])
+    prompt.send.click()
+    driver.until(lambda: not chat.answer.isHidden())
+    driver.window.actions_["run.cancel"].trigger()
+    driver.until(lambda: len(chat.turns.rows) == 3)
+    assert (chat.turns.turns[1].role, chat.turns.rows[1].note) == ("assistant", "stopped")
+    assert chat.turns.turns[2] == Turn("user", "")
+    driver.intents.set_pace(PACES[USUAL_PACE])
+    chat.new_line.click()
     prompt.choose("text")
 
 
