@@ -295,14 +295,13 @@ class Canvas:
         if rows is None:
             return
         places = rows.places
-        found = rows_in(places - grid.first, is_wanted, grid.per_column, grid.stop - grid.first)
-        values, positions = rows.numbers[found.heads, found.slots].float(), places[found.heads, found.slots]
+        heads, slots, at = rows_in(places - grid.first, is_wanted, grid.per_column, grid.stop - grid.first)
+        values, positions = rows.numbers[heads, slots].float(), places[heads, slots]
         if change is not None:
-            values = change.of_rows(values, found.heads, positions, layer, lens, span)
+            values = change.of_rows(values, heads, positions, layer, lens, span)
         values = computed(lens, values[None], positions[None], source, layer.index)[0]
-        cells = cells_of(values, found.cells, int(is_wanted.sum()), grid.per_row)
-        low[..., :num_rows][is_wanted], high[..., :num_rows][is_wanted] = cells.low, cells.high
-        held[is_wanted] = cells.held
+        lows, highs, held[is_wanted] = cells_of(values, at, int(is_wanted.sum()), grid.per_row)
+        low[..., :num_rows][is_wanted], high[..., :num_rows][is_wanted] = lows, highs
 
     def _fill_from_extremes(self, number: int, want: range, lens: Lens, source: Source) -> bool:
         """Fill the cells of a layer from the extremes that a file stores; False if it has none of this layer."""
