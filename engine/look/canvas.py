@@ -117,7 +117,7 @@ def grid_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheG
     is_coarse, coarse = False, None if request.change else source.coarseness(request.lens)
     if coarse is not None:
         is_fine = coarse[0] <= per_column and coarse[1] <= per_row
-        is_coarse = is_fine or source.num_numbers(request.lens) > EXACT_NUMBERS
+        is_coarse = is_fine or coarse[2] > EXACT_NUMBERS
         if is_coarse:
             per_column, per_row = -(-per_column // coarse[0]) * coarse[0], -(-per_row // coarse[1]) * coarse[1]
     num_columns, num_rows = -(-tokens // per_column), -(-values // per_row)
@@ -232,14 +232,14 @@ class Canvas:
         """Fill the wanted cells from the rows of a source, of which few are in memory at a time if that is a file."""
         lens, change = LENSES[request.lens], Change.of(request, source)
         alike: dict[object, list[int]] = {}  # layers of which the same columns are filled with rows of one form
+        are_whole = bool(grid.layers) and rows_at_once(source, lens, grid.layers[0].index) == ALL_ROWS
         for number, (layer, want) in enumerate(zip(grid.layers, wanted, strict=True)):
             if not grid.num_columns or not len(want):
                 continue
             if change is not None or layer.held.positions is not None or not isinstance(want, range):
                 self._gather(number, want, lens, source, change)
             else:  # of a file, no piece is kept until the next one is read
-                is_whole = rows_at_once(source, lens, layer.index) == ALL_ROWS
-                key = (layer.held.form, want) if is_whole else number
+                key = (layer.held.form, want) if are_whole else number
                 alike.setdefault(key, []).append(number)
         for numbers in alike.values():
             want = wanted[numbers[0]]

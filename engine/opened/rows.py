@@ -22,6 +22,7 @@ from engine.look.source import (
 from engine.snapshot.format import PARTS, LayerEntry, StateEntry
 from engine.snapshot.manifest import table_name
 from engine.snapshot.read import SnapshotFile
+from engine.snapshot.verify_extremes import num_numbers
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.spec.lenses import LENSES
@@ -242,10 +243,12 @@ class FileSource(Source):
         told = self._beside(layer, f"{lens}.magnitudes")
         return None if told is None else (float(told[0]), float(told[1]), float(told[2]))
 
-    def coarseness(self, lens: str) -> tuple[int, int] | None:
-        pyramid, part = self.reader.file.manifest.pyramid, LENSES[lens].part
-        is_stored = part == lens and self.is_now  # of K and V themselves, and of all rows
-        return (pyramid.tokens_per_column, pyramid.channels(part)) if pyramid and part and is_stored else None
+    def coarseness(self, lens: str) -> tuple[int, int, int] | None:
+        file, part = self.reader.file, LENSES[lens].part
+        pyramid = file.manifest.pyramid
+        if pyramid is None or part != lens or not self.is_now:  # of K and V themselves, and of all rows
+            return None
+        return pyramid.tokens_per_column, pyramid.channels(part), num_numbers(file, part)
 
     def extremes(self, layer: int, lens: str) -> Extremes | None:
         entry, coarse = self.reader.entry(layer), self.coarseness(lens)
@@ -253,11 +256,6 @@ class FileSource(Source):
         if entry is None or coarse is None or low is None or high is None or len(entry.heads) < entry.num_kv_heads:
             return None
         return Extremes(low, high, range(entry.first // coarse[0], -(-(entry.first + entry.num_rows) // coarse[0])))
-
-    def num_numbers(self, lens: str) -> int:
-        file, part = self.reader.file, LENSES[lens].part
-        layers = [entry for entry in file.layers if entry.name(f"{lens}.low") in file]
-        return sum(len(entry.heads) * entry.num_rows * entry.dim(part) for entry in layers if part)
 
     def _beside(self, layer: int, what: str) -> np.ndarray | None:
         entry, file = self.reader.entry(layer), self.reader.file
