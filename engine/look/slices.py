@@ -59,24 +59,16 @@ WORTH_UPDATING = 0.5
 def take(request: SliceRequest, source: Source, geometry: CacheGeometry, seen: Seen) -> Slice:
     """One picture of a source. A wall reuses what the last one of the same rows has drawn."""
     match request:
-        case WallRequest():
-            return whole(request, source, geometry, seen, Canvas() if has_no_size(request) else seen.wall)
-        case HeadRequest():
-            return whole(request, source, geometry, seen, Canvas())
+        case WallRequest() | HeadRequest():
+            reuses = isinstance(request, WallRequest) and not has_no_size(request)
+            piece = drawn(request, source, geometry, seen, seen.wall if reuses else Canvas())
+            assert not isinstance(piece, CellUpdate), "there is no picture before"
+            return piece
         case RowRequest():
             return row_slice(request, source, geometry)
         case TableRequest():
             return table_slice(request, source)
     raise InputError("Of this there are pictures of the wall, of a head, of a row and of the page table.")
-
-
-def whole(
-    request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry, seen: Seen, canvas: Canvas
-) -> WallSlice | HeadSlice:
-    """A whole wall or head."""
-    piece = drawn(request, source, geometry, seen, canvas)
-    assert not isinstance(piece, CellUpdate)
-    return piece
 
 
 # ---- wall and head -------------------------------------------------------------------------------------------------

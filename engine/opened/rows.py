@@ -19,7 +19,7 @@ from engine.look.source import (
     rewrites,
     rows_of_weights,
 )
-from engine.snapshot.format import PARTS, LayerEntry, StateEntry
+from engine.snapshot.format import PARTS, LayerEntry
 from engine.snapshot.manifest import table_name
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify_extremes import num_numbers
@@ -70,15 +70,6 @@ class FileRows:
             for entry in self.file.layers
         }
 
-    def states(self, layer: int) -> tuple[StateMatrix, ...]:
-        """The recurrent states of a layer, as they were written."""
-        mine = [state for state in self.file.manifest.states if state.layer == layer]
-        return tuple(matrix for state in mine for matrix in matrices_of(state.kind, self._state(state)))
-
-    def _state(self, state: StateEntry) -> torch.Tensor:
-        numbers = torch.from_numpy(np.array(self.file.array(state.name)))
-        return numbers.view(torch.bfloat16) if self.file.entries[state.name].dtype == "BF16" else numbers
-
     def positions(self, entry: LayerEntry) -> torch.Tensor | None:
         """The positions `[H_kv, S]` of rows with gaps between them, or of a layer of which some heads were not
         written; else None."""
@@ -95,7 +86,7 @@ class FileRows:
         """Numbers `[H, T, D]` in the dtype of the rows. The last result is kept."""
         query = entry.index, part, heads, rows
         if self._last is None or self._last[0] != query:
-            found = torch.empty(len(heads), len(rows), entry.dim(part), dtype=dtype_of(entry))
+            found = torch.empty(len(heads), len(rows), entry.dim(part), dtype=getattr(torch, entry.dtype))
             for number, head in enumerate(heads):
                 self._read_head(entry, part, head, rows, found[number])
             self._last = query, found
@@ -116,13 +107,6 @@ class FileRows:
 def is_run(entry: LayerEntry) -> bool:
     """Whether the rows of all heads are written, at consecutive positions."""
     return not entry.has_positions and len(entry.heads) == entry.num_kv_heads
-
-
-def dtype_of(entry: LayerEntry) -> torch.dtype:
-    """The dtype of the rows as attention reads them."""
-    found = getattr(torch, entry.dtype)
-    assert isinstance(found, torch.dtype)
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +202,13 @@ class FileSource(Source):
         return sum(len(each.heads) * each.num_rows * each.dim(part) for each in entries) <= COUNTED_NUMBERS
 
     def states(self, layer: int) -> tuple[StateMatrix, ...]:
-        return self.reader.states(layer) if self.is_now else ()
+        file, found = self.reader.file, list[StateMatrix]()
+        for state in file.manifest.states if self.is_now else ():
+            if state.layer == layer:
+                numbers = torch.from_numpy(np.array(file.array(state.name)))
+                is_bfloat16 = file.entries[state.name].dtype == "BF16"
+                found += matrices_of(state.kind, numbers.view(torch.bfloat16) if is_bfloat16 else numbers)
+        return tuple(found)
 
     def weights(self, layer: int) -> Rows | None:
         row = self.reader.file.attention(layer) if self.is_now and self.reader.entry(layer) is not None else None
