@@ -140,8 +140,8 @@ def _grid_of_head(request: HeadRequest, layers: tuple[Layer, ...], is_scattered:
 
 @dataclass(eq=False)
 class Canvas:
-    """One picture as it was last drawn: `low` and `high` `[L, H, columns, rows]`, NaN where there are no rows, and how
-    many rows are `held` in each `[L, H, columns]`.
+    """One picture as it was last drawn: `low` and `high` `[L, H, columns, rows]`, NaN where there are no rows; and how
+    many rows are `held` in each `[L, H, columns]` of the layers that have gaps between their rows.
 
     Cells stay as they are where nothing has happened to their rows; `draw` tells which ones it has drawn. `num_removed`
     columns were removed at the left end, and `deltas` are what happened to the rows of each layer since the picture
@@ -253,7 +253,6 @@ class Canvas:
         layer, layers = grid.layers[numbers[0]], [grid.layers[number] for number in numbers]
         columns = (as_slice(numbers), slice(layer.num_heads), slice(want.start, want.stop))
         self.low[columns] = self.high[columns] = np.nan
-        self.held[columns] = _held_in_columns(layer.held, grid, want)
         if grid.is_coarse and self._fill_from_extremes(numbers[0], want, lens, source):
             return
         span, at_once = grid.span(want), max(1, rows_at_once(source, lens, layer.index) // grid.per_column)
@@ -361,7 +360,7 @@ def _places(wanted: Sequence[Wanted], grid: Grid) -> Ints:
     return read_only_ints(np.stack(is_wanted.nonzero()))
 
 
-def _held_in_columns(held: Held, grid: Grid, columns: range) -> Ints:
+def held_in_columns(held: Held, grid: Grid, columns: range) -> Ints:
     """How many of the rows of a layer without gaps are in each of these columns."""
     edges = grid.first + np.arange(columns.start, columns.stop + 1) * grid.per_column
     return read_only_ints(np.diff(np.clip(np.minimum(edges, grid.stop), held.first, max(held.first, held.stop))))
@@ -370,7 +369,7 @@ def _held_in_columns(held: Held, grid: Grid, columns: range) -> Ints:
 def _held_in_cells(held: Held, grid: Grid) -> Ints:
     """How many rows each head of a layer holds in each column: `[H_kv, columns]`, or `[1, columns]` for all."""
     if held.positions is None:
-        return _held_in_columns(held, grid, range(grid.num_columns))[None]
+        return held_in_columns(held, grid, range(grid.num_columns))[None]
     places, last = held.positions, grid.num_columns
     columns = torch.where(places < grid.stop, places // grid.per_column, last).clamp(max=last)
     counts = torch.zeros(len(places), last + 1, dtype=torch.long, device=places.device)
