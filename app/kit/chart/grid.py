@@ -17,7 +17,7 @@ from app.kit.chart.surface import Surface
 from app.kit.pictures import magnitude_colors, pixels_image
 from app.kit.theme import Theme, font_fixed, font_text
 
-_TITLE, _AXIS, _GAP, _SCALE = 15, 14, 12, 54
+_TITLE, _AXIS, _GAP, _SCALE = 15, 14, 12, 60
 _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 _MIDDLE = int(Qt.AlignmentFlag.AlignCenter)

@@ -90,6 +90,7 @@ def test_without_pages_their_numbers_are_not_made_up(desk: Desk, view: Sequences
     plain = tuple(replace(info, why_not_reused=None) for info in desk.story.infos())
     desk.models.status.set(replace(desk.models.status.now, cache=CacheSpec(), sequences=plain))
     assert text(view, 1, SHARED) == "–"
+    assert all(view.table.isColumnHidden(each) for each in (PAGES, SHARED, SERVED)), "others need the room"
     assert "choose Paged" in view.why.text()
 
 
