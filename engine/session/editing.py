@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from engine.cache.contract import HeldRows
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.paged.pool import PoolExhausted
 from engine.errors import InputError
 from engine.history.journal import ALL_TOKENS
 from engine.session.atomic import atomic

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import torch
 from msgspec import structs
 
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.paged.pool import PoolExhausted
 from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry

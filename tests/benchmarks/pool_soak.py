@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.cache.paged.prefix_cache import DuplicatePolicy
+from engine.cache.paged.pool import DuplicatePolicy
 from tests.engine.cache.paged.pool_world import PoolWorld, random_operation
 
 

@@ -16,8 +16,7 @@ from engine.cache.by_hand import UNTOUCHED, RowMarks, RowWrite
 from engine.cache.contract import Evicted, HeldBytes, PageCounts, Pair
 from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.layer import PagedLayer
-from engine.cache.paged.pages import PoolExhausted
-from engine.cache.paged.pool import PagePool
+from engine.cache.paged.pool import PagePool, PoolExhausted
 from engine.cache.paged.retention import PageKeeper
 from engine.cache.paged.slots import held_positions
 from engine.cache.paged.store import PageStore

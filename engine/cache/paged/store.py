@@ -21,8 +21,7 @@ import torch
 from engine.cache.contract import HeldBytes, HeldRows, Pair
 from engine.cache.paged.host import HostIndex, num_host_pages
 from engine.cache.paged.plan import GroupPlan
-from engine.cache.paged.pool import PagePool
-from engine.cache.paged.prefix_cache import DuplicatePolicy
+from engine.cache.paged.pool import DuplicatePolicy, PagePool
 from engine.cache.paged.rows import PageRows
 from engine.cache.paged.slots import held_pages, held_positions
 from engine.cache.paged.table import PageTable

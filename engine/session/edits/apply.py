@@ -11,7 +11,7 @@ import torch
 
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import RowMarks, RowWrite
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry

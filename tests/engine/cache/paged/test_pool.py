@@ -6,9 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.cache.paged.pages import PageState, PoolMisuse
-from engine.cache.paged.pool import PagePool
-from engine.cache.paged.prefix_cache import DuplicatePolicy
+from engine.cache.paged.pool import DuplicatePolicy, PagePool, PoolMisuse
 from engine.cache.paged.store import PageGroup, PageStore
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
@@ -24,7 +22,7 @@ from engine.wire.page_events import (
     PrefixMiss,
     TokensDiffer,
 )
-from tests.engine.cache.paged.tables import decode, reuse_order, start, take
+from tests.engine.cache.paged.tables import decode, reuse_order, start, state_of, take
 
 
 def test_a_fork_shares_everything_and_the_first_writer_copies_the_partial_page() -> None:
@@ -246,7 +244,7 @@ def test_max_replaces_a_duplicate_and_frees_it() -> None:
     pool, request0, request1 = two_equal_requests(DuplicatePolicy.REPLACE)
     assert as_documented(request0.page_ids) == [0, 1, 2]
     assert as_documented(request1.page_ids) == [0, 1]
-    assert pool.state(4) is PageState.FREE
+    assert state_of(pool, 4) == "free"
     assert as_documented(reuse_order(pool))[-1] == 3
     assert pool.ref_count(2) == 2
     assert request1.page_hashes == request0.page_hashes

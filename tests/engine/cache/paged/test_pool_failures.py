@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.cache.paged.pool import PagePool
-from engine.cache.paged.prefix_cache import DuplicatePolicy
+from engine.cache.paged.pool import DuplicatePolicy, PagePool
 from engine.cache.paged.table import PageTable
-from tests.engine.cache.paged.tables import reuse_order
+from tests.engine.cache.paged.tables import reuse_order, state_of
 from tests.engine.faults import Injected, failing_at
 
 Tables = dict[str, PageTable]
@@ -30,7 +29,7 @@ def made(policy: DuplicatePolicy = DuplicatePolicy.KEEP_BOTH) -> tuple[PagePool,
 
 
 def state(pool: PagePool, tables: Tables) -> object:
-    pages = [(pool.ref_count(page), pool.state(page), pool.entry(page)) for page in range(pool.num_pages)]
+    pages = [(pool.ref_count(page), state_of(pool, page), pool.entry(page)) for page in range(pool.num_pages)]
     slots = [[getattr(table, name) for name in PageTable.__slots__] for table in tables.values()]
     return repr((pages, reuse_order(pool), pool.counts(), slots, len(pool.events)))
 
