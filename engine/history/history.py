@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from engine.history.journal import Checkpoint, Journal
+from engine.history.journal import Checkpoint, Journal, Note
 from engine.history.late_surprisal import LateSurprisal
 from engine.history.state import SequenceState, States
 from engine.history.tree import Moment, Tree
@@ -83,9 +83,10 @@ class LoggedLogits:
 
 @dataclass(frozen=True, eq=False)
 class HistoryState:
-    """What `History.restore` returns to: the path to the live node, and changes and nodes not reported yet."""
+    """What `History.restore` returns to: the live node, the notes and changes since, and nodes not reported yet."""
 
-    journal: Journal
+    last_step: int | None
+    notes: tuple[Note, ...]
     changes: list[Change]
     added: list[Node]
     next_step: int
@@ -220,13 +221,16 @@ class History:
         self.changes.clear()
 
     def state(self) -> HistoryState:
-        """The state that `restore` returns to. O(steps of the path), some pointers each."""
-        return HistoryState(self.journal.copied(), [*self.changes], [*self.added], self.next_step)
+        """The state that `restore` returns to. O(what was done since the newest step)."""
+        return HistoryState(self.last_step, self.journal.notes, [*self.changes], [*self.added], self.next_step)
 
     def restore(self, state: HistoryState) -> None:
         """Return to an earlier `state()`; nodes that were added since are removed."""
+        if self.last_step != state.last_step:
+            self.go_to(state.last_step)
         self.tree.remove([step for step in range(state.next_step, self.next_step) if step in self.tree])
-        self.journal, self.changes, self.added = state.journal, state.changes, state.added
+        self.journal.restore_notes(state.notes)
+        self.changes, self.added = state.changes, state.added
         self.next_step = state.next_step
 
     def journal_to(self, step: int) -> Journal:

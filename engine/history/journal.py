@@ -123,7 +123,6 @@ class Checkpoint:
 
 # ---- the journal ---------------------------------------------------------------------------------------------
 
-NoteCounts = tuple[int, dict[int, int]]  # the number of notes, and the number of moves of each sequence
 MAX_STEPS = 1 << 17  # steps that can be gone back to; each takes some 300 bytes here
 
 
@@ -215,15 +214,6 @@ class Journal:
         self._notes.clear()
         self._forked.clear()
 
-    def copied(self) -> Journal:
-        """An independent copy."""
-        made = Journal()
-        made._checkpoints, made._steps, made._notes = [*self._checkpoints], [*self._steps], [*self._notes]
-        made._births, made._forked = {**self._births}, {**self._forked}
-        made._moves = {seq_id: [*moves] for seq_id, moves in self._moves.items()}
-        made._fed = {seq_id: [*steps] for seq_id, steps in self._fed.items()}
-        return made
-
     def at(self, step: int) -> Checkpoint | None:
         """The checkpoint of a step; None if it is not on the path."""
         index = bisect_left(self._steps, step)
@@ -234,7 +224,8 @@ class Journal:
         keep = bisect_right(self._steps, step)
         del self._checkpoints[keep:], self._steps[keep:]
         self._discard_notes()
-        self._births = {child: birth for child, birth in self._births.items() if birth.until < step}
+        for child in [child for child, birth in self._births.items() if birth.until >= step]:
+            del self._births[child], self._moves[child]
         self._moves = {seq_id: self._moves_until(seq_id, step) for seq_id in self._moves}
         for steps in self._fed.values():
             del steps[bisect_right(steps, step) :]
@@ -258,19 +249,11 @@ class Journal:
                 if birth is not None:
                     self._births[child] = birth
 
-    def note_counts(self) -> NoteCounts:
-        """How many notes and moves there are, to be passed to `discard_notes_after` on a failure."""
-        return len(self._notes), {seq_id: len(moves) for seq_id, moves in self._moves.items()}
-
-    def discard_notes_after(self, known: NoteCounts) -> None:
-        """Discard the notes taken since `known` was counted, because what they describe failed."""
-        for note in self._notes[known[0] :]:
-            if isinstance(note, ForkNoted):
-                self._births.pop(note.child, None)
-                self._forked.pop(note.child, None)
-        del self._notes[known[0] :]
-        for seq_id, moves in self._moves.items():
-            del moves[known[1].get(seq_id, 0) :]
+    def restore_notes(self, notes: Iterable[Note]) -> None:
+        """Discard the notes taken since the newest step, because what they describe failed, and take these instead."""
+        self.cut_after(self._newest)
+        for note in notes:
+            self._note(note)
 
     def note_start(self, seq_id: int, cache: CacheSpec, had: int = 0) -> None:
         """Note that after the newest step a sequence begins without rows: a new one, or one that was preempted and
@@ -350,16 +333,7 @@ class Journal:
         later = (move.num_same for move in self._moves.get(seq_id, ()) if move.step >= step)
         return min(later, default=ALL_TOKENS)
 
-    def holds(self, seq_id: int, step: int, num_tokens: int) -> bool:
-        """Whether the first `num_tokens` rows that a sequence has now are those that it had after `step`, judged by its
-        moves since then; see `are_kept`."""
-        return are_kept(num_tokens, (move for move in self._moves.get(seq_id, ()) if move.step >= step))
-
     # ---- sequences and their forks -------------------------------------------------------------------------------
-
-    def birth(self, seq_id: int) -> Birth | None:
-        """Where a sequence was forked; None where it was not, or no step had been done."""
-        return self._births.get(seq_id)
 
     def _lineage(self, seq_id: int, step: int) -> Iterator[LineageSegment]:
         """The history of a sequence up to `step` in segments, each with the sequence that it took place in: the newest

@@ -27,8 +27,7 @@ class StateBefore:
         self._mode, self._next_id = live.mode, live.next_id
         self._sequences = {each.seq_id: each for each in live}
         self._states = [replace(each) for each in live]
-        self._num_changes, self._noted = len(history.changes), history.journal.note_counts()
-        self._surprisal = history.surprisal.owners()
+        self._before, self._surprisal = history.state(), history.surprisal.owners()
         store = live.mode.store
         self._tables = [(group, {*group.tables}) for group in (store.groups if store is not None else ())]
 
@@ -38,8 +37,7 @@ class StateBefore:
         for each, state in zip(self._sequences.values(), self._states, strict=True):
             each.sequence, each.cache, each.is_stale = state.sequence, state.cache, state.is_stale
             each.set_logits(state.logits, state.logprobs)
-        del self._history.changes[self._num_changes :]
-        self._history.journal.discard_notes_after(self._noted)
+        self._history.restore(self._before)
         self._history.surprisal.restore_owners(self._surprisal)
         self.free_tables()
 

@@ -126,7 +126,6 @@ def take_edited(
     the caller still owns the copies."""
     history, mode = session.history, session.live.mode
     old, before = {each.seq_id: each for each in session.live}, None
-    state = history.state()
     try:
         if is_node:
             session.add_changes()
@@ -141,7 +140,6 @@ def take_edited(
         if before is not None:
             session.kept.undo_keep(before)
         history.drop_logs(edit.seq_id)
-        history.restore(state)
         raise
     if before is None:
         close_all(old)

@@ -148,7 +148,7 @@ class StateRestorer:
             then()
             return "it is the live step already"
         spec, current, was_kept = self._live.mode.spec, self._live_state(), step in self._kept
-        before, state = StateBefore(self._live, history), history.state()
+        before = StateBefore(self._live, history)
         target: SessionState | None = None
         try:
             current.assign_pages(is_live=False)
@@ -162,7 +162,6 @@ class StateRestorer:
                 how = f"back in the cache mode of that step, {cache_label(target.mode.spec)}: {how}"
         except BaseException:
             self._kept.undo_keep(current)
-            history.restore(state)
             before.restore()
             if target is not None and was_kept:
                 self._kept.keep(target)
