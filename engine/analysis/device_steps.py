@@ -137,7 +137,7 @@ class LateCheck:
         at_once, late = (run_session(self.model, late_steps, self.cache, 2) for late_steps in (0, 2))
         expected = [at_once.step() for _ in range(RUN_STEPS)]
         found = [late.step(), late.step(), *(each for _ in range(RUN_STEPS - 2) for each in late.step_late())]
-        found += late.finish_records()
+        found += late.observer.complete()
         if late.ring.note:
             return "FAILED", late.ring.note
         for one, other in zip(expected, found, strict=True):
@@ -226,7 +226,7 @@ class TimesCheck:
     def __call__(self) -> tuple[Verdict, str]:
         session = run_session(self.model, None)
         session.step()
-        records = [record for _ in range(RUN_STEPS) for record in session.step_late()] + session.finish_records()
+        records = [record for _ in range(RUN_STEPS) for record in session.step_late()] + session.observer.complete()
         times = [record.timings for record in islice(records, 3, None)]
         parts, wall = sum(one.total_ms + one.gap_ms for one in times), sum(one.wall_ms for one in times)
         share = abs(parts - wall) / wall
@@ -312,7 +312,7 @@ class WaitsCheck:
             with no_waits():
                 for _ in range(STEPS):
                     session.step_late()
-        session.finish_records()
+        session.observer.complete()
         session.close()
         return "ok", f"{STEPS} steps without one"
 

@@ -273,26 +273,21 @@ class SequenceCache:
         return self.layers[layer_index].exact_from(num_tokens, part)
 
     @torch.inference_mode()
-    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
-        """The rows of a layer when the sequence had `num_tokens` tokens; rows of later tokens may follow them."""
-        return self.layers[layer_index].rows_at(num_tokens) if layer_index < len(self.layers) else None
-
-    @torch.inference_mode()
-    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
-        """The rows from a position on, none of which has been evicted yet; None where the layer has none of them."""
-        return self.layers[layer_index].newest_rows(first_position) if layer_index < len(self.layers) else None
-
-    @torch.inference_mode()
-    def newest_rows_at(self, layer_index: int, num_tokens: int, first_position: int) -> HeldRows | None:
-        """`newest_rows` as they were when the sequence had `num_tokens` tokens, of a layer with `num_final` rows then;
-        rows of later tokens may follow them."""
-        return self.layers[layer_index].newest_rows_at(num_tokens, first_position)
+    def rows_at(
+        self, layer_index: int, num_tokens: int | None = None, first_position: int | None = None
+    ) -> HeldRows | None:
+        """The rows of a layer when the sequence had `num_tokens` tokens (None: now); rows of later tokens may follow
+        them. With `first_position` only those from there on, none of which has been evicted yet; None where the layer
+        has none of them."""
+        if layer_index >= len(self.layers):
+            return None
+        return self.layers[layer_index].rows_at(num_tokens, first_position)
 
     def all_newest_rows(
         self, first_position: int, layers: Sequence[int] | None = None, num_tokens: int | None = None
     ) -> dict[int, Pair]:
-        """`newest_rows` of every layer that has any, or of these layers: keys `[H_kv, T, D_k]`, values
-        `[H_kv, T, D_v]`, views where they are stored exactly. With `num_tokens`, `newest_rows_at` of layers with
+        """The rows from a position on of every layer that has any, or of these layers: keys `[H_kv, T, D_k]`, values
+        `[H_kv, T, D_v]`, views where they are stored exactly. With `num_tokens` as they were then, of layers with
         `num_final` rows then."""
         indices = range(len(self.layers)) if layers is None else layers
         pairs = rows_at_once([self.layers[index] for index in indices], first_position)
@@ -300,11 +295,7 @@ class SequenceCache:
             return dict(zip(indices, pairs, strict=True))
         found: dict[int, Pair] = {}
         for index in indices:
-            layer = self.layers[index]
-            if num_tokens is None:
-                rows = layer.newest_rows(first_position)
-            else:
-                rows = layer.newest_rows_at(num_tokens, first_position)
+            rows = self.layers[index].rows_at(num_tokens, first_position)
             if rows is not None:
                 found[index] = rows.keys[0], rows.values[0]
         return found

@@ -137,12 +137,12 @@ def _report_submitted(loop: Parts, seq_id: int) -> None:
 
 
 def _step(loop: Parts, command: commands.Step) -> None:
-    loop.session.check_has_work()
+    loop.session.scheduler.check_has_work()
     loop.steps.step(command)
 
 
 def _run(loop: Parts, command: commands.Run) -> None:
-    loop.session.check_has_work()
+    loop.session.scheduler.check_has_work()
     loop.stops.begin(command, loop.session)
     loop.steps.run(command)
 

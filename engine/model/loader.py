@@ -15,10 +15,9 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 from transformers.utils import logging as transformers_logging
 
-from engine.cache.compressed.rotary import rotates_at_any_position
 from engine.cache.layers.build import cache_argument
 from engine.cache.layers.cross import SourceCache
-from engine.cache.rotation import ModelRotation, rotation_of
+from engine.cache.rotation import ModelRotation, rotates_at_any_position, rotation_of
 from engine.chat.template import template_names
 from engine.errors import InputError, first_line
 from engine.geometry.dimensions import CacheGeometry

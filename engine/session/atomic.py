@@ -55,7 +55,7 @@ def atomic(command: Callable[Concatenate[Session, P], T]) -> Callable[Concatenat
 
     @wraps(command)
     def done(session: Session, *args: P.args, **kwargs: P.kwargs) -> T:
-        session.discard_ahead()
+        session.stepper.discard_ahead()
         before = StateBefore(session.live, session.history)
         try:
             return command(session, *args, **kwargs)

@@ -42,7 +42,7 @@ def set_mode(session: Session, spec: CacheSpec) -> str:
     changes."""
     live, kept = session.live, session.kept
     old, old_store = live.caches, live.mode.store
-    before = session.state_of_newest_step()
+    before = session.restorer.state_of_newest_step()
     if before is not None:
         kept.keep(before)
     try:

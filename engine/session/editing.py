@@ -129,7 +129,7 @@ def take_edited(
     try:
         if is_node:
             session.add_changes()
-        before = session.state_of_newest_step()
+        before = session.restorer.state_of_newest_step()
         if before is not None:
             session.kept.keep(before)
         session.live.replace(mode, copies)
@@ -173,7 +173,7 @@ def source_of(session: Session, edit: Edit, open_files: ExitStack, check: Check)
     if edit.from_step is None:
         cache, where = session.cache_of(seq_id), f"cache of sequence {seq_id}"
     else:
-        state = session.state_at(edit.from_step, check)
+        state = session.restorer.state_at(edit.from_step, check)
         open_files.callback(state.close)
         if seq_id not in state.sequences:
             raise InputError(f"Sequence {seq_id} was not there at step {edit.from_step}: choose another step.")

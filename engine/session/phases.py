@@ -128,7 +128,10 @@ class PhasedStep:
 
     def _new_row(self, work: SequenceWork, layer: int, output_norm: float) -> NewRow:
         seq_id = work.live.seq_id
-        newest, weights = work.live.cache.newest_rows(layer, work.num_tokens - 1), self._weights.get((seq_id, layer))
+        newest, weights = (
+            work.live.cache.rows_at(layer, first_position=work.num_tokens - 1),
+            self._weights.get((seq_id, layer)),
+        )
         position, weight = None, None
         if weights is not None and weights.shape[1]:
             mean = weights.float().nan_to_num(0.0).mean(0)

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 
 @atomic
-def submit(session: Session, prompt: Prompt, chat: Chat | None) -> int:
-    """Add a sequence and return its `seq_id`. `chat`: the conversation that the token ids were rendered from."""
+def submit(session: Session, prompt: Prompt, chat: Chat | None = None) -> int:
+    """Add a sequence, which the next steps prefill, and return its `seq_id`. `chat`: the conversation that the token
+    ids were rendered from."""
     model, live, history = session.model, session.live, session.history
     encoded, seq_id = encode_prompt(model, prompt), live.next_id
     check_stop_strings(model, prompt.sampling)
@@ -71,8 +72,8 @@ def change(session: Session, live: LiveSequence, made: Change) -> None:
 
 @atomic
 def remove(session: Session, seq_id: int) -> None:
-    """Remove a sequence; its rows are kept for going back."""
-    removed = session.state_of(seq_id)
+    """Remove a sequence. Its rows are kept for going back, like kept states; its pages can still be prefix hits."""
+    removed = session.restorer.state_of(seq_id)
     session.live.detach(seq_id)
     session.history.surprisal.remove(seq_id)
     session.history.changes.append(SequenceRemoved(seq_id))
@@ -126,7 +127,7 @@ def continue_with(session: Session, seq_id: int, prompt: Prompt) -> int:
     check_stop_strings(session.model, prompt.sampling)
     encoded = encode_prompt(session.model, prompt)
     mode.check_fits(len(encoded.token_ids), parent.cache)
-    before = session.state_of_newest_step() if len(session.live) == 1 else None
+    before = session.restorer.state_of_newest_step() if len(session.live) == 1 else None
     reuse = reuse_of(session, parent, encoded)
     sampling = (prompt.sampling or SamplingParams()).ending_at(encoded.turn_end)
     child, reuse = _with_rows(session, encoded, reuse, sampling, prompt.chat)

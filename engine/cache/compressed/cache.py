@@ -13,10 +13,10 @@ from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import RowMarks, check_budget
 from engine.cache.compressed.layer import CompressedLayer, Dropped
 from engine.cache.compressed.retention import Cut, LayerView, Rule, cut, rule_of
-from engine.cache.compressed.rotary import KeyRotation
 from engine.cache.compressed.stores import RowStore, Store
 from engine.cache.contract import Evicted, EvictedRows
 from engine.cache.layers.handles import is_pageable
+from engine.cache.rotation import KeyRotation
 from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stored import StoredCache
 from engine.errors import InputError

@@ -132,11 +132,9 @@ class DecoderRows(LayerHandle):
     def rows(self) -> HeldRows | None:
         return self._moved(self._layer.rows())
 
-    def rows_at(self, num_tokens: int) -> HeldRows | None:
-        return self._moved(self._layer.rows_at(self._own(num_tokens)))
-
-    def newest_rows(self, first_position: int) -> HeldRows | None:
-        return self._moved(self._layer.newest_rows(self._own(first_position)))
+    def rows_at(self, num_tokens: int | None = None, first_position: int | None = None) -> HeldRows | None:
+        at, first = (None if count is None else self._own(count) for count in (num_tokens, first_position))
+        return self._moved(self._layer.rows_at(at, first))
 
     def row_positions(self) -> torch.Tensor | None:
         return shifted(self._layer.row_positions(), self._source)

@@ -59,15 +59,25 @@ def counted(layer: Any) -> Any:
 
 
 class RowsOfTransformers(LayerOfTransformers):
-    """The handle of a layer that keeps K and V of every token."""
+    """The handle of a layer that keeps K and V of every token. Where it keeps a recurrent state or an indexer's keys
+    beside them, it cannot go back once it holds any tokens."""
 
     keeps_all_rows = takes_rows = True
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        if type(layer) not in HANDLES:
+            self.has_state, self.keeps_all_rows, self.takes_rows = True, False, False
 
     def commit(self, written: RowDelta) -> RowDelta:
         return written
 
     def can_crop(self, num_tokens: int) -> bool:
-        return True
+        return not self.has_state or self.layer.keys is None
+
+    def stored(self, num_tokens: int) -> StoredLayer | None:
+        is_whole = not self.has_state or hasattr(self.layer, "conv_states")
+        return stored_rows(self.rows(), num_tokens, "" if is_whole else "an indexer's keys are not written")
 
 
 class DynamicRows(RowsOfTransformers):
@@ -148,7 +158,8 @@ class WindowRows(RowsOfTransformers):
         return num_tokens >= self.num_seen or self.num_seen <= self.num_kept
 
     def can_crop(self, num_tokens: int) -> bool:
-        return not self.layer.is_initialized or self.num_seen <= self.num_kept
+        fits = not self.layer.is_initialized or self.num_seen <= self.num_kept
+        return fits and super().can_crop(num_tokens)
 
     def crop(self, num_tokens: int) -> int:
         super().crop(num_tokens)
@@ -189,39 +200,7 @@ class StaticWindow(WindowRows, StaticRows):
         return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], self.num_seen - held)
 
 
-class RowsAndState(LayerOfTransformers):
-    """The handle of a layer that keeps rows and beside them a recurrent state or an indexer's keys: once it holds any
-    tokens, it cannot go back."""
-
-    def __init__(self, rows: LayerOfTransformers) -> None:
-        super().__init__(rows.layer)
-        self._rows = rows
-        self.has_state = True
-
-    def rows(self) -> HeldRows | None:
-        return self._rows.rows()
-
-    def stored(self, num_tokens: int) -> StoredLayer | None:
-        has_states = hasattr(self.layer, "conv_states")
-        return stored_rows(self.rows(), num_tokens, "" if has_states else "an indexer's keys are not written")
-
-    def restore(self, stored: StoredLayer) -> None:
-        self._rows.restore(stored)
-
-    def first_position(self) -> int:
-        return self._rows.first_position()
-
-    def commit(self, written: RowDelta) -> RowDelta:
-        return self._rows.commit(written)
-
-    def knows(self, num_tokens: int) -> bool:
-        return self._rows.knows(num_tokens)
-
-    def can_crop(self, num_tokens: int) -> bool:
-        return self.layer.keys is None
-
-
-HANDLES: dict[type, type[LayerOfTransformers]] = {
+HANDLES: dict[type, type[RowsOfTransformers]] = {
     DynamicSlidingWindowLayer: DynamicWindow,
     DynamicLayer: DynamicRows,
     StaticSlidingWindowLayer: StaticWindow,
@@ -238,7 +217,7 @@ def handle_of(layer: Any) -> LayerHandle:
         return QuantizedRows(layer)
     for kind, handle in HANDLES.items():
         if isinstance(layer, kind):
-            return handle(layer) if type(layer) is kind else RowsAndState(handle(layer))
+            return handle(layer)
     return LayerOfTransformers(layer)
 
 

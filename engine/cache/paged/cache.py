@@ -63,7 +63,7 @@ class PagedCache(SequenceCache):
     def all_newest_rows(
         self, first_position: int, layers: Listing[int] | None = None, num_tokens: int | None = None
     ) -> dict[int, Pair]:
-        """`newest_rows` of layers. Those of a group have the same slots, which are computed once."""
+        """As of every layout; the layers of a group have the same slots, which are computed once."""
         found: dict[int, Pair] = {}
         rest = set(range(len(self.layers)) if layers is None else layers)
         for paged, table in zip(self._paged_layers, self.tables, strict=True):

@@ -88,8 +88,9 @@ class PagedLayer(OwnLayer):
     def rows(self) -> HeldRows | None:
         return self.store.rows(self._table, self.layer_index) if self._table.num_held_tokens else None
 
-    def newest_rows(self, first_position: int) -> HeldRows | None:
-        """The rows from a position on; earlier ones are not decoded."""
+    def rows_at(self, num_tokens: int | None = None, first_position: int | None = None) -> HeldRows | None:
+        if first_position is None:
+            return self.rows()
         first = max(first_position, self._table.first_held_position)
         return self.store.rows(self._table, self.layer_index, first) if first < self._table.num_tokens else None
 

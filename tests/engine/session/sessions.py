@@ -127,4 +127,4 @@ def page_faults(session: Session, maps: PageMaps) -> list[str]:
 
 def is_launched(session: Session) -> bool:
     """Whether the forward of the next step has been launched already."""
-    return session._stepper._ahead is not None
+    return session.stepper._ahead is not None

@@ -96,9 +96,9 @@ def test_a_step_that_is_recorded_ahead_of_its_token_is_the_fused_one(layout: str
     for each in (session, eager):
         set_state(each, 0, forced=Pending())  # what is forced is not launched ahead
         each.step()
-    found = [record for _ in range(4) for record in session.step_late()] + session.finish_records()
+    found = [record for _ in range(4) for record in session.step_late()] + session.observer.complete()
     expected = [eager.step() for _ in range(4)]
-    session.discard_ahead()
+    session.stepper.discard_ahead()
     assert [part.sampled for record in found for part in record.sequences] == [
         part.sampled for record in expected for part in record.sequences
     ]
