@@ -64,11 +64,6 @@ class RowsOfTransformers(LayerOfTransformers):
 
     keeps_all_rows = takes_rows = True
 
-    def __init__(self, layer: Any) -> None:
-        super().__init__(layer)
-        if type(layer) not in HANDLES:
-            self.has_state, self.keeps_all_rows, self.takes_rows = True, False, False
-
     def commit(self, written: RowDelta) -> RowDelta:
         return written
 
@@ -217,7 +212,10 @@ def handle_of(layer: Any) -> LayerHandle:
         return QuantizedRows(layer)
     for kind, handle in HANDLES.items():
         if isinstance(layer, kind):
-            return handle(layer)
+            made = handle(layer)
+            if type(layer) is not kind:
+                made.has_state, made.keeps_all_rows, made.takes_rows = True, False, False
+            return made
     return LayerOfTransformers(layer)
 
 
