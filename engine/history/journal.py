@@ -78,16 +78,9 @@ class Birth:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A sequence begins without rows: it is new, or it was preempted and lost those of `move.had` tokens."""
-
-    seq_id: int
-    move: Move
-
-
-@dataclass(frozen=True)
 class RowsMoved:
-    """The rows of sequences changed: another cache mode, or an edit by hand."""
+    """The rows of sequences changed: they begin without any (a new sequence, or one that was preempted and lost those
+    of `had` tokens), in another cache mode, or by an edit by hand."""
 
     moves: dict[int, Move]
 
@@ -107,7 +100,7 @@ class Rewritten(RowsMoved):
     """Rows of a sequence were edited by hand, and the logits of its newest token were computed again."""
 
 
-Note = Begun | RowsMoved | ForkNoted
+Note = RowsMoved | ForkNoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +231,6 @@ class Journal:
 
     def _apply(self, note: Note) -> None:
         match note:
-            case Begun(seq_id, move):
-                self._moves.setdefault(seq_id, []).append(move)
             case RowsMoved(moves):
                 for seq_id, move in moves.items():
                     self._moves.setdefault(seq_id, []).append(move)
@@ -258,7 +249,7 @@ class Journal:
     def note_start(self, seq_id: int, cache: CacheSpec, had: int = 0) -> None:
         """Note that after the newest step a sequence begins without rows: a new one, or one that was preempted and
         loses the rows of the `had` tokens that it had."""
-        self._note(Begun(seq_id, Move(self._newest, 0, cache, had=had)))
+        self._note(RowsMoved({seq_id: Move(self._newest, 0, cache, had=had)}))
 
     def note_mode_change(self, cache: CacheSpec, sequences: dict[int, Moved]) -> None:
         """Note that after the newest step sequences changed to the cache mode `cache`."""

@@ -173,23 +173,6 @@ class PhasedStep:
         self._reached(PhaseReached(self._step, self._num_layers, phase))
 
 
-class NoPhases:
-    """A step that nobody watches: it does not pause."""
-
-    def scheduled(self, batch: StepBatch, preempted: Sequence[int]) -> None:
-        """Nothing is reported."""
-
-    def after_layer(self, works: Sequence[SequenceWork], probe: Probe | None, weights_of: NewestWeightsOf) -> None:
-        """No layer is waited for."""
-
-    def chosen(self, choices: Sequence[Sample | None]) -> None:
-        """Nothing is reported."""
-
-
-Phases = PhasedStep | NoPhases
-NO_PHASES = NoPhases()
-
-
 def written_rows(part: SequenceStep, cache: SequenceCache, record: StepRecord) -> WrittenRows:
     """What a step did to the rows and pages of a sequence."""
     deltas = cache.changes_since(part.first_position) or []

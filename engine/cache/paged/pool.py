@@ -4,7 +4,7 @@ in which pages are reused. No K and V.
 A page is *free* (no references, not findable), *used* (referenced by one sequence), *shared* (by several) or *cached*
 (no references, but findable by its tokens). Every operation costs O(1) per page that it touches, whatever the size of
 the pool, and appends what it did to `events`; one that cannot be done raises before it changes anything. The rules are
-those of vLLM V1's block pool and KV cache manager, with MAX's where a `DuplicatePolicy` asks for them.
+those of vLLM V1's block pool and KV cache manager, with MAX's where a pool `replaces_duplicates`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import islice
 
 from engine.cache.paged.prefix import HashPage, PrefixIndex, encode_token_ids, hash_page, num_equal_tokens
@@ -76,16 +75,12 @@ class PoolCounts:
     num_shared: int
 
 
-class DuplicatePolicy(Enum):
-    """What to do when a page becomes full whose tokens another page already holds."""
-
-    KEEP_BOTH = "keep both"  # vLLM V1: tables only ever grow; both copies are findable
-    REPLACE = "replace and free"  # MAX: the table takes the older page and the newer one is freed
-
-
 class PagePool:
     """The `num_pages` pages of `page_size` tokens of a pool, of which page 0 is the null page, and the page tables that
     refer to them. `page_hasher` can be replaced to test accidental equal hashes.
+
+    Where a page becomes full whose tokens another page already holds, both are kept and findable, as in vLLM V1; with
+    `replaces_duplicates` the table takes the older page and the newer one is freed, as in MAX.
 
     `events` is appended to and never read: whoever owns the list drains it.
     """
@@ -97,11 +92,11 @@ class PagePool:
         "_num_cached",
         "_num_shared",
         "_refs",
-        "duplicates",
         "events",
         "num_pages",
         "num_share_changes",
         "page_size",
+        "replaces_duplicates",
     )
 
     def __init__(
@@ -109,7 +104,7 @@ class PagePool:
         num_pages: int,
         page_size: int = 16,
         *,
-        duplicates: DuplicatePolicy = DuplicatePolicy.KEEP_BOTH,
+        replaces_duplicates: bool = False,
         page_hasher: HashPage = hash_page,
     ) -> None:
         """Raises InputError for a page size that is no power of two from 1 to 1,024 and for fewer than 2 pages."""
@@ -120,7 +115,7 @@ class PagePool:
             )
         self.num_pages = num_pages
         self.page_size = page_size
-        self.duplicates = duplicates
+        self.replaces_duplicates = replaces_duplicates
         self._hash_page = page_hasher
         self.events: list[PageEvent] = []
         # unreferenced pages in the order in which they are reused, free and cached ones together: taking the first
@@ -289,7 +284,7 @@ class PagePool:
             if own.page_hash != entry.page_hash:
                 raise PoolMisuse(f"Page {page_id} is committed with other tokens than those of {table}.")
             return False  # a fork that shares the page committed it first
-        if twin is not None and self.duplicates is DuplicatePolicy.REPLACE:
+        if twin is not None and self.replaces_duplicates:
             self._share_all([twin.page_id], table.seq_id)
             try:
                 self._free_all([page_id], table.seq_id)

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from engine.cache.paged.host import HostIndex
-from engine.cache.paged.pool import DuplicatePolicy, PagePool, PoolExhausted
+from engine.cache.paged.pool import PagePool, PoolExhausted
 from engine.cache.paged.table import PageTable
 from engine.wire import page_events
 from engine.wire.page_events import AllFullPagesHit, NothingFollows, TokensDiffer
@@ -32,8 +32,8 @@ class Row:
 class PoolWorld:
     """The pool, the host index, the reference and the memory, moved together by one operation at a time."""
 
-    def __init__(self, num_pages: int, page_size: int, duplicates: DuplicatePolicy, num_host_pages: int = 4) -> None:
-        self.pool = PagePool(num_pages, page_size, duplicates=duplicates)
+    def __init__(self, num_pages: int, page_size: int, replaces: bool, num_host_pages: int = 4) -> None:
+        self.pool = PagePool(num_pages, page_size, replaces_duplicates=replaces)
         self.host = HostIndex(num_host_pages, page_size, 100, events=self.pool.events)
         self.page_size = page_size
         self.rows: dict[int, Row] = {}

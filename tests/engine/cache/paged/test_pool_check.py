@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.cache.paged.pool import DuplicatePolicy, PagePool, PoolCorrupted
+from engine.cache.paged.pool import PagePool, PoolCorrupted
 from engine.cache.paged.table import PageTable
 from tests.benchmarks.pool_soak import soak
 from tests.effort import effort
@@ -94,11 +94,11 @@ class PoolMachine(RuleBasedStateMachine):
     @initialize(
         num_pages=st.sampled_from((2, 5, 9, 14)),
         page_size=st.sampled_from((1, 2, 4)),
-        duplicates=st.sampled_from(DuplicatePolicy),
+        replaces=st.booleans(),
         num_host_pages=st.sampled_from((1, 4)),
     )
-    def build(self, num_pages: int, page_size: int, duplicates: DuplicatePolicy, num_host_pages: int) -> None:
-        self.world = PoolWorld(num_pages, page_size, duplicates, num_host_pages)
+    def build(self, num_pages: int, page_size: int, replaces: bool, num_host_pages: int) -> None:
+        self.world = PoolWorld(num_pages, page_size, replaces, num_host_pages)
 
     def row(self, data: st.DataObject) -> Row:
         return self.world.rows[data.draw(st.sampled_from(sorted(self.world.rows)))]
