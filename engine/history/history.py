@@ -252,15 +252,8 @@ class History:
     # ---- what steps gave -----------------------------------------------------------------------------------------
 
     def logits_at(self, seq_id: int, step: int) -> torch.Tensor | None:
-        """The logits `[V]` that a sequence had after a step, if they are still kept."""
-        return self._logits_of(self.journal.fed_at(seq_id, step))
-
-    def logits_on_path(self, seq_id: int, step: int) -> torch.Tensor | None:
         """The logits `[V]` that a sequence had after a step of any branch, if they are still kept."""
-        return self._logits_of(self.tree.fed_at(seq_id, step))
-
-    def _logits_of(self, fed_at: tuple[int, int] | None) -> torch.Tensor | None:
-        entry = self.logits.get(fed_at)
+        entry = self.logits.get(self.tree.fed_at(seq_id, step))
         return entry[0] if entry else None
 
     def attention_at(self, seq_id: int, step: int, journal: Journal | None = None) -> dict[int, torch.Tensor]:

@@ -40,17 +40,12 @@ class ConvertedCache:
 def set_mode(session: Session, spec: CacheSpec) -> str:
     """Change the cache mode of a session; returns in words how. The state before is kept. All of it succeeds or nothing
     changes."""
-    live, kept = session.live, session.kept
+    live = session.live
     old, old_store = live.caches, live.mode.store
     before = session.restorer.state_of_newest_step()
     if before is not None:
-        kept.keep(before)
-    try:
-        how = change_mode(session.model, live, session.history, spec)
-    except BaseException:
-        if before is not None:
-            kept.undo_keep(before)
-        raise
+        session.kept.keep(before)
+    how = change_mode(session.model, live, session.history, spec)
     session.history.changes.append(ModeChanged(spec))
     if before is None and old_store is not None:  # no state keeps these caches, but kept states may share their store
         for cache in old:

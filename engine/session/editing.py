@@ -17,7 +17,7 @@ from engine.session.atomic import atomic
 from engine.session.change_mode import set_mode
 from engine.session.edits.apply import EditOutcome, apply_edit, changes_rows
 from engine.session.edits.numbers import RowsFrom, RowsOfMoment
-from engine.session.live import LiveSequence, close_all
+from engine.session.live import LiveSequence, close_all, on_failure
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.spec.presets import cache_label
@@ -125,8 +125,8 @@ def take_edited(
     the history, which is returned; earlier changes become a node before it. On failure the session is as before, and
     the caller still owns the copies."""
     history, mode = session.history, session.live.mode
-    old, before = {each.seq_id: each for each in session.live}, None
-    try:
+    old = {each.seq_id: each for each in session.live}
+    with on_failure(lambda: history.drop_logs(edit.seq_id)):
         if is_node:
             session.add_changes()
         before = session.restorer.state_of_newest_step()
@@ -136,11 +136,6 @@ def take_edited(
         note(session, edit, copies[edit.seq_id], edited, had=old[edit.seq_id].sequence.num_tokens)
         history.changes.append(EditMade(edit))
         node = session.add_changes(is_empty_allowed=True) if is_node else None
-    except BaseException:
-        if before is not None:
-            session.kept.undo_keep(before)
-        history.drop_logs(edit.seq_id)
-        raise
     if before is None:
         close_all(old)
     return node

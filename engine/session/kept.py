@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -132,12 +132,18 @@ class KeptStates:
             raise
         self._states[key], self._has_grown = state, True
 
-    def undo_keep(self, state: SessionState) -> None:
-        """Undo `keep`, because the state stays live after a failure: its pages belong to its sequences again. Works
-        also for a state whose pages were reassigned but that was not kept yet."""
-        state.assign_pages(is_live=True)
-        if state.step is not None and self._states.get((state.step, None)) is state:
-            del self._states[state.step, None]
+    @property
+    def all(self) -> dict[StateKey, SessionState]:
+        """All kept states and removed sequences, for `restore`."""
+        return dict(self._states)
+
+    def restore(self, known: Mapping[StateKey, SessionState]) -> None:
+        """Keep no other states than the `known` ones: after a failure the others stay live, and their pages belong to
+        their sequences again."""
+        for key, state in self.all.items():
+            if known.get(key) is not state:
+                state.assign_pages(is_live=True)
+                del self._states[key]
 
     def take_out(self, step: int) -> SessionState | None:
         """Remove the state kept for `step`, give its pages back to its sequences, and return it; None if no state is

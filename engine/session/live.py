@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -61,12 +61,12 @@ class LiveSequence:
 
 
 @contextmanager
-def closed_on_failure(cache: SequenceCache) -> Iterator[None]:
-    """Close `cache` if the block fails, in which rows are put into it."""
+def on_failure(undo: Callable[[], None]) -> Iterator[None]:
+    """Call `undo` if the block fails."""
     try:
         yield
     except BaseException:
-        cache.close()
+        undo()
         raise
 
 

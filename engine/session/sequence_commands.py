@@ -37,7 +37,6 @@ from engine.wire.events import ForkMade, Previewed
 from engine.wire.page_events import ContinuedFrom
 
 if TYPE_CHECKING:
-    from engine.session.kept import SessionState
     from engine.session.session import Session
 
 
@@ -74,10 +73,15 @@ def change(session: Session, live: LiveSequence, made: Change) -> None:
 def remove(session: Session, seq_id: int) -> None:
     """Remove a sequence. Its rows are kept for going back, like kept states; its pages can still be prefix hits."""
     removed = session.restorer.state_of(seq_id)
+    detach(session, seq_id)
+    session.kept.keep_removed(removed)
+
+
+def detach(session: Session, seq_id: int) -> None:
+    """Remove a sequence from the live ones; whoever calls this owns its cache from then on."""
     session.live.detach(seq_id)
     session.history.surprisal.remove(seq_id)
     session.history.changes.append(SequenceRemoved(seq_id))
-    session.kept.keep_removed(removed)
 
 
 @atomic
@@ -134,22 +138,11 @@ def continue_with(session: Session, seq_id: int, prompt: Prompt) -> int:
     live = session.live.get(child)
     live.continued, live.note = reuse, encoded.note
     if before is not None:  # it is the only sequence: its rows are kept with the whole state
-        _keep_and_remove(session, seq_id, before)
+        session.kept.keep(before)
+        detach(session, seq_id)
     else:
         session.remove(seq_id)
     return child
-
-
-def _keep_and_remove(session: Session, seq_id: int, before: SessionState) -> None:
-    """Keep the state before, and remove the sequence from the live ones."""
-    session.kept.keep(before)
-    try:
-        session.live.detach(seq_id)
-        session.history.surprisal.remove(seq_id)
-        session.history.changes.append(SequenceRemoved(seq_id))
-    except BaseException:
-        session.kept.undo_keep(before)
-        raise
 
 
 def _with_rows(

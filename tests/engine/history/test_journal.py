@@ -9,7 +9,7 @@ import pytest
 from engine.errors import InputError
 from engine.history import journal
 from engine.history.journal import Checkpoint, Journal
-from engine.history.state import Pending, Run, SequenceState
+from engine.history.state import Run, SequenceState
 from engine.history.tree import rewrites
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -74,13 +74,6 @@ def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPat
     assert session.logits(0) is then, "what was there before stays"
     session.go_to(first)
     assert session.last_step == first
-
-
-def test_what_is_pending_is_compared_by_what_is_left() -> None:
-    one = Pending((1, 2, 3)).rest
-    assert one == Pending((2, 3)) != Pending((2,))
-    assert (one.first, len(one), one.rest.rest == Pending(), one.with_first(9)) == (2, 2, True, Pending((9, 2, 3)))
-    assert not Pending()
 
 
 TOKENS = Run([0] * 4096)
