@@ -284,7 +284,7 @@ def describe(
         source=spec.source,
         architecture=type(model).__name__,
         geometry=geometry,
-        dtype=str(placement.dtype).removeprefix("torch."),
+        dtype=placement.dtype_name,
         device=str(placement.device),
         num_threads=torch.get_num_threads(),
         num_parameters=sum(p.numel() for p in model.parameters()),
