@@ -28,7 +28,7 @@ from engine.model.device import Placement
 from engine.model.encoder import arguments_of, attentions_of, has_encoder, number_attention, start_id
 from engine.model.forecast import check_fits, placement_of
 from engine.model.generation_rules import apply_generation_rules
-from engine.model.layer_hooks import heartbeat_at_layers, layers_by_index, watched
+from engine.model.layer_hooks import layers_by_index, watched
 from engine.model.progress import LoadProgress, num_tensors
 from engine.model.runners.attending import right_aligned
 from engine.model.runners.pages import PagedAttention, why_not_in_place
@@ -182,7 +182,7 @@ class LoadedModel:
             arguments["logits_to_keep"], rows = rows, slice(None)
         self.model.set_attn_implementation(self.native_attention)
         try:
-            with heartbeat_at_layers(self.model, self.heartbeat):
+            with watched(self.model, self.heartbeat):
                 if isinstance(record, SourceCache):
                     arguments |= arguments_of(self.model, Batch(ids, record))
                 tokens = None if isinstance(record, SourceCache) else ids

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -108,22 +107,6 @@ class Surprisal:
         """One value for each token but the first, None where it is not computed yet."""
         known: list[float] = torch.cat(self._parts).tolist() if self._parts else []
         return [*known, *[None] * (len(self._targets) - len(known))]
-
-
-@contextmanager
-def last_hidden(model: Any, is_wanted: bool) -> Iterator[list[Any]]:
-    """While this context is open, collect what the model's body (all of it but the head) returns, if wanted."""
-    found: list[Any] = []
-
-    def note(module: Any, arguments: Any, output: Any) -> None:
-        found.append(output)
-
-    hooks = [model.get_decoder().register_forward_hook(note)] if is_wanted else []
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def head_of(model: Any, body_output: Any) -> OutputHead:
