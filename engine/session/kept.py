@@ -83,10 +83,8 @@ class KeptStates:
     is called with the cache of every sequence that is kept, and drops the graphs recorded for it, whose memory is not
     counted here."""
 
-    def __init__(
-        self, live: LiveSequences, max_bytes: int, forget_recorded: Callable[[Any], None] = lambda cache: None
-    ) -> None:
-        self.max_bytes = max_bytes
+    def __init__(self, live: LiveSequences, forget_recorded: Callable[[Any], None]) -> None:
+        self.max_bytes = KEPT_BYTES
         self._live, self._forget_recorded = live, forget_recorded
         self._states: OrderedDict[StateKey, SessionState] = OrderedDict()
         self._has_grown = False

@@ -24,7 +24,7 @@ from engine.session.driver import Refill
 from engine.session.edits.numbers import RowsFrom
 from engine.session.fork import Forking
 from engine.session.going_back import StateRestorer
-from engine.session.kept import KEPT_BYTES, KeptStates
+from engine.session.kept import KeptStates
 from engine.session.ledger import Ledger
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
@@ -58,7 +58,7 @@ class Session:
     `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every running sequence.
     `prefill_chunk` is the chunk size in tokens; None: chosen for the model. `capture` is how much is measured of every
     step; `late_steps` is how many steps' measurements may be under way from the device at once (None: the device's
-    default); `surprisal=False` skips the surprisal of prompt tokens. `kept_bytes` limits the memory of kept states.
+    default); `surprisal=False` skips the surprisal of prompt tokens.
     `is_scratch`: a scratch session that repeats steps for another one; its records reach no client.
     """
 
@@ -71,7 +71,6 @@ class Session:
         capture: CaptureLevel = DEFAULT_CAPTURE,
         late_steps: int | None = None,
         surprisal: bool = True,
-        kept_bytes: int = KEPT_BYTES,
         is_scratch: bool = False,
     ) -> None:
         self.model = model
@@ -84,7 +83,7 @@ class Session:
         self.reruns = Reruns(model)
         self.open_rows: OpenRows | None = None  # opens the rows of a snapshot file; None: files cannot be read here
         self._refill = Refill(model, self.history)
-        self.kept = KeptStates(self.live, kept_bytes, model.runners.forget)
+        self.kept = KeptStates(self.live, model.runners.forget)
         self.restorer = StateRestorer(model, self.live, self.history, self.kept, self._scratch_session)
         self._forking = Forking(self.live, self.history, self._refill, self.restorer, self.kept)
         plan = PrefillPlan.of(model, prefill_chunk)

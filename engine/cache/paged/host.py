@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.cache.paged.pool import MAX_NUM_PAGES, PoolCorrupted, PoolMisuse, check_page_size
-from engine.cache.paged.prefix import HashPage, PrefixIndex, hash_page
+from engine.cache.paged.prefix import PrefixIndex, hash_page
 from engine.errors import InputError
 from engine.wire.page_events import (
     EvictReason,
@@ -45,7 +45,7 @@ class HostIndex:
     Give it the pool's own `events` list, so that the events of both are in one order.
     """
 
-    __slots__ = ("_free", "_hash_page", "_index", "_pins", "bytes_per_page", "events", "num_pages", "page_size")
+    __slots__ = ("_free", "_index", "_pins", "bytes_per_page", "events", "num_pages", "page_size")
 
     def __init__(
         self,
@@ -54,7 +54,6 @@ class HostIndex:
         bytes_per_page: int,
         *,
         events: list[PageEvent] | None = None,
-        page_hasher: HashPage = hash_page,
     ) -> None:
         """Raises InputError for impossible sizes."""
         check_page_size(page_size)
@@ -66,7 +65,6 @@ class HostIndex:
         self.page_size = page_size
         self.bytes_per_page = bytes_per_page
         self.events: list[PageEvent] = [] if events is None else events
-        self._hash_page = page_hasher
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_pages))  # the next to be taken first
         self._pins = array("i", [0]) * num_pages
         self._index = PrefixIndex(num_pages)
@@ -129,7 +127,7 @@ class HostIndex:
         found: list[PageCommitted] = []
         for page in range(len(match.page_ids), stop):
             token_bytes = match.page_tokens(page)
-            page_hash = self._hash_page(parent_hash, token_bytes)
+            page_hash = hash_page(parent_hash, token_bytes)
             entry = self._index.find(page_hash, parent_hash, token_bytes)
             if entry is None:
                 break
