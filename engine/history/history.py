@@ -309,29 +309,15 @@ class History:
                 return {key // 2: (found[key], found[key + 1]) for key in found if key % 2 == 0 and key + 1 in found}
         return {}
 
-    def logged_logits(self, seq_id: int) -> list[LoggedLogits]:
-        """The logits still kept of all steps that fed a sequence, as far as it still has the same tokens."""
+    def logged_logits(self, seq_id: int, above: int = -1) -> list[LoggedLogits]:
+        """The logits still kept of all steps that fed a sequence up to more than `above` tokens, as far as it still has
+        the same tokens. O(steps since it had more)."""
         found = []
-        for step in self.journal.steps:
-            checkpoint, mark = self.journal.at(step), self.journal.mark(seq_id, step)
-            fed_at = self.journal.fed_at(seq_id, step)
-            entry = self.logits.get(fed_at) if fed_at is not None and fed_at[0] == step else None
-            if entry is None or checkpoint is None or mark is None:
-                continue
-            if mark.num_tokens <= self.journal.num_same(seq_id, step):
-                found.append(LoggedLogits(step, mark.num_tokens, entry[0], checkpoint.cache))
-        return found
-
-    def logged_steps(self, seq_id: int, above: int, cache: CacheSpec) -> dict[int, int]:
-        """The steps in this cache mode whose logits are kept, by the number of tokens (ascending, more than `above`)
-        that the sequence had after them. O(tokens above)."""
-        found: list[tuple[int, int]] = []
         for step, mark, fed_at in self._back_from_now(seq_id, above + 1):
-            checkpoint = self.journal.at(step)
-            is_in_mode = checkpoint is not None and checkpoint.cache == cache
-            if is_in_mode and fed_at is not None and fed_at[0] == step and self.logits.get(fed_at) is not None:
-                found.append((mark.num_tokens, step))
-        return dict(found[::-1])
+            checkpoint, entry = self.journal.at(step), self.logits.get(fed_at)
+            if entry is not None and checkpoint is not None and fed_at is not None and fed_at[0] == step:
+                found.append(LoggedLogits(step, mark.num_tokens, entry[0], checkpoint.cache))
+        return found[::-1]
 
     def step_at(self, seq_id: int, num_tokens: int) -> int | None:
         """The newest step that fed a sequence up to exactly `num_tokens` tokens; None where none is known."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
@@ -64,11 +66,12 @@ def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec:
             raise InputError(f"The pool cannot hold the live sequences ({error}): give it more pages.") from None
     if not made:
         mode.check()
-    caches = {seq_id: one.cache for seq_id, one in made.items()}
-    stops = {each.seq_id: mode.stop_of(each.sequence, caches[each.seq_id]) for each in live}
+    moved = {each.seq_id: each.copied(made[each.seq_id].cache) for each in live}
+    for each in moved.values():
+        each.sequence = structs.replace(each.sequence, stop=mode.stop_of(each.sequence, each.cache))
     how = words(spec, list(made.values()))
     history.journal.note_mode_change(spec, {seq_id: one.moved for seq_id, one in made.items()})
-    live.switch(mode, caches, stops)
+    live.replace(mode, moved)
     return how
 
 

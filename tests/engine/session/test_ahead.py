@@ -78,7 +78,7 @@ def test_its_records_and_its_cache_are_those_of_steps_one_by_one(late_steps: int
     assert is_launched(late)
     assert_same_records(expected, found)
     assert found[-1].runner == runner
-    late.discard_ahead()
+    late.stepper.discard_ahead()
     assert_alike(at_once, late, row_behind=True)
     assert_same_records([at_once.step()], [late.step()])
 

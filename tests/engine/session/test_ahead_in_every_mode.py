@@ -91,7 +91,7 @@ def test_records_and_rows_are_those_of_steps_read_at_once(name: str, count: int,
     assert launched >= 2 if is_windowed else launched == len(expected) - 1, "not with the end of a text"
     assert_same_records(expected, found)
     assert {record.runner.split("+")[0] for record in found} <= {runner, "fused"}
-    late.discard_ahead()
+    late.stepper.discard_ahead()
     mine, others = tensors(at_once), tensors(late)
     assert mine.keys() == others.keys()
     assert all(torch.equal(mine[key], others[key]) for key in mine)
