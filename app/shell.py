@@ -291,12 +291,13 @@ class Shell(QObject):
         dialogs.ask_note(self, target)
 
     def _on_draft(self) -> None:
-        self.controller.saving.set_draft(self.window.prompt.draft)
+        if not self.models.status.has_file or self.window.prompt.is_begun:
+            self.controller.saving.set_draft(self.window.prompt.draft)
         self.controller.saving.set_draft_chat(self.window.prompt.chat.draft)
 
     def _on_session_opened(self, event: SessionOpened) -> None:
         """Restore the opened session's prompt, unless the user has begun another one, and what its window showed."""
-        if event.draft and self.window.prompt.draft == self.settings.prompt:
+        if event.draft and not self.window.prompt.is_begun:
             self.take_draft(event.draft)
         if event.draft_chat is not None and self.window.prompt.chat.draft is None:
             self.take_chat(event.draft_chat)

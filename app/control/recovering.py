@@ -15,7 +15,7 @@ from app.control.controller import Controller
 from app.draw.format import byte_size
 from app.kit.question import Question
 from app.models import KeptSession, Models, UnclosedSession
-from app.models.kept_sessions import newest_chat, prompt_text, session_title
+from app.models.kept_sessions import session_title
 from engine.errors import InputError
 from engine.saved.document import read_session
 from engine.saved.folder import RUNNING, JournalFolder
@@ -137,9 +137,9 @@ class Recovering(QObject):
             self._models.kept_sessions.keep_only(self._folder.ended())
             self._models.status.fail(str(error) if isinstance(error, InputError) else f"'{path}' is gone: {error}")
             return
-        was_sent = left.session.draft.strip() == prompt_text(self._saving.session).strip()
-        self._open_again(left, prompt_text(left.session) if was_sent else left.session.draft)
-        self.chat_found.emit(left.session.draft_chat or newest_chat(left.session))
+        was_sent = left.session.draft.strip() == self._saving.session.prompt_text.strip()
+        self._open_again(left, left.session.prompt_text if was_sent else left.session.draft)
+        self.chat_found.emit(left.session.draft_chat or left.session.newest_chat)
 
     def _open_again(self, left: UnclosedSession, draft: str) -> None:
         """Open a journal that no window writes, and continue it with its model; `draft` is put into the editor."""

@@ -70,8 +70,8 @@ class FilesThere(QuestionDialog):
                 self._names.addItem(QListWidgetItem(name))
 
     def _refused(self, failure: Failed) -> None:
-        self._problem.setText(failure.message)
-        self._problem.show()
+        self.problem.setText(failure.message)
+        self.problem.show()
 
     def _on_chosen(self, item: QListWidgetItem | None) -> None:
         if item is not None:

@@ -23,7 +23,7 @@ from engine.max.capacity import (
     compute_num_device_blocks,
     compute_num_host_blocks,
     require_manager_page_size,
-    resolve_connector,
+    tiers_of,
 )
 from engine.max.params import (
     SCALE_DTYPES,
@@ -69,7 +69,7 @@ def capacity_values(params: KVCacheParams, available: int) -> tuple[Json, list[s
         ("num_device_blocks", lambda: compute_num_device_blocks(params, available)),
         ("max_seq_len_fitting_in_cache", lambda: compute_max_seq_len_fitting_in_cache(params, available)),
         ("num_host_blocks", lambda: compute_num_host_blocks(params)),
-        ("tiers", lambda: list(resolve_connector(params).tiers)),
+        ("tiers", lambda: list(tiers_of(params))),
         ("", lambda: require_manager_page_size(params.page_size)),
     ]
     for name, ask in asked:
@@ -88,7 +88,7 @@ def buffer_values(params: KVCacheParams, num_pages: int) -> list[tuple[str, str]
     """Return where each buffer for so many pages would be allocated, and its shape and dtype."""
     lines = []
     for replica, buffer in enumerate(params.allocate_buffers(num_pages)):
-        for kind, parts in (("values", buffer.values), ("scales", buffer.scales or ())):
+        for kind, parts in (("values", buffer.values), ("scales", buffer.scales)):
             for part in parts:
                 lines.append((f"replica {replica} {kind} {part.device}", f"{list(part.shape)} {part.dtype}"))
     return lines
@@ -96,10 +96,9 @@ def buffer_values(params: KVCacheParams, num_pages: int) -> list[tuple[str, str]
 
 def input_values(params: KVCacheParams) -> list[tuple[str, str]]:
     """List the graph's inputs on the first device; symbolic dimensions lose their prefix."""
-    tensors = params.get_symbolic_inputs()[0].tensors
     return [
         (t.name, f"[{', '.join(str(d).removeprefix('replica_0_') for d in t.shape)}] {t.dtype} {t.device}")
-        for t in tensors
+        for t in params.symbolic_inputs()
     ]
 
 

@@ -104,8 +104,8 @@ class QuestionDialog(FormDialog):
 
     def __init__(self, title: str, parent: QWidget) -> None:
         super().__init__(title, parent)
-        self._problem = plain_label(wraps=True)
-        self._problem.hide()
+        self.problem = plain_label(wraps=True)
+        self.problem.hide()
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
         self.ok = buttons.button(QDialogButtonBox.StandardButton.Ok)
         self.ok.setProperty("primary", True)
@@ -118,7 +118,7 @@ class QuestionDialog(FormDialog):
         layout.setContentsMargins(18, 16, 18, 14)
         layout.setSpacing(12)
         layout.addLayout(self.form)
-        layout.addWidget(self._problem)
+        layout.addWidget(self.problem)
         layout.addWidget(buttons)
         self.setMinimumWidth(420)
 
@@ -154,8 +154,8 @@ class QuestionDialog(FormDialog):
 
     def refuse(self, text: str) -> None:
         """Show what is wrong; the empty text removes the message."""
-        self._problem.setText(text)
-        self._problem.setVisible(bool(text))
+        self.problem.setText(text)
+        self.problem.setVisible(bool(text))
 
 
 def focusable(layout: QLayout) -> Iterator[QWidget]:

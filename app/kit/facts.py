@@ -100,7 +100,7 @@ class Facts(Opaque, QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._facts: tuple[Fact, ...] = ()
+        self.facts: tuple[Fact, ...] = ()
         self._numbers, self._words = TextPainter(font_fixed(11.5)), TextPainter(font_text(12))
         self._heads = TextPainter(font_text(12, QFont.Weight.DemiBold))
         # Small charts end at a fixed distance from the right, whatever the number of digits.
@@ -111,9 +111,9 @@ class Facts(Opaque, QWidget):
 
     def show_facts(self, facts: tuple[Fact, ...]) -> None:
         """Show these lines; only those that changed are repainted."""
-        if facts == self._facts:
+        if facts == self.facts:
             return
-        old, self._facts = self._facts, facts
+        old, self.facts = self.facts, facts
         self.setAccessibleDescription(self.text())
         widths = (self._numbers.width(fact.text) for fact in facts if fact.bars is not None or fact.strip)
         columns = self._beside, self._texts, self._asides
@@ -137,17 +137,17 @@ class Facts(Opaque, QWidget):
         """Show the tool tip of the line under the mouse."""
         if isinstance(event, QHelpEvent):
             index = event.pos().y() // PITCH
-            tip = self._facts[index].tip if 0 <= index < len(self._facts) else ""
+            tip = self.facts[index].tip if 0 <= index < len(self.facts) else ""
             QToolTip.showText(event.globalPos(), plain_tip(tip), self)
             return True
         return super().event(event)
 
     def text(self) -> str:
         """All lines as plain text."""
-        return "\n".join(f"{'  ' * fact.indent}{fact.label}\t{fact.text}".rstrip() for fact in self._facts)
+        return "\n".join(f"{'  ' * fact.indent}{fact.label}\t{fact.text}".rstrip() for fact in self.facts)
 
     def sizeHint(self) -> QSize:
-        return QSize(220, PITCH * len(self._facts))
+        return QSize(220, PITCH * len(self.facts))
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
@@ -156,7 +156,7 @@ class Facts(Opaque, QWidget):
         has_aside = self.width() >= numbers_width + 124
         changed = event.region()
         beside = min(self._beside, self.width() * 0.72)
-        for index, fact in enumerate(self._facts):
+        for index, fact in enumerate(self.facts):
             if not changed.intersects(QRect(0, index * PITCH, self.width(), PITCH)):
                 continue
             row = QRectF(0, index * PITCH, self.width(), PITCH)
@@ -231,16 +231,16 @@ class FactBar(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._facts: tuple[Reading, ...] = ()
+        self.facts: tuple[Reading, ...] = ()
         self._is_faded = False
         self._names, self._numbers = font_text(10.5), font_fixed(12)
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
     def show_facts(self, facts: Sequence[Reading], *, is_faded: bool = False) -> None:
-        if (tuple(facts), is_faded) != (self._facts, self._is_faded):
-            self._facts, self._is_faded = tuple(facts), is_faded
-            self.setAccessibleName(", ".join(f"{fact.name} {fact.value}" for fact in self._facts))
+        if (tuple(facts), is_faded) != (self.facts, self._is_faded):
+            self.facts, self._is_faded = tuple(facts), is_faded
+            self.setAccessibleName(", ".join(f"{fact.name} {fact.value}" for fact in self.facts))
             self.update()
 
     def sizeHint(self) -> QSize:
@@ -248,21 +248,21 @@ class FactBar(QWidget):
 
     def _placed(self) -> list[tuple[QRectF, Reading, str]]:
         """The place of each number and the name used; spare width is distributed evenly."""
-        if not self._facts:
+        if not self.facts:
             return []
         names, numbers = QFontMetricsF(self._names), QFontMetricsF(self._numbers)
         for is_short in (False, True):
-            labels = [fact.short if is_short else fact.name for fact in self._facts]
+            labels = [fact.short if is_short else fact.name for fact in self.facts]
             widths = [
                 max(names.horizontalAdvance(label), numbers.horizontalAdvance(fact.value)) + 1
-                for label, fact in zip(labels, self._facts, strict=True)
+                for label, fact in zip(labels, self.facts, strict=True)
             ]
             free = self.width() - sum(widths) - _GAP * (len(widths) - 1)
             if free >= 0:
                 break
         more = max(0.0, free) / len(widths)
         x, placed = 0.0, []
-        for width, fact, label in zip(widths, self._facts, labels, strict=True):
+        for width, fact, label in zip(widths, self.facts, labels, strict=True):
             placed.append((QRectF(x, 0, width, HEIGHT), fact, label))
             x += width + _GAP + more
         return placed

@@ -74,12 +74,12 @@ class HeatMap(Themed, QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self._name_position = name_position
         self._told_size = QSizeF()
-        self._marks = Marks()
+        self.marks = Marks()
         self._frame: PictureFrame | None = None
         self._haze: QImage | None = None
         self._ink = TextPainter(font_fixed(10.5))
         self._image: StretchedImage | None = None
-        self._table: ColorTable | None = None
+        self.table: ColorTable | None = None
         self._extent = self._loaded = (0.0, 1.0)
         self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
         self.setMinimumSize(60, 40)
@@ -99,8 +99,8 @@ class HeatMap(Themed, QWidget):
             from app.kit.heatmap_image import StretchedImage
 
             self._image = StretchedImage(axisOrder="row-major", autoDownsample=False)
-            if self._table is not None:
-                self._image.setLookupTable(self._table, update=False)
+            if self.table is not None:
+                self._image.setLookupTable(self.table, update=False)
         return self._image
 
     @property
@@ -119,9 +119,9 @@ class HeatMap(Themed, QWidget):
 
     def set_table(self, table: ColorTable) -> None:
         """Set the 256 colours of the values."""
-        if table is self._table:
+        if table is self.table:
             return
-        self._table = table
+        self.table = table
         if self._image is not None:
             self._image.setLookupTable(table)
             self.update()
@@ -138,7 +138,7 @@ class HeatMap(Themed, QWidget):
         """Show `[rows, columns]` over the positions `start … stop`, part of `whole`, with marks over it. `loaded`: the
         positions that were requested, if they are others; within them nothing exists beyond the picture's end."""
         self._loaded = loaded or (start, stop)
-        self._extent, self._num_rows, self._marks = (start, stop), max(1, indices.shape[0]), marks
+        self._extent, self._num_rows, self.marks = (start, stop), max(1, indices.shape[0]), marks
         self._whole = (whole[0], max(whole[1], whole[0] + 1))
         self.image.setImage(indices, levels=(0, 255), autoLevels=False)
         self._changed()
@@ -154,7 +154,7 @@ class HeatMap(Themed, QWidget):
             self._paint_image(painter, frame, self._image)
             self._paint_ghosts(painter, frame)
             self._paint_unloaded(painter, frame)
-        paint_marks(painter, frame, self._marks, theme, self._ink, self._hover, self.hasFocus())
+        paint_marks(painter, frame, self.marks, theme, self._ink, self._hover, self.hasFocus())
 
     def _paint_image(self, painter: QPainter, frame: PictureFrame, image: StretchedImage) -> None:
         """Paint the image stretched over its positions, clipped to the picture's area."""
@@ -169,7 +169,7 @@ class HeatMap(Themed, QWidget):
 
     def _paint_ghosts(self, painter: QPainter, frame: PictureFrame) -> None:
         """Paint the hatch over dropped rows; it is computed once per range, size and picture."""
-        ghosts = self._marks.ghosts
+        ghosts = self.marks.ghosts
         if ghosts is None:
             return
         if self._haze is None:
@@ -198,7 +198,7 @@ class HeatMap(Themed, QWidget):
         if self._frame is None:
             plot, (low, high) = self.plot_rect, self.visible_range
             names = ticks(low, high, plot.width(), _TICK_PIXELS, self._name_position)
-            rows = ticks(0, self._num_rows, plot.height(), 14 if self._num_rows <= 40 else 24, self._marks.row_name)
+            rows = ticks(0, self._num_rows, plot.height(), 14 if self._num_rows <= 40 else 24, self.marks.row_name)
             self._frame = PictureFrame(plot, low, high, self._num_rows, names, rows)
         return self._frame
 
@@ -207,7 +207,7 @@ class HeatMap(Themed, QWidget):
         self.update()
 
     def _margins(self) -> tuple[int, int, int, int]:
-        return self._marks.left, 7, self._marks.right, 30 if self.height() > 120 else 16
+        return self.marks.left, 7, self.marks.right, 30 if self.height() > 120 else 16
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -312,7 +312,7 @@ class HeatMap(Themed, QWidget):
                 self._select_to(self._pressed, event.position())
             else:
                 self._pan_to(event.position().x() - self._pressed.x(), self._dragged_from)
-        self._hover_at(self.point_at(event.position()))
+        self.hover_at(self.point_at(event.position()))
 
     def _pan_to(self, moved: float, dragged_from: tuple[float, float]) -> None:
         if abs(moved) > _CLICK_SLOP and self.is_zoomed:
@@ -350,7 +350,7 @@ class HeatMap(Themed, QWidget):
 
     def leaveEvent(self, event: QEvent) -> None:
         super().leaveEvent(event)
-        self._hover_at(None)
+        self.hover_at(None)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier & ~Qt.KeyboardModifier.ShiftModifier:
@@ -377,7 +377,7 @@ class HeatMap(Themed, QWidget):
             self._hover = point
             self.update()
 
-    def _hover_at(self, point: QPointF | None) -> None:
+    def hover_at(self, point: QPointF | None) -> None:
         if point != self._hover:
             self.show_cursor(point)
             self.hovered.emit(point)

@@ -39,26 +39,26 @@ class MapView(View[State]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models, can_pin=True)
-        self._map = HeatMap(self._token_name)
-        self._readout = plain_label(font=font_fixed(self.readout_size))
-        self._readout.setObjectName("readout")
-        self._readout.setMinimumWidth(1)
-        self._map.set_can_select(True)
+        self.map = HeatMap(self._token_name)
+        self.readout = plain_label(font=font_fixed(self.readout_size))
+        self.readout.setObjectName("readout")
+        self.readout.setMinimumWidth(1)
+        self.map.set_can_select(True)
         self._lay_out()
         connect_all(
-            (self._map.hovered, self.tell),
-            (self._map.picked, self.pick),
-            (self._map.dragged, self._on_dragged_over),
-            (self._map.menu_wanted, self._on_menu_wanted),
-            (self._map.zoomed, self._on_zoomed),
-            (self._map.resized, self.refresh),
-            (self._map.fit_wanted, self.fit_colors),
+            (self.map.hovered, self.tell),
+            (self.map.picked, self.pick),
+            (self.map.dragged, self._on_dragged_over),
+            (self.map.menu_wanted, self._on_menu_wanted),
+            (self.map.zoomed, self._on_zoomed),
+            (self.map.resized, self.refresh),
+            (self.map.fit_wanted, self.fit_colors),
             (models.viewport.changed, self._on_viewport),
         )
 
     def _lay_out(self) -> None:
-        self._row = row((self._map, 1), spacing=8)
-        self.set_body(column((self._row, 1), self._readout, spacing=2))
+        self._row = row((self.map, 1), spacing=8)
+        self.set_body(column((self._row, 1), self.readout, spacing=2))
 
     def pick(self, point: QPointF) -> None:
         """Handle a click on the map; `point` is (position, row)."""
@@ -86,24 +86,24 @@ class MapView(View[State]):
         raise NotImplementedError
 
     def reset_view(self) -> None:
-        self._map.reset_view()
+        self.map.reset_view()
 
     def zoom_to_selection(self) -> None:
         position = self._models.selection.now.position
         if position is None:
-            self._map.follow_newest()
+            self.map.follow_newest()
         else:
-            self._map.zoom_to(position)
+            self.map.zoom_to(position)
 
     def want(self, *, is_visible: bool) -> None:
-        self._models.viewport.update(**{f"{self.kind}_columns": self._map.num_columns if is_visible else None})
+        self._models.viewport.update(**{f"{self.kind}_columns": self.map.num_columns if is_visible else None})
 
     def _on_zoomed(self, wanted: TokenRange | None) -> None:
         self._models.viewport.update(**{f"{self.kind}_range": wanted})
 
     def _on_viewport(self) -> None:
-        self._map.show_range(getattr(self._models.viewport.now, f"{self.kind}_range"))
-        self._pin.setChecked(self._models.viewport.is_pinned(self.kind))
+        self.map.show_range(getattr(self._models.viewport.now, f"{self.kind}_range"))
+        self.pin_button.setChecked(self._models.viewport.is_pinned(self.kind))
 
     @property
     def _shown_seq_id(self) -> int:

@@ -87,19 +87,19 @@ class Panel(Themed, QWidget):
         super().__init__()
         self._can_copy = can_copy
         self.setAccessibleName(title)
-        self._title = plain_label(title, font_text(12.0, QFont.Weight.DemiBold), "text")
-        self._segments = Segments()
-        self._segments.hide()
-        self._detail = ElidedLabel(role="muted")
-        self._detail.set_background("title_strip")
-        self._provenance = DotLabel()
-        self._pin = self._make_button("Stay here: stop following the selection", self.pin)
-        self._pin.setCheckable(True)
-        self._pin.setVisible(can_pin)
+        self.title_label = plain_label(title, font_text(12.0, QFont.Weight.DemiBold), "text")
+        self.segments = Segments()
+        self.segments.hide()
+        self.detail = ElidedLabel(role="muted")
+        self.detail.set_background("title_strip")
+        self.provenance_label = DotLabel()
+        self.pin_button = self._make_button("Stay here: stop following the selection", self.pin)
+        self.pin_button.setCheckable(True)
+        self.pin_button.setVisible(can_pin)
         self._menu_button = self._make_menu_button()
         self._extras = QHBoxLayout()
-        self._empty = plain_label(role="muted", wraps=True)
-        self._remedies: dict[str, ActionButton] = {}
+        self.empty = plain_label(role="muted", wraps=True)
+        self.remedies: dict[str, ActionButton] = {}
         self._body = QWidget()
         self._strip = TitleBar()
         self._frame_actions: list[QAction] = []
@@ -122,35 +122,35 @@ class Panel(Themed, QWidget):
         old.deleteLater()
 
     def set_title(self, text: str) -> None:
-        self._title.setText(text)
+        self.title_label.setText(text)
         self.setAccessibleName(text)
 
     def show_title(self, is_shown: bool) -> None:
         """Show or hide the title: a tab above the panel may show its name already."""
-        self._title.setVisible(is_shown)
+        self.title_label.setVisible(is_shown)
 
     def set_detail(self, text: str, brief: str = "", tip: str = "") -> None:
         """Muted text after the title; where the strip is narrow it is replaced by `brief`, then left out. `tip` says
         what the words mean."""
-        self._detail.setText(text, brief, tip)
+        self.detail.setText(text, brief, tip)
 
     def set_provenance(self, text: str, kind: str = "live cache", whole: str = "", brief: str = "") -> None:
         """Where the numbers come from, in two words. `kind` colours the dot; `whole` is the tool tip's sentence (the
         same words if not given); `brief` is shown where the words do not fit. The empty text hides all."""
-        self._provenance.set_state(text, kind, whole, brief)
+        self.provenance_label.set_state(text, kind, whole, brief)
 
     def set_remedy(self, name: str, text: str, action: QAction) -> None:
         """Add a button that `set_empty` can show, by `name`, when there is nothing else to show."""
-        button = self._remedies[name] = ActionButton(text, action)
+        button = self.remedies[name] = ActionButton(text, action)
         button.hide()
         self._blank_column.insertWidget(self._blank_column.count() - 1, button, 0, Qt.AlignmentFlag.AlignHCenter)
 
     def set_empty(self, text: str | None, remedy: str = "") -> None:
         """Show a sentence instead of the body: what would appear and how to get it, with the button named `remedy`.
         None shows the body."""
-        if (text or "") != self._empty.text():
-            self._empty.setText(text or "")
-        for name, button in self._remedies.items():
+        if (text or "") != self.empty.text():
+            self.empty.setText(text or "")
+        for name, button in self.remedies.items():
             button.setVisible(name == remedy)
         wanted = self._body if text is None else self._blank
         if self._pages.currentWidget() is not wanted:
@@ -158,11 +158,11 @@ class Panel(Themed, QWidget):
 
     def set_choices(self, choices: Sequence[tuple[str, str, str]]) -> None:
         """Set the segments of the strip: `(id, text, tool tip)` each."""
-        self._segments.set_choices(choices)
-        self._segments.setVisible(bool(choices))
+        self.segments.set_choices(choices)
+        self.segments.setVisible(bool(choices))
 
     def set_choice(self, choice: str) -> None:
-        self._segments.set_choice(choice)
+        self.segments.set_choice(choice)
 
     def add_to_strip(self, widget: QWidget) -> None:
         """Add a small widget at the right end of the strip, before the pin."""
@@ -174,21 +174,21 @@ class Panel(Themed, QWidget):
     @property
     def empty_text(self) -> str:
         """The sentence shown instead of the body; empty while the body is shown."""
-        return self._empty.text() if self._pages.currentWidget() is self._blank else ""
+        return self.empty.text() if self._pages.currentWidget() is self._blank else ""
 
     @property
     def detail_text(self) -> str:
         """The muted text after the title."""
-        return self._detail.text()
+        return self.detail.text()
 
     @property
     def provenance_text(self) -> str:
         """The words beside the dot."""
-        return self._provenance.text
+        return self.provenance_label.text
 
     @property
     def is_pinned(self) -> bool:
-        return self._pin.isChecked()
+        return self.pin_button.isChecked()
 
     def reset_view(self) -> None:
         """Show everything again (Home). Overridden by panels that zoom."""
@@ -230,11 +230,11 @@ class Panel(Themed, QWidget):
             self.told.emit(why_not)
             return
         QGuiApplication.clipboard().setImage(self.grab_picture())
-        self.told.emit(f"Picture of “{self._title.text()}” copied")
+        self.told.emit(f"Picture of “{self.title_label.text()}” copied")
 
     def save_picture(self) -> None:
         """Ask for a file and write the picture as PNG, or as SVG if its name ends so."""
-        name = self._title.text().lower().replace(" · ", "-").replace(" ", "-") + ".png"
+        name = self.title_label.text().lower().replace(" · ", "-").replace(" ", "-") + ".png"
         path, _ = QFileDialog.getSaveFileName(self, "Save picture", name, PICTURE_KINDS)
         if not path:
             return
@@ -258,26 +258,26 @@ class Panel(Themed, QWidget):
         return button
 
     def _build_frame(self) -> None:
-        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         # The length of this text must not limit how narrow the panel can become.
-        self._empty.setMinimumSize(1, 1)
+        self.empty.setMinimumSize(1, 1)
         self._extras.setContentsMargins(0, 0, 0, 0)
         self._extras.setSpacing(8)
         strip = QHBoxLayout()
         strip.setContentsMargins(MARGIN, 2, 5, 2)  # a widget that paints its background must not cover the frame
         strip.addStrut(STRIP_HEIGHT - 3)  # a dock uses the layout's height, not the fixed one
         strip.setSpacing(8)
-        strip.addWidget(self._title)
-        strip.addWidget(self._segments)
-        strip.addWidget(self._detail, 1)
-        strip.addWidget(self._provenance)
+        strip.addWidget(self.title_label)
+        strip.addWidget(self.segments)
+        strip.addWidget(self.detail, 1)
+        strip.addWidget(self.provenance_label)
         strip.addLayout(self._extras)
-        strip.addWidget(self._pin)
+        strip.addWidget(self.pin_button)
         strip.addWidget(self._menu_button)
         self._strip.setLayout(strip)
         self._pages = QStackedLayout()
         self._pages.addWidget(self._body)
-        self._blank_column = column(None, self._empty, None, spacing=8)
+        self._blank_column = column(None, self.empty, None, spacing=8)
         self._blank = holder(self._blank_column)
         self._pages.addWidget(self._blank)
         layout = QVBoxLayout(self)
@@ -295,7 +295,7 @@ class Panel(Themed, QWidget):
 
     def _set_icons(self) -> None:
         theme = current_theme()
-        self._pin.setIcon(icon("pin", theme.muted, theme.selected))
+        self.pin_button.setIcon(icon("pin", theme.muted, theme.selected))
         self._menu_button.setIcon(icon("more", theme.muted))
 
     def _on_menu(self) -> None:

@@ -165,7 +165,8 @@ def source_of(
     elif computed is not None and computed.cache.is_paged and computed.runner:
         whole.append("pages gathered where they lie scattered")
     is_before_change = asked is None and models.timeline.is_before_change
-    is_old = is_before_change and provenance == "recorded" and not is_of_cache_now
+    is_other_mode = status is None or computed is None or computed.cache != status.cache
+    is_old = is_before_change and is_other_mode and provenance == "recorded" and not is_of_cache_now
     if is_before_change and is_of_cache_now:
         whole.append("after the change of the cache mode")
     is_moving = asked is None and status is not None and status.running and not late

@@ -32,7 +32,7 @@ class RangeBar(QWidget):
         self._limit = 1.0
         self._shown = 1.4
         self._held = False
-        self._bar = QImage()
+        self.bar = QImage()
         self._bars = QImage()
         self.setFixedWidth(_WIDTH)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Expanding)
@@ -54,7 +54,7 @@ class RangeBar(QWidget):
         self._scale, self._piece, self._limit = scale, piece, limit
         if not self._held:  # while an end is dragged the axis stays as it is
             self._shown = limit * 1.25
-        self._bar = self._bars = QImage()
+        self.bar = self._bars = QImage()
         self.setAccessibleName(f"Colour range {scale.words(brief(limit))}")
         self.update()
 
@@ -96,11 +96,11 @@ class RangeBar(QWidget):
         return self._bars
 
     def _paint_bar(self, painter: QPainter, height: int) -> None:
-        if self._bar.isNull() and self._scale is not None and height > 0:
+        if self.bar.isNull() and self._scale is not None and height > 0:
             values = np.linspace(self._shown, self._lowest, height, dtype=np.float32)
             column = packed(self._scale.table)[np.minimum(self._scale.index(values, self._limit), HIGHEST)]
-            self._bar = pixels_image(np.repeat(column[:, None], 8, axis=1))
-        painter.drawImage(QPointF(2, _PAD), self._bar)
+            self.bar = pixels_image(np.repeat(column[:, None], 8, axis=1))
+        painter.drawImage(QPointF(2, _PAD), self.bar)
         painter.setPen(QPen(current_theme().color("hairline"), 1))
         painter.drawRect(QRectF(1.5, _PAD - 0.5, 9, height + 1))
 
@@ -118,7 +118,7 @@ class RangeBar(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._bar = self._bars = QImage()
+        self.bar = self._bars = QImage()
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         near = min(abs(event.position().y() - self._y(end)) for end, _ in self._ends)
@@ -134,7 +134,7 @@ class RangeBar(QWidget):
         if self._held:
             self._held = False
             self._shown = self._limit * 1.25
-            self._bar = self._bars = QImage()
+            self.bar = self._bars = QImage()
             self.update()
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:

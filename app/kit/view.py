@@ -43,14 +43,14 @@ class View(Reader[State], Panel):
         super().__init__(self.title, can_pin=can_pin, can_copy=can_copy)
         self._models = models
         if type(self).provenance is not View.provenance:  # reserve its width, so that its first text widens no column
-            policy = self._provenance.sizePolicy()
+            policy = self.provenance_label.sizePolicy()
             policy.setRetainSizeWhenHidden(True)
-            self._provenance.setSizePolicy(policy)
+            self.provenance_label.setSizePolicy(policy)
         self.choice = self.choices[0][0] if self.choices else ""
         if self.choices:
             self.set_choices(self.choices)
             self.set_choice(self.choice)
-            self._segments.chosen.connect(self.choose)
+            self.segments.chosen.connect(self.choose)
 
     def provenance(self, state: State) -> Provenance | None:
         """Where the numbers of a state come from, and whether they are of the newest step; None shows nothing."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct
@@ -11,8 +9,7 @@ from PySide6.QtCore import QObject, Signal
 
 from engine.counted import counted
 from engine.saved.session import SavedSession
-from engine.spec.chat import Chat
-from engine.wire.changes import Change, EditMade, PromptAppended, SequenceAdded
+from engine.wire.changes import EditMade
 
 LONGEST_WORDS = 40  # characters of the first words of a session
 
@@ -76,36 +73,13 @@ def session_title(session: SavedSession) -> str:
 
 def first_words(session: SavedSession) -> str:
     """The beginning of a session's first prompt, in quotation marks; if it has none, what it has instead."""
-    words = " ".join(prompt_text(session).split())
+    words = " ".join(session.prompt_text.split())
     if not words:
         return f"from {Path(session.origin).name}" if session.origin else "without a prompt"
     if len(words) > LONGEST_WORDS:
         words = words[: LONGEST_WORDS - 1]
         words = f"{words[: words.rfind(' ')] if ' ' in words else words}…"
     return f"“{words}”"
-
-
-def prompt_text(session: SavedSession) -> str:
-    """The text of a session's first prompt without special tokens, or what its conversation begins with."""
-    first = next((change for change in _changes(session) if isinstance(change, SequenceAdded)), None)
-    if first is None:
-        return ""
-    if first.chat is not None:
-        turns = first.chat.turns
-        return next((turn.text for turn in turns if turn.role == "user"), turns[0].text)
-    special = () if session.model is None else session.model.special_ids
-    return "".join(session.texts.get(each, "") for each in first.token_ids if each not in special)
-
-
-def newest_chat(session: SavedSession) -> Chat | None:
-    """The conversation that a session was last sent; None if its newest prompt was none."""
-    changes = [*chain.from_iterable(node.changes for node in session.path), *session.pending]
-    sent = (each for each in reversed(changes) if isinstance(each, SequenceAdded | PromptAppended))
-    return next((each.chat for each in sent), None)
-
-
-def _changes(session: SavedSession) -> Iterator[Change]:
-    return chain(chain.from_iterable(node.changes for node in session.nodes), session.pending)
 
 
 def session_counts(session: SavedSession) -> list[str]:

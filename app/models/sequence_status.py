@@ -163,7 +163,12 @@ def can_go_on(models: Models) -> bool:
     status = models.status.now
     if status is None or status.opened is not None or models.status.loss == "gone":
         return False
-    return any(info.state != "finished" for info in status.sequences)
+    return any(map(_goes_on, status.sequences))
+
+
+def _goes_on(info: SequenceInfo) -> bool:
+    """Whether a step can feed it: it has not ended, or only since it had as many tokens as were asked for."""
+    return info.state != "finished" or info.stop == "length"
 
 
 def selected_info(models: Models) -> SequenceInfo | None:
@@ -233,7 +238,7 @@ def _at_rest(info: SequenceInfo, status: EngineStatus, models: Models) -> Sequen
 def why_all_ended(models: Models) -> str:
     """Why no step is possible, and what to do; empty if a sequence can go on or there is none."""
     status = models.status.now
-    if status is None or not status.sequences or any(info.state != "finished" for info in status.sequences):
+    if status is None or not status.sequences or any(map(_goes_on, status.sequences)):
         return ""
     return why_ended(selected_info(models) or status.sequences[-1])
 
@@ -252,7 +257,7 @@ def why_ended(info: SequenceInfo) -> str:
         case "stop string":
             return "a stop string ended the text: choose another next token, go back, or send a new prompt"
         case "length":
-            return "as many tokens as were asked for: choose another next token, go back, or send a new prompt"
+            return "as many tokens as were asked for: step or run on for more, go back, or send a new prompt"
         case "non-finite logits":
             return (
                 "NaN or Inf among the logits, so no token could be chosen: undo the edit that made them, go back, "

@@ -30,6 +30,7 @@ from engine.wire.status import ModelInfo, Work
 NEWS_MS, READ_MS = 8000, 50  # how long a message stays, and how much longer for each of its characters
 KEPT, OFFER_MS = "The former session is kept", 30_000  # and how long the button beside it stays
 UNLIMITED = 16_777_215  # pixels: as wide as Qt allows
+MARGIN, SPACING = 12, 20  # pixels
 ONE_EVENT_S = 2.0  # messages within this time of another session belong together
 MAX_LISTED = 6
 WARNINGS_TIP = "A click lists them."
@@ -124,6 +125,9 @@ class StatusLine(Reader[Shown], QWidget):
         self._return.setObjectName("return")
         self._return.hide()
         self._offered_at = 0.0
+        self._crowding = (
+            0  # of how many other texts the message has the room: 1, time to first token and overhead; 2, bytes too
+        )
         self._work = WorkLine(cancel)
         self._build()
         self._news = QTimer(self, singleShot=True)
@@ -184,9 +188,16 @@ class StatusLine(Reader[Shown], QWidget):
             self._fit_note()
 
     def _fit_note(self) -> None:
-        """Let the button stand beside the message; without it the message has all the space."""
+        """Let the button stand beside the message; without it the message has all the space. A message that is too long
+        for it, and may end with a remedy, takes the room of what the last steps cost."""
         words = self._note.fontMetrics().horizontalAdvance(self._note.text()) + 2
         self._note.setMaximumWidth(UNLIMITED if self._return.isHidden() else words)
+        others = (self._speed, self._first, self._bytes, self._looking, self._return, self._place, self._warnings)
+        for self._crowding in range(3):
+            self.refresh()
+            taken = sum(each.sizeHint().width() + SPACING for each in others if not each.isHidden())
+            if words <= self.width() - taken - SPACING - 2 * MARGIN:
+                break
 
     def _drop_news(self) -> None:
         """Remove the message once there was time to read it; under the mouse it stays."""
@@ -199,11 +210,12 @@ class StatusLine(Reader[Shown], QWidget):
         self._news.stop()
         self._note.setText("")
         self._note.setToolTip("")
+        self._fit_note()
 
     def _build(self) -> None:
         layout = QHBoxLayout(self)
-        layout.setContentsMargins(12, 0, 12, 0)
-        layout.setSpacing(20)
+        layout.setContentsMargins(MARGIN, 0, MARGIN, 0)
+        layout.setSpacing(SPACING)
         for label in (self._speed, self._first, self._bytes, self._looking):
             layout.addWidget(label)
         layout.addWidget(self._note, 1)
@@ -235,13 +247,13 @@ class StatusLine(Reader[Shown], QWidget):
         places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
         more = [f"and {counted(len(places) - MAX_LISTED, 'more place')}"] if len(places) > MAX_LISTED else []
         work = status.work if status is not None else None
-        # the progress of a download, and a busy engine, need the space of two other texts
-        is_long = bool(models.status.busy) or (work is not None and work.bytes_per_s is not None)
+        # a long message, the progress of a download and a busy engine need the space of other texts
+        is_long = self._crowding > 0 or bool(models.status.busy) or (work is not None and work.bytes_per_s is not None)
         return Shown(
             speed=_speed_words(found.tokens_per_s, self._pace, is_running=is_running),
             is_running=is_running,
             first_token="" if found.first_token_ms is None or is_long else f"TTFT {milliseconds(found.first_token_ms)}",
-            num_bytes="" if held is None or models.status.why_no_rows else _kv_bytes(held),
+            num_bytes="" if held is None or models.status.why_no_rows or self._crowding > 1 else _kv_bytes(held),
             looking="" if found.looking_ratio is None or is_long else f"overhead {percent(found.looking_ratio)}",
             device=_device_words(model, models.status),
             warnings=_warning_words(len(lasting) + len(places), model),

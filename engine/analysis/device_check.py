@@ -8,12 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
@@ -23,25 +23,25 @@ from engine.analysis.device_models import (
     CONFIG,
     WEIGHTS_DTYPE,
     WEIGHTS_LOSS,
-    EncoderCheck,
-    SplitCheck,
-    Verdict,
-    WeightsCheck,
+    Fault,
+    check_encoder,
+    check_split,
+    check_weights,
     model_on,
     token_ids,
 )
-from engine.analysis.device_modes import ModeCheck
+from engine.analysis.device_modes import check_mode
 from engine.analysis.device_steps import (
     WAITED,
-    DrawsCheck,
-    LateCheck,
-    PagesCheck,
-    RecordedCheck,
-    SharingCheck,
-    StripCheck,
-    TimesCheck,
-    TokenCheck,
-    WaitsCheck,
+    check_draws,
+    check_late,
+    check_pages,
+    check_recorded,
+    check_sharing,
+    check_strip,
+    check_times,
+    check_token,
+    check_waits,
 )
 from engine.analysis.reference import reference
 from engine.errors import InputError, first_line
@@ -50,7 +50,8 @@ from engine.model.runners.launch import bucket_of
 from engine.spec.model import RUNNERS, RunnerName
 from engine.spec.presets import ALL_PRESETS, cache_named
 
-Check = Callable[[], tuple[Verdict, str]]
+Verdict = Literal["ok", "FAILED", "not here", "not done"]
+Check = Callable[[], str]  # returns what is in order; raises `Fault`, or `InputError` where it cannot be made here
 Planned = tuple[str, str, Check]  # group, name in it, check
 
 DRIVER = Path("/sys/module/nvidia/version")
@@ -145,7 +146,7 @@ def planned(device: torch.device, plan: Plan) -> Iterator[Planned]:
         try:
             model = model_on(device, dtype)
         except (InputError, RuntimeError) as error:
-            yield dtype, "the model", partial(not_here, first_line(error))
+            yield dtype, "the model", partial(refuse, first_line(error))
             continue
         first = first or model
         yield from checks(model, dtype, plan)
@@ -158,17 +159,20 @@ def is_quick(cache: str) -> bool:
     return not cache_named(cache).row.is_compiled
 
 
-def not_here(why: str) -> tuple[Verdict, str]:
-    return "not here", why
+def refuse(why: str) -> str:
+    raise InputError(why)
 
 
 def run_check(group: str, name: str, check: Check) -> CheckResult:
     """Run one check. An exception becomes the result FAILED, so that the next check can run."""
     began = time.perf_counter()
+    verdict: Verdict = "ok"
     try:
-        verdict, words = check()
+        words = check()
     except InputError as error:
         verdict, words = "not here", str(error)
+    except Fault as fault:
+        verdict, words = "FAILED", str(fault)
     except Exception as error:  # finding faults is the purpose
         verdict, words = "FAILED", f"{type(error).__name__}: {first_line(error)}"
     return CheckResult(group, name, verdict, words, time.perf_counter() - began)
@@ -180,38 +184,46 @@ def checks(model: LoadedModel, dtype: str, plan: Plan) -> Iterator[Planned]:
     truth = reference(model, ids[: device_modes.PROMPT], 0, forced=ids[device_modes.PROMPT :])
     on_cpu = model if model.device.type == "cpu" else model_on("cpu", dtype)
     for name in plan.caches if plan.compiles else filter(is_quick, plan.caches):
-        yield f"modes · {dtype}", name, ModeCheck(model, on_cpu, name, truth)
+        yield f"modes · {dtype}", name, partial(check_mode, model, on_cpu, name, truth)
     # Each shape is compiled, so only the first dtype checks all page sizes; the others check the smallest.
     for size in plan.page_sizes if dtype == plan.dtypes[0] else plan.page_sizes[:1]:
         for runner in ("transformers", "fused", "graph", *(("compile",) if plan.compiles else ())):
-            yield f"pages · {dtype}", f"{runner}, pages of {size}", PagesCheck(model, runner, size)
+            yield f"pages · {dtype}", f"{runner}, pages of {size}", partial(check_pages, model, runner, size)
     if dtype == plan.dtypes[0] and plan.page_sizes:
-        yield f"pages · {dtype}", "layers that share", SharingCheck(model.device, dtype)
+        yield f"pages · {dtype}", "layers that share", partial(check_sharing, model.device, dtype)
     edges = bucket_edges(min(plan.longest, EVERYWHERE_EDGE))
     yield from recorded(model, edges, ("graph",))
     if plan.compiles:
         yield from recorded(model, edges[:1], ("compile",))
     for cache in RECORDED_CACHES:
-        yield f"measured · {dtype}", f"read late, {cache}", LateCheck(model, cache)
-        yield f"measured · {dtype}", f"within a recorded step, {cache}", StripCheck(model, cache)
-    yield f"measured · {dtype}", "times", TimesCheck(model)
-    yield f"measured · {dtype}", "drawn tokens", DrawsCheck(model.device)
+        yield f"measured · {dtype}", f"read late, {cache}", partial(check_late, model, cache)
+        yield f"measured · {dtype}", f"within a recorded step, {cache}", partial(check_strip, model, cache)
+    yield f"measured · {dtype}", "times", partial(check_times, model)
+    yield f"measured · {dtype}", "drawn tokens", partial(check_draws, model.device)
     if model.device.type == "cuda":
-        yield f"measured · {dtype}", "a token", TokenCheck(model.device)
+        yield f"measured · {dtype}", "a token", partial(check_token, model.device)
         for cache, by in WAITED:
-            yield f"measured · {dtype}", f"waits, {cache} through {RUNNERS[by].label}", WaitsCheck(model, cache, by)
+            yield (
+                f"measured · {dtype}",
+                f"waits, {cache} through {RUNNERS[by].label}",
+                partial(check_waits, model, cache, by),
+            )
     if plan.kinds:
-        yield f"models · {dtype}", "encoder-decoder", EncoderCheck(model.device, dtype)
-        yield f"models · {dtype}", "over several GPUs", SplitCheck(model)
+        yield f"models · {dtype}", "encoder-decoder", partial(check_encoder, model.device, dtype)
+        yield f"models · {dtype}", "over several GPUs", partial(check_split, model)
         if dtype == WEIGHTS_DTYPE:
             for weights in WEIGHTS_LOSS:
-                yield f"models · {dtype}", f"{weights} weights", WeightsCheck(model.device, dtype, weights)
+                yield f"models · {dtype}", f"{weights} weights", partial(check_weights, model.device, dtype, weights)
 
 
 def recorded(model: LoadedModel, edges: Sequence[int], runners: tuple[RunnerName, ...]) -> Iterator[Planned]:
     """Checks of recorded steps around the limits of buckets."""
     for runner, edge, cache in product(runners, edges, RECORDED_CACHES):
-        yield f"{runner} · {model.info.dtype}", f"{cache} around {edge}", RecordedCheck(model, runner, cache, edge)
+        yield (
+            f"{runner} · {model.info.dtype}",
+            f"{cache} around {edge}",
+            partial(check_recorded, model, runner, cache, edge),
+        )
 
 
 def report(device: torch.device, results: list[CheckResult], seconds: float) -> str:
@@ -237,7 +249,4 @@ def exit_code(results: list[CheckResult]) -> int:
 
 
 def as_json(result: CheckResult) -> dict[str, Any]:
-    return {
-        "event": "check", "group": result.group, "name": result.name, "verdict": result.verdict,
-        "words": result.words, "seconds": round(result.seconds, 3),
-    }  # fmt: skip
+    return {"event": "check", **asdict(result), "seconds": round(result.seconds, 3)}

@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from engine.analysis.reference import Parity, parity, reference
+from engine.analysis.reference import Parity, Reference, parity, reference
+from engine.errors import InputError
 from engine.model.loader import LoadedModel, load
 from engine.session.session import Session
 from engine.spec.model import SPLIT, ModelSpec, WeightFormat
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 
-Verdict = Literal["ok", "FAILED", "not here", "not done"]
+
+class Fault(Exception):
+    """What a check found to be wrong. A check returns what was in order, in words; it raises `InputError` with the
+    reason where it cannot be made here."""
+
 
 VOCABULARY = 2048
 # Heads, groups and widths of a real model, but few layers: four layers show the same faults as thirty. With the usual
@@ -72,24 +76,18 @@ def words_of(found: Parity) -> str:
     return f"max |Δlogit| {found.max_abs_logit_diff:.1e}, within {found.tolerance:g}"
 
 
-@dataclass(frozen=True, eq=False)
-class EncoderCheck:
-    """Checks an encoder-decoder: each cache against the forward pass without one, and in float32 the tokens against
+def check_encoder(device: torch.device, dtype: str) -> str:
+    """Check an encoder-decoder: each cache against the forward pass without one, and in float32 the tokens against
     those of transformers' greedy `generate`."""
-
-    device: torch.device
-    dtype: str
-
-    def __call__(self) -> tuple[Verdict, str]:
-        model = model_on(self.device, self.dtype, ENCODER_CONFIG)
-        truth = reference(model, token_ids(PROMPT), STEPS)
-        for name in ENCODER_CACHES:
-            found = parity(model, name, cache_preset(name).spec, truth, PROMPT)
-            if not found.passes:
-                return "FAILED", f"{name}: {words_of(found)}"
-        if self.dtype == "float32" and generated(model) != stepped(model):
-            return "FAILED", "other tokens than those of transformers' generate"
-        return "ok", f"{', '.join(ENCODER_CACHES)}"
+    model = model_on(device, dtype, ENCODER_CONFIG)
+    truth = reference(model, token_ids(PROMPT), STEPS)
+    for name in ENCODER_CACHES:
+        found = parity(model, name, cache_preset(name).spec, truth, PROMPT)
+        if not found.passes:
+            raise Fault(f"{name}: {words_of(found)}")
+    if dtype == "float32" and generated(model) != stepped(model):
+        raise Fault("other tokens than those of transformers' generate")
+    return ", ".join(ENCODER_CACHES)
 
 
 def generated(model: LoadedModel) -> tuple[int, ...]:
@@ -108,41 +106,36 @@ def stepped(model: LoadedModel) -> tuple[int, ...]:
     return tuple(made[-STEPS:])
 
 
-@dataclass(frozen=True, eq=False)
-class WeightsCheck:
-    """Checks quantised weights: a growing cache against the forward pass without one, and that the logits differ from
+def check_weights(device: torch.device, dtype: str, weights: WeightFormat) -> str:
+    """Check quantised weights: a growing cache against the forward pass without one, and that the logits differ from
     those of the stored weights, but not by much."""
-
-    device: torch.device
-    dtype: str
-    weights: WeightFormat
-
-    def __call__(self) -> tuple[Verdict, str]:
-        coded = model_on(self.device, self.dtype, weights=self.weights)
-        if coded.info.weights != self.weights:
-            return "not here", coded.info.note
-        truth = reference(coded, token_ids(PROMPT), STEPS)
-        found = parity(coded, "growing", cache_preset("growing").spec, truth, PROMPT)
-        if not found.passes:
-            return "FAILED", words_of(found)
-        stored = reference(model_on(self.device, self.dtype), truth.prompt_ids, STEPS, forced=truth.token_ids).logits
-        loss = float((truth.logits - stored).norm() / stored.norm())
-        words = f"the logits are {loss:.1%} off those of the weights as stored"
-        return "ok" if 0 < loss < WEIGHTS_LOSS[self.weights] else "FAILED", words
+    coded = model_on(device, dtype, weights=weights)
+    if coded.info.weights != weights:
+        raise InputError(coded.info.note)
+    truth = reference(coded, token_ids(PROMPT), STEPS)
+    check_growing(coded, truth)
+    stored = reference(model_on(device, dtype), truth.prompt_ids, STEPS, forced=truth.token_ids).logits
+    loss = float((truth.logits - stored).norm() / stored.norm())
+    words = f"the logits are {loss:.1%} off those of the weights as stored"
+    if not 0 < loss < WEIGHTS_LOSS[weights]:
+        raise Fault(words)
+    return words
 
 
-@dataclass(frozen=True, eq=False)
-class SplitCheck:
-    """Checks a model split over all GPUs against the same one on the first of them."""
+def check_split(model: LoadedModel) -> str:
+    """Check the model split over all GPUs against the same one on the first of them."""
+    if model.device.type != "cuda" or torch.cuda.device_count() < 2:
+        raise InputError("there are no two GPUs")
+    split = model_on(SPLIT, model.info.dtype)
+    if len(split.devices) < 2:
+        raise InputError(f"all layers fit on {split.device}")
+    words = check_growing(split, reference(model, token_ids(PROMPT), STEPS))
+    return f"{len(split.devices)} GPUs, {words}"
 
-    model: LoadedModel
 
-    def __call__(self) -> tuple[Verdict, str]:
-        if self.model.device.type != "cuda" or torch.cuda.device_count() < 2:
-            return "not here", "there are no two GPUs"
-        split = model_on(SPLIT, self.model.info.dtype)
-        if len(split.devices) < 2:
-            return "not here", f"all layers fit on {split.device}"
-        truth = reference(self.model, token_ids(PROMPT), STEPS)
-        found = parity(split, "growing", cache_preset("growing").spec, truth, PROMPT)
-        return "ok" if found.passes else "FAILED", f"{len(split.devices)} GPUs, {words_of(found)}"
+def check_growing(model: LoadedModel, truth: Reference) -> str:
+    """Check a growing cache against a reference."""
+    found = parity(model, "growing", cache_preset("growing").spec, truth, PROMPT)
+    if not found.passes:
+        raise Fault(words_of(found))
+    return words_of(found)

@@ -3,13 +3,10 @@ mode on the CPU, with a text so long that every rule drops rows and every codec 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import torch
 
-from engine.analysis.device_models import Verdict, words_of
-from engine.analysis.reference import Reference, measure, parity, session_logits
+from engine.analysis.device_models import Fault, words_of
+from engine.analysis.reference import Reference, parity, session_logits
 from engine.analysis.rounding import largest, positions_of
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.sequence_cache import SequenceCache
@@ -28,36 +25,30 @@ KEPT_IN_COMMON = 0.75
 LOSS_SHARE = 0.25  # difference of logits between devices, as a share of the mode's own effect, that coding may cause
 
 
-@dataclass(frozen=True, eq=False)
-class ModeCheck:
-    """Checks a cache mode on a device. `truth` is the forward pass without a cache there, `on_cpu` the same model on
-    the CPU."""
-
-    model: LoadedModel
-    on_cpu: LoadedModel
-    name: str
-    truth: Reference
-
-    def __call__(self) -> tuple[Verdict, str]:
-        spec = fitted(cache_named(self.name), PROMPT + STEPS, SHARE)
-        if not spec.is_exact:
-            return self._lossy(spec)
-        with self.model.runners.chosen_as("fused"):  # gathers pages; reading them in place has checks of its own
-            found = parity(self.model, self.name, spec, self.truth, CHUNK)
+def check_mode(model: LoadedModel, on_cpu: LoadedModel, name: str, truth: Reference) -> str:
+    """Check a cache mode on a device. `truth` is the forward pass without a cache there, `on_cpu` the same model on the
+    CPU."""
+    spec = fitted(cache_named(name), PROMPT + STEPS, SHARE)
+    if not spec.is_exact:
+        return check_lossy(model, on_cpu, spec, truth)
+    with model.runners.chosen_as("fused"):  # gathers pages; reading them in place has checks of its own
+        found = parity(model, name, spec, truth, CHUNK)
+    if not found.passes:
         wrong = found.wrong_row
         row = f", {wrong.tensor} of layer {wrong.layer} at position {wrong.position}" if wrong else ""
-        return "ok" if found.passes else "FAILED", words_of(found) + row
+        raise Fault(words_of(found) + row)
+    return words_of(found)
 
-    def _lossy(self, spec: CacheSpec) -> tuple[Verdict, str]:
-        logits, mine = run(self.model, "fused", spec, self.truth)
-        expected, other = run(self.on_cpu, "transformers", spec, self.truth)
-        modes = ModeComparison(spec, self.model.info, mine, other, self.truth)
-        fault = next(modes.faults(), "") or modes.fault_of_logits(logits, expected)
-        found = measure(self.name, False, logits, expected, self.model.info.dtype)
-        dropped, coded = modes.num_dropped, f"{modes.coding_loss:.1%} coded away" if modes.codes else ""
-        done = ", ".join(filter(None, (f"{dropped} rows dropped" if dropped else "", coded)))
-        words = f"as on the CPU: {done}, max |Δlogit| {found.max_abs_logit_diff:.1e}"
-        return ("FAILED", fault) if fault else ("ok", words)
+
+def check_lossy(model: LoadedModel, on_cpu: LoadedModel, spec: CacheSpec, truth: Reference) -> str:
+    logits, mine = run(model, "fused", spec, truth)
+    expected, other = run(on_cpu, "transformers", spec, truth)
+    modes = ModeComparison(spec, model.info, mine, other, truth)
+    modes.check()
+    modes.check_logits(logits, expected)
+    dropped, coded = modes.num_dropped, f"{modes.coding_loss:.1%} coded away" if modes.codes else ""
+    done = ", ".join(filter(None, (f"{dropped} rows dropped" if dropped else "", coded)))
+    return f"as on the CPU: {done}, max |Δlogit| {largest(logits, expected):.1e}"
 
 
 def run(model: LoadedModel, runner: str, spec: CacheSpec, truth: Reference) -> tuple[torch.Tensor, SequenceCache]:
@@ -84,34 +75,33 @@ class ModeComparison:
         first = self._layers[0]
         self.coding_loss = max(self._relative_error(first, part, mine, truth.cache) for part in ("keys", "values"))
 
-    def faults(self) -> Iterator[str]:
-        """What is wrong, each in words."""
+    def check(self) -> None:
+        """Raise `Fault` for what is wrong with the rows."""
         if self.drops and not self.num_dropped:
-            yield "no row was dropped"
+            raise Fault("no row was dropped")
         if self.codes and not self.coding_loss > self._tolerance.first_row:
-            yield "no row was coded"
+            raise Fault("no row was coded")
         for layer in self._layers:
-            yield from self._faults_of_kept(layer)
+            self._check_kept(layer)
         # If the first layer may have kept other rows, later layers compute other numbers.
         for layer in self._layers if self._must_keep_same_rows else self._layers[:1]:
-            yield from self._faults_of_numbers(layer)
+            self._check_numbers(layer)
 
-    def _faults_of_kept(self, layer: int) -> Iterator[str]:
+    def _check_kept(self, layer: int) -> None:
         mine, other = self._kept(layer, self._mine), self._kept(layer, self._other)
         if mine.shape != other.shape:
-            yield f"layer {layer}: {mine.shape[1]} rows are left and {other.shape[1]} on the CPU"
-            return
+            raise Fault(f"layer {layer}: {mine.shape[1]} rows are left and {other.shape[1]} on the CPU")
         if self._must_keep_same_rows and not torch.equal(mine, other):
-            yield f"layer {layer}: other rows are left than on the CPU"
+            raise Fault(f"layer {layer}: other rows are left than on the CPU")
         in_common = float((mine[:, :, None] == other[:, None]).any(2).float().mean())
         if layer == self._layers[0] and in_common < KEPT_IN_COMMON:
-            yield f"layer {layer}: {in_common:.0%} of the rows that are left are those of the CPU"
+            raise Fault(f"layer {layer}: {in_common:.0%} of the rows that are left are those of the CPU")
 
-    def _faults_of_numbers(self, layer: int) -> Iterator[str]:
+    def _check_numbers(self, layer: int) -> None:
         for part in ("keys", "values"):
             apart, most = self._relative_error(layer, part, self._mine, self._other), self._allowed_error(layer)
             if not apart <= most:
-                yield f"layer {layer}: {part} are {apart:.1e} off those of the CPU, more than {most:.1e}"
+                raise Fault(f"layer {layer}: {part} are {apart:.1e} off those of the CPU, more than {most:.1e}")
 
     def _allowed_error(self, layer: int) -> float:
         """The largest relative error between two devices that rounding explains.
@@ -123,14 +113,15 @@ class ModeComparison:
         rounding = self._tolerance.of_row(layer)
         return rounding + (2 * (rounding * self.coding_loss) ** 0.5 if self.codes else 0.0)
 
-    def fault_of_logits(self, logits: torch.Tensor, expected: torch.Tensor) -> str:
-        """What is wrong with logits `[steps, V]`, in words; empty if nothing is."""
+    def check_logits(self, logits: torch.Tensor, expected: torch.Tensor) -> None:
+        """Raise `Fault` if logits `[steps, V]` are off those of the CPU."""
         loss = largest(expected, self._truth.logits)
         allowed = self._tolerance.logit
         if not self._must_keep_same_rows or self.codes:
             allowed += loss * (LOSS_SHARE if self._must_keep_same_rows else 1.0)
         apart = largest(logits, expected)
-        return "" if apart <= allowed else f"max |Δlogit| {apart:.1e} to the CPU, more than {allowed:.1e}"
+        if not apart <= allowed:
+            raise Fault(f"max |Δlogit| {apart:.1e} to the CPU, more than {allowed:.1e}")
 
     def _num_dropped(self, layer: int) -> int:
         rows = self._mine.rows(layer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from engine.cli.arguments import (
     add_cache_arguments,
@@ -15,7 +14,7 @@ from engine.cli.arguments import (
     prompts_of,
     specs_of,
 )
-from engine.cli.output import encoded, print_rows
+from engine.cli.output import add_command, print_rows
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.model import check_runner
@@ -24,26 +23,23 @@ from engine.spec.sampling import SamplingParams
 DEFAULT_CONTEXTS = "128,512"
 
 
-def add_parsers(commands: Any) -> None:
-    bench = commands.add_parser(
-        "bench",
-        help="cache modes against each other in time, taking turns",
-        description="Cache modes take turns, a few decode steps each, the order swapped every round: medians, and the "
+def add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Cache modes take turns, a few decode steps each, the order swapped every round: medians, and the "
         "difference of the quartiles as spread. ttft_ms: until every sequence has its first token. overhead_ratio: "
         "the part of a step that is not spent in the model's forward. ratio: speed over that of base, turn by turn. "
         "Caches that are not paged run the sequences of a batch one after the other. A runner may follow the name of a "
-        "cache: static:compile, paged:fused+pages.",
+        "cache: static:compile, paged:fused+pages."
     )
-    add_model_arguments(bench)
-    add_prompt_arguments(bench, required=False)
-    add_cache_arguments(bench)
-    bench.add_argument(
+    add_model_arguments(parser)
+    add_prompt_arguments(parser, required=False)
+    add_cache_arguments(parser)
+    parser.add_argument(
         "--contexts", metavar="N,N,...", help=f"tokens to start from, without a prompt ({DEFAULT_CONTEXTS})"
     )
-    bench.add_argument("--batch", default="1", metavar="N,N,...", help="sequences that decode side by side (1)")
-    add_caches_argument(bench, "dynamic,static,growing,paged")
-    bench.add_argument("--json", action="store_true", help="JSON lines")
-    bench.set_defaults(func=bench_command)
+    parser.add_argument("--batch", default="1", metavar="N,N,...", help="sequences that decode side by side (1)")
+    add_caches_argument(parser, "dynamic,static,growing,paged")
+    add_command(parser, bench_command)
 
 
 def bench_command(args: argparse.Namespace) -> int:
@@ -56,8 +52,9 @@ def bench_command(args: argparse.Namespace) -> int:
     contexts = counts_of("--contexts", args.contexts or DEFAULT_CONTEXTS)
     model = load_model(args)
     from engine.analysis.bench import bench
+    from engine.session.prompt import first_ids
 
-    ids = encoded(model, prompts[0]) if prompts else None
+    ids = tuple(first_ids(model, prompts[0])) if prompts else None
     pieces = bench(model, specs, (len(ids),) if ids else contexts, steps, batches, ids, runners=ways)
     return print_rows((piece for piece in pieces if not isinstance(piece, tuple)), model, args)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.cli.arguments import add_cache_arguments, spec_of
 from engine.cli.config_report import BYTES_LIMIT, DTYPES, add_source, one_of, read_config, report, whole
+from engine.cli.output import add_command
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, budget_of, tokens_that_fit, tutorial_table
@@ -17,9 +18,7 @@ from engine.spec.codec import codec_name
 from engine.spec.presets import NAMES, cache_name
 
 
-def add_parsers(subparsers: Any) -> None:
-    """Add `budget` to what `ArgumentParser.add_subparsers` returned; it sets `func`."""
-    parser = subparsers.add_parser("budget", help="predicted bytes of a KV cache")
+def add_budget(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument("--cache", metavar="NAME", help=f"dynamic, growing with a codec, or one of {NAMES}")
     parser.add_argument("--context", metavar="N", help="tokens per sequence (the model's maximum)")
@@ -29,8 +28,7 @@ def add_parsers(subparsers: Any) -> None:
     add_cache_arguments(parser)
     parser.add_argument("--available-bytes", metavar="B", help="also say how many tokens fit in this memory")
     parser.add_argument("--table", action="store_true", help="the memory table of the KV cache tutorial")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(func=run_budget)
+    add_command(parser, run_budget, "print one JSON object")
     parser.set_defaults(without_options=vars(parser.parse_args([])))
 
 

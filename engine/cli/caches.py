@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from engine.cli.output import print_json
 from engine.spec.layouts import CUDA_GPU
 from engine.spec.presets import ALL_PRESETS
 
 
-def add_parsers(commands: Any) -> None:
-    caches = commands.add_parser("caches", help="list the cache modes")
-    how = caches.add_mutually_exclusive_group()
+def add_caches(parser: argparse.ArgumentParser) -> None:
+    how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="JSON lines")
     how.add_argument("--markdown", action="store_true", help="the table of the manual")
-    caches.set_defaults(func=caches_command)
+    parser.set_defaults(func=caches_command)
 
 
 def caches_command(args: argparse.Namespace) -> int:

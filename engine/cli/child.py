@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add_parsers(commands: Any) -> None:
-    child = commands.add_parser("child", help="an engine for a window on another machine, which calls this over ssh")
-    child.add_argument("--credit", type=int, default=1 << 17, metavar="BYTES", help="of pictures that are on their way")
-    child.set_defaults(func=child_command)
+def add_child(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--credit", type=int, default=1 << 17, metavar="BYTES", help="of pictures that are on their way"
+    )
+    parser.set_defaults(func=child_command)
 
 
 def child_command(args: argparse.Namespace) -> int:

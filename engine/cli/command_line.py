@@ -5,25 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any, NoReturn
 
-from engine.cli import (
-    bench,
-    budget,
-    caches,
-    child,
-    devices,
-    events,
-    gpu_check,
-    lens,
-    params,
-    replay,
-    run,
-    seeds,
-    snapshot,
-    sweep,
-    verify,
-)
 from engine.cli.output import printable_line
 from engine.environment import prepare
 from engine.errors import InputError, not_imported
@@ -31,41 +17,60 @@ from engine.interrupts import raise_at_interrupt
 
 DESCRIPTION = "Runs the engine without a window, from the command line. `--help` lists the sub-commands."
 
-# In the order of `--help`.
-COMMANDS = (
-    run,
-    replay,
-    verify,
-    sweep,
-    bench,
-    gpu_check,
-    seeds,
-    devices,
-    caches,
-    lens,
-    params,
-    budget,
-    snapshot,
-    events,
-    child,
-)
+# The module of each sub-command, which has a function that adds its options, and its help, in the order of `--help`.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("run", "generate, one line a step"),
+    "replay": ("replay", "do a saved session once more and compare it"),
+    "verify": ("verify", "every cache mode against the uncached forward"),
+    "sweep": ("sweep", "cache modes, budgets and codecs on the same texts: bytes, speed, and what they change"),
+    "bench": ("bench", "cache modes against each other in time, taking turns"),
+    "gpu-check": ("gpu_check", "every mode, recorded step and dtype on a GPU, in two minutes"),
+    "seeds": ("seeds", "the tables of the KV cache documents, measured here beside what they print"),
+    "devices": ("devices", "list devices, and say what a model would take before it is loaded"),
+    "caches": ("caches", "list the cache modes"),
+    "lenses": ("lens", "the lenses through which a cache can be looked at"),
+    "lens": ("lens", "what a lens shows of a run, one line a layer and head"),
+    "params": ("params", "MAX's KV cache parameters for a model"),
+    "budget": ("budget", "predicted bytes of a KV cache"),
+    "snapshot": ("snapshot", "what an exported file holds, whether it is sound, how far two are apart"),
+    "events": ("events", "KV events of a running server: record, describe, explain"),
+    "child": ("child", "an engine for a window on another machine, which calls this over ssh"),
+}
 
 
 class CommandLineParser(argparse.ArgumentParser):
-    """A parser that reports wrong arguments like other bad input: one line, exit code 2; `--help` has the usage."""
+    """A parser that reports wrong arguments like other bad input: one line, exit code 2; `--help` has the usage. `add`
+    adds the options when they are first needed, so that only the modules of the sub-command that is run are
+    imported."""
+
+    add: Callable[[argparse.ArgumentParser], None] | None = None
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}; see --help", file=sys.stderr)
         raise SystemExit(2)
+
+    def complete(self) -> None:
+        """Add the options."""
+        add, self.add = self.add, None
+        if add is not None:
+            add(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.complete()
+        return super().parse_known_args(args, namespace)
 
 
 def command_line() -> CommandLineParser:
     """The parser with all sub-commands."""
     parser = CommandLineParser(prog="kvloupe-engine", description=DESCRIPTION)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add_parsers(commands)
+    for name, (module, words) in COMMANDS.items():
+        commands.add_parser(name, help=words).add = partial(_add_options, name, module)
     return parser
+
+
+def _add_options(name: str, module: str, parser: argparse.ArgumentParser) -> None:
+    getattr(import_module(f"engine.cli.{module}"), f"add_{name.replace('-', '_')}")(parser)
 
 
 def run_command_line(argv: list[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from engine.cli.arguments import add_cache_arguments, add_model_arguments, model_spec, spec_of
-from engine.cli.output import print_json, printable_line
+from engine.cli.output import add_command, print_json, printable_line
 from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.presets import NAMES
@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from engine.wire.devices import Device, LoadForecast
 
 
-def add_parsers(commands: Any) -> None:
-    devices = commands.add_parser("devices", help="list devices, and say what a model would take before it is loaded")
-    add_model_arguments(devices)
-    devices.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {NAMES}")
-    add_cache_arguments(devices)
-    devices.add_argument("--context", type=int, metavar="N", help="tokens to count on (the model's own, at most 4096)")
-    devices.add_argument("--json", action="store_true", help="JSON lines")
-    devices.set_defaults(func=devices_command)
+def add_devices(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    parser.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {NAMES}")
+    add_cache_arguments(parser)
+    parser.add_argument("--context", type=int, metavar="N", help="tokens to count on (the model's own, at most 4096)")
+    add_command(parser, devices_command)
 
 
 def devices_command(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from engine.cli.arguments import token_ids_of
-from engine.cli.output import print_json, printable
+from engine.cli.output import add_command, print_json, printable
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
@@ -25,8 +25,7 @@ from engine.serving.text import BUNDLED, Tokenizer
 FLUSH_S = 0.2
 
 
-def add_parsers(commands: Any) -> None:
-    parser = commands.add_parser("events", help="KV events of a running server: record, describe, explain")
+def add_events(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(required=True, metavar="WHAT")
     record = kinds.add_parser("record", help="write what a server publishes to a file, until Ctrl+C")
     record.add_argument("file", type=Path, metavar="FILE", help="the recording, like run.kvevents")
@@ -39,13 +38,11 @@ def add_parsers(commands: Any) -> None:
         help="where it repeats what it still holds, like tcp://HOST:5558; one for each endpoint, in the same order",
     )  # fmt: skip
     record.add_argument("--seconds", type=float, metavar="N", help="how long; until Ctrl+C unless given")
-    record.add_argument("--json", action="store_true", help="print one JSON object at the end")
-    record.set_defaults(func=record_events)
+    add_command(record, record_events, "print one JSON object at the end")
     info = kinds.add_parser("info", help="what a recording holds")
     info.add_argument("file", type=Path, metavar="FILE")
     info.add_argument("--at", type=int, metavar="N", help="after the first N batches; after all unless given")
-    info.add_argument("--json", action="store_true", help="print one JSON object")
-    info.set_defaults(func=print_info)
+    add_command(info, print_info, "print one JSON object")
     why = kinds.add_parser("explain", help="how much of a prompt is reused, and why no more")
     why.add_argument("file", type=Path, metavar="FILE")
     prompt = why.add_mutually_exclusive_group(required=True)
@@ -58,8 +55,7 @@ def add_parsers(commands: Any) -> None:
     why.add_argument("--lora", default="", metavar="NAME", help="the adapter that it is for")
     why.add_argument("--rank", type=int, metavar="R", help="of this rank; of the one that has most of it unless given")
     why.add_argument("--at", type=int, metavar="N", help="as the tree stood after the first N batches")
-    why.add_argument("--json", action="store_true", help="print one JSON object")
-    why.set_defaults(func=print_explanation)
+    add_command(why, print_explanation, "print one JSON object")
 
 
 def record_events(args: argparse.Namespace) -> int:

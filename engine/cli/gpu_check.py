@@ -9,19 +9,16 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import replace
-from typing import Any
 
-from engine.cli.output import print_json, printable
+from engine.cli.output import add_command, print_json, printable
 from engine.errors import InputError
 
 
-def add_parsers(commands: Any) -> None:
-    check = commands.add_parser("gpu-check", help="every mode, recorded step and dtype on a GPU, in two minutes")
-    check.add_argument("--device", default="cuda", help="cuda, cuda:1 …, or cpu for the same without a card (cuda)")
-    check.add_argument("--short", action="store_true", help="one dtype, one length, a few modes")
-    check.add_argument("--compile", action="store_true", help="compiled steps as well, a minute for each")
-    check.add_argument("--json", action="store_true", help="JSON lines")
-    check.set_defaults(func=check_command)
+def add_gpu_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1 …, or cpu for the same without a card (cuda)")
+    parser.add_argument("--short", action="store_true", help="one dtype, one length, a few modes")
+    parser.add_argument("--compile", action="store_true", help="compiled steps as well, a minute for each")
+    add_command(parser, check_command)
 
 
 def check_command(args: argparse.Namespace) -> int:

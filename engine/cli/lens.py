@@ -15,7 +15,7 @@ from engine.cli.arguments import (
     prompts_of,
     spec_of,
 )
-from engine.cli.output import print_json
+from engine.cli.output import add_command, print_json
 from engine.errors import InputError
 from engine.spec.lenses import LENSES, TABLE, Lens
 from engine.spec.presets import NAMES
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 SHOWN = ("name", "label", "formula", "values", "exact")
 
 
-def add_parsers(commands: Any) -> None:
-    table = commands.add_parser("lenses", help="the lenses through which a cache can be looked at")
-    table.add_argument("--json", action="store_true", help="JSON lines")
-    table.set_defaults(func=print_table)
-    lens = commands.add_parser("lens", help="what a lens shows of a run, one line a layer and head")
-    lens.add_argument("lens", metavar="NAME", help=f"one of {', '.join(LENSES)}")
-    add_model_arguments(lens)
-    add_prompt_arguments(lens)
-    lens.add_argument("--cache", metavar="NAME", default="growing", help=f"one of {NAMES}")
-    add_cache_arguments(lens)
-    lens.add_argument("--layer", type=int, metavar="L", help="this layer alone")
-    lens.add_argument("--head", type=int, metavar="H", help="this head alone: a query head where the lens shows these")
-    lens.add_argument("--latest", type=int, metavar="N", help="of the attention of the latest N queries alone")
-    lens.add_argument("--json", action="store_true", help="JSON lines")
-    lens.set_defaults(func=print_lens)
+def add_lenses(parser: argparse.ArgumentParser) -> None:
+    add_command(parser, print_table)
+
+
+def add_lens(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("lens", metavar="NAME", help=f"one of {', '.join(LENSES)}")
+    add_model_arguments(parser)
+    add_prompt_arguments(parser)
+    parser.add_argument("--cache", metavar="NAME", default="growing", help=f"one of {NAMES}")
+    add_cache_arguments(parser)
+    parser.add_argument("--layer", type=int, metavar="L", help="this layer alone")
+    parser.add_argument(
+        "--head", type=int, metavar="H", help="this head alone: a query head where the lens shows these"
+    )
+    parser.add_argument("--latest", type=int, metavar="N", help="of the attention of the latest N queries alone")
+    add_command(parser, print_lens)
 
 
 def print_table(args: argparse.Namespace) -> int:

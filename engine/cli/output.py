@@ -1,19 +1,26 @@
-"""Printing: JSON lines, texts that may come from a model, and rows for cache modes."""
+"""Printing: the option for JSON, JSON lines, texts that may come from a model, and rows for cache modes."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
-    from engine.spec.sampling import Prompt
     from engine.wire.measurements import BenchRefused, BenchRow, SweepRow, Unavailable
+
+
+def add_command(
+    parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int], json_help: str = "JSON lines"
+) -> None:
+    """Add `--json`, and the function that the sub-command calls."""
+    parser.add_argument("--json", action="store_true", help=json_help)
+    parser.set_defaults(func=command)
 
 
 def printable(text: str) -> str:
@@ -31,13 +38,6 @@ def print_json(line: dict[str, Any]) -> None:
     json.dump(line, sys.stdout, ensure_ascii=True)
     sys.stdout.write("\n")
     sys.stdout.flush()
-
-
-def encoded(model: LoadedModel, prompt: Prompt) -> tuple[int, ...]:
-    """The token ids of a prompt."""
-    from engine.session.prompt import first_ids
-
-    return tuple(first_ids(model, prompt))
 
 
 def print_rows(

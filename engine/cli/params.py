@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
 from engine.cli.config_report import BYTES_LIMIT, DTYPES, SIZE_LIMIT, add_source, one_of, read_config, report, whole
+from engine.cli.output import add_command
 from engine.errors import InputError
 from engine.max.arch import HuggingFaceArchConfig, KVCacheConfig
 from engine.max.buffers import DeviceRef
@@ -35,9 +36,7 @@ from engine.max.params import (
 _DEVICES_LIMIT: Final = 4096
 
 
-def add_parsers(subparsers: Any) -> None:
-    """Add `params` to what `ArgumentParser.add_subparsers` returned; it sets `func`."""
-    parser = subparsers.add_parser("params", help="MAX's KV cache parameters for a model")
+def add_params(parser: argparse.ArgumentParser) -> None:
     # numbers are parsed by us, whose errors are one line, while argparse prints its whole usage
     add_source(parser)
     parser.add_argument("--dtype", default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(DTYPES)}")
@@ -56,8 +55,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--batch", default="1", metavar="N", help="sequences of the decode step whose kernel is named")
     parser.add_argument("--cache-length", metavar="N", help="tokens that its longest has cached (the model's maximum)")
     parser.add_argument("--available-bytes", metavar="B", help="device memory for the cache of all replicas")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(func=run_params)
+    add_command(parser, run_params, "print one JSON object")
 
 
 def run_params(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine.cli.arguments import add_compute_arguments
-from engine.cli.output import print_json, printable_line
+from engine.cli.output import add_command, print_json, printable_line
 from engine.counted import counted
 from engine.errors import InputError
 from engine.opened.session import why_not_repeatable
@@ -25,15 +25,11 @@ if TYPE_CHECKING:
 MOST_PRINTED = 20  # differences, on a terminal
 
 
-def add_parsers(commands: Any) -> None:
-    replay = commands.add_parser(
-        "replay",
-        help="do a saved session once more and compare it",
-        description="Exit 0: every token and every checksum is as it was. 1: one is not. 2: not usable.",
-    )
-    replay.add_argument("session", type=Path, metavar="SESSION.json", help="what *Save session…* or a journal has")
-    replay.add_argument("--model", help="where its model is, unless that is the bundled one")
-    replay.add_argument(
+def add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Exit 0: every token and every checksum is as it was. 1: one is not. 2: not usable."
+    parser.add_argument("session", type=Path, metavar="SESSION.json", help="what *Save session…* or a journal has")
+    parser.add_argument("--model", help="where its model is, unless that is the bundled one")
+    parser.add_argument(
         "--allow-file",
         type=Path,
         action="append",
@@ -41,9 +37,8 @@ def add_parsers(commands: Any) -> None:
         metavar="PATH",
         help="a snapshot that edits of the session may read; others that it names are not opened",
     )
-    add_compute_arguments(replay)
-    replay.add_argument("--json", action="store_true", help="JSON lines, one a step and one for all")
-    replay.set_defaults(func=replay_command)
+    add_compute_arguments(parser)
+    add_command(parser, replay_command, "JSON lines, one a step and one for all")
 
 
 def replay_command(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -26,7 +26,7 @@ from engine.cli.arguments import (
 )
 from engine.cli.config_report import geometry_on_disk
 from engine.cli.conversation import later_turns, print_prompt_notes
-from engine.cli.output import print_json, printable
+from engine.cli.output import add_command, print_json, printable
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
@@ -89,13 +89,6 @@ def export_of(args: argparse.Namespace) -> Export | None:
     )
 
 
-def write_export(session: Session, command: Export) -> None:
-    from engine.snapshot.export import export
-
-    for _ in export(session, command):
-        pass
-
-
 LONGEST = 1 << 40  # stands for the number of tokens while it is unknown
 
 
@@ -109,45 +102,19 @@ def add_edit_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Editing:
-    """The edits to be made after the prompt of the first sequence; raises `InputError` for one that cannot be parsed,
-    or that no sequence of the model can take, as far as its config.json and the files that edits name can tell."""
+def check_edits(texts: list[str], model: str) -> None:
+    """Raise `InputError` for an edit that cannot be parsed, or that no sequence of the model can take, as far as its
+    config.json and the files that edits name can tell."""
+    geometry = geometry_on_disk(model) if texts else None
+    for edit in [parse_edit(text, 0, LONGEST) for text in texts]:
+        if isinstance(edit, Zero | Scale | AddNoise | Overwrite | Mask | Pin | Drop):
+            edit.check_parameters(LONGEST)
+        if geometry is not None:
+            edit.check_model(geometry)
+        if isinstance(edit, Overwrite) and edit.from_file is not None:
+            from engine.snapshot.read import SnapshotFile  # imported here, since few edits name a file
 
-    def __init__(self, texts: list[str], model: str) -> None:
-        self._texts = texts
-        geometry = geometry_on_disk(model) if texts else None
-        for edit in [parse_edit(text, 0, LONGEST) for text in texts]:
-            if isinstance(edit, Zero | Scale | AddNoise | Overwrite | Mask | Pin | Drop):
-                edit.check_parameters(LONGEST)
-            if geometry is not None:
-                edit.check_model(geometry)
-            if isinstance(edit, Overwrite) and edit.from_file is not None:
-                from engine.snapshot.read import SnapshotFile  # imported here, since few edits name a file
-
-                SnapshotFile(Path(edit.from_file)).close()
-
-    def make(self, session: Session, generated: dict[int, list[int]]) -> list[dict[str, Any]]:
-        """Make the edits if the prompt has been read; returns one line about each. The token chosen last is replaced in
-        `generated` by the one chosen again."""
-        if not self._texts or session.is_prefilling or session.last_step is None:
-            return []
-        from engine.session.editing import make_edit
-
-        seq_id, lines = next(iter(generated)), list[dict[str, Any]]()
-        for text in self._texts:
-            edit = parse_edit(text, seq_id, session.sequence(seq_id).num_tokens)
-            _, told = make_edit(session, edit)
-            kl = told.kl if told.kl is not None and isfinite(told.kl) else None
-            measured = {"kl": kl, "took_ms": round(told.took_ms, 3), "measured_ms": round(told.measured_ms, 3)}
-            lines.append({"event": "edit", "step": told.step, "seq_id": seq_id, "edit": edit.describe(), **measured})
-        self._texts = []
-        sequence = session.sequence(seq_id)
-        if sequence.stop == "non-finite logits":  # no token was chosen instead
-            generated[seq_id][-1:] = []
-        elif sequence.sampled is not None and generated[seq_id]:
-            lines[-1] |= {"token_id": sequence.sampled, "text": session.text_of(sequence.sampled)}
-            generated[seq_id][-1] = sequence.sampled
-        return lines
+            SnapshotFile(Path(edit.from_file)).close()
 
 
 def in_words(line: dict[str, Any]) -> str:
@@ -171,58 +138,39 @@ def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"conditions of a breakpoint (--stop-when):\n{lines}\n  {HOW_TO_COMBINE}".replace("%", "%%")
 
 
-def stop_conditions(args: argparse.Namespace) -> list[str]:
-    """The conditions that were typed; raises `InputError` for an invalid one, before a model is loaded."""
-    for text in args.stop_when:
-        parsed(text)
-    return list(args.stop_when)
-
-
-class Halting:
-    """Evaluates the conditions that end a run; `hits` are those that held at the newest step. Raises `InputError` for a
-    condition that can never hold."""
-
-    def __init__(self, session: Session, conditions: list[str]) -> None:
-        from engine.session.conditions import ConditionChecker, check_can_hold
-
-        for text in conditions:
-            check_can_hold(text, setting_of(session.model.info, session.cache, is_compared=False))
-        self._session, self._conditions, self._checker = session, conditions, ConditionChecker()
-        self.hits: list[StopHit] = []
-
-    def update(self, record: StepRecord) -> None:
-        """Evaluate the conditions at a new step."""
-        self.hits = self._checker.hits(self._session, record, enumerate(self._conditions))
-
-
-def add_parsers(commands: Any) -> None:
-    run = commands.add_parser("run", help="generate, one line a step")
-    add_model_arguments(run)
-    source = add_prompt_arguments(run, several=True)
+def add_run(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    source = add_prompt_arguments(parser, several=True)
     source.add_argument("--from", dest="snapshot", type=Path, metavar="FILE", help="go on from an exported snapshot")
-    run.add_argument("--cache", metavar="NAME", help=f"one of {NAMES} (growing, or that of the snapshot)")
-    add_cache_arguments(run)
-    run.add_argument("--events", type=Path, metavar="FILE", help="write the page events in vLLM's shape, JSON lines")
-    forced = run.add_mutually_exclusive_group()
+    parser.add_argument("--cache", metavar="NAME", help=f"one of {NAMES} (growing, or that of the snapshot)")
+    add_cache_arguments(parser)
+    parser.add_argument("--events", type=Path, metavar="FILE", help="write the page events in vLLM's shape, JSON lines")
+    forced = parser.add_mutually_exclusive_group()
     forced.add_argument("--force", metavar="TEXT", help="the first tokens of every answer are those of this text")
     forced.add_argument("--force-ids", metavar="1,2,3", help="the first tokens of every answer are these")
-    run.add_argument("--seed", type=int, help="of what is drawn (0, or that of the snapshot)")
-    run.add_argument("--temperature", type=float, help="without it the choice is greedy")
-    run.add_argument("--top-k", type=int)
-    run.add_argument("--top-p", type=float)
-    run.add_argument("--min-p", type=float)
-    add_stop_arguments(run)
-    run.add_argument("--capture", default=DEFAULT_CAPTURE, help=f"how much every step measures: {', '.join(CAPTURES)}")
-    add_edit_argument(run)
-    add_export_arguments(run)
-    run.add_argument("--save-session", type=Path, metavar="FILE.json", help="write the session, for replay and people")
-    run.add_argument("--json", action="store_true", help="JSON lines")
-    run.set_defaults(func=run_command)
+    parser.add_argument("--seed", type=int, help="of what is drawn (0, or that of the snapshot)")
+    parser.add_argument("--temperature", type=float, help="without it the choice is greedy")
+    parser.add_argument("--top-k", type=int)
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--min-p", type=float)
+    add_stop_arguments(parser)
+    parser.add_argument(
+        "--capture", default=DEFAULT_CAPTURE, help=f"how much every step measures: {', '.join(CAPTURES)}"
+    )
+    add_edit_argument(parser)
+    add_export_arguments(parser)
+    parser.add_argument(
+        "--save-session", type=Path, metavar="FILE.json", help="write the session, for replay and people"
+    )
+    add_command(parser, run_command)
 
 
 def run_command(args: argparse.Namespace) -> int:
-    steps, conditions, editing = checked_steps(args), stop_conditions(args), Editing(args.edit, args.model)
-    capture = check_capture(args.capture)
+    checked_steps(args)
+    for text in args.stop_when:
+        parsed(text)
+    check_edits(args.edit, args.model)
+    check_capture(args.capture)
     spec = spec_of(args.cache or "growing", args)
     sampling = with_sampling_options(SamplingParams(draws=NEWEST_DRAWS), args)
     export_command = export_of(args)
@@ -235,35 +183,39 @@ def run_command(args: argparse.Namespace) -> int:
         if target is not None:
             writable_target(target)  # an error is raised before the run
     if args.snapshot is None:
-        room = (steps + 32) * len(args.user or "x") + sum(map(len, args.user or ()))
-        session = new_session(load_model(args), spec, prompts, room if later else steps)
+        room = (args.steps + 32) * len(args.user or "x") + sum(map(len, args.user or ()))
+        session = new_session(load_model(args), spec, prompts, room if later else args.steps)
         print_prompt_notes(session, args.json)
         force(session, args)
-        generated: dict[int, list[int]] = {info.seq_id: [] for info in session.sequences}
+        run = Run(args, session, {info.seq_id: [] for info in session.sequences}, [])
     else:
-        session, generated = resumed_session(args, spec)
+        run = resumed_run(args, spec)
         if not args.json:
-            print(printable("".join(session.text_of(token) for ids in generated.values() for token in ids)), end="")
-    session.captured.set(capture, by_layer=False)
+            print(
+                printable("".join(run.session.text_of(token) for ids in run.generated.values() for token in ids)),
+                end="",
+            )
+    session = run.session
+    session.captured.set(args.capture, by_layer=False)
     began = time.perf_counter()
-    is_kept = export_command is not None or args.save_session is not None
-    records = records_before(args.snapshot) if is_kept else None
-    halting = Halting(session, conditions)
-    events = list(generate(session, generated, steps, args.json, records, halting, editing))
+    run.generate()
     for seq_id in later_turns(session, prompts[0], later, args.json) if later else ():
-        generated = {seq_id: []}
+        run.generated = {seq_id: []}
         force(session, args)
-        events += generate(session, generated, steps, args.json, records, halting, editing)
+        run.generate()
     seconds = time.perf_counter() - began
-    first = next(iter(generated))
     if export_command is not None:
-        write_export(session, structs.replace(export_command, seq_id=first, records=tuple(records or ())))
+        from engine.snapshot.export import export
+
+        first = next(iter(run.generated))
+        for _ in export(session, structs.replace(export_command, seq_id=first, records=tuple(run.records))):
+            pass
     if args.save_session is not None:
-        write_session(session_of(session, records or ()), args.save_session)
+        write_session(session_of(session, run.records), args.save_session)
     if args.events is not None:
-        write_events(events, session.cache, args.events)
-    print_summary(session, generated, seconds, args.json)
-    print_halted(halting.hits, args.json)
+        lines = to_vllm_events(run.page_events, session.cache.page_size)
+        write_text(args.events, "".join(json.dumps(line) + "\n" for line in lines))
+    run.print_summary(seconds)
     if why := session.model.runners.note:
         print(f"note: {why}", file=sys.stderr)
     return 0
@@ -311,9 +263,9 @@ def session_of(session: Session, records: Sequence[StepRecord]) -> SavedSession:
     return recorder.session()
 
 
-def resumed_session(args: argparse.Namespace, spec: CacheSpec) -> tuple[Session, dict[int, list[int]]]:
-    """A session that continues a snapshot, in the snapshot's cache mode unless another is named; and by `seq_id` the
-    token that was chosen on opening it, where the file does not say which comes next."""
+def resumed_run(args: argparse.Namespace, spec: CacheSpec) -> Run:
+    """A run that continues a snapshot, in the snapshot's cache mode unless another is named. It begins with the token
+    that was chosen on opening the file, where that does not say which comes next."""
     from engine.snapshot.read import SnapshotFile
 
     with SnapshotFile(args.snapshot) as file:
@@ -322,14 +274,17 @@ def resumed_session(args: argparse.Namespace, spec: CacheSpec) -> tuple[Session,
 
         session = resumed(load(with_dtype_of(model_spec(args), file)), file)
         says_next = file.manifest.sequence.sampled is not None
+        records = list(file.records) if args.export is not None else []
     if args.cache is not None or spec != CacheSpec():
         session.set_cache(spec)
+    generated: dict[int, list[int]] = {}
     for info in session.sequences:
-        before = session.sequence(info.seq_id).sampling
-        if (sampling := with_sampling_options(before, args)) != before:
+        sequence = session.sequence(info.seq_id)
+        if (sampling := with_sampling_options(sequence.sampling, args)) != sequence.sampling:
             session.set_sampling(sampling, info.seq_id)
-    chosen = {info.seq_id: session.sequence(info.seq_id).sampled for info in session.sequences}
-    return session, {i: [] if says_next or token is None else [token] for i, token in chosen.items()}
+        sampled = session.sequence(info.seq_id).sampled
+        generated[info.seq_id] = [] if says_next or sampled is None else [sampled]
+    return Run(args, session, generated, records)
 
 
 def with_sampling_options(sampling: SamplingParams, args: argparse.Namespace) -> SamplingParams:
@@ -337,16 +292,6 @@ def with_sampling_options(sampling: SamplingParams, args: argparse.Namespace) ->
     given = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
     given["stop"] = tuple(args.stop) or None
     return structs.replace(sampling, **{name: value for name, value in given.items() if value is not None})
-
-
-def records_before(snapshot: Path | None) -> list[StepRecord]:
-    """The step records of the snapshot that is continued; empty if there is none."""
-    from engine.snapshot.read import SnapshotFile
-
-    if snapshot is None:
-        return []
-    with SnapshotFile(snapshot) as file:
-        return list(file.records)
 
 
 def with_room_for(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], steps: int) -> CacheSpec:
@@ -359,70 +304,141 @@ def with_room_for(model: LoadedModel, spec: CacheSpec, prompts: list[Prompt], st
     return spec if num_tokens <= static_capacity(spec, model.max_length) else fitted(spec, num_tokens)
 
 
-def generate(
-    session: Session,
-    generated: dict[int, list[int]],
-    steps: int,
-    as_json: bool,
-    records: list[StepRecord] | None = None,
-    halting: Halting | None = None,
-    editing: Editing | None = None,
-) -> Iterator[PageEvent]:
-    """Step until every sequence has `steps` tokens or has ended, or a condition holds. Prints each step, appends it to
-    `records`, and yields its page events. A sequence is stopped only where it has its tokens before others have
-    theirs: what is exported or saved behind the last step can go on."""
+class Run:
+    """A run as its options say: the session; what each sequence generated, by `seq_id`; the records of its steps, after
+    those of the snapshot that it continues; and `hits`, the conditions that ended it. Raises `InputError` for a
+    condition that can never hold."""
 
-    def lacks_tokens(seq_id: int) -> bool:
-        return session.sequence(seq_id).has_work and len(generated[seq_id]) < steps
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        session: Session,
+        generated: dict[int, list[int]],
+        records: list[StepRecord],
+    ) -> None:
+        from engine.session.conditions import ConditionChecker, check_can_hold
 
-    while any(map(lacks_tokens, generated)) and (halting is None or not halting.hits):
-        for line in make_edits(session, editing, generated, as_json) if editing is not None else ():
-            print_json(line) if as_json else print(printable(in_words(line)), end="", flush=True)
-        if not session.has_work:  # an edit changed the chosen token so that the sequence ends
+        for text in args.stop_when:
+            check_can_hold(text, setting_of(session.model.info, session.cache, is_compared=False))
+        self.session, self.generated, self.records = session, generated, records
+        self.page_events: list[PageEvent] = []
+        self.hits: list[StopHit] = []
+        self._args, self._edits, self._checker = args, args.edit, ConditionChecker()
+
+    def _lacks_tokens(self, seq_id: int) -> bool:
+        return self.session.sequence(seq_id).has_work and len(self.generated[seq_id]) < self._args.steps
+
+    def generate(self) -> None:
+        """Step until every sequence has its tokens or has ended, or a condition holds, and print each step. A sequence
+        is stopped only where it has its tokens before others have theirs: what is exported or saved behind the last
+        step can go on."""
+        session, args = self.session, self._args
+        is_kept = args.export is not None or args.save_session is not None
+        while any(map(self._lacks_tokens, self.generated)) and not self.hits:
+            if self._edits and not session.is_prefilling and session.last_step is not None:
+                self._make_edits()
+                if not session.has_work:  # an edit changed the chosen token so that the sequence ends
+                    return
+            record, late = session.step(), session.history.surprisal
+            if is_kept or args.json:
+                for _ in late.finish():
+                    pass
+                record = late.filled(record)
+            if is_kept:
+                self.records.append(record)
+            self.page_events += record.page_events
+            self.hits = self._checker.hits(session, record, enumerate(args.stop_when))
+            for part in (with_forced(session, part) for part in record.sequences):
+                if part.sampled is not None:
+                    # by position, since a preempted sequence is prefilled again and chooses its last token twice
+                    self.generated[part.seq_id][part.num_tokens - part.num_prompt_tokens :] = [part.sampled]
+                if args.json:
+                    print_json(step_line(record, part))
+                elif len(self.generated) == 1:
+                    print(printable(part.sampled_text), end="", flush=True)
+            if any(map(self._lacks_tokens, self.generated)):
+                for seq_id in self.generated:
+                    if not self._lacks_tokens(seq_id):
+                        session.halt(seq_id)
+
+    def _make_edits(self) -> None:
+        """Make the edits after the prompt of the first sequence, and print a line about each. The token chosen last is
+        replaced by the one chosen again."""
+        from engine.session.editing import make_edit
+
+        session, seq_id, lines = self.session, next(iter(self.generated)), list[dict[str, Any]]()
+        generated = self.generated[seq_id]
+        for text in self._edits:
+            try:
+                edit = parse_edit(text, seq_id, session.sequence(seq_id).num_tokens)
+                _, told = make_edit(session, edit)
+            except InputError:
+                if not self._args.json and len(self.generated) == 1 and generated:
+                    print()  # ends the line of printed tokens
+                raise
+            kl = told.kl if told.kl is not None and isfinite(told.kl) else None
+            measured = {"kl": kl, "took_ms": round(told.took_ms, 3), "measured_ms": round(told.measured_ms, 3)}
+            lines.append({"event": "edit", "step": told.step, "seq_id": seq_id, "edit": edit.describe(), **measured})
+        self._edits = []
+        sequence = session.sequence(seq_id)
+        if sequence.stop == "non-finite logits":  # no token was chosen instead
+            generated[-1:] = []
+        elif sequence.sampled is not None and generated:
+            lines[-1] |= {"token_id": sequence.sampled, "text": session.text_of(sequence.sampled)}
+            generated[-1] = sequence.sampled
+        for line in lines:
+            print_json(line) if self._args.json else print(printable(in_words(line)), end="", flush=True)
+
+    def print_summary(self, seconds: float) -> None:
+        """Print what was generated, and the conditions that ended the run with their values."""
+        session, generated, info = self.session, self.generated, self.session.model.info
+        tokenizer = session.model.tokenizer
+        texts = {
+            i: tokenizer.decode(ids, skip_special_tokens=True) if tokenizer else "" for i, ids in generated.items()
+        }
+        count = sum(map(len, generated.values()))
+        rate = round(count / seconds, 2) if seconds else 0.0
+        kv_bytes = session.bytes().stored
+        if self._args.json:
+            first = next(iter(generated))
+            sequences = [
+                {"seq_id": i, "token_ids": ids, "text": texts[i], "stop": session.sequence(i).stop or "stopped"}
+                for i, ids in generated.items()
+            ]
+            print_json(
+                {
+                    "event": "done",
+                    "token_ids": generated[first],
+                    "text": texts[first],
+                    "cache": cache_name(session.cache),
+                    "kv_bytes": kv_bytes,
+                    "tok_per_s": rate,
+                    "sequences": sequences,
+                    "model": info.name,
+                    "random_weights": info.random_weights,
+                    "note": info.note,
+                    "capture": session.captured.level,
+                    "looking_ms": dict(session.captured.costs_ms),
+                }
+            )
+            for hit in self.hits:
+                words = {"condition": hit.condition, "step": hit.step, "seq_id": hit.seq_id, "value": hit.value}
+                print_json({"event": "halted", **words})
             return
-        record, late = session.step(), session.history.surprisal
-        if records is not None or as_json:
-            for _ in late.finish():
-                pass
-            record = late.filled(record)
-        if records is not None:
-            records.append(record)
-        if halting is not None:
-            halting.update(record)
-        for part in (with_forced(session, part) for part in record.sequences):
-            if part.sampled is not None:
-                # by position, since a preempted sequence is prefilled again and chooses its last token twice
-                generated[part.seq_id][part.num_tokens - part.num_prompt_tokens :] = [part.sampled]
-            if as_json:
-                print_json(step_line(record, part))
-            elif len(generated) == 1:
-                print(printable(part.sampled_text), end="", flush=True)
-        if any(map(lacks_tokens, generated)):
-            for seq_id in generated:
-                if not lacks_tokens(seq_id):
-                    session.halt(seq_id)
-        yield from record.page_events
-
-
-def make_edits(
-    session: Session, editing: Editing, generated: dict[int, list[int]], as_json: bool
-) -> list[dict[str, Any]]:
-    """Make the edits; if one is refused, end the line of printed tokens first."""
-    try:
-        return editing.make(session, generated)
-    except InputError:
-        if not as_json and len(generated) == 1 and any(generated.values()):
-            print()
-        raise
-
-
-def print_halted(hits: list[StopHit], as_json: bool) -> None:
-    """Print the conditions that ended the run, with their values."""
-    for hit in hits:
-        words = {"condition": hit.condition, "step": hit.step, "seq_id": hit.seq_id, "value": hit.value}
-        if as_json:
-            print_json({"event": "halted", **words})
-        else:
+        if len(generated) > 1:
+            for seq_id, text in texts.items():
+                print(f"[{seq_id}] {printable(text)}")
+        stored = f"{kv_bytes:,} bytes of {kept_words(info)}"
+        print(f"\n\n{counted(count, 'token')} · {rate} tok/s · {cache_label(session.cache)} · {stored}")
+        for level, cost_ms in session.captured.costs_ms:
+            print(f"overhead of measuring: {CAPTURES[level].label.lower()}, {cost_ms:.2f} ms a decode step")
+        for seq_id in generated:
+            sequence = session.sequence(seq_id)
+            if sequence.stop in ("context full", "cache full", "non-finite logits"):
+                print(f"{sequence.stop}: sequence {seq_id} ended after {counted(sequence.num_tokens, 'token')}")
+        if info.note:
+            print(f"note: {info.note}")
+        for hit in self.hits:
             print(printable(f"halted after step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}"))
 
 
@@ -444,58 +460,9 @@ def step_line(record: StepRecord, part: SequenceStep) -> dict[str, Any]:
     }
 
 
-def print_summary(session: Session, generated: dict[int, list[int]], seconds: float, as_json: bool) -> None:
-    tokenizer, info = session.model.tokenizer, session.model.info
-    texts = {i: tokenizer.decode(ids, skip_special_tokens=True) if tokenizer else "" for i, ids in generated.items()}
-    first = next(iter(generated))
-    count = sum(map(len, generated.values()))
-    rate = round(count / seconds, 2) if seconds else 0.0
-    kv_bytes = session.bytes().stored
-    if as_json:
-        sequences = [
-            {"seq_id": i, "token_ids": ids, "text": texts[i], "stop": session.sequence(i).stop or "stopped"}
-            for i, ids in generated.items()
-        ]
-        print_json(
-            {
-                "event": "done",
-                "token_ids": generated[first],
-                "text": texts[first],
-                "cache": cache_name(session.cache),
-                "kv_bytes": kv_bytes,
-                "tok_per_s": rate,
-                "sequences": sequences,
-                "model": info.name,
-                "random_weights": info.random_weights,
-                "note": info.note,
-                "capture": session.captured.level,
-                "looking_ms": dict(session.captured.costs_ms),
-            }
-        )
-        return
-    if len(generated) > 1:
-        for seq_id, text in texts.items():
-            print(f"[{seq_id}] {printable(text)}")
-    stored = f"{kv_bytes:,} bytes of {kept_words(info)}"
-    print(f"\n\n{counted(count, 'token')} · {rate} tok/s · {cache_label(session.cache)} · {stored}")
-    for level, cost_ms in session.captured.costs_ms:
-        print(f"overhead of measuring: {CAPTURES[level].label.lower()}, {cost_ms:.2f} ms a decode step")
-    for seq_id in generated:
-        sequence = session.sequence(seq_id)
-        if sequence.stop in ("context full", "cache full", "non-finite logits"):
-            print(f"{sequence.stop}: sequence {seq_id} ended after {counted(sequence.num_tokens, 'token')}")
-    if info.note:
-        print(f"note: {info.note}")
-
-
 def kept_words(info: ModelInfo) -> str:
     """What the cache of this model holds, in words."""
     has_state = any(layer.kind == "linear" or layer.state_elements for layer in info.geometry.layers)
     if not info.geometry.attention_layers:
         return "recurrent state"
     return "K, V and recurrent state" if has_state else "K and V"
-
-
-def write_events(events: list[PageEvent], spec: CacheSpec, path: Path) -> None:
-    """Write the page events in vLLM's form, one per line, atomically."""
-    write_text(path, "".join(json.dumps(line) + "\n" for line in to_vllm_events(events, spec.page_size)))

@@ -6,12 +6,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from msgspec import structs
 
 from engine.cli.arguments import add_compute_arguments
-from engine.cli.output import print_json
+from engine.cli.output import add_command, print_json
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 
@@ -23,12 +23,10 @@ QUICK_TOKENS = 6
 WIDTH = 28  # width of a figure in the printed table
 
 
-def add_parsers(commands: Any) -> None:
-    parser = commands.add_parser(
-        "seeds",
-        help="the tables of the KV cache documents, measured here beside what they print",
-        description="Reproduces each table and figure of the documents that this program began from. Where a model of "
-        "theirs is not on this computer, random weights in its shape take its place, and each line says so.",
+def add_seeds(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Reproduces each table and figure of the documents that this program began from. Where a model of "
+        "theirs is not on this computer, random weights in its shape take its place, and each line says so."
     )
     add_compute_arguments(parser)
     parser.add_argument("--steps", type=int, metavar="N", help="tokens of the speed table (200, as published)")
@@ -37,8 +35,7 @@ def add_parsers(commands: Any) -> None:
     parser.add_argument("--list", action="store_true", help="list the tables and measure none")
     parser.add_argument("--quick", action="store_true", help="few tokens, models of two layers, nothing compiled")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write one self-contained page")
-    parser.add_argument("--json", action="store_true", help="JSON lines")
-    parser.set_defaults(func=seeds_command)
+    add_command(parser, seeds_command)
 
 
 def seeds_command(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from engine.cli.output import print_json, printable, printable_line
+from engine.cli.output import add_command, print_json, printable, printable_line
 from engine.errors import InputError
 from engine.snapshot.convert import records_of, write_script
 from engine.snapshot.diff import SnapshotDifference, difference
@@ -30,25 +30,19 @@ TARGETS = {  # file name suffix, and help
 }
 
 
-def add_parsers(commands: Any) -> None:
-    snapshot = commands.add_parser(
-        "snapshot",
-        help="what an exported file holds, whether it is sound, how far two are apart",
-        description="Exit 0: sound, or equal but for rounding. 1: damaged, or different. 2: not usable.",
-    )
-    parts = snapshot.add_subparsers(required=True, metavar="COMMAND")
+def add_snapshot(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Exit 0: sound, or equal but for rounding. 1: damaged, or different. 2: not usable."
+    parts = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, words, function in (
         ("info", "the manifest, shapes and bytes", info_command),
         ("verify", "every limit and every checksum", verify_command),
     ):
         part = parts.add_parser(name, help=words)
         part.add_argument("files", type=Path, nargs="+", metavar="FILE")
-        part.add_argument("--json", action="store_true", help="JSON lines, one a file")
-        part.set_defaults(func=function)
+        add_command(part, function, "JSON lines, one a file")
     diff = parts.add_parser("diff", help="norms of the difference by layer and head, and the first token that departs")
     diff.add_argument("files", type=Path, nargs=2, metavar="FILE")
-    diff.add_argument("--json", action="store_true", help="JSON lines, one a head and one for all")
-    diff.set_defaults(func=diff_command)
+    add_command(diff, diff_command, "JSON lines, one a head and one for all")
     export = parts.add_parser("export", help="the same for other programs, or a smaller part of it")
     export.add_argument("file", type=Path, metavar="FILE")
     kinds = "; ".join(f"{name}: {words}" for name, (_, words) in TARGETS.items())

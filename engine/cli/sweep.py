@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,7 +23,7 @@ from engine.cli.arguments import (
     prompts_of,
     specs_of,
 )
-from engine.cli.output import print_rows, printable
+from engine.cli.output import add_command, print_rows, printable
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.files.text import JSON_LIMIT, read_text
@@ -39,18 +39,16 @@ if TYPE_CHECKING:
 PROMPT = "prompt"
 
 
-def add_parsers(commands: Any) -> None:
-    sweep = commands.add_parser(
-        "sweep",
-        help="cache modes, budgets and codecs on the same texts: bytes, speed, and what they change",
-        description="Every mode is fed the same tokens. After a prompt they are those that the exact model chooses "
+def add_sweep(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Every mode is fed the same tokens. After a prompt they are those that the exact model chooses "
         "greedily, so its perplexity says how sure a mode is of what the exact model says; of a --text they are the "
         "text's own last tokens, so its perplexity is of that text; --recall plants a fact and asks for it at the end. "
-        "KL (nats) and top-1 agreement compare each step with the model without a cache.",
+        "KL (nats) and top-1 agreement compare each step with the model without a cache."
     )
-    add_model_arguments(sweep)
-    add_prompt_arguments(sweep, required=False)
-    sweep.add_argument(
+    add_model_arguments(parser)
+    add_prompt_arguments(parser, required=False)
+    parser.add_argument(
         "--text",
         type=Path,
         action="append",
@@ -58,22 +56,21 @@ def add_parsers(commands: Any) -> None:
         metavar="FILE",
         help="a text whose own last tokens are told from those before them, as far as the context holds it; repeat",
     )
-    sweep.add_argument(
+    parser.add_argument(
         "--recall",
         action="append",
         default=[],
         metavar="TOKENS[:DEPTH]",
         help="plant a fact at a depth of 0 to 1 (0.5) in so many tokens of the first text, and ask for it; repeat",
     )
-    sweep.add_argument("--budgets", metavar="N,N%,own", help="sizes of the modes that drop rows: 64, 25%%, own")
-    sweep.add_argument(
+    parser.add_argument("--budgets", metavar="N,N%,own", help="sizes of the modes that drop rows: 64, 25%%, own")
+    parser.add_argument(
         "--codecs", metavar="K[/V],...", help=f"how rows are written, K and V apart: {', '.join(get_codec_names())}"
     )
-    sweep.add_argument("--resume", type=Path, metavar="FILE", help="keep rows in this file, and measure what it lacks")
-    add_cache_arguments(sweep)
-    add_caches_argument(sweep)
-    sweep.add_argument("--json", action="store_true", help="JSON lines")
-    sweep.set_defaults(func=sweep_command)
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep rows in this file, and measure what it lacks")
+    add_cache_arguments(parser)
+    add_caches_argument(parser)
+    add_command(parser, sweep_command)
 
 
 def sweep_command(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.cli.arguments import (
     add_cache_arguments,
@@ -16,7 +16,7 @@ from engine.cli.arguments import (
     prompts_of,
     specs_of,
 )
-from engine.cli.output import print_json, print_model_note, print_row
+from engine.cli.output import add_command, print_json, print_model_note, print_row
 from engine.errors import InputError
 from engine.spec.sampling import SamplingParams
 
@@ -24,15 +24,13 @@ if TYPE_CHECKING:
     from engine.analysis.reference import Parity
 
 
-def add_parsers(commands: Any) -> None:
-    verify = commands.add_parser("verify", help="every cache mode against the uncached forward")
-    add_model_arguments(verify)
-    add_prompt_arguments(verify)
-    add_cache_arguments(verify)
-    add_caches_argument(verify)
-    verify.add_argument("--prefill-chunk", type=int, default=128, metavar="TOKENS")
-    verify.add_argument("--json", action="store_true", help="JSON lines")
-    verify.set_defaults(func=verify_command)
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    add_prompt_arguments(parser)
+    add_cache_arguments(parser)
+    add_caches_argument(parser)
+    parser.add_argument("--prefill-chunk", type=int, default=128, metavar="TOKENS")
+    add_command(parser, verify_command)
 
 
 def verify_command(args: argparse.Namespace) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from engine.files.text import first_bytes
+
 SEQUENCE_MAGIC, SESSION_MAGIC, GGUF_MAGIC = b"qsgg", b"nsgg", b"GGUF"
 Kind = Literal["state", "session", "gguf", ""]
 KINDS: dict[bytes, Kind] = {SEQUENCE_MAGIC: "state", SESSION_MAGIC: "session", GGUF_MAGIC: "gguf"}
@@ -13,13 +15,7 @@ KINDS: dict[bytes, Kind] = {SEQUENCE_MAGIC: "state", SESSION_MAGIC: "session", G
 def kind_of(path: Path) -> Kind:
     """Which of llama.cpp's files this is: the state of a sequence or of a whole context, or a model; empty if it is
     none or cannot be read."""
-    try:
-        if not path.is_file():  # reading a pipe would block
-            return ""
-        with path.open("rb") as stream:
-            return KINDS.get(stream.read(4), "")
-    except (OSError, ValueError):
-        return ""
+    return KINDS.get(first_bytes(path, 4), "")
 
 
 def model_beside(path: Path) -> Path | None:

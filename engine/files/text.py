@@ -1,4 +1,4 @@
-"""Reads text and JSON files completely, up to a size limit. No torch.
+"""Opens files, and reads text and JSON completely, up to a size limit. No torch.
 
 Only regular files are opened, since a device or a pipe may never end, or never begin.
 """
@@ -17,23 +17,48 @@ MIB = 1 << 20
 JSON_LIMIT = 64 * MIB
 
 
-def read_bytes(path: Path, limit: int, what: str) -> bytes:
-    """All bytes of a file, at most `limit`. `what` is the file's name in messages, such as "prompt file".
-
-    Raises `InputError` with the reason.
-    """
+def open_regular(path: Path, what: str) -> int:
+    """Open a regular file for reading and return its descriptor. `what` is the file's name in messages, such as "prompt
+    file". Raises `InputError` for folders and devices, and for pipes, which might never end."""
     try:
-        mode = os.stat(path).st_mode
-        content = b""
-        if stat.S_ISREG(mode):
-            with path.open("rb") as stream:
-                content = stream.read(min(limit, os.fstat(stream.fileno()).st_size) + 1)
+        _refuse_others(path, os.stat(path).st_mode, what)
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+        try:
+            # checked again, since the file may have been replaced meanwhile
+            _refuse_others(path, os.fstat(file).st_mode, what)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+    except InputError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"The {what} '{path}' cannot be read ({reason}): check the path.") from None
+        raise InputError(f"The {what} '{path}' cannot be opened ({reason}): check the path.") from None
+
+
+def _refuse_others(path: Path, mode: int, what: str) -> None:
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe and no regular file"
-        raise InputError(f"The {what} '{path}' cannot be read: it is {kind}; give a file.")
+        raise InputError(f"The {what} '{path}' cannot be opened: it is {kind}; give a file.")
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """The first bytes of a regular file; none of anything else, or of one that cannot be read."""
+    try:
+        with open(open_regular(path, "file"), "rb") as stream:
+            return stream.read(count)
+    except (InputError, OSError):
+        return b""
+
+
+def read_bytes(path: Path, limit: int, what: str) -> bytes:
+    """All bytes of a file, at most `limit`; raises `InputError` with the reason."""
+    try:
+        with open(open_regular(path, what), "rb") as stream:
+            content = stream.read(min(limit, os.fstat(stream.fileno()).st_size) + 1)
+    except OSError as error:
+        raise InputError(f"The {what} '{path}' cannot be read ({error.strerror}): check its drive.") from None
     if len(content) > limit:
         raise InputError(f"The {what} '{path}' is larger than {limit // MIB} MiB: give a smaller one.")
     return content

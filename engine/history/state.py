@@ -225,7 +225,8 @@ class SequenceState(Struct, frozen=True, gc=False):
             case TokensForced(_, token_ids):
                 return self._force(to_force(token_ids))
             case SamplingChanged(_, sampling):
-                return replace(self, sampling=sampling)
+                is_lifted = self.stop == "length" and sampling.max_new_tokens is None
+                return replace(self, sampling=sampling, stop=None if is_lifted else self.stop)
             case EditMade(ReplaceTokens() as edit):
                 return self._replace(edit)
             case EditMade(BiasLogits() as edit):

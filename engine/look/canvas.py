@@ -28,7 +28,7 @@ from engine.look.reductions import (
     rows_in,
     touched,
 )
-from engine.look.source import Held, Source, rewrites, slots_of
+from engine.look.source import ALL_ROWS, Held, Source, rewrites, slots_of
 from engine.spec.lenses import LENSES, Lens
 from engine.wire.records import Floats, Ints, read_only_ints
 from engine.wire.slices import HeadRequest, WallRequest
@@ -114,11 +114,10 @@ def grid_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheG
     per_column, per_row = per_cell(tokens, request.max_columns), per_cell(values, request.max_rows)
     if has_no_size(request):
         return Grid(layers, 0, request.num_tokens, per_column, per_row, 0, 0, is_scattered)
-    stored, is_coarse = source.stored, False
-    coarse = None if stored is None or request.change else stored.coarseness(request.lens)
-    if stored is not None and coarse is not None:
+    is_coarse, coarse = False, None if request.change else source.coarseness(request.lens)
+    if coarse is not None:
         is_fine = coarse[0] <= per_column and coarse[1] <= per_row
-        is_coarse = is_fine or stored.num_numbers(request.lens) > EXACT_NUMBERS
+        is_coarse = is_fine or source.num_numbers(request.lens) > EXACT_NUMBERS
         if is_coarse:
             per_column, per_row = -(-per_column // coarse[0]) * coarse[0], -(-per_row // coarse[1]) * coarse[1]
     num_columns, num_rows = -(-tokens // per_column), -(-values // per_row)
@@ -239,7 +238,8 @@ class Canvas:
             if change is not None or layer.held.positions is not None or not isinstance(want, range):
                 self._gather(number, want, lens, source, change)
             else:  # of a file, no piece is kept until the next one is read
-                key = (layer.held.form, want) if source.stored is None else number
+                is_whole = rows_at_once(source, lens, layer.index) == ALL_ROWS
+                key = (layer.held.form, want) if is_whole else number
                 alike.setdefault(key, []).append(number)
         for numbers in alike.values():
             want = wanted[numbers[0]]
@@ -306,10 +306,9 @@ class Canvas:
 
     def _fill_from_extremes(self, number: int, want: range, lens: Lens, source: Source) -> bool:
         """Fill the cells of a layer from the extremes that a file stores; False if it has none of this layer."""
-        grid, stored = self.grid, source.stored
+        grid = self.grid
         assert grid is not None
-        assert stored is not None
-        coarse, found = stored.coarseness(lens.name), stored.extremes(grid.layers[number].index, lens.name)
+        coarse, found = source.coarseness(lens.name), source.extremes(grid.layers[number].index, lens.name)
         if coarse is None or found is None or len(want) < grid.num_columns:
             return False
         columns, rows = grid.per_column // coarse[0], grid.per_row // coarse[1]

@@ -145,5 +145,4 @@ def queries_words(source: Source, lens: Lens) -> str:
 
 def rows_at_once(source: Source, lens: Lens, layer: int) -> int:
     """How many rows of a layer are to be read at once, so that little memory is needed."""
-    is_all = source.stored is None or lens.part is None
-    return ALL_ROWS if is_all else source.stored.rows_at_once(layer, lens.part)  # type: ignore[union-attr,arg-type]
+    return ALL_ROWS if lens.part is None else source.rows_at_once(layer, lens.part)

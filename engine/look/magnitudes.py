@@ -271,8 +271,7 @@ class Blocks:
         file stores are those of all rows, even if an earlier step is shown."""
         told: dict[str, dict[int, Ranges]] = {}
         for lens in lenses if held else ():
-            file = source.stored if lens.name == lens.part else None
-            ranges = {} if file is None else {layer: file.ranges(layer, lens.name) for layer in held}
+            ranges = {layer: source.ranges(layer, lens.name) for layer in held if lens.name == lens.part}
             told[lens.name] = {layer: each for layer, each in ranges.items() if each is not None}
         open_ones = {name: {layer: held[layer] for layer in held if layer not in told[name]} for name in told}
         counts = self._counts(

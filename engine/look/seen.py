@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from engine.look.canvas import Canvas
 from engine.look.magnitudes import Blocks
-from engine.look.source import Held, Queries
+from engine.look.source import Held
+
+if TYPE_CHECKING:
+    from engine.session.queries import Queries
 
 
 class Seen:

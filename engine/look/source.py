@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,9 @@ from engine.spec.codec import Part
 from engine.wire.records import Floats, Ints, Provenance, read_only_ints
 
 if TYPE_CHECKING:
+    from engine.cache.rotation import ModelRotation
     from engine.cache.sequence_cache import SequenceCache
+    from engine.session.queries import Queries
 
 NO_POSITION = 1 << 40  # position of a row that is missing: behind every token, so that it is never drawn
 ALL_ROWS = 1 << 40
@@ -126,167 +128,137 @@ class Extremes:
     held: range
 
 
-class Stored(Protocol):
-    """What a file stores beside its rows, so that not all of them need be read for a picture."""
-
-    def rows_at_once(self, layer: int, part: Part) -> int:
-        """How many rows of a layer are to be read at once, so that little memory is needed."""
-        ...
-
-    def ranges(self, layer: int, lens: str) -> tuple[float, float, float] | None:
-        """Colour limit, largest magnitude and share beyond the limit, of all rows; None where they are not stored."""
-        ...
-
-    def coarseness(self, lens: str) -> tuple[int, int] | None:
-        """Of how many tokens and channels a cell of the extremes is; None where there are none, or not of these
-        rows."""
-        ...
-
-    def extremes(self, layer: int, lens: str) -> Extremes | None: ...
-
-    def num_numbers(self, lens: str) -> int:
-        """How many numbers the layers with extremes have."""
-        ...
-
-
-class Rotation(Protocol):
-    """How a model turns its keys by their positions."""
-
-    def undone(self, keys: torch.Tensor, positions: torch.Tensor, layer: int) -> torch.Tensor:
-        """Keys `[H, T, D]` of a layer at positions `[H, T]` as they were before."""
-        ...
-
-
-class Queries(Protocol):
-    """The attention of all queries of a sequence: as their steps recorded it, or computed again, at most the latest
-    `most` of them."""
-
-    most: int
-
-    def newest(self, num_tokens: int) -> dict[int, torch.Tensor]: ...
-
-    def why_not(self, num_tokens: int) -> str: ...
-
-    def first(self, num_tokens: int) -> int: ...
-
-    def provenance(self, num_tokens: int) -> Provenance: ...
-
-    def num_heads(self, layer: int) -> int: ...
-
-    def measured(self, name: str, layer: int, num_tokens: int) -> Rows | None: ...
-
-    def map_of(self, layer: int, head: int, num_tokens: int, span: range | None) -> Rows | None: ...
-
-
-class Source(Protocol):
-    """One sequence at one step. Positions are those of tokens, from 0 on; a part is K or V.
+class Source:
+    """One sequence at one step: what is here are the answers of one that holds nothing. Positions are those of tokens,
+    from 0 on; a part is K or V.
 
     `owner` is what the rows belong to: sources with the same owners are moments of the same rows, so that cells and
     counts of final rows are reused among them. `stamp`: equal if the rows of two such moments are. `half` tells which
     layers have the newest rows while a step is suspended. `why_not` says why there are no rows; empty where there are.
+    `rotation` is how keys were turned by their positions, or why that is not known. `queries`: the attention of earlier
+    queries; None where only that of the newest may be known.
     """
 
-    @property
-    def why_not(self) -> str: ...
+    half: HalfWritten | None = None
+    queries: Queries | None = None
+
+    if TYPE_CHECKING:  # a field of some sources, computed by others
+
+        @property
+        def num_tokens(self) -> int: ...
+
+        @property
+        def spec(self) -> CacheSpec: ...
 
     @property
-    def half(self) -> HalfWritten | None: ...
+    def why_not(self) -> str:
+        return ""
 
     @property
-    def stored(self) -> Stored | None: ...
+    def rotation(self) -> ModelRotation | str:
+        return ""
 
     @property
-    def queries(self) -> Queries | None:
-        """The attention of earlier queries; None where only that of the newest may be known."""
-        ...
+    def owner(self) -> tuple[object, ...]:
+        return (self,)
 
     @property
-    def rotation(self) -> Rotation | str:
-        """How keys were turned by their positions, or why that is not known."""
-        ...
-
-    @property
-    def owner(self) -> tuple[object, ...]: ...
-
-    @property
-    def stamp(self) -> tuple[object, ...]: ...
-
-    @property
-    def spec(self) -> CacheSpec: ...
-
-    @property
-    def num_tokens(self) -> int: ...
+    def stamp(self) -> tuple[object, ...]:
+        return (self.num_tokens,)
 
     @property
     def is_known(self) -> bool:
         """Whether the rows are, bit for bit, those that the sequence held then."""
-        ...
+        return True
 
     @property
     def is_now(self) -> bool:
         """Whether these are the present rows, so that the present states belong to them."""
-        ...
+        return True
 
     @property
     def gave_rows_up(self) -> bool:
         """Whether the sequence gave its rows up and computes them anew when it goes on."""
-        ...
+        return False
 
     def at(self, num_tokens: int) -> Source:
         """The same rows when there were `num_tokens` tokens."""
-        ...
+        raise NotImplementedError
 
     def held(self, layer: int, *, ever: bool = False) -> Held | None:
         """Which rows a layer holds; None if none. Numbers are read for it only where that cannot be avoided. `ever`:
         those of later tokens too."""
-        ...
+        return None
 
     def rows(self, layer: int, part: Part, span: range | None = None, head: int | None = None) -> Rows | None:
         """K or V of a layer, of one head or all, without those of later tokens unless positions are given. Consecutive
         rows only at the positions of `span`, and others are not read where that can be avoided. None: no rows."""
-        ...
+        return None
 
     def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
         """K or V `[L, H, T, D]`, from position `first` on, of layers that hold rows of one form; None where they are to
         be read one by one."""
-        ...
+        return None
 
     def num_final(self, layer: int, part: Part) -> int:
         """How many rows, from position 0 on, have the same numbers at every later step; 0 where some are missing."""
-        ...
+        return 0
 
     def changes(self, num_tokens: int) -> list[RowDelta] | None:
         """What happened to the rows of each layer since there were `num_tokens` tokens; None where it is not known."""
-        ...
+        return None
 
     def before(self, num_tokens: int) -> Source | None:
         """The rows that the step after `num_tokens` tokens started with; None where they are not known."""
-        ...
+        return None
 
     def exact_from(self, layer: int, part: Part) -> int:
         """The position from which on the rows of a layer are exact: those before it are read from quantised codes."""
-        ...
+        return 0
 
     @property
     def exact_provenance(self) -> Provenance:
         """The provenance of the rows that attention does not read from quantised codes."""
-        ...
+        return "kept"
 
     def is_cheap(self, part: Part) -> bool:
         """Whether all rows of a part may be counted beside a picture of the other one."""
-        ...
+        return False
 
     def states(self, layer: int) -> tuple[StateMatrix, ...]:
         """The parts of a layer's recurrent state; empty for an earlier step: earlier states are not kept."""
-        ...
+        return ()
 
     def weights(self, layer: int) -> Rows | None:
         """The newest query's attention weights `[H, T, 1]` as its step computed them; None where they are not kept."""
-        ...
+        return None
 
     def pages(self) -> tuple[int, list[list[int]]]:
         """How many tokens have pages, and the page ids in logical order, one list per table."""
-        ...
+        return self.num_tokens, []
+
+    # ---- what a file stores beside its rows, so that not all of them need be read for a picture ----------------------
+
+    def rows_at_once(self, layer: int, part: Part) -> int:
+        """How many rows of a layer are to be read at once, so that little memory is needed."""
+        return ALL_ROWS
+
+    def ranges(self, layer: int, lens: str) -> tuple[float, float, float] | None:
+        """Colour limit, largest magnitude and share beyond the limit, of all rows; None where they are not stored."""
+        return None
+
+    def coarseness(self, lens: str) -> tuple[int, int] | None:
+        """Of how many tokens and channels a cell of the extremes is; None where there are none, or not of these
+        rows."""
+        return None
+
+    def extremes(self, layer: int, lens: str) -> Extremes | None:
+        """The extremes that are stored of a layer; None where there are none."""
+        return None
+
+    def num_numbers(self, lens: str) -> int:
+        """How many numbers the layers with extremes have."""
+        return 0
 
 
 def provenance_of(source: Source, layers: Iterable[int], parts: Collection[Part] = PARTS, first: int = 0) -> Provenance:
@@ -302,7 +274,7 @@ def provenance_from(source: Source, exact_from: Iterable[int], first: int = 0) -
 
 
 @dataclass(frozen=True, eq=False)
-class LiveSource:
+class LiveSource(Source):
     """A sequence of a session when it had `num_tokens` tokens, read from its `cache`.
 
     `moves`: when the sequence came into each of its cache modes. `live_provenance` is the provenance of its present
@@ -321,7 +293,7 @@ class LiveSource:
     is_as_now: bool = False
     kept_by: object = None
     queries: Queries | None = None
-    turned: Callable[[], Rotation | str] | None = None
+    turned: Callable[[], ModelRotation | str] | None = None
     full: dict[int, Held] = field(default_factory=dict)
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
     _held: dict[int, Held | None] = field(default_factory=dict, init=False)
@@ -329,15 +301,12 @@ class LiveSource:
         default_factory=dict, init=False
     )
 
-    why_not = ""
-    stored: Stored | None = None
-
     @property
     def spec(self) -> CacheSpec:
         return self.cache.spec
 
     @property
-    def rotation(self) -> Rotation | str:
+    def rotation(self) -> ModelRotation | str:
         if self.spec.retention.rerotate:
             return "These keys were turned again to the places that are left: their angles are not those of positions."
         return (
@@ -479,81 +448,27 @@ class LiveSource:
 
 
 @dataclass(frozen=True)
-class Nothing:
+class Nothing(Source):
     """A step with `num_tokens` tokens whose rows are not kept; `why_not` says so in words."""
 
     spec: CacheSpec
     num_tokens: int
-    why_not: str
-
-    half: HalfWritten | None = None
-    stored: Stored | None = None
-    exact_provenance: Provenance = "kept"
-    queries: Queries | None = None
-    rotation: Rotation | str = ""
-    is_known = is_now = True
-    gave_rows_up = False
-
-    @property
-    def owner(self) -> tuple[object, ...]:
-        return (self,)
-
-    @property
-    def stamp(self) -> tuple[object, ...]:
-        return (self.num_tokens,)
+    why_not: str = ""
 
     def at(self, num_tokens: int) -> Nothing:
         return replace(self, num_tokens=num_tokens)
 
-    def held(self, layer: int, *, ever: bool = False) -> Held | None:
-        return None
-
-    def rows(self, layer: int, part: Part, span: range | None = None, head: int | None = None) -> Rows | None:
-        return None
-
-    def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
-        return None
-
-    def num_final(self, layer: int, part: Part) -> int:
-        return 0
-
-    def changes(self, num_tokens: int) -> list[RowDelta] | None:
-        return None
-
     def before(self, num_tokens: int) -> Source | None:
         return self
 
-    def exact_from(self, layer: int, part: Part) -> int:
-        return 0
-
-    def is_cheap(self, part: Part) -> bool:
-        return False
-
-    def states(self, layer: int) -> tuple[StateMatrix, ...]:
-        return ()
-
-    def weights(self, layer: int) -> Rows | None:
-        return None
-
-    def pages(self) -> tuple[int, list[list[int]]]:
-        return self.num_tokens, []
-
 
 @dataclass(frozen=True, eq=False)
-class Difference:
+class Difference(Source):
     """A - B, in float32, at the positions that both hold. What is asked about the cache is answered for A."""
 
     a: Source
     b: Source
     _kept: dict[tuple[int, Part], Rows | None] = field(default_factory=dict, init=False)
-
-    stored: Stored | None = None
-    queries: Queries | None = None
-    exact_provenance: Provenance = "difference"
-
-    @property
-    def rotation(self) -> Rotation | str:
-        return self.a.rotation
 
     @property
     def num_tokens(self) -> int:
@@ -564,12 +479,12 @@ class Difference:
         return self.a.spec
 
     @property
-    def why_not(self) -> str:
-        return self.a.why_not or self.b.why_not
+    def rotation(self) -> ModelRotation | str:
+        return self.a.rotation
 
     @property
-    def half(self) -> HalfWritten | None:
-        return None
+    def why_not(self) -> str:
+        return self.a.why_not or self.b.why_not
 
     @property
     def is_known(self) -> bool:
@@ -582,6 +497,10 @@ class Difference:
     @property
     def gave_rows_up(self) -> bool:
         return self.a.gave_rows_up
+
+    @property
+    def exact_provenance(self) -> Provenance:
+        return "difference"
 
     @property
     def owner(self) -> tuple[object, ...]:
@@ -613,32 +532,11 @@ class Difference:
             self._kept[layer, part] = subtracted(*(side.rows(layer, part) for side in (self.a, self.b)))
         return within(self._kept[layer, part], span, head)
 
-    def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
-        return None
-
     def num_final(self, layer: int, part: Part) -> int:
         return min(self.a.num_final(layer, part), self.b.num_final(layer, part))
 
-    def changes(self, num_tokens: int) -> list[RowDelta] | None:
-        return None
-
-    def before(self, num_tokens: int) -> Source | None:
-        return None
-
-    def exact_from(self, layer: int, part: Part) -> int:
-        return 0
-
     def is_cheap(self, part: Part) -> bool:
         return self.a.is_cheap(part)
-
-    def states(self, layer: int) -> tuple[StateMatrix, ...]:
-        return ()
-
-    def weights(self, layer: int) -> Rows | None:
-        return None
-
-    def pages(self) -> tuple[int, list[list[int]]]:
-        return 0, []
 
 
 @torch.inference_mode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import Cancelled, InputError
@@ -52,9 +51,10 @@ class Duelling:
         cancelled. `worked_on` is the session or opened file that is compared; `held` the loaded model, if a file is
         open."""
         from engine.analysis.duel.start import duel_of
+        from engine.opened.file import OpenedSnapshot
 
         self._reporter.begin("Starting the other run")
-        duel = duel_of(worked_on, command, self._load, self._open, held)
+        duel = duel_of(worked_on, command, self._load, OpenedSnapshot, held)
         try:
             for piece in duel.catch_up(self._inbox.check_uncancelled):
                 self._inbox.check_uncancelled()
@@ -67,11 +67,6 @@ class Duelling:
             self._duel.close()
         self._duel, self._asked, self.is_behind, self._is_scanned = duel, command, False, False
         self._reporter.reply(duel.started())
-
-    def _open(self, path: Path) -> OpenedSnapshot:
-        from engine.opened.file import OpenedSnapshot
-
-        return OpenedSnapshot(path)
 
     def _load(self, spec: ModelSpec) -> LoadedModel:
         from engine.model.loader import load

@@ -137,12 +137,12 @@ def _report_submitted(loop: Parts, seq_id: int) -> None:
 
 
 def _step(loop: Parts, command: commands.Step) -> None:
-    loop.session.scheduler.check_has_work()
+    loop.session.go_on()
     loop.steps.step(command)
 
 
 def _run(loop: Parts, command: commands.Run) -> None:
-    loop.session.scheduler.check_has_work()
+    loop.session.go_on()
     loop.stops.begin(command, loop.session)
     loop.steps.run(command)
 

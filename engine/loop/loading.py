@@ -7,7 +7,8 @@ import gc
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from engine.errors import Cancelled, InputError, clear_frames, first_line, is_out_of_memory
 from engine.loop.inbox import Activity, Inbox
@@ -39,94 +40,80 @@ class WorkCancelled(SystemExit):
 
 
 class BackgroundWork:
-    """Called with a function, runs it in a background thread and waits: reports every second that it is still running,
-    and raises what the function raises.
+    """Runs functions in a background thread and waits for them; raises what they raise.
 
-    A command that interrupts a step raises `Cancelled` here and ends the thread. The function must change nothing that
-    others read: where it cannot be ended at once it keeps running for a while, and its result is not used.
+    A function must change nothing that others read: one that cannot be ended at once keeps running for a while, and its
+    result is not used.
     """
 
     def __init__(self, inbox: Inbox, reporter: Reporter) -> None:
         self._inbox, self._reporter = inbox, reporter
 
-    def __call__(self, work: Callable[[], None]) -> None:
-        done = _Outcome(work)
-        thread = done.started()
+    def compile(self, work: Callable[[], None]) -> None:
+        """Run `work`, and report every second that it is still running. A command that interrupts a step raises
+        `Cancelled` here and ends the thread."""
         label = self._reporter.work.label if self._reporter.work is not None else ""
-        began, reported_s = time.monotonic(), -1
-        try:
-            while thread.is_alive():
-                self._inbox.check_uninterrupted(Pause)
-                took_s = int((time.monotonic() - began) / REPORTS_EVERY_S)
-                if label and took_s > reported_s:
-                    reported_s = took_s
-                    self._reporter.begin(f"{label}, {took_s} s" if took_s else label)
-                thread.join(CHECKS_EVERY_S)
-        except Cancelled:
-            _end(thread)
-            raise
-        done.result()
+        reported_s = -1
 
+        def check(took_s: float) -> None:
+            nonlocal reported_s
+            self._inbox.check_uninterrupted(Pause)
+            if label and int(took_s / REPORTS_EVERY_S) > reported_s:
+                reported_s = int(took_s / REPORTS_EVERY_S)
+                self._reporter.begin(f"{label}, {reported_s} s" if reported_s else label)
 
-class Tokenising:
-    """Called with a number of characters and a function that tokenises so many, returns what the function returns.
+        _run_beside(work, check, _end)
 
-    A long text is tokenised in a background thread, because a tokenizer can neither be interrupted nor say how far it
-    has come, and a megabyte takes seconds. The work is named, and a Cancel raises `Cancelled` here at once: the thread
-    is abandoned, and ends by itself when its tokenizer returns to Python.
-    """
+    def tokenise(self, num_chars: int, work: Callable[[], Made]) -> Made:
+        """What `work` returns, which tokenises so many characters.
 
-    def __init__(self, inbox: Inbox, reporter: Reporter) -> None:
-        self._inbox, self._reporter = inbox, reporter
-
-    def __call__(self, num_chars: int, work: Callable[[], Made]) -> Made:
+        A long text is tokenised in a background thread, because a tokenizer can neither be interrupted nor say how far
+        it has come, and a megabyte takes seconds. The work is named, and a Cancel raises `Cancelled` here at once: the
+        thread is abandoned, and ends by itself when its tokenizer returns to Python.
+        """
         if num_chars < LONG_TEXT:
             return work()
-        done = _Outcome(work)
-        thread = done.started()
+        with ExitStack() as naming:
+            is_named = False
+
+            def check(took_s: float) -> None:
+                nonlocal is_named
+                self._inbox.check_uncancelled()
+                if took_s >= NAMED_AFTER_S and not is_named:
+                    is_named = True
+                    label = f"Tokenising {num_chars:,} characters"
+                    naming.enter_context(self._reporter.meanwhile(label, can_cancel=True))
+
+            return _run_beside(work, check, _interrupt)
+
+
+def _run_beside(
+    work: Callable[[], Made], check: Callable[[float], None], give_up: Callable[[threading.Thread], None]
+) -> Made:
+    """Run `work` in a thread that does not keep the process alive. `check` is called with the seconds so far until it
+    has ended; if that raises `Cancelled`, the thread is given up."""
+    made: list[Made] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
         try:
-            self._wait(thread, NAMED_AFTER_S)
-            if thread.is_alive():
-                with self._reporter.meanwhile(f"Tokenising {num_chars:,} characters", can_cancel=True):
-                    self._wait(thread, None)
-        except Cancelled:
-            _interrupt(thread)
-            raise
-        return done.result()
-
-    def _wait(self, thread: threading.Thread, timeout_s: float | None) -> None:
-        """Wait until the thread ends or time is up; raises `Cancelled` if a Cancel or Shutdown waits."""
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        while thread.is_alive() and (end is None or time.monotonic() < end):
-            self._inbox.check_uncancelled()
-            thread.join(CHECKS_EVERY_S)
-
-
-class _Outcome(Generic[Made]):
-    """Runs the function in a thread and keeps what it returned, or the error that it raised."""
-
-    def __init__(self, work: Callable[[], Made]) -> None:
-        self._work = work
-        self._made: list[Made] = []
-        self._error: BaseException | None = None
-
-    def started(self) -> threading.Thread:
-        """The thread, running. It does not keep the process alive."""
-        thread = threading.Thread(target=self._run, name="kvloupe-beside", daemon=True)
-        thread.start()
-        return thread
-
-    def result(self) -> Made:
-        """What the function returned; raises what it raised."""
-        if self._error is not None:
-            raise self._error
-        return self._made[0]
-
-    def _run(self) -> None:
-        try:
-            self._made.append(self._work())
+            made.append(work())
         except BaseException as error:  # raised again by the thread that waits
-            self._error = error
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="kvloupe-beside", daemon=True)
+    thread.start()
+    began = time.monotonic()
+    try:
+        while thread.is_alive():
+            check(time.monotonic() - began)
+            thread.join(CHECKS_EVERY_S)
+    except Cancelled:
+        give_up(thread)
+        raise
+    if errors:
+        raise errors[0]
+    return made[0]
 
 
 def _end(thread: threading.Thread) -> None:
@@ -148,15 +135,15 @@ def load_model(spec: ModelSpec, reporter: Reporter, inbox: Inbox, activity: Acti
     with reporter.loading():
         model = _loaded(spec, reporter, is_first=is_first)
     model.heartbeat, model.runners.announce = activity.mark, reporter.meanwhile
-    model.runners.compiling = BackgroundWork(inbox, reporter)
-    model.tokenising = Tokenising(inbox, reporter)
+    beside = BackgroundWork(inbox, reporter)
+    model.runners.compiling, model.tokenising = beside.compile, beside.tokenise
     return model
 
 
 def _loaded(spec: ModelSpec, reporter: Reporter, *, is_first: bool) -> LoadedModel:
     reporter.begin("Starting torch and transformers", can_cancel=False)
     if is_first:
-        _import_libraries()
+        start_libraries(reporter)
     from engine.model.loader import load
 
     why_not = ""
@@ -172,6 +159,12 @@ def _loaded(spec: ModelSpec, reporter: Reporter, *, is_first: bool) -> LoadedMod
 
         raise InputError(out_of_memory_text(spec, has_present=not is_first))
     return model
+
+
+def start_libraries(reporter: Reporter) -> None:
+    """Import torch and transformers for the first model, which takes seconds, and say so."""
+    reporter.begin("Starting torch and transformers", can_cancel=False)
+    _import_libraries()
 
 
 def _import_libraries() -> None:

@@ -321,7 +321,7 @@ class EngineLoop:
 
     def _take_phase(self, session: Session, asked_by: int) -> None:
         """Run one step that pauses at each of its phases."""
-        session.scheduler.check_has_work()
+        session.go_on()
         self._steps.end()
         self._steps.asked_by = asked_by
         self._advance(session, self._phases.take(session))

@@ -34,15 +34,13 @@ class OpenFile:
         self.snapshot: OpenedSnapshot | None = None
         self.saved: OpenedSession | None = None
         self.info: OpenedFile | None = None
-        self._steps: Iterator[StepRecord] | None = None
         self._events: Iterator[Event] | None = None
-        self._num_told = 0
         self._fed_before: int | None = None  # tokens before the newest step that was reported
 
     @property
     def has_more(self) -> bool:
         """Whether steps of the file are still to be reported."""
-        return self._steps is not None or self._events is not None
+        return self._events is not None
 
     @property
     def file(self) -> OpenedSnapshot | OpenedSession | None:
@@ -84,54 +82,48 @@ class OpenFile:
         self.report_more()
 
     def _begin_snapshot(self, snapshot: OpenedSnapshot) -> None:
-        from engine.opened.description import steps_of
-
         self.snapshot = snapshot
-        self._steps, self._num_told, self._fed_before = steps_of(snapshot.file), 0, None
+        self._events, self._fed_before = self._steps_of(snapshot), None
         self._reporter.reply(Restarted())
         self._reporter.send_status()
         self._reporter.reply(Submitted(snapshot.sequence.seq_id, snapshot.token_ids, snapshot.texts))
         manifest = snapshot.file.manifest
         self._reporter.emit(
-            SessionOpened("", snapshot.sequence.sampling, bookmarks=manifest.bookmarks, view=manifest.view)
+            SessionOpened(snapshot.prompt, snapshot.sequence.sampling, bookmarks=manifest.bookmarks, view=manifest.view)
         )
         self.report_more()
 
     def report_more(self) -> None:
-        """Report the next batch of steps. A record that cannot be read ends them; the file stays open."""
-        for _ in range(RECORDS_AT_ONCE if self._events is not None else 0):
-            if (event := next(self._events, None)) is None:  # type: ignore[arg-type]
+        """Report the next batch of steps."""
+        for _ in range(RECORDS_AT_ONCE):
+            if self._events is None or (event := next(self._events, None)) is None:
                 self._events = None
                 return
             self._reporter.emit(event)
-        for _ in range(RECORDS_AT_ONCE if self._steps is not None else 0):
-            try:
-                record = next(self._steps, None) if self._steps is not None else None
-            except InputError as error:
-                self._reporter.fail(error, "an opened snapshot", is_asked=False)
-                record = self._bare_step()
-                self._steps = None
-            if record is None:
-                self._steps = None
-                return
-            self._num_told += 1
-            part = record.of(self.snapshot.sequence.seq_id) if self.snapshot is not None else None
-            self._fed_before = part.first_position if part is not None else self._fed_before
-            self._reporter.emit(record)
+            if self.snapshot is not None and isinstance(event, StepRecord):
+                part = event.of(self.snapshot.sequence.seq_id)
+                self._fed_before = part.first_position if part is not None else self._fed_before
 
-    def _bare_step(self) -> StepRecord | None:
-        """A step with only the tokens of the snapshot, where no step of it can be read."""
-        from engine.opened.description import bare_step
+    def _steps_of(self, snapshot: OpenedSnapshot) -> Iterator[StepRecord]:
+        """The steps of a snapshot. A record that cannot be read ends them; where it is the first, a step with only the
+        tokens of the snapshot stands for all. The file stays open."""
+        from engine.opened.description import bare_step, steps_of
 
-        if self._num_told or self.snapshot is None:
-            return None
-        return bare_step(self.snapshot.file, 0, self.snapshot.last_step or 0)
+        num_told = 0
+        try:
+            for record in steps_of(snapshot.file):
+                yield record
+                num_told += 1
+        except InputError as error:
+            self._reporter.fail(error, "an opened snapshot", is_asked=False)
+            if not num_told:
+                yield bare_step(snapshot.file, 0, snapshot.last_step or 0)
 
     def close(self) -> None:
         """Close the file."""
         if self.snapshot is not None:
             self.snapshot.close()
-        self.snapshot = self.saved = self.info = self._steps = self._events = None
+        self.snapshot = self.saved = self.info = self._events = None
 
     def watch(self, command: Watch) -> None:
         """Answer each watched picture of the snapshot once, since a file does not change. A picture that fails does not

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from engine.errors import InputError, Memory
 from engine.loop.duelling import Duelling
 from engine.loop.inbox import Activity, Inbox, StepsToDo
-from engine.loop.loading import HeldModel, load_model, session_of
+from engine.loop.loading import HeldModel, load_model, session_of, start_libraries
 from engine.loop.opened import OpenFile
 from engine.loop.reporter import Reporter
 from engine.loop.stops import StopConditions
@@ -211,6 +211,9 @@ class Workspace:
         command's is loaded."""
         goes_on, model = isinstance(command, Continue), self._model
         self.opened.check_can_be_left(goes_on=goes_on)
+        if model is None:  # before anything else here imports them without a word
+            with self._reporter.loading():
+                start_libraries(self._reporter)
         if model is None or (goes_on and not self.opened.fits(model)):
             wanted = self.opened.with_dtype_of(command.model) if goes_on else command.model
             model = load_model(wanted, self._reporter, self._inbox, self._activity, is_first=model is None)

@@ -9,26 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.max.buffers import DeviceRef
 from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, KVConnectorType
-
-# quantisation encoding of the weights -> dtype of the model, dtype of its cache
-ENCODING_DTYPES: Final[Mapping[str, tuple[str, str]]] = {
-    "float32": ("float32", "float32"),
-    "float16": ("float16", "float16"),
-    "bfloat16": ("bfloat16", "bfloat16"),
-    "float8_e4m3fn": ("float8_e4m3fn", "bfloat16"),
-    "float4_e2m1fnx2": ("uint8", "bfloat16"),
-    "gptq": ("uint8", "bfloat16"),
-    "q4_k": ("uint8", "float32"),
-    "q4_0": ("uint8", "float32"),
-    "q6_k": ("uint8", "float32"),
-}
-_CACHE_FORMATS: Final = ("float32", "bfloat16", "float8_e4m3fn")
 
 
 @dataclass(frozen=True)
@@ -39,18 +25,8 @@ class KVCacheConfig:
     enable_prefix_caching: bool = True
     kv_connector: KVConnectorType | None = None
     kv_connector_config: KVConnectorConfig | None = None
-    device_memory_utilization: float = 0.9
-    kv_cache_format: str | None = None
 
     def __post_init__(self) -> None:
-        if self.kv_cache_format is not None and self.kv_cache_format not in _CACHE_FORMATS:
-            raise ValueError(
-                f"kv_cache_format must be one of {', '.join(_CACHE_FORMATS)}, not {self.kv_cache_format!r}."
-            )
-        if not 0 < self.device_memory_utilization <= 1:
-            raise ValueError(
-                f"device_memory_utilization must be above 0 and at most 1, not {self.device_memory_utilization}."
-            )
         if self.kv_connector is not None and self.kv_connector_config is None:
             object.__setattr__(self, "kv_connector_config", KVConnectorConfig())
 
@@ -58,30 +34,6 @@ class KVCacheConfig:
     def host_kvcache_swap_space_gb(self) -> float | None:
         """GiB of host memory per replica; None without connector settings."""
         return None if self.kv_connector_config is None else self.kv_connector_config.host_kvcache_swap_space_gb
-
-    def cache_budget(self, free_bytes: int, weight_bytes: int) -> int:
-        """Bytes for the cache: the utilised share of free device memory, less the weights; 0 if those fill it."""
-        return max(0, int(free_bytes * self.device_memory_utilization) - weight_bytes)
-
-
-@dataclass(frozen=True)
-class MAXModelConfig:
-    """The part of MAX's model config that an architecture config is initialised from."""
-
-    quantization_encoding: str | None = None
-    device_specs: tuple[DeviceRef, ...] = (DeviceRef("cpu"),)
-    kv_cache: KVCacheConfig = field(default_factory=KVCacheConfig)
-    data_parallel_degree: int = 1
-    max_length: int | None = None
-    huggingface_config: Any = None
-
-
-@dataclass(frozen=True)
-class PipelineConfig:
-    """The relevant part of MAX's pipeline config: the model, and a draft model if there is one."""
-
-    model: MAXModelConfig
-    draft_model: MAXModelConfig | None = None
 
 
 def _every_device() -> list[DeviceRef]:
@@ -120,28 +72,6 @@ class ArchConfigWithAttentionKVCache(ABC):
     @abstractmethod
     def model_max_seq_len(self) -> int:
         """Context length of the model."""
-
-    @classmethod
-    def initialize(cls, pipeline_config: PipelineConfig, model_config: MAXModelConfig | None = None) -> Self:
-        """Build from a pipeline's model, or from the given one; raises ValueError without a quantisation encoding."""
-        model = pipeline_config.model if model_config is None else model_config
-        encoding = model.quantization_encoding
-        if encoding is None:
-            raise ValueError("quantization_encoding must be set before an architecture is initialised; it is None.")
-        if encoding not in ENCODING_DTYPES:
-            raise ValueError(
-                f"quantization_encoding {encoding!r} is not known; use one of {', '.join(ENCODING_DTYPES)}."
-            )
-        dtype, cache_dtype = ENCODING_DTYPES[encoding]
-        return cls(
-            dtype=dtype,
-            devices=list(model.device_specs),
-            cache_dtype=model.kv_cache.kv_cache_format or cache_dtype,
-            kv_cache=model.kv_cache,
-            data_parallel_degree=model.data_parallel_degree,
-            user_provided_max_length=model.max_length,
-            huggingface_config=model.huggingface_config,
-        )
 
     def get_kv_params(self) -> KVCacheParams:
         """The cache parameters; every call returns the same object."""

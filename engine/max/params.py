@@ -8,13 +8,12 @@ a ``ValueError`` here, with the numbers in it; sizes below 1, which MAX accepts,
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import PurePath
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from engine.geometry.dimensions import dtype_bytes
 from engine.max.buffers import BufferDescription, DeviceRef, KVCacheBuffer
-from engine.max.dispatch import AttnKey, DecodeShape, MHAAttnKey, MLAAttnKey, NvidiaHeuristic, PartitionHeuristic
+from engine.max.dispatch import AttnKey, DecodeShape, num_partitions
 
 SCALE_DTYPES = ("float32", "float8_e8m0fnu", "bfloat16", "float16")  # MAX itself takes the first two
 
@@ -75,15 +74,6 @@ class SymbolicTensor:
     device: DeviceRef
 
 
-@dataclass(frozen=True)
-class SymbolicInputs:
-    """The cache inputs of one device of one data-parallel replica."""
-
-    replica: int
-    device: DeviceRef
-    tensors: tuple[SymbolicTensor, ...]
-
-
 def dispatch_metadata(name: str, is_mla: bool, device: DeviceRef) -> SymbolicTensor:
     """The packed dispatch key as a graph input: three numbers on the device under MLA, otherwise four on the host."""
     return (
@@ -119,8 +109,6 @@ class KVConnectorConfig:
 
     host_kvcache_swap_space_gb: float | None = 50.0
     disk_offload_dir: str | None = None
-    disk_offload_max_gb: float = 50.0
-    num_disk_workers: int = 32
     block_store_endpoint: str | None = None
 
 
@@ -151,7 +139,6 @@ class KVCacheParams:
     kvcache_quant_config: KVCacheQuantizationConfig | None = None
     speculative_method: SpeculativeMethod | None = None
     num_draft_tokens: int = 0
-    partition_heuristic: PartitionHeuristic = field(default_factory=NvidiaHeuristic, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", tuple(self.devices))
@@ -305,23 +292,16 @@ class KVCacheParams:
     # --- replicas, buffers, graph inputs ---
 
     def replica_devices(self) -> tuple[tuple[DeviceRef, ...], ...]:
-        """The devices of each data-parallel replica; raises ValueError if they cannot be split evenly."""
-        degree = self.data_parallel_degree
-        if self.n_devices % degree:
-            raise ValueError(f"{self.n_devices} devices cannot be split evenly into {degree} data-parallel replicas.")
-        size = self.n_devices // degree
+        """The devices of each data-parallel replica."""
+        size = self.tensor_parallel_degree
         return tuple(self.devices[start : start + size] for start in range(0, self.n_devices, size))
 
     def copy_as_dp_1(self, replica_idx: int = 0) -> KVCacheParams:
         """The parameters of one replica alone; speculative settings are dropped, as in MAX."""
-        groups = self.replica_devices()
-        if not 0 <= replica_idx < len(groups):
-            raise ValueError(f"There is no replica {replica_idx}; there are {len(groups)}.")
         return replace(
             self,
-            devices=groups[replica_idx],
+            devices=self.replica_devices()[replica_idx],
             data_parallel_degree=1,
-            kv_connector_config=_in_replica_folder(self.kv_connector_config, replica_idx),
             speculative_method=None,
             num_draft_tokens=0,
         )
@@ -329,31 +309,17 @@ class KVCacheParams:
     def allocate_buffers(self, total_num_pages: int) -> list[KVCacheBuffer]:
         """Descriptions of the pool of every replica; nothing is allocated."""
         _require_size("total_num_pages", total_num_pages)
-        values, scales = (total_num_pages, *self.shape_per_block), None
+        parts = [((total_num_pages, *self.shape_per_block), self.dtype)]
         if self.quantized_kv_cache:
-            scales = ((total_num_pages, *self.shape_per_scale_block), self._scales.scale_dtype)
+            parts.append(((total_num_pages, *self.shape_per_scale_block), self._scales.scale_dtype))
         return [
-            KVCacheBuffer(
-                tuple(BufferDescription(values, self.dtype, device) for device in group),
-                None if scales is None else tuple(BufferDescription(*scales, device) for device in group),
-                self.replicates_kv_across_tp,
-            )
+            KVCacheBuffer(*(tuple(BufferDescription(*part, device) for device in group) for part in parts))
             for group in self.replica_devices()
         ]
 
-    def get_symbolic_inputs(
-        self, prefix: str = "", *, draft_attention_group: KVCacheParams | None = None
-    ) -> list[SymbolicInputs]:
-        """The graph inputs, one entry per device, replica by replica. The row of the draft model has the form of
-        `draft_attention_group`."""
-        drafter = draft_attention_group or self
-        return [
-            SymbolicInputs(replica, device, self._inputs_of(f"{prefix}replica_{replica}_", device, drafter))
-            for replica, group in enumerate(self.replica_devices())
-            for device in group
-        ]
-
-    def _inputs_of(self, dims: str, device: DeviceRef, drafter: KVCacheParams) -> tuple[SymbolicTensor, ...]:
+    def symbolic_inputs(self) -> tuple[SymbolicTensor, ...]:
+        """The graph inputs of the first device."""
+        device, dims = self.devices[0], "replica_0_"
         pages, batch = f"{dims}total_num_pages", f"{dims}batch_size"
         tensors = [
             SymbolicTensor("kv_blocks", self.dtype, (pages, *self.shape_per_block), device),
@@ -366,22 +332,21 @@ class KVCacheParams:
             tensors.append(SymbolicTensor("kv_scales", scales, (pages, *self.shape_per_scale_block), device))
         tensors.append(dispatch_metadata("attention_dispatch_metadata", self.is_mla, device))
         if self.speculative_method is not None:
-            tensors.append(dispatch_metadata("draft_attention_dispatch_metadata", drafter.is_mla, device))
+            tensors.append(dispatch_metadata("draft_attention_dispatch_metadata", self.is_mla, device))
         if self.is_mla:
             tensors.append(SymbolicTensor("mla_num_partitions", "int64", (1,), DeviceRef.CPU()))
         return tuple(tensors)
 
     def resolve_attn_key(self, batch_size: int, max_prompt_length: int, max_cache_valid_length: int) -> AttnKey:
-        """The decode dispatch key: exact on a CPU, on a GPU an approximation by ``partition_heuristic``."""
-        kind = MLAAttnKey if self.is_mla else MHAAttnKey
+        """The decode dispatch key: exact on a CPU, on a GPU an approximation."""
         if batch_size <= 0 or self.devices[0].is_cpu():
-            return kind(batch_size, max_prompt_length, 1)
+            return AttnKey(batch_size, max_prompt_length, 1)
         heads = self.num_q_heads_per_device if self.is_mla else self.n_kv_heads_per_device
         assert heads is not None
         shape = DecodeShape(
             batch_size, max_prompt_length, max_cache_valid_length, heads, self.is_mla, self.is_fp8_kv_dtype
         )
-        return kind(batch_size, max_prompt_length, self.partition_heuristic.num_partitions(shape))
+        return AttnKey(batch_size, max_prompt_length, num_partitions(shape))
 
     def graph_capture_probe_cache_lengths(self, max_cache_length: int, q_max_seq_len: int = 1) -> list[int]:
         """Cache lengths for the capture of decode graphs; unsorted and with repeats, as in MAX's list."""
@@ -396,14 +361,6 @@ class KVCacheParams:
 def _require_size(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _SIZE_LIMIT:
         raise ValueError(f"{name} must be a whole number from 1 to {_SIZE_LIMIT:,}, not {value!r}.")
-
-
-def _in_replica_folder(config: KVConnectorConfig | None, replica_idx: int) -> KVConnectorConfig | None:
-    """The connector settings with a separate folder for each replica, so that replicas do not overwrite each other's
-    blocks."""
-    if config is None or config.disk_offload_dir is None:
-        return config
-    return replace(config, disk_offload_dir=str(PurePath(config.disk_offload_dir) / f"replica_{replica_idx}"))
 
 
 # Found by comparing the same parameters with it and without it.
@@ -449,5 +406,5 @@ def _compared(params: KVCacheParams, batch: int, length: int) -> dict[str, Any]:
         "num_draft_tokens": params.num_draft_tokens,
         **decode_values(params, batch, length),
         **derived_values(params),
-        **{tensor.name: "a graph input" for tensor in params.get_symbolic_inputs()[0].tensors},
+        **{tensor.name: "a graph input" for tensor in params.symbolic_inputs()},
     }

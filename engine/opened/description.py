@@ -17,7 +17,7 @@ from engine.snapshot.format import PARTS, LayerEntry, Manifest, part_shapes
 from engine.snapshot.manifest import table_name
 from engine.snapshot.read import SnapshotFile
 from engine.spec.cache import CacheSpec
-from engine.wire.records import NO_TIMES, CacheBytes, LayerBytes, SequenceStep, StepRecord
+from engine.wire.records import CacheBytes, LayerBytes, SequenceStep, StepRecord
 from engine.wire.status import ModelInfo, OpenedFile, SequenceInfo
 
 MAX_WORDS = 2_000
@@ -188,11 +188,7 @@ def bare_step(file: SnapshotFile, fed: int, step: int) -> StepRecord:
         sampled=entry.sampled,
         sampled_text="" if entry.sampled is None else f"#{entry.sampled}",
         forced=entry.sampled_is_forced,
-        candidates=(),
-        entropy=None,
         stop=entry.stop,
-        rows=None,
-        attention=None,
         stored_bytes=stored,
     )
     return StepRecord(
@@ -202,10 +198,7 @@ def bare_step(file: SnapshotFile, fed: int, step: int) -> StepRecord:
         dtype=manifest.dtype or manifest.layers[0].dtype,
         random_weights=manifest.random_weights,
         sequences=(part,),
-        timings=NO_TIMES,
         num_bytes=CacheBytes(layers, 0, 0, None),
-        non_finite=(),
-        wall_time=0.0,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +18,14 @@ from engine.look.slices import NewestQuery, attention_slice, checked, of_queries
 from engine.look.source import PARTS
 from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
 from engine.opened.rows import FileRows, FileSource
+from engine.saved.session import joined_text
 from engine.snapshot.read import SnapshotFile
 from engine.spec.lenses import LENSES
 from engine.spec.sampling import SamplingParams
 from engine.wire.slices import AttentionRequest, OutliersRequest, Slice, SliceRequest
 from engine.wire.status import EngineStatus, Work
+
+MARKER = re.compile(r"<(?![0-9A-F]{2}>)[^<>\s]+>|\[CLS\]")  # a token that begins a text, as vocabularies write it
 
 
 class OpenedSnapshot:
@@ -86,6 +90,18 @@ class OpenedSnapshot:
         except InputError:  # reported when that step is shown
             return {}
         return {each.token_id: each.text for part in parts for each in part.candidates}
+
+    @property
+    def prompt(self) -> str:
+        """The text of the prompt without the marker of its beginning, or its ids where the model has no tokenizer;
+        empty if the file does not have it whole."""
+        num_prompt = self.sequence.num_prompt_tokens
+        if "token_texts" not in self.file or num_prompt > len(self.texts):
+            return ""
+        ids, texts = self.token_ids[:num_prompt], self.texts[:num_prompt]
+        if all(text == f"<{token_id}>" for token_id, text in zip(ids, texts, strict=True)):
+            return " ".join(map(str, ids))
+        return joined_text(texts[1:] if texts and MARKER.fullmatch(texts[0]) else texts)
 
     def logits(self) -> torch.Tensor | None:
         """The newest logits `[V]`; None if the file has none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,17 +10,12 @@ import torch
 
 from engine.cache.contract import StateMatrix
 from engine.cache.layers.of_transformers import matrices_of
-from engine.cache.row_delta import RowDelta
 from engine.look.source import (
     NO_POSITION,
     Extremes,
-    HalfWritten,
     Held,
-    Queries,
-    Rotation,
     Rows,
     Source,
-    Stored,
     rewrites,
     rows_of_weights,
 )
@@ -131,29 +125,19 @@ def dtype_of(entry: LayerEntry) -> torch.dtype:
 
 
 @dataclass(frozen=True, eq=False)
-class FileSource:
+class FileSource(Source):
     """The rows of a snapshot as they were with `num_tokens` tokens."""
 
     reader: FileRows
     num_tokens: int
 
-    half: HalfWritten | None = None
-    why_not = ""
-    queries: Queries | None = None
-    rotation: Rotation | str = "How keys were turned by their positions is not known without the model: go on with it."
-    gave_rows_up = False
-
     @property
-    def stored(self) -> Stored:
-        return self
+    def rotation(self) -> str:
+        return "How keys were turned by their positions is not known without the model: go on with it."
 
     @property
     def owner(self) -> tuple[object, ...]:
         return (self.reader,)
-
-    @property
-    def stamp(self) -> tuple[object, ...]:
-        return (self.num_tokens,)
 
     @property
     def spec(self) -> CacheSpec:
@@ -208,17 +192,10 @@ class FileSource:
         numbers = self.reader.numbers(entry, part, heads, rows)
         return Rows(numbers, held.first, positions[:, rows.start : rows.stop].contiguous())
 
-    def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
-        return None
-
     def num_final(self, layer: int, part: Part) -> int:
         entry = self.reader.entry(layer)
         is_final = entry is not None and self.reader.are_final and is_run(entry)
         return min(entry.num_rows, self.num_tokens) if entry is not None and is_final else 0
-
-    def changes(self, num_tokens: int) -> list[RowDelta] | None:
-        """Always None: a file does not say how older rows changed."""
-        return None
 
     def before(self, num_tokens: int) -> Source | None:
         found = self.at(num_tokens)

@@ -15,7 +15,7 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceForked, replacing_tokens
 from engine.wire.events import Event, ForkMade, NodeAdded, SessionOpened, Submitted, WentTo
 from engine.wire.measurements import EditMeasured
-from engine.wire.records import NO_TIMES, CacheBytes, SequencePhase, SequenceStep, StepRecord
+from engine.wire.records import SequencePhase, SequenceStep, StepRecord
 from engine.wire.status import EngineStatus, ModelInfo, OpenedFile, SequenceInfo, Work
 from engine.wire.tree import Node, PlannedPart
 
@@ -100,8 +100,10 @@ def why_not_repeatable(saved: SavedSession) -> str:
 
 
 def session_opened_event(saved: SavedSession) -> SessionOpened:
-    """The event with what a person wrote and chose in the session."""
-    return SessionOpened(saved.draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, saved.draft_chat)
+    """The event with what a person wrote and chose in the session. What was sent stands for a draft that it lacks."""
+    chat = saved.draft_chat or (None if saved.draft else saved.newest_chat)
+    draft = saved.draft or ("" if chat is not None else saved.prompt_text)
+    return SessionOpened(draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, chat)
 
 
 class Fed(NamedTuple):
@@ -206,10 +208,6 @@ def _bare_record(fed: Fed, saved: SavedSession) -> StepRecord:
         model.dtype if model is not None else "",
         model is not None and model.random_weights,
         parts,
-        NO_TIMES,
-        CacheBytes((), 0, 0, None),
-        (),
-        0.0,
         preempted=work.preempted,
         parent=node.parent,
         changes=node.changes,
@@ -232,12 +230,7 @@ def _bare_part(part: PlannedPart, ids: tuple[int, ...], state: SequenceState, te
         sampled=part.sampled,
         sampled_text="" if part.sampled is None else texts.get(part.sampled, f"#{part.sampled}"),
         forced=part.forced,
-        candidates=(),
-        entropy=None,
         stop=part.stop,
-        rows=None,
-        attention=None,
-        stored_bytes=0,
     )
 
 

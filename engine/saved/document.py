@@ -6,7 +6,6 @@ The format is described in `resources/session-format.md`. Journals, which hold t
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -14,20 +13,21 @@ from msgspec import Raw, Struct
 
 from engine.errors import InputError
 from engine.files.atomic import replacing
-from engine.files.text import read_bytes
+from engine.files.text import first_bytes, read_bytes
 from engine.saved.journal import FORMAT as JOURNAL
 from engine.saved.journal import read_lines
 from engine.saved.named import decoded, encoded
-from engine.saved.session import MAX_DRAFT, MAX_NAME, MAX_NAMES, MAX_STOP, MAX_STOPS, MAX_TEXT, VERSION, SavedSession
+from engine.saved.session import (
+    VERSION,
+    Head,
+    SavedSession,
+)
 from engine.spec.bookmark import check_bookmarks
-from engine.spec.edit import ReplaceTokens
-from engine.wire.changes import Change, EditMade, PromptAppended, SequenceAdded, SequenceForked, TokensForced
+from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.tree import Node, PlannedStep
 
 MAX_FILE_BYTES = 256 << 20
-MAX_NODES = 1 << 20
 MAX_STEP = 1 << 31
-MAX_TOKEN_ID = 1 << 31
 MAX_TOKENS = 1 << 24  # of one sequence
 MAX_ALL_TOKENS = 1 << 26  # in all changes of a file together
 MAX_CHANGES = 1 << 12  # of one node
@@ -43,8 +43,6 @@ class Unusable(InputError):
 def check(session: SavedSession) -> None:
     """Raise `Unusable` for a session that contradicts itself or is larger than any real one."""
     nodes = session.nodes
-    if len(nodes) > MAX_NODES:
-        raise Unusable(f"it has {len(nodes):,} steps and at most {MAX_NODES:,} are read")
     _check_model(session)
     num_tokens, before = 0, -1
     known: set[int] = set()
@@ -63,7 +61,10 @@ def check(session: SavedSession) -> None:
     if session.live is not None and session.live not in known and not (session.origin and session.live < first):
         raise Unusable(f"its present step is {session.live}, which it does not have")
     _check_changes(session.pending)
-    _check_words(session)
+    try:
+        check_bookmarks(session.bookmarks)
+    except InputError as error:
+        raise Unusable(f"{str(error)[:1].lower()}{str(error)[1:]}".rstrip(".")) from None
 
 
 def _check_model(session: SavedSession) -> None:
@@ -105,61 +106,21 @@ def _check_work(node: Node, work: PlannedStep) -> None:
     if len({part.seq_id for part in work.parts}) < len(work.parts):
         raise Unusable(f"{where} feeds one sequence twice")
     for part in work.parts:
-        if not 0 <= part.seq_id < MAX_STEP:
-            raise Unusable(f"{where} feeds sequence {part.seq_id}, which is no number of one")
-        if not 0 <= part.first_position < part.num_tokens <= MAX_TOKENS:
+        if not part.first_position < part.num_tokens <= MAX_TOKENS:
             raise Unusable(f"{where} feeds tokens {part.first_position:,} … {part.num_tokens:,}, which is impossible")
-        _check_ids(tuple(each for each in (part.sampled, part.token_id) if each is not None))
-    _check_numbers(work.preempted, f"{where} preempts")
 
 
 def _checked_change(change: Change) -> int:
     """Check a change; returns the number of tokens in it."""
-    ids: tuple[int, ...] = ()
-    match change:
-        case SequenceAdded() | PromptAppended() | TokensForced():
-            ids = change.token_ids
-            if not ids:
-                raise Unusable("it takes a prompt or forces tokens, and names none")
-        case SequenceForked():
-            _check_numbers((change.parent,), "it forks")
-            if change.num_tokens is not None and not 0 < change.num_tokens <= MAX_TOKENS:
-                raise Unusable(f"it forks the first {str(change.num_tokens)[:20]} tokens of a sequence")
-        case EditMade(edit=ReplaceTokens(token_ids=replacing)):
-            ids = replacing
-    seq_id = getattr(change.edit if isinstance(change, EditMade) else change, "seq_id", 0)
-    _check_numbers((seq_id,), "it changes")
+    edit = change.edit if isinstance(change, EditMade) else None
+    ids: tuple[int, ...] = getattr(edit or change, "token_ids", ())
     if len(ids) > MAX_TOKENS:
         raise Unusable(f"it names {len(ids):,} tokens at once and at most {MAX_TOKENS:,} are read")
-    _check_ids(ids)
+    if edit is not None and not 0 <= min((edit.seq_id, *ids)) <= max((edit.seq_id, *ids)) < MAX_STEP:
+        raise Unusable("it edits with a sequence or a token id that is none")
+    if isinstance(change, SequenceForked) and change.num_tokens == 0:
+        raise Unusable("it forks no token of a sequence")
     return len(ids)
-
-
-def _check_ids(token_ids: tuple[int, ...]) -> None:
-    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < MAX_TOKEN_ID):
-        raise Unusable("it names a token id that is none")
-
-
-def _check_numbers(seq_ids: Iterable[int], what: str) -> None:
-    for seq_id in seq_ids:
-        if not 0 <= seq_id < MAX_STEP:
-            raise Unusable(f"{what} sequence {seq_id}, which is no number of one")
-
-
-def _check_words(session: SavedSession) -> None:
-    if len(session.draft) > MAX_DRAFT:
-        raise Unusable(f"its prompt has {len(session.draft):,} characters and at most {MAX_DRAFT:,} are read")
-    if len(session.names) > MAX_NAMES or any(len(name) > MAX_NAME for _, name in session.names):
-        raise Unusable(f"its branches have more or longer names than the {MAX_NAMES:,} of {MAX_NAME} that are read")
-    if len(session.stops) > MAX_STOPS or any(len(text) > MAX_STOP for text in session.stops):
-        raise Unusable(f"it has more or longer conditions than the {MAX_STOPS} of {MAX_STOP:,} that are read")
-    if any(len(text) > MAX_TEXT for text in session.texts.values()):
-        raise Unusable(f"a token of it has more than the {MAX_TEXT:,} characters that are read")
-    _check_ids(tuple(session.texts))
-    try:
-        check_bookmarks(session.bookmarks)
-    except InputError as error:
-        raise Unusable(f"{str(error)[:1].lower()}{str(error)[1:]}".rstrip(".")) from None
 
 
 FORMAT = "kvloupe-session"
@@ -179,13 +140,7 @@ class ReadSession(Struct, frozen=True):
 
 def is_session(path: Path) -> bool:
     """Whether the first bytes of a file name the format of a session or of a journal."""
-    try:
-        if not path.is_file():  # reading a pipe would block
-            return False
-        with path.open("rb") as stream:
-            begin = stream.read(PEEK_BYTES).replace(b" ", b"")
-    except (OSError, ValueError):
-        return False
+    begin = first_bytes(path, PEEK_BYTES).replace(b" ", b"")
     return any(f'"format":"{name}"'.encode() in begin for name in (FORMAT, JOURNAL))
 
 
@@ -203,25 +158,12 @@ def now() -> str:
 
 def pieces(session: SavedSession, created: str) -> list[bytes]:
     """The bytes of a session file in pieces: one line for each field, and one for each node."""
-    head: dict[str, str | int] = {"format": FORMAT, "version": VERSION, "created": created, "written_by": WRITTEN_BY}
-    lines = [f"  {_text(name)}: {_text(value)}".encode() for name, value in head.items()]
-    found = msgspec.json.decode(encoded(session), type=dict[str, Raw])
-    nodes = msgspec.json.decode(found.pop("nodes", b"[]"), type=list[Raw])
-    lines += [b"  " + _text(name).encode() + b": " + bytes(raw) for name, raw in found.items()]
+    head = Head(FORMAT, VERSION, created, WRITTEN_BY)
+    fields = [msgspec.json.decode(each, type=dict[str, Raw]) for each in (msgspec.json.encode(head), encoded(session))]
+    nodes = msgspec.json.decode(fields[1].pop("nodes", b"[]"), type=list[Raw])
+    lines = [b'  "%s": %s' % (name.encode(), raw) for each in fields for name, raw in each.items()]
     moments = b",\n".join(b"    " + bytes(raw) for raw in nodes)
     return [b"{\n", b",\n".join(lines), b',\n  "nodes": [\n', moments, b"\n  ]\n}\n"]
-
-
-def _text(value: str | int) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-class _FileHead(Struct, frozen=True):
-    """The fields of a file that say what it is."""
-
-    format: str
-    version: int
-    created: str = ""
 
 
 def read_session(path: Path) -> ReadSession:
@@ -257,7 +199,7 @@ def _read(content: bytes, path: Path) -> ReadSession:
         check(lines.session)
         return ReadSession(lines.session, path, lines.created, lines.problem)
     try:
-        head = msgspec.json.decode(content, type=_FileHead)
+        head = msgspec.json.decode(content, type=Head)
         if head.format != FORMAT:
             raise Unusable("it is a JSON file and no session")
         check_version(head.version)

@@ -22,20 +22,11 @@ from msgspec import Struct
 from engine.errors import InputError
 from engine.files.atomic import lock
 from engine.saved.named import decoded, encoded
-from engine.saved.session import VERSION, JournalEntry, SavedSession, SessionBuilder
+from engine.saved.session import VERSION, Head, JournalEntry, SavedSession, SessionBuilder
 
 FORMAT = "kvloupe-journal"
 DIGITS = 8
 LOCK_ATTEMPTS = 20
-
-
-class _JournalHead(Struct, frozen=True):
-    """The first line of a journal."""
-
-    format: str
-    version: int
-    created: str = ""
-    written_by: str = ""
 
 
 class Lines(Struct, frozen=True):
@@ -62,7 +53,7 @@ class JournalFile:
         try:
             lock_patiently(self._stream)
             self._num_bytes = 0
-            self._put(line_of(msgspec.json.encode(_JournalHead(FORMAT, VERSION, created, written_by))))
+            self._put(line_of(msgspec.json.encode(Head(FORMAT, VERSION, created, written_by))))
         except BaseException:
             self.close()
             path.unlink(missing_ok=True)
@@ -134,12 +125,12 @@ def _body(line: bytes) -> bytes | None:
     return body if line == line_of(body)[:-1] else None
 
 
-def _head(line: bytes) -> _JournalHead | None:
+def _head(line: bytes) -> Head | None:
     body = _body(line)
     if body is None:
         return None
     try:
-        head = msgspec.json.decode(body, type=_JournalHead)
+        head = msgspec.json.decode(body, type=Head)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return head if head.format == FORMAT else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, Struct
@@ -70,6 +70,8 @@ def _named_type(kind: Any) -> Any:
     if kind is float:
         return float | str
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return Annotated[_named_type(arguments[0]), *arguments[1:]]
     if origin in (Union, UnionType):
         return Union[tuple(map(_named_type, arguments))]  # noqa: UP007
     if origin in (tuple, dict):
@@ -143,7 +145,9 @@ def _types(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
-    """The types that a value may have."""
+    """The types that a value may have, without their bounds."""
+    if get_origin(kind) is Annotated:
+        return _members(get_args(kind)[0])
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 

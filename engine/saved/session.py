@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast, get_args
+import re
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Annotated, Any, cast, get_args
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from engine.saved.named import patch
@@ -14,11 +16,32 @@ from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED, Dtype, ModelSpec
 from engine.spec.sampling import NEWEST_DRAWS, SamplingParams
-from engine.wire.changes import Change
+from engine.wire.changes import Change, PromptAppended, SequenceAdded
+from engine.wire.message import Count
 from engine.wire.status import ModelInfo
 from engine.wire.tree import Node
 
 VERSION = 1
+MAX_DRAFT = 1 << 22  # characters
+MAX_NAME = 200  # characters of the name of a branch
+MAX_NAMES = 1 << 12
+MAX_STOPS = 200
+MAX_STOP = 2_000  # characters of a condition
+MAX_TEXT = 1 << 12  # characters of a token
+MAX_NODES = 1 << 20
+
+Name = Annotated[str, Meta(max_length=MAX_NAME)]
+Stop = Annotated[str, Meta(max_length=MAX_STOP)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+
+
+class Head(Struct, frozen=True):
+    """What a session file says first, and a journal in its first line."""
+
+    format: str
+    version: int
+    created: str = ""
+    written_by: str = ""
 
 
 class SavedSession(Struct, frozen=True, kw_only=True):
@@ -34,16 +57,16 @@ class SavedSession(Struct, frozen=True, kw_only=True):
     model: ModelInfo | None = None
     cache: CacheSpec = field(default_factory=CacheSpec)
     sampling: SamplingParams = SamplingParams(draws=NEWEST_DRAWS)
-    draft: str = ""
+    draft: Annotated[str, Meta(max_length=MAX_DRAFT)] = ""
     draft_chat: Chat | None = None
     origin: str = ""
-    names: tuple[tuple[int, str], ...] = ()
+    names: Annotated[tuple[tuple[int, Name], ...], Meta(max_length=MAX_NAMES)] = ()
     bookmarks: tuple[Bookmark, ...] = ()
-    stops: tuple[str, ...] = ()
+    stops: Annotated[tuple[Stop, ...], Meta(max_length=MAX_STOPS)] = ()
     live: int | None = None
     pending: tuple[Change, ...] = ()
-    texts: dict[int, str] = {}
-    nodes: tuple[Node, ...] = ()
+    texts: dict[Count, Text] = {}
+    nodes: Annotated[tuple[Node, ...], Meta(max_length=MAX_NODES)] = ()
 
     @property
     def spec(self) -> ModelSpec:
@@ -63,6 +86,41 @@ class SavedSession(Struct, frozen=True, kw_only=True):
             found.append(by_step[at])
             at = by_step[at].parent
         return tuple(reversed(found))
+
+    @property
+    def prompt_text(self) -> str:
+        """The text of the first prompt without special tokens, or what its conversation begins with; the ids of its
+        tokens where the model has no tokenizer."""
+        changes = chain(chain.from_iterable(node.changes for node in self.nodes), self.pending)
+        first = next((change for change in changes if isinstance(change, SequenceAdded)), None)
+        if first is None:
+            return ""
+        if first.chat is not None:
+            turns = first.chat.turns
+            return next((turn.text for turn in turns if turn.role == "user"), turns[0].text)
+        if self.model is not None and not self.model.has_tokenizer:
+            return " ".join(map(str, first.token_ids))
+        special = () if self.model is None else self.model.special_ids
+        return joined_text(self.texts.get(each, "") for each in first.token_ids if each not in special)
+
+    @property
+    def newest_chat(self) -> Chat | None:
+        """The conversation that was sent last; None if the newest prompt was none."""
+        changes = [*chain.from_iterable(node.changes for node in self.path), *self.pending]
+        sent = (each for each in reversed(changes) if isinstance(each, SequenceAdded | PromptAppended))
+        return next((each.chat for each in sent), None)
+
+
+BYTES = re.compile(r"(?:<[0-9A-F]{2}>)+")  # how a token is written that is a part of a character
+
+
+def joined_text(texts: Iterable[str]) -> str:
+    """The text of tokens in a row; characters that several tokens make are put together."""
+    parts = (
+        bytes.fromhex(re.sub("[<>]", " ", text)) if BYTES.fullmatch(text) else text.encode("utf-8", "surrogatepass")
+        for text in texts
+    )
+    return b"".join(parts).decode("utf-8", "replace")
 
 
 def spec_of(model: ModelInfo) -> ModelSpec:
@@ -93,19 +151,7 @@ class JournalEntry(Struct, frozen=True, kw_only=True):
     stops: tuple[str, ...] | UnsetType = UNSET
 
 
-REPLACED = (
-    "live",
-    "pending",
-    "model",
-    "cache",
-    "sampling",
-    "draft",
-    "draft_chat",
-    "origin",
-    "names",
-    "bookmarks",
-    "stops",
-)
+REPLACED = tuple(name for name in JournalEntry.__struct_fields__ if name not in ("node", "forgotten", "texts"))
 
 
 class SessionBuilder:
@@ -156,33 +202,16 @@ def entries_of(session: SavedSession) -> Iterable[JournalEntry]:
     yield JournalEntry(texts=session.texts, **{name: getattr(session, name) for name in REPLACED})
 
 
-MAX_DRAFT = 1 << 22  # characters
-MAX_NAME = 200  # characters of the name of a branch
-MAX_NAMES = 1 << 12
-MAX_STOPS = 200
-MAX_STOP = 2_000  # characters of a condition
-MAX_TEXT = 1 << 12  # characters of a token
+LIMITED: dict[str, Callable[[Any], object]] = {
+    "draft": lambda draft: draft[:MAX_DRAFT],
+    "names": lambda names: tuple((step, name[:MAX_NAME]) for step, name in names[:MAX_NAMES]),
+    "stops": lambda stops: tuple(text for text in stops if len(text) <= MAX_STOP)[:MAX_STOPS],
+    "bookmarks": lambda bookmarks: bookmarks[:MAX_BOOKMARKS],
+    "texts": lambda texts: {token_id: text[:MAX_TEXT] for token_id, text in texts.items()},
+}
 
 
 def within_limits(entry: JournalEntry) -> JournalEntry:
     """The entry with texts that are too long cut short, and items beyond the limits left out."""
-    return replace(
-        entry,
-        draft=entry.draft if isinstance(entry.draft, UnsetType) else entry.draft[:MAX_DRAFT],
-        names=_names(entry.names),
-        stops=_stops(entry.stops),
-        bookmarks=UNSET if isinstance(entry.bookmarks, UnsetType) else entry.bookmarks[:MAX_BOOKMARKS],
-        texts={token_id: text[:MAX_TEXT] for token_id, text in entry.texts.items()},
-    )
-
-
-def _names(names: tuple[tuple[int, str], ...] | UnsetType) -> tuple[tuple[int, str], ...] | UnsetType:
-    if isinstance(names, UnsetType):
-        return UNSET
-    return tuple((step, name[:MAX_NAME]) for step, name in names[:MAX_NAMES])
-
-
-def _stops(stops: tuple[str, ...] | UnsetType) -> tuple[str, ...] | UnsetType:
-    if isinstance(stops, UnsetType):
-        return UNSET
-    return tuple(text for text in stops if len(text) <= MAX_STOP)[:MAX_STOPS]
+    fields = {name: getattr(entry, name) for name in LIMITED}
+    return replace(entry, **{name: LIMITED[name](value) for name, value in fields.items() if value is not UNSET})

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Sequence
 
+from engine.cache.paged.store import PageStore
 from engine.errors import InputError
 from engine.serving.answers import answer
-from engine.serving.schema import Stored
+from engine.serving.schema import Removed, Stored
 from engine.serving.server import Server
 from engine.serving.tree import Tree
 from engine.session.prompt import encode
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
-from engine.wire.page_events import ROOT_HASH
+from engine.wire.page_events import ROOT_HASH, PageCommitted, Tier
 from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, TakePrefixTree
 
 
@@ -43,12 +46,38 @@ def answer_of(session: Session, command: TakePrefixTree | ExplainPrefix) -> Pref
     if store is None:
         raise InputError("This cache mode has no pages that prompts could share: choose Paged.")
     server = Server("")
-    tree = server.trees[b"", 0] = Tree(0)
+    server.trees[b"", 0] = tree_of(store)
+    server.last = time.time()
+    return answer(server, command, SessionText(session))
+
+
+def tree_of(store: PageStore) -> Tree:
+    """The pages on the device that prompts can find, and those evicted of late; times in seconds since 1970."""
+    tree, copies = Tree(0), Counter[tuple[int, bytes]]()
+
+    def add(number: int, page: PageCommitted, now: float) -> None:
+        parent = None if page.parent_hash == ROOT_HASH else page.parent_hash
+        size, window = store.page_size, store.groups[number].window or 0
+        stored = Stored((page.page_hash,), parent, (page.token_bytes,), ((),), size, group=number, window=window)
+        tree.fold(stored, now)
+        copies[number, page.page_hash] += 1
+
+    for at, number, event in store.turnover:
+        page = event if isinstance(event, PageCommitted) else event.committed
+        if page.tier is not Tier.DEVICE:
+            continue
+        if page is event:
+            add(number, page, at)
+        elif copies[number, page.page_hash]:
+            copies[number, page.page_hash] -= 1
+            tree.fold(Removed((page.page_hash,), group=number), at)
+    # What going back brought or took, and what is older than what the store remembers.
     for number, group in enumerate(store.groups):
         for page in group.pool.findable():
-            parent = None if page.parent_hash == ROOT_HASH else page.parent_hash
-            size, window = group.pool.page_size, group.window or 0
-            tree.fold(
-                Stored((page.page_hash,), parent, (page.token_bytes,), ((),), size, group=number, window=window), 0.0
-            )
-    return answer(server, command, SessionText(session))
+            copies[number, page.page_hash] -= 1
+            if copies[number, page.page_hash] < 0:
+                add(number, page, tree.now)
+    for (number, page_hash), surplus in copies.items():
+        for _ in range(surplus):
+            tree.fold(Removed((page_hash,), group=number), tree.now)
+    return tree

@@ -120,6 +120,12 @@ def set_sampling(session: Session, sampling: SamplingParams, seq_id: int) -> Non
     choose_again(live, session.live.mode, session.text_of)
 
 
+def lift_limits(session: Session) -> None:
+    """Let sequences go on that ended with as many tokens as were asked for."""
+    for live in [live for live in session.live if live.sequence.stop == "length"]:
+        set_sampling(session, replace(live.sequence.sampling, max_new_tokens=None), live.seq_id)
+
+
 MAX_LINE = 160  # characters of a template line that are reported
 
 

@@ -187,6 +187,13 @@ class Session:
         now = self.captured
         return CaptureState(now.level, now.by_layer, now.costs_ms, self.ring.note)
 
+    def go_on(self) -> None:
+        """Before steps that a person asks for: where every sequence has ended, those that had as many tokens as were
+        asked for have no such limit any more. Raises with the reason when there is nothing to step."""
+        if not self.has_work:
+            sequence_commands.lift_limits(self)
+        self.scheduler.check_has_work()
+
     def sequence(self, seq_id: int) -> SequenceState:
         return self.live.get(seq_id).sequence
 

@@ -27,11 +27,10 @@ from engine.snapshot.gather import Tensors, check_numbers, created, piece_tensor
 from engine.snapshot.manifest import manifest_strings, table_name
 from engine.snapshot.pyramid import Preview, preview_shape, pyramid_for, pyramid_of
 from engine.snapshot.read import Pieces, SnapshotFile, record_bytes, record_fields
-from engine.snapshot.write import DTYPE_CODES, LazyTensor, Snapshot
+from engine.snapshot.write import DTYPES, LazyTensor, Snapshot
 from engine.spec.codec import Part
 from engine.wire.exporting import Export
 
-DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
 NOW_ONLY = ("logits", "waiting_ids")  # tensors that are known for the last step only
 
 

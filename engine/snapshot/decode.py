@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.snapshot.format import TRANSFORMERS_FP8, LayerEntry, PartEntry, coding_of
+from engine.snapshot.format import DTYPE_NAMES, TRANSFORMERS_FP8, LayerEntry, PartEntry, coding_of
 from engine.spec.codec import Part
 
 Array = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ def decoded(read: ReadArray, entry: LayerEntry, tensor: Part, head: int, rows: r
     """Rows `[T, D]` of K or V of the head at index `head` in the file, as float32. `read(name, *index, rows=…)` reads
     arrays."""
     part, name = entry.part(tensor), entry.name(tensor)
-    exact = next(code for code, dtype in EXACT_CODES.items() if dtype == entry.dtype)
+    exact = next(code for code, dtype in DTYPE_NAMES.items() if dtype == entry.dtype)
     if not part.num_coded:
         return numbers_of(read(name, 0, head, rows=rows), exact)
     found = []
@@ -47,16 +47,9 @@ def decoded(read: ReadArray, entry: LayerEntry, tensor: Part, head: int, rows: r
     if rows.stop > part.num_coded:
         behind = range(max(0, rows.start - part.num_coded), rows.stop - part.num_coded)
         found.append(numbers_of(read(f"{name}.exact", 0, head, rows=behind), exact))
-    return (
-        found[0]
-        if len(found) == 1
-        else np.concatenate(found)
-        if found
-        else np.zeros((0, entry.dim(tensor)), np.float32)
-    )
-
-
-EXACT_CODES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+    if len(found) == 1:
+        return found[0]
+    return np.concatenate(found or [np.zeros((0, entry.dim(tensor)), np.float32)])
 
 
 def _coded_rows(read: ReadArray, name: str, part: PartEntry, tensor: Part, head: int, rows: range) -> Array:

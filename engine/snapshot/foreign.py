@@ -24,7 +24,7 @@ from engine.snapshot.format import DTYPE_NAMES, MAX_TOKENS, WITHOUT_STATES, Laye
 from engine.snapshot.gather import created, piece_tensors, written_by
 from engine.snapshot.llama_state import read_state, refuse_gguf
 from engine.snapshot.manifest import manifest_strings
-from engine.snapshot.npz import Array, from_npz
+from engine.snapshot.npz import Array, ForeignCache, from_npz
 from engine.snapshot.pyramid import Preview, pyramid_for, pyramid_of
 from engine.snapshot.write import LazyTensor, Snapshot, write_snapshot
 from engine.spec.cache import CacheSpec
@@ -59,14 +59,29 @@ def snapshot_of_cache(
         )
     is_quantised = any(hasattr(layer, "_dequantize") for layer in getattr(cache, "layers", ()))
     why_not = "its rows are quantised, and were written as numbers" if is_quantised else ""
-    return _snapshot(rows, num_tokens, ids, tokenizer, model, type(cache).__name__, notes, why_not)
+    fields = {"cache": type(cache).__name__, "notes": notes}
+    return _snapshot(rows, num_tokens, ids, tokenizer, model, why_not, fields=fields)
 
 
-def snapshot_of_npz(path: Path) -> Snapshot:
-    """The snapshot of an npz file, with its rows at their original positions; raises `InputError` as `from_npz`
-    does."""
-    cache = from_npz(path)
-    pairs = [tuple(torch.from_numpy(_native(part)) for part in (at.keys, at.values)) for at in cache.layers.values()]
+def snapshot_of_file(path: Path, model: Path | None = None) -> Snapshot:
+    """The snapshot of another program's file: a state file of llama.cpp with its `model` (the GGUF or config.json, by
+    default the one beside it), else an npz. Raises `InputError` where it cannot be read."""
+    match kind_of(path):
+        case "":
+            return snapshot_of_arrays(from_npz(path), path)
+        case "gguf":
+            raise refuse_gguf(path)
+    if (model := model or model_beside(path)) is None:
+        raise InputError(
+            f"'{path}' does not say of which model it is: put that model's .gguf or config.json beside it, "
+            "choose it where Open… asks for it, or run kvloupe-engine snapshot import with --gguf or --config."
+        )
+    return snapshot_of_arrays(read_state(path, model), path)
+
+
+def snapshot_of_arrays(cache: ForeignCache, path: Path) -> Snapshot:
+    """The snapshot of the cache of another program's file, with its rows at their original positions."""
+    pairs = [tuple(map(_tensor, (layer.keys, layer.values))) for layer in cache.layers.values()]
     found = foreign_rows(pairs)
     rows = {
         index: (_placed(of_batch(found[number][0], 0, index), layer.positions), False)
@@ -76,48 +91,16 @@ def snapshot_of_npz(path: Path) -> Snapshot:
     if not rows:
         raise InputError(f"'{path}' holds no K and V: save a cache in which something was computed.")
     num_tokens = cache.num_tokens or max(held.stop for held, _ in rows.values())
-    ids = None if cache.token_ids is None else token_ids(cache.token_ids.reshape(-1).tolist(), 0)
     if max(held.stop for held, _ in rows.values()) > num_tokens:
         raise InputError(
             f"'{path}' has rows behind its {counted(num_tokens, 'token')}: give the ids of all that were fed."
         )
-    return _snapshot(rows, num_tokens, ids, cache="npz")
+    return _snapshot(rows, num_tokens, token_ids(cache.token_ids, 0), fields=cache.fields)
 
 
-def snapshot_of_file(path: Path, model: Path | None = None) -> Snapshot:
-    """The snapshot of another program's file: a state file of llama.cpp with its `model` (the GGUF or config.json, by
-    default the one beside it), else an npz. Raises `InputError` where it cannot be read."""
-    match kind_of(path):
-        case "":
-            return snapshot_of_npz(path)
-        case "gguf":
-            raise refuse_gguf(path)
-    if (model := model or model_beside(path)) is None:
-        raise InputError(
-            f"'{path}' does not say of which model it is: put that model's .gguf or config.json beside it, "
-            "choose it where Open… asks for it, or run kvloupe-engine snapshot import with --gguf or --config."
-        )
-    return snapshot_of_llama(path, model)
-
-
-def snapshot_of_llama(path: Path, model: Path) -> Snapshot:
-    """The snapshot of a state file of llama.cpp, decoded, with its rows at their positions; raises `InputError` as
-    `read_state` does."""
-    cache = read_state(path, model)
-    rows = {}
-    for index, parts in cache.layers.items():
-        held = HeldRows(torch.from_numpy(parts[0]), torch.from_numpy(parts[1]), 0)
-        rows[index] = (_placed(held, np.tile(cache.positions, (held.keys.shape[1], 1))), False)
-    num_tokens = int(cache.positions[-1]) + 1
-    ids = list(cache.token_ids) if len(cache.token_ids) >= num_tokens and min(cache.token_ids) >= 0 else None
-    facts = {"model": cache.model.name, "architecture": f"{cache.model.family}, from llama.cpp"}
-    facts |= {"config": cache.model.config, "dtype": str(next(iter(cache.layers.values()))[0].dtype)}
-    return _snapshot(rows, num_tokens, ids, cache=f"llama.cpp, {cache.kinds}", notes=cache.notes, facts=facts)
-
-
-def _native(array: Array) -> Array:
-    """A copy in the byte order of this machine."""
-    return np.array(array, array.dtype.newbyteorder("="))
+def _tensor(array: Array) -> torch.Tensor:
+    """An array in the byte order of this machine, copied only if it cannot be used as it is."""
+    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["W"]))
 
 
 def _placed(held: HeldRows, positions: Array | None) -> HeldRows:
@@ -137,14 +120,13 @@ def _snapshot(
     ids: list[int] | None,
     tokenizer: Any = None,
     model: Any = None,
-    cache: str = "",
-    notes: str = "",
     why_not: str = "",
-    facts: dict[str, Any] | None = None,
+    *,
+    fields: dict[str, str],
 ) -> Snapshot:
     """The snapshot of rows by layer, each with whether the layer keeps a window. If there are more `ids` than
-    `num_tokens`, the next one is the chosen token. `why_not`: why decoding cannot go on from these rows; `facts`: what
-    the manifest says of a model that is not transformers'."""
+    `num_tokens`, the next one is the chosen token. `why_not`: why decoding cannot go on from these rows; `fields`: what
+    else the manifest says, of a model that is not transformers' too."""
     entries = tuple(_entry(index, held, slides) for index, (held, slides) in rows.items())
     why_not = _why_not(model, ids, entries, num_tokens) or why_not
     tensors: dict[str, torch.Tensor | InPieces | LazyTensor] = {"positions": torch.arange(num_tokens)[None]}
@@ -169,12 +151,10 @@ def _snapshot(
     manifest = Manifest(
         WITHOUT_STATES,
         num_tokens,
-        **(facts or _model_facts(model, entries)),
+        **(_model_facts(model, entries) | fields),
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
-        cache=cache,
         cache_spec=None if why_not else GOES_ON_AS,
         provenance="as stored now",
-        notes=notes,
         created=created(),
         written_by=written_by(),
         why_not=why_not,

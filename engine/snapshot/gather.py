@@ -123,7 +123,7 @@ class ExportChoice:
         self.entries = tuple(self._entry(i, layer) for i, layer in self._layers.items())
         self.pyramid = pyramid_for(past.num_tokens, self.entries)
         self.states = tuple(
-            StateEntry(index, kind, int(number))
+            StateEntry(index, kind, int(number))  # type: ignore[arg-type]
             for index, states in cache.states.items()
             for kind, number in (key.split(".") for key in states)
         )

@@ -18,19 +18,20 @@ import json
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import psutil
 
 from engine.errors import InputError
 from engine.files.llama import GGUF_MAGIC, SEQUENCE_MAGIC, SESSION_MAGIC
-from engine.files.text import read_json_object
-from engine.geometry.dimensions import CacheGeometry
+from engine.files.text import open_regular, read_json_object
+from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.snapshot.format import MAX_LENGTH
-from engine.snapshot.read import open_regular
+from engine.snapshot.npz import ForeignCache, ForeignLayer
 
 Array = np.ndarray[Any, Any]
 
@@ -53,22 +54,12 @@ HALVES = (
 
 
 @dataclass(frozen=True)
-class LlamaLayer:
-    """K and V of a layer that a state file can hold."""
-
-    index: int
-    num_kv_heads: int
-    key_dim: int
-    value_dim: int
-
-
-@dataclass(frozen=True)
 class LlamaModel:
     """What a model's file says of its cache. `rotary_dim` is None where the file names none."""
 
     name: str
     family: str
-    layers: tuple[LlamaLayer, ...]
+    layers: tuple[LayerGeometry, ...]  # those that a state file can hold
     num_blocks: int
     rotary_dim: int | None = None
     config: str = ""  # transformers' config.json, if the model was given by one
@@ -78,19 +69,6 @@ class LlamaModel:
         heads = sorted({(each.num_kv_heads, each.key_dim) for each in self.layers})
         shapes = " or ".join(f"{count} kv heads × {dim}" for count, dim in heads[:3])
         return f"{self.family or 'unknown'}, {self.num_blocks} layers, {shapes or 'no attention'}"
-
-
-@dataclass(frozen=True, eq=False)
-class LlamaCache:
-    """The rows of a state file, decoded: by layer K and V `[1, H_kv, S, D]`, float16 where they were that, else
-    float32, in the order of their `positions` `[S]`."""
-
-    model: LlamaModel
-    token_ids: tuple[int, ...]
-    positions: Array
-    layers: dict[int, tuple[Array, Array]]
-    kinds: str  # the ggml types of K and V
-    notes: str
 
 
 def refuse_gguf(path: Path) -> InputError:
@@ -108,18 +86,11 @@ def refuse_gguf(path: Path) -> InputError:
 
 def read_model(path: Path) -> LlamaModel:
     """The cache of a model from its GGUF or config.json; raises `InputError` for a file that is neither."""
-    if path.suffix == ".json":
-        return read_config(path)
-    return read_gguf(path)
-
-
-def read_config(path: Path) -> LlamaModel:
-    """The cache of a model from transformers' config.json."""
+    if path.suffix != ".json":
+        return read_gguf(path)
     config = read_json_object(path, "config")
     geometry = CacheGeometry.from_config(config)
-    layers = tuple(
-        LlamaLayer(each.index, each.num_kv_heads, each.key_dim, each.value_dim) for each in geometry.attention_layers
-    )
+    layers = tuple(geometry.attention_layers)
     part = config.get("partial_rotary_factor")
     rotary = int(layers[0].key_dim * part) if layers and isinstance(part, int | float) else None
     name = str(config.get("_name_or_path") or "") or path.absolute().parent.name
@@ -130,8 +101,8 @@ def read_gguf(path: Path) -> LlamaModel:
     """The cache of a model from the metadata of its GGUF. Neither its weights nor its vocabulary are read."""
     facts: dict[str, Any] = {}
     try:
-        with open(open_regular(path), "rb") as stream:
-            for key, value in _metadata(stream):
+        with closing(_Bytes(path, "GGUF", "give the model's .gguf, or its config.json")) as content:
+            for key, value in _metadata(content):
                 if key.startswith("tokenizer.") and "general.architecture" in facts:
                     break  # the vocabulary follows the facts of the architecture
                 facts[key] = value
@@ -142,50 +113,43 @@ def read_gguf(path: Path) -> LlamaModel:
         raise InputError(f"'{path}' is no GGUF that can be read: give the model's .gguf, or its config.json.") from None
 
 
-def _metadata(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
+def _metadata(content: _Bytes) -> Iterator[tuple[str, Any]]:
     """Keys and values of a GGUF; None for arrays of more than `MAX_LAYERS` items or of strings."""
-    if stream.read(4) != GGUF_MAGIC:
+    if content.take(4) != GGUF_MAGIC:
         raise ValueError("no GGUF")
-    version, _, count = _unpack(stream, "<IQQ")
+    version, _, count = content.unpack("<IQQ")
     if version not in (2, 3) or count > MAX_KEYS:
         raise ValueError("another version")
     for _ in range(count):
-        key = _string(stream).decode("utf-8")
-        yield key, _value(stream, *_unpack(stream, "<I"))
+        key = _string(content).decode("utf-8")
+        yield key, _value(content, *content.unpack("<I"))
 
 
 _FORMATS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
 
 
-def _value(stream: IO[bytes], kind: int) -> Any:
+def _value(content: _Bytes, kind: int) -> Any:
     if kind == _STRING:
-        return _string(stream).decode("utf-8", "replace")
+        return _string(content).decode("utf-8", "replace")
     if kind != _ARRAY:
-        return _unpack(stream, _FORMATS[kind])[0]
-    item, count = _unpack(stream, "<IQ")
+        return content.unpack(_FORMATS[kind])[0]
+    item, count = content.unpack("<IQ")
     if count > MAX_ITEMS:
         raise ValueError("an array without end")
     if item == _STRING:
         for _ in range(count):
-            _string(stream)
+            _string(content)
         return None
-    size = struct.calcsize(_FORMATS[item])
-    if count > MAX_LAYERS:
-        stream.seek(count * size, os.SEEK_CUR)
-        return None
-    return list(_unpack(stream, f"<{count}{_FORMATS[item][1]}"))
+    raw = content.take(count * struct.calcsize(_FORMATS[item]))
+    return list(struct.unpack(f"<{count}{_FORMATS[item][1]}", raw)) if count <= MAX_LAYERS else None
 
 
-def _string(stream: IO[bytes]) -> bytes:
-    (length,) = _unpack(stream, "<Q")
+def _string(content: _Bytes) -> bytes:
+    (length,) = content.unpack("<Q")
     if length > MAX_STRING:
         raise ValueError("a string without end")
-    return stream.read(length)
-
-
-def _unpack(stream: IO[bytes], layout: str) -> tuple[Any, ...]:
-    return struct.unpack(layout, stream.read(struct.calcsize(layout)))
+    return content.take(length)
 
 
 def _of_facts(facts: dict[str, Any], path: Path) -> LlamaModel:
@@ -200,7 +164,7 @@ def _of_facts(facts: dict[str, Any], path: Path) -> LlamaModel:
     key_dim, value_dim = (int(of.get(f"attention.{part}_length") or default) for part in ("key", "value"))
     if not 0 < blocks <= MAX_LAYERS or len(kv_heads) != blocks or not 0 < key_dim <= MAX_WIDTH >= value_dim > 0:
         raise ValueError("impossible sizes")
-    layers = tuple(LlamaLayer(i, int(n), key_dim, value_dim) for i, n in enumerate(kv_heads) if n)
+    layers = tuple(LayerGeometry(i, "full", int(n), key_dim, value_dim, int(n)) for i, n in enumerate(kv_heads) if n)
     rotary = of.get("rope.dimension_count")
     name = str(facts.get("general.name") or path.stem)[:200]
     return LlamaModel(name, family, layers, blocks, None if rotary is None else int(rotary))
@@ -212,9 +176,10 @@ def _of_facts(facts: dict[str, Any], path: Path) -> LlamaModel:
 class _Bytes:
     """A file read from front to back; raises `InputError` at its end."""
 
-    def __init__(self, file: int, path: Path) -> None:
-        self._stream, self.path = open(file, "rb"), path  # noqa: SIM115 - closed by `close`
-        self.left = os.fstat(file).st_size
+    def __init__(self, path: Path, what: str, remedy: str) -> None:
+        self._remedy = remedy
+        self._stream, self.path = open(open_regular(path, what), "rb"), path  # noqa: SIM115 - closed by `close`
+        self.left = os.fstat(self._stream.fileno()).st_size
 
     def close(self) -> None:
         self._stream.close()
@@ -223,7 +188,7 @@ class _Bytes:
         """The next `count` bytes."""
         found = self._stream.read(count) if count <= self.left else b""
         if len(found) < count:
-            raise InputError(f"'{self.path}' is cut short: save it with llama.cpp again.")
+            raise InputError(f"'{self.path}' is cut short: {self._remedy}.")
         self.left -= count
         return found
 
@@ -231,18 +196,15 @@ class _Bytes:
         return struct.unpack(layout, self.take(struct.calcsize(layout)))
 
 
-def read_state(path: Path, model_path: Path) -> LlamaCache:
+def read_state(path: Path, model_path: Path) -> ForeignCache:
     """Read a state file with its model's GGUF or config.json. Raises `InputError` for a file that is cut short, of
     another model, of an unknown version or a memory of several parts, and where its rows do not fit in memory."""
     model = read_model(model_path)
-    content = _Bytes(open_regular(path), path)
-    try:
+    with closing(_Bytes(path, "state file", "save it with llama.cpp again")) as content:
         return _read(content, model, path)
-    finally:
-        content.close()
 
 
-def _read(content: _Bytes, model: LlamaModel, path: Path) -> LlamaCache:
+def _read(content: _Bytes, model: LlamaModel, path: Path) -> ForeignCache:
     magic, version = content.take(4), content.unpack("<I")[0]
     if magic == SESSION_MAGIC:
         raise InputError(
@@ -257,7 +219,7 @@ def _read(content: _Bytes, model: LlamaModel, path: Path) -> LlamaCache:
             f"here: {'update KV Loupe' if version > max(VERSIONS) else 'save it with a newer llama.cpp'}."
         )
     (count,) = content.unpack("<I")
-    ids = tuple(np.frombuffer(content.take(4 * count), "<i4").tolist())
+    ids = np.frombuffer(content.take(4 * count), "<i4").tolist()
     positions, num_empty = _positions(content)
     is_transposed, num_layers = content.unpack("<II")
     _check_model(num_layers, is_transposed, model, path)
@@ -271,15 +233,25 @@ def _read(content: _Bytes, model: LlamaModel, path: Path) -> LlamaCache:
             f"'{path}' goes on for {content.left:,} bytes behind the rows of its layers: the memory of its model has "
             "several parts (recurrent states or sliding windows), which is not read here."
         )
-    undo = _Undo(model, version)
+    undo, positions = _Undo(model, version), positions[order]
     layers = {}
     for layer, (kind_k, k), (kind_v, v) in zip(model.layers, keys, values, strict=True):
         k, v = undo.keys(k[:, order], kind_k), undo.values(v[:, order], kind_v)
         dtype = np.float16 if kind_k == kind_v == F16 else np.float32
-        layers[layer.index] = (k[None].astype(dtype, copy=False), v[None].astype(dtype, copy=False))
+        k, v = (part[None].astype(dtype, copy=False) for part in (k, v))
+        layers[layer.index] = ForeignLayer(k, v, np.tile(positions, (layer.num_kv_heads, 1)))
     kinds = sorted({f"K {_name(k)}, V {_name(v)}" for (k, _), (v, _) in zip(keys, values, strict=True)})
-    notes = "; ".join((f"llama.cpp's state file {path.name}, version {version}", *kinds, *undo.said))
-    return LlamaCache(model, ids, positions[order], layers, "; ".join(kinds), notes)
+    fields = {
+        "cache": f"llama.cpp, {'; '.join(kinds)}",
+        "notes": "; ".join((f"llama.cpp's state file {path.name}, version {version}", *kinds, *undo.said)),
+        "model": model.name,
+        "architecture": f"{model.family}, from llama.cpp",
+        "config": model.config,
+        "dtype": str(next(iter(layers.values())).keys.dtype),
+    }
+    num_tokens = int(positions[-1]) + 1
+    are_all = len(ids) >= num_tokens and min(ids) >= 0
+    return ForeignCache(layers, ids if are_all else None, num_tokens, fields)
 
 
 def _positions(content: _Bytes) -> tuple[Array, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from msgspec.structs import fields
@@ -15,33 +14,25 @@ from engine.snapshot.format import (
     DIGITS,
     DTYPE_NAMES,
     EXTREMES,
-    FIRST,
     FORMAT,
     MAX_ALL_HEADS,
-    MAX_HEADS,
-    MAX_LAYERS,
     MAX_LENGTH,
     MAX_SIZE,
     MAX_STATE_BYTES,
     MAX_TEXT_BYTES,
-    MAX_TOKENS,
     NUMBERS,
     PARTS,
     PREVIEW_SIZE,
-    STATES,
     VERSION,
     Damaged,
     Header,
     LayerEntry,
     Manifest,
-    PartEntry,
-    SequenceEntry,
     Shape,
     TensorEntry,
     part_shapes,
 )
 from engine.spec.bookmark import check_bookmarks
-from engine.spec.sampling import SamplingParams
 
 HEADER_CHECKSUM = "header_checksum"  # a SHA-256, whatever the kind of the other checksums
 NO_CHECKSUM = "0" * DIGITS["sha256"]  # placeholder while the header's checksum is computed
@@ -70,12 +61,14 @@ def read(header: Header) -> Manifest:
         raise InputError(
             f"it has version {int(version)} of the format and this program reads versions up to {VERSION}: update it"
         )
-    if int(version) == FIRST:
-        manifest = _first_version(metadata, header.entries)
-    elif int(version) > FIRST:
-        manifest = _decoded(metadata, int(version))
-    else:
+    if int(version) == 1:
+        raise InputError(
+            "it has version 1 of the format, which this version of KV Loupe no longer reads: open it with the version "
+            "that wrote it, export it as .npz, and open that"
+        )
+    if int(version) == 0:
         raise Damaged(f"its format version is {version}, which never was one")
+    manifest = _decoded(metadata, int(version))
     check(manifest, header.entries)
     return manifest
 
@@ -87,65 +80,15 @@ def _decoded(metadata: Mapping[str, str], version: int) -> Manifest:
         if value is None or field.name == "version":
             continue
         try:
-            found[field.name] = value if field.type is str else msgspec.json.decode(value, type=field.type)
+            is_text = isinstance(field.default, str)
+            found[field.name] = (
+                msgspec.convert(value, field.type) if is_text else msgspec.json.decode(value, type=field.type)
+            )
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise Damaged(f"its manifest says nothing readable about {field.name} ({str(error)[:120]})") from None
     if "num_tokens" not in found:
         raise Damaged("its manifest does not say how many tokens it holds")
-    if found.get("form", "rows") not in ("stored", "rows"):
-        raise Damaged("its manifest says neither 'stored' nor 'rows' about form")
     return Manifest(**found)  # type: ignore[arg-type]
-
-
-# ---- version 1 ---------------------------------------------------------------------------------------------------
-
-
-def _first_version(metadata: Mapping[str, str], entries: Mapping[str, TensorEntry]) -> Manifest:
-    """The manifest of version 1, which had dequantised rows and nothing to continue decoding from."""
-    texts: dict[str, Any] = {
-        name: metadata.get(name, "") for name in ("model", "architecture", "fingerprint", "config", "dtype", "cache")
-    }
-    try:
-        num_tokens, seed = int(metadata["num_tokens"]), int(metadata["seed"])
-        step = msgspec.json.decode(metadata["step"], type=int | None)
-        firsts = msgspec.json.decode(metadata["first_positions"], type=dict[int, int])
-        kinds = msgspec.json.decode(metadata["layer_kinds"], type=tuple[str, ...])
-        sequence = SequenceEntry(sampling=SamplingParams(seed=seed))
-        layers = tuple(_first_layer(index, first, kinds, texts["dtype"], entries) for index, first in firsts.items())
-    except (msgspec.MsgspecError, KeyError, ValueError, IndexError) as error:
-        raise Damaged(f"its manifest of version 1 lacks something ({str(error)[:120]})") from None
-    return Manifest(
-        1,
-        num_tokens,
-        **texts,
-        random_weights=metadata.get("random_weights") == "true",
-        provenance=metadata.get("provenance", ""),
-        step=step,
-        notes=metadata.get("notes", ""),
-        why_not="version 1 of the format says nothing of how decoding goes on",
-        layer_kinds=kinds,
-        layers=layers,
-        sequence=sequence,
-    )
-
-
-def _first_layer(
-    index: int, first: int, kinds: tuple[str, ...], dtype: str, entries: Mapping[str, TensorEntry]
-) -> LayerEntry:
-    keys, values = entries[f"layers.{index}.keys"].shape, entries[f"layers.{index}.values"].shape
-    _, heads, num_rows, key_dim = keys
-    return LayerEntry(
-        index,
-        kinds[index],
-        heads,
-        tuple(range(min(heads, MAX_HEADS))),
-        key_dim,
-        values[3],
-        dtype,
-        num_rows,
-        first,
-        f"layers.{index}.positions" in entries,
-    )
 
 
 # ---- checks ------------------------------------------------------------------------------------------------------
@@ -154,17 +97,13 @@ def _first_layer(
 def check(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
     """Raise `Damaged` if a manifest contradicts itself or the tensors. No tensor is read."""
     n = manifest.num_tokens
-    if not 0 < n <= MAX_LENGTH:
-        raise Damaged(f"it claims {n:,} tokens, of 1 to {MAX_LENGTH:,}")
-    if len(manifest.layers) > MAX_LAYERS or len(manifest.layer_kinds) > MAX_LAYERS:
-        raise Damaged(f"it claims more layers than the {MAX_LAYERS:,} that are read")
     indices = [layer.index for layer in manifest.layers]
-    if not (indices or manifest.states) or sorted(set(indices)) != indices or min(indices, default=0) < 0:
+    if not (indices or manifest.states) or sorted(set(indices)) != indices:
         raise Damaged("its layers are none, or not in order")
     if not indices and not manifest.dtype:
         raise Damaged("it has states alone and does not name the dtype of its model")
-    indices += [state.layer for state in manifest.states]
-    if (last := max(indices)) >= MAX_LAYERS or (manifest.layer_kinds and last >= len(manifest.layer_kinds)):
+    last = max(indices + [state.layer for state in manifest.states])
+    if manifest.layer_kinds and last >= len(manifest.layer_kinds):
         raise Damaged(f"it names a layer {last:,} that its model does not have")
     for layer in manifest.layers:
         _check_layer(layer, n, entries)
@@ -173,9 +112,10 @@ def check(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
     _check_states(manifest, entries)
     _check_tables(manifest, entries)
     _check_pyramid(manifest, entries)
-    _check_sequence(manifest)
+    _check_moment(manifest)
     for name, shape in shapes_of_the_rest(n, len(manifest.layers)).items():
-        _check_tensor(name, shape, entries, is_needed=_is_needed(name, manifest, entries))
+        is_needed = name == "positions" or (name == "token_ids" and not manifest.why_not)
+        _check_tensor(name, shape, entries, is_needed=is_needed)
     _check_lengths(n, entries)
     for name in ("token_texts", "records"):
         _check_pieces(name, n if name == "token_texts" else None, entries)
@@ -183,34 +123,23 @@ def check(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
 
 
 def _check_checksums(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
-    num_digits = DIGITS.get(manifest.checksum_kind)
-    if num_digits is None:
-        raise Damaged(f"its checksums are of the kind {manifest.checksum_kind[:20]!r}, which is not known")
+    num_digits = DIGITS[manifest.checksum_kind]
     if any(name not in entries or len(digits) != num_digits for name, digits in manifest.checksums.items()):
         raise Damaged("it has a checksum of something that is not there, or one of another length")
-    if manifest.has_checksums and len(manifest.checksums) < len(entries):
+    if len(manifest.checksums) < len(entries):
         raise Damaged("it lacks the checksum of a tensor")
-
-
-def _is_needed(name: str, manifest: Manifest, entries: Mapping[str, TensorEntry]) -> bool:
-    """Whether a file must have a tensor. `positions` or `token_ids` must back the number of tokens."""
-    if name == "positions":
-        return manifest.has_checksums or "token_ids" not in entries
-    return name == "token_ids" and not manifest.why_not
 
 
 def _check_layer(layer: LayerEntry, num_tokens: int, entries: Mapping[str, TensorEntry]) -> None:
     where = f"layer {layer.index}"
-    are_possible = 0 < layer.num_kv_heads <= MAX_HEADS and all(0 < layer.dim(name) <= MAX_SIZE for name in PARTS)
-    if not are_possible or not 0 < layer.num_rows <= num_tokens:
-        raise Damaged(f"{where} has an impossible size")
     heads = layer.heads
-    if not heads or sorted(set(heads)) != list(heads) or heads[0] < 0 or heads[-1] >= layer.num_kv_heads:
+    if sorted(set(heads)) != list(heads) or heads[-1] >= layer.num_kv_heads:
         raise Damaged(f"{where} names heads that it cannot have")
-    if not 0 <= layer.first <= num_tokens - layer.num_rows:
+    if layer.first > num_tokens - layer.num_rows:
         raise Damaged(f"{where} has rows of positions before the first or behind the last token")
     for name in PARTS:
-        _check_part(layer.part(name), layer, where)
+        if (count := layer.part(name).num_coded) > layer.num_rows:
+            raise Damaged(f"{where} has {count:,} coded rows of {layer.num_rows:,}")
         try:
             shapes = part_shapes(layer, name)
         except InputError as error:
@@ -237,13 +166,6 @@ def _check_memory(layer: LayerEntry, entries: Mapping[str, TensorEntry]) -> None
     _check_tensor(layer.name("sinks"), Shape(exact, (1, heads, None, layer.key_dim)), entries)
 
 
-def _check_part(part: PartEntry, layer: LayerEntry, where: str) -> None:
-    if not 0 <= part.num_coded <= layer.num_rows:
-        raise Damaged(f"{where} has {part.num_coded:,} coded rows of {layer.num_rows:,}")
-    if part.quantised_at is not None and not 0 <= part.quantised_at <= MAX_TOKENS:
-        raise Damaged(f"{where} was coded after {part.quantised_at:,} tokens")
-
-
 def _check_tensor(name: str, shape: Shape, entries: Mapping[str, TensorEntry], is_needed: bool = False) -> None:
     entry = entries.get(name)
     if entry is None:
@@ -268,7 +190,8 @@ def shapes_of_the_rest(num_tokens: int, num_layers: int) -> dict[str, Shape]:
 
 def _check_lengths(num_tokens: int, entries: Mapping[str, TensorEntry]) -> None:
     """Limit the size of tensors that are read at once."""
-    limits = {"waiting_ids": MAX_LENGTH, "logits": MAX_LENGTH, "token_texts": num_tokens * MAX_TEXT_BYTES}
+    limits = dict.fromkeys(("waiting_ids", "logits", "records.offsets"), MAX_LENGTH)
+    limits["token_texts"] = num_tokens * MAX_TEXT_BYTES
     for name, limit in limits.items():
         if name in entries and math.prod(entries[name].shape) > limit:
             raise Damaged(f"tensor '{name}' has more than the {limit:,} numbers that are read at once")
@@ -287,11 +210,11 @@ def _check_pieces(name: str, count: int | None, entries: Mapping[str, TensorEntr
 
 def _check_states(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
     """Check that every state is there, belongs to one sequence and has a possible size."""
-    if len(set(manifest.states)) < len(manifest.states) or any(min(s.layer, s.number) < 0 for s in manifest.states):
+    if len(set(manifest.states)) < len(manifest.states):
         raise Damaged("its states are not in order")
     for state in manifest.states:
         entry = entries.get(state.name)
-        if state.kind not in STATES or entry is None:
+        if entry is None:
             raise Damaged(f"it lacks the state '{state.name[:80]}'")
         is_possible = len(entry.shape) > 1 and entry.shape[0] == 1 and all(0 < n <= MAX_SIZE for n in entry.shape)
         if entry.dtype not in NUMBERS or not is_possible or entry.num_bytes > MAX_STATE_BYTES:
@@ -301,8 +224,8 @@ def _check_states(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> Non
 def _check_tables(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> None:
     known = {layer.index for layer in manifest.layers}
     for number, table in enumerate(manifest.tables):
-        if not 0 < table.page_size <= MAX_SIZE or not known.issuperset(table.layers):
-            raise Damaged(f"page table {number} has pages of {table.page_size:,} tokens, or layers that are not there")
+        if not known.issuperset(table.layers):
+            raise Damaged(f"page table {number} has layers that are not there")
         shape = Shape(("I64",), (-(-manifest.num_in_tables // table.page_size),))
         _check_tensor(table_name(number), shape, entries, is_needed=True)
 
@@ -312,8 +235,6 @@ def _check_pyramid(manifest: Manifest, entries: Mapping[str, TensorEntry]) -> No
     pyramid = manifest.pyramid
     if pyramid is None:
         return
-    if not all(0 < size <= MAX_TOKENS for size in (pyramid.tokens_per_column, *map(pyramid.channels, PARTS))):
-        raise Damaged("the extremes beside its rows are of cells of an impossible size")
     for layer in manifest.layers:
         for name in PARTS:
             low, high, magnitudes = (layer.name(f"{name}.{what}") for what in EXTREMES)
@@ -328,19 +249,13 @@ def table_name(number: int) -> str:
     return f"tables.{number}.page_ids"
 
 
-def _check_sequence(manifest: Manifest) -> None:
-    sequence = manifest.sequence
-    ids = (*sequence.forced, *(() if sequence.sampled is None else (sequence.sampled,)))
-    if not 0 <= sequence.num_prompt_tokens <= MAX_TOKENS or not 0 <= sequence.seq_id < MAX_TOKENS:
-        raise Damaged("its sequence has an impossible number")
-    if any(not 0 <= token_id < MAX_TOKENS for token_id in ids):
-        raise Damaged("its sequence goes on with a token id that is none")
-    if manifest.prompt_ended_at is not None and not 0 <= manifest.prompt_ended_at <= manifest.num_tokens:
+def _check_moment(manifest: Manifest) -> None:
+    if manifest.prompt_ended_at is not None and manifest.prompt_ended_at > manifest.num_tokens:
         raise Damaged("its prompt ended behind its last token")
-    if manifest.edited_from is not None and not 0 <= manifest.edited_from < manifest.num_tokens:
+    if manifest.edited_from is not None and manifest.edited_from >= manifest.num_tokens:
         raise Damaged("it was edited behind its last token")
     try:
-        is_object = isinstance(json.loads(manifest.view), dict) if len(manifest.view) <= MAX_SIZE else False
+        is_object = isinstance(json.loads(manifest.view), dict)
     except (ValueError, RecursionError):
         is_object = False
     if not is_object:

@@ -13,9 +13,9 @@ import math
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -23,8 +23,8 @@ from numpy.lib import format as npy
 
 from engine.errors import InputError
 from engine.files.atomic import replacing
+from engine.files.text import open_regular
 from engine.snapshot.format import MAX_LENGTH, NAME, PARTS, LayerEntry
-from engine.snapshot.read import open_regular
 
 Array = np.ndarray[Any, Any]
 Member = tuple[str, str, tuple[int, ...], Iterator[Array]]  # name, dtype, shape, pieces of bounded size
@@ -63,8 +63,7 @@ def placement(entry: LayerEntry) -> dict[str, Array]:
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class NpzLayer:
+class ForeignLayer(NamedTuple):
     """Keys and values of a layer, and the positions `[H, S]` of its rows; None: consecutive from 0."""
 
     keys: Array
@@ -73,19 +72,21 @@ class NpzLayer:
 
 
 @dataclass(frozen=True, eq=False)
-class NpzCache:
-    """The layers of a file by index, and the ids of the tokens fed, if it has them."""
+class ForeignCache:
+    """A cache of another program's file: its layers by index, the number and the ids of the tokens fed if it says so,
+    and the fields of a manifest that it gives."""
 
-    layers: dict[int, NpzLayer]
-    token_ids: Array | None = None
+    layers: dict[int, ForeignLayer]
+    token_ids: list[int] | None = None
     num_tokens: int | None = None  # None: as many as there are rows
+    fields: dict[str, str] = field(default_factory=dict)
 
 
-def from_npz(path: Path) -> NpzCache:
+def from_npz(path: Path) -> ForeignCache:
     """Read an npz file; raises `InputError` if it has no keys and values, lacks positions that are needed, contains
     pickled objects, or does not fit in memory."""
     try:
-        with BoundedOpening(io.FileIO(open_regular(path))) as stream, zipfile.ZipFile(stream) as archive:
+        with BoundedOpening(io.FileIO(open_regular(path, "npz file"))) as stream, zipfile.ZipFile(stream) as archive:
             stream.limit = None
             members = _checked(archive, path)
             layers = sorted({int(name.split(".")[1]) for name in members if _is_part(name)})
@@ -103,7 +104,8 @@ def from_npz(path: Path) -> NpzCache:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:120]
         raise InputError(f"'{path}' is no npz file that can be read ({reason}): save it again.") from None
     told = ids if ids is not None else places
-    cache = NpzCache(found, ids, None if told is None else told.size)
+    token_ids = None if ids is None else ids.reshape(-1).tolist()
+    cache = ForeignCache(found, token_ids, None if told is None else told.size, {"cache": "npz"})
     _check_placement(cache, path)
     return cache
 
@@ -120,13 +122,13 @@ class BoundedOpening(io.BufferedReader):
         return super().read(size)
 
 
-def _layer(archive: zipfile.ZipFile, index: int, members: set[str], path: Path) -> NpzLayer:
+def _layer(archive: zipfile.ZipFile, index: int, members: set[str], path: Path) -> ForeignLayer:
     name = f"layers.{index}.positions"
     keys, values = (_read(archive, f"layers.{index}.{part}", path) for part in PARTS)
-    return NpzLayer(keys, values, _read(archive, name, path) if name in members else None)
+    return ForeignLayer(keys, values, _read(archive, name, path) if name in members else None)
 
 
-def _check_placement(cache: NpzCache, path: Path) -> None:
+def _check_placement(cache: ForeignCache, path: Path) -> None:
     """Raise `InputError` for rows whose positions are unknown or impossible."""
     n = cache.num_tokens
     if n is not None and n > MAX_LENGTH:

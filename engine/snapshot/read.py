@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from engine.errors import InputError
+from engine.files.text import open_regular
 from engine.snapshot import manifest as manifests
 from engine.snapshot.decode import decoded, numbers_of
 from engine.snapshot.format import (
@@ -134,7 +134,7 @@ class SnapshotFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.bytes_read = 0
-        self._file = open_regular(path)
+        self._file = open_regular(path, "snapshot")
         try:
             self.file_bytes = os.fstat(self._file).st_size
             length = header_length(self._read(0, min(PREFIX_BYTES, self.file_bytes)), self.file_bytes)
@@ -323,33 +323,6 @@ class Records(Sequence[StepRecord]):
             return self._reader.record(self._pieces[index])
         except Damaged as error:
             raise InputError(f"'{self._path}' is damaged: record {index} cannot be read ({error}).") from None
-
-
-def open_regular(path: Path) -> int:
-    """Open a regular file for reading and return its descriptor. Raises `InputError` for folders and devices, and for
-    pipes, which might never end."""
-    try:
-        _refuse_others(path, os.stat(path).st_mode)
-        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-        file = os.open(path, flags)
-        try:
-            # checked again, since the file may have been replaced meanwhile
-            _refuse_others(path, os.fstat(file).st_mode)
-        except BaseException:
-            os.close(file)
-            raise
-        return file
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"'{path}' cannot be opened ({reason}): check the path.") from None
-
-
-def _refuse_others(path: Path, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe and no regular file"
-        raise InputError(f"'{path}' cannot be opened: it is {kind}; give a snapshot file.")
 
 
 def is_snapshot(path: Path) -> bool:

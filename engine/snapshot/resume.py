@@ -27,22 +27,11 @@ from engine.snapshot.manifest import table_name
 from engine.snapshot.patching import rows_of_file
 from engine.snapshot.read import Array, SnapshotFile
 from engine.snapshot.verify import check_essentials
+from engine.snapshot.write import DTYPES
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.sampling import Prompt
-
-TORCH_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
 
 NUM_COMPARED = 64  # tokens of another program's cache that are computed again, to be compared
 MAX_DIFFERENCE = 0.1  # of the size of K or V of a layer; rounding gives 0.02 in bfloat16, other weights or ids some 1
@@ -172,7 +161,7 @@ def _state_misfit(model: LoadedModel, file: SnapshotFile) -> str:
         if own is None or entry.shape != own.shape:
             here = "none" if own is None else list(own.shape)
             return f"the state '{state.name}' has the shape {list(entry.shape)}, and that of the model {here}"
-        if TORCH_DTYPES[entry.dtype] != own.dtype:
+        if DTYPES[entry.dtype] != own.dtype:
             dtypes = DTYPE_NAMES[entry.dtype], str(own.dtype).removeprefix("torch.")
             return f"the state of layer {state.layer} is in {dtypes[0]}, and the model computes in {dtypes[1]}"
     return ""
@@ -321,7 +310,7 @@ def tensor_of(file: SnapshotFile, name: str, device: torch.device) -> torch.Tens
         total.update(piece)
     if total.hexdigest() != file.manifest.checksums.get(name):
         raise InputError(f"'{file.path}' is damaged: '{name}' has another checksum. Take another copy of it.")
-    dtype = TORCH_DTYPES[entry.dtype]
+    dtype = DTYPES[entry.dtype]
     if not content:
         return torch.zeros(entry.shape, dtype=dtype, device=device)
     return torch.frombuffer(content, dtype=dtype).reshape(entry.shape).to(device)
@@ -349,7 +338,7 @@ def _stored_layer(file: SnapshotFile, entry: LayerEntry, device: torch.device) -
     for marks in ("hidden", "pinned"):
         if (name := entry.name(marks)) in file:
             found[marks] = tensor_of(file, name, torch.device("cpu")).bool()
-    dtype = TORCH_DTYPES[next(code for code, name in DTYPE_NAMES.items() if name == entry.dtype)]
+    dtype = DTYPES[next(code for code, name in DTYPE_NAMES.items() if name == entry.dtype)]
     return StoredLayer(keys, values, file.manifest.num_tokens, entry.num_rows, dtype, entry.first, **found)
 
 

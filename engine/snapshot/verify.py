@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from engine.snapshot.verify_extremes import check_extremes, num_numbers
 
 Array = np.ndarray[Any, Any]
 MAX_PROBLEMS = 100  # more would not describe the file any better
+OUT_OF_ORDER = "holds numbers out of order"
 MAX_PAGES = 1 << 24  # the longest page table whose ids are checked together
 
 
@@ -48,7 +50,7 @@ def verify(path: Path) -> Iterator[tuple[int, int] | Verified]:
         yield Verified((str(error),), (), 0)
         return
     with file:
-        problems, notes, done = list(_header_problems(file)), list(_first_notes(file)), 0
+        problems, notes, done = list(_header_problems(file)), list[str](), 0
         total = sum(entry.num_bytes for entry in file.entries.values()) + num_numbers(file)
         for entry in file.entries.values():
             check = TensorCheck(file, entry)
@@ -76,7 +78,7 @@ def verified(path: Path) -> Verified:
 def check_essentials(file: SnapshotFile) -> None:
     """Raise `InputError` if the header, the tokens or the page tables were changed, which decide how decoding
     continues. Rows are checked when they are read."""
-    tables = (table_name(number) for number in range(len(file.manifest.tables)))
+    tables = map(table_name, range(len(file.manifest.tables)))
     problems = list(_header_problems(file))
     for name in ("token_ids", "waiting_ids", *tables):
         if name in file:
@@ -90,183 +92,81 @@ def check_essentials(file: SnapshotFile) -> None:
 
 def _header_problems(file: SnapshotFile) -> Iterator[str]:
     wanted = file.header.metadata.get(HEADER_CHECKSUM, "")
-    if not file.manifest.has_checksums:
-        return
     zeroed = file.header.text.replace(wanted.encode("utf-8", "replace") or b"\0", NO_CHECKSUM.encode(), 1)
     if hashlib.sha256(zeroed).hexdigest() != wanted:
         yield "the header was changed: its checksum is another one"
 
 
-def _first_notes(file: SnapshotFile) -> Iterator[str]:
-    if not file.manifest.has_checksums:
-        yield f"version {file.manifest.version} of the format has no checksums: what was changed inside cannot be seen"
-
-
 class TensorCheck:
-    """Checks one tensor, piece by piece."""
+    """Checks the checksum of a tensor and counts its numbers that are not finite, piece by piece; then its content."""
 
     def __init__(self, file: SnapshotFile, entry: TensorEntry) -> None:
-        self._entry = entry
-        self._wanted = file.manifest.checksums.get(entry.name)
+        self._file, self._entry = file, entry
         self._sum = checksum(file.manifest.checksum_kind)
-        self._contents: list[ContentCheck] = list(contents_of(file, entry))
-        self._at = 0
+        is_beside = entry.name.rsplit(".", 1)[-1] in ("attention", *EXTREMES)
+        self._is_counted = entry.dtype in NUMBERS and bool(entry.shape) and not is_beside
+        self._num_nan = self._num_inf = self._at = 0
+        self._first: int | None = None
 
     def update(self, piece: bytes) -> None:
         """Check the next bytes of the tensor."""
         self._sum.update(piece)
-        if self._contents:
-            array = np.frombuffer(piece, NUMPY_NAMES[self._entry.dtype])
-            for content in self._contents:
-                content.update(array, self._at)
-            self._at += len(array)
+        if self._is_counted:
+            numbers = numbers_of(np.frombuffer(piece, NUMPY_NAMES[self._entry.dtype]), self._entry.dtype)
+            strange = ~np.isfinite(numbers)
+            if strange.any():
+                num_nan = int(np.isnan(numbers).sum())
+                self._num_nan, self._num_inf = self._num_nan + num_nan, self._num_inf + int(strange.sum()) - num_nan
+                self._first = self._at + int(strange.argmax()) if self._first is None else self._first
+            self._at += len(numbers)
 
     def problems(self) -> Iterator[str]:
         """The damage that was found, each in words."""
-        if self._wanted is not None and self._sum.hexdigest() != self._wanted:
+        wanted = self._file.manifest.checksums.get(self._entry.name)
+        if wanted is not None and self._sum.hexdigest() != wanted:
             yield f"'{self._entry.name}' was changed: its checksum is another one"
-        for content in self._contents:
-            yield from (f"'{self._entry.name}' {problem}" for problem in content.problems())
+        yield from (f"'{self._entry.name}' {problem}" for problem in content_problems(self._file, self._entry))
 
     def notes(self) -> Iterator[str]:
         """What was found that is no damage, each in words."""
-        for content in self._contents:
-            yield from (f"'{self._entry.name}' {note}" for note in content.notes())
+        if self._first is not None:
+            place = ", ".join(str(int(i)) for i in np.unravel_index(self._first, self._entry.shape))
+            counts = f"{self._num_nan:,} NaN and {self._num_inf:,} infinite numbers"
+            yield f"'{self._entry.name}' holds {counts}, the first at [{place}]"
 
 
-# ---- checks of numbers -------------------------------------------------------------------------------------------
-
-
-class ContentCheck:
-    """A check of the numbers of a tensor, which are passed in pieces, in order; `at` is the index of a piece's first
-    number."""
-
-    def update(self, array: Array, at: int) -> None:
-        """Check the next numbers, of which the first has index `at`."""
-        raise NotImplementedError
-
-    def problems(self) -> Iterator[str]:
-        """The damage that was found, as the end of a sentence about the tensor."""
-        yield from ()
-
-    def notes(self) -> Iterator[str]:
-        """What was found that is no damage, as the end of a sentence about the tensor."""
-        yield from ()
-
-
-class Within(ContentCheck):
-    """Checks that whole numbers are from `low` to `high`."""
-
-    def __init__(self, low: int, high: int, what: str) -> None:
-        self._low, self._high, self._what = low, high, what
-        self._wrong: int | None = None
-
-    def update(self, array: Array, at: int) -> None:
-        if self._wrong is None and array.size and (array.min() < self._low or array.max() > self._high):
-            self._wrong = int(array[(array < self._low) | (array > self._high)][0])
-
-    def problems(self) -> Iterator[str]:
-        if self._wrong is not None:
-            yield f"holds {self._wrong:,}, which is no {self._what}"
-
-
-class Ascending(ContentCheck):
-    """Checks that numbers ascend within each run of `length`, `is_strict`ly or not."""
-
-    def __init__(self, length: int, is_strict: bool) -> None:
-        self._length, self._is_strict = max(1, length), is_strict
-        self._last: int | None = None
-        self._is_wrong = False
-
-    def update(self, array: Array, at: int) -> None:
-        before = array[:1] if self._last is None else np.array([self._last])
-        joined = np.concatenate([before, array])  # compared and not subtracted, since 64-bit differences can overflow
-        falls = joined[1:] <= joined[:-1] if self._is_strict else joined[1:] < joined[:-1]
-        begins = np.arange(at, at + len(array)) % self._length == 0
-        self._is_wrong |= bool((falls & ~begins).any())
-        self._last = int(array[-1]) if len(array) else self._last
-
-    def problems(self) -> Iterator[str]:
-        if self._is_wrong:
-            yield "holds numbers out of order"
-
-
-class EndsAt(ContentCheck):
-    """Checks offsets: the first must be 0, and the last the size of what they point into."""
-
-    def __init__(self, end: int) -> None:
-        self._end = end
-        self._first: int | None = None
-        self._last = -1
-
-    def update(self, array: Array, at: int) -> None:
-        if array.size:
-            self._first = int(array[0]) if self._first is None else self._first
-            self._last = int(array[-1])
-
-    def problems(self) -> Iterator[str]:
-        if self._first != 0 or self._last != self._end:
+def content_problems(file: SnapshotFile, entry: TensorEntry) -> Iterator[str]:
+    """Numbers of a tensor that are impossible, as ends of a sentence about it; none for an unknown one. These tensors
+    are those that a reader reads at once, or head by head."""
+    name, n = entry.name, file.manifest.num_tokens
+    if name in ("token_ids", "waiting_ids"):
+        yield from _outside(file.array(name), MAX_TOKENS, "token id")
+    elif name == "positions" or any(name == each.name("positions") and each.has_positions for each in file.layers):
+        for head in range(entry.shape[0]):
+            places = file.array(name, head)
+            yield from _outside(places, n - 1, "position of its tokens")
+            if (places[1:] <= places[:-1]).any():
+                yield OUT_OF_ORDER
+    elif name in map(table_name, range(len(file.manifest.tables))):
+        yield from _outside(file.array(name), MAX_TOKENS, "page")
+    elif name in ("token_texts.offsets", "records.offsets"):
+        offsets = file.array(name)
+        if (offsets[1:] < offsets[:-1]).any():
+            yield OUT_OF_ORDER
+        if offsets[0] != 0 or offsets[-1] != file.entries[name.removesuffix(".offsets")].num_bytes:
             yield "does not lead from the first byte to the last of what it describes"
-
-
-class Text(ContentCheck):
-    """Checks that bytes are UTF-8."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._is_wrong = False
-
-    def update(self, array: Array, at: int) -> None:
+    elif name == "token_texts":
         try:
-            self._decoder.decode(array.tobytes())
+            deque(codecs.iterdecode(file.pieces(name), "utf-8"), maxlen=0)
         except UnicodeDecodeError:
-            self._is_wrong = True
-
-    def problems(self) -> Iterator[str]:
-        if self._is_wrong or self._decoder.getstate()[0]:
             yield "is no UTF-8 text"
 
 
-class Finite(ContentCheck):
-    """Counts the numbers that are not finite, and finds the first of them."""
-
-    def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
-        self._dtype, self._shape = dtype, shape
-        self._num_nan = self._num_inf = 0
-        self._first: int | None = None
-
-    def update(self, array: Array, at: int) -> None:
-        numbers = numbers_of(array, self._dtype)
-        strange = ~np.isfinite(numbers)
-        if strange.any():
-            num_nan = int(np.isnan(numbers).sum())
-            self._num_nan, self._num_inf = self._num_nan + num_nan, self._num_inf + int(strange.sum()) - num_nan
-            self._first = at + int(strange.argmax()) if self._first is None else self._first
-
-    def notes(self) -> Iterator[str]:
-        if self._first is not None:
-            place = ", ".join(str(int(i)) for i in np.unravel_index(self._first, self._shape))
-            yield f"holds {self._num_nan:,} NaN and {self._num_inf:,} infinite numbers, the first at [{place}]"
-
-
-def contents_of(file: SnapshotFile, entry: TensorEntry) -> Iterator[ContentCheck]:
-    """The checks for a tensor, by its full name; none for an unknown one."""
-    name, n = entry.name, file.manifest.num_tokens
-    last = name.rsplit(".", 1)[-1]
-    if name in ("token_ids", "waiting_ids"):
-        yield Within(0, MAX_TOKENS, "token id")
-    elif name == "positions" or any(name == each.name("positions") and each.has_positions for each in file.layers):
-        yield Within(0, n - 1, "position of its tokens")
-        yield Ascending(entry.shape[-1], is_strict=True)
-    elif name in map(table_name, range(len(file.manifest.tables))):
-        yield Within(0, MAX_TOKENS, "page")
-    elif name in ("token_texts.offsets", "records.offsets"):
-        yield Ascending(entry.shape[0], is_strict=False)
-        yield EndsAt(file.entries[name.removesuffix(".offsets")].num_bytes)
-    elif name == "token_texts":
-        yield Text()
-    elif entry.dtype in NUMBERS and entry.shape and last not in ("attention", *EXTREMES):
-        yield Finite(entry.dtype, entry.shape)
+def _outside(array: Array, most: int, what: str) -> Iterator[str]:
+    """A sentence about the first of the numbers that is not from 0 to `most`."""
+    wrong = array[(array < 0) | (array > most)]
+    if wrong.size:
+        yield f"holds {wrong[0]:,}, which is no {what}"
 
 
 def _page_problems(file: SnapshotFile) -> Iterator[str]:

@@ -29,6 +29,7 @@ from engine.snapshot.format import (
     PREFIX_BYTES,
     WRITTEN_KIND,
     Checksum,
+    ChecksumKind,
     Damaged,
     checksum,
     num_bytes,
@@ -52,6 +53,7 @@ DTYPE_CODES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +179,7 @@ def update_checksums(batch: list[tuple[Checksum, memoryview]]) -> None:
         total.update(part)
 
 
-def checksum_of(tensor: torch.Tensor | InPieces | LazyTensor, kind: str) -> str:
+def checksum_of(tensor: torch.Tensor | InPieces | LazyTensor, kind: ChecksumKind) -> str:
     """The checksum of a tensor, as hexadecimal digits."""
     total = checksum(kind)
     for part in byte_chunks(materialised(tensor)):

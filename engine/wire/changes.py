@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
+
+from msgspec import Meta
 
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat
 from engine.spec.edit import Edit, ReplaceTokens
 from engine.spec.sampling import SamplingParams
-from engine.wire.message import Variant
+from engine.wire.message import Count, Variant
+
+Tokens = Annotated[tuple[Count, ...], Meta(min_length=1)]
 
 
 class SequenceAdded(Variant, frozen=True):
     """A prompt was accepted as a new sequence; `chat` is the conversation that its tokens were rendered from."""
 
-    seq_id: int
-    token_ids: tuple[int, ...]
+    seq_id: Count
+    token_ids: Tokens
     sampling: SamplingParams
     chat: Chat | None = None
 
@@ -25,18 +30,18 @@ class SequenceForked(Variant, frozen=True):
     from its state at that time). With `num_tokens` it has only so many of the parent's first tokens, with their
     rows."""
 
-    seq_id: int
-    parent: int
+    seq_id: Count
+    parent: Count
     step: int | None
-    num_tokens: int | None = None
+    num_tokens: Count | None = None
 
 
 class PromptAppended(Variant, frozen=True):
     """Tokens were appended to a sequence as a continuation of its prompt; `chat` is the conversation that all its
     tokens were rendered from."""
 
-    seq_id: int
-    token_ids: tuple[int, ...]
+    seq_id: Count
+    token_ids: Tokens
     sampling: SamplingParams
     chat: Chat | None = None
 
@@ -44,26 +49,26 @@ class PromptAppended(Variant, frozen=True):
 class SequenceRemoved(Variant, frozen=True):
     """A sequence was ended and its rows were freed."""
 
-    seq_id: int
+    seq_id: Count
 
 
 class SequenceStopped(Variant, frozen=True):
     """A sequence was stopped; its rows stay."""
 
-    seq_id: int
+    seq_id: Count
 
 
 class TokensForced(Variant, frozen=True):
     """These tokens are fed next instead of sampled ones; the first replaces the token that was chosen already."""
 
-    seq_id: int
-    token_ids: tuple[int, ...]
+    seq_id: Count
+    token_ids: Tokens
 
 
 class SamplingChanged(Variant, frozen=True):
     """The sampling parameters of a sequence were changed, for all tokens from here on."""
 
-    seq_id: int
+    seq_id: Count
     sampling: SamplingParams
 
 

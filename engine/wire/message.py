@@ -7,9 +7,11 @@ tracked by the garbage collector (`gc=False`), which would otherwise visit all r
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+Count = Annotated[int, Meta(ge=0, lt=1 << 31)]  # an id of a sequence or token, or a number of tokens
 
 
 class Part(Struct, frozen=True, array_like=True, gc=False):

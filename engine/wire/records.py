@@ -138,12 +138,12 @@ class SequenceStep(Part, frozen=True, eq=False):
     sampled: int | None
     sampled_text: str
     forced: bool
-    candidates: tuple[Candidate, ...]
-    entropy: float | None
-    stop: StopReason | None
-    rows: RowStats | None
-    attention: AttentionSummary | None
-    stored_bytes: int
+    candidates: tuple[Candidate, ...] = ()
+    entropy: float | None = None
+    stop: StopReason | None = None
+    rows: RowStats | None = None
+    attention: AttentionSummary | None = None
+    stored_bytes: int = 0
     hit_tokens: int = 0
 
 
@@ -276,10 +276,10 @@ class StepRecord(EventMessage, frozen=True, eq=False):
     dtype: str
     random_weights: bool
     sequences: tuple[SequenceStep, ...]
-    timings: Timings
-    num_bytes: CacheBytes
-    non_finite: tuple[NonFinite, ...]
-    wall_time: float
+    timings: Timings = NO_TIMES
+    num_bytes: CacheBytes = CacheBytes((), 0, 0, None)
+    non_finite: tuple[NonFinite, ...] = ()
+    wall_time: float = 0.0
     page_events: tuple[PageEvent, ...] = ()
     pools: tuple[PoolStep, ...] = ()
     page_maps: tuple[PageMap, ...] = ()

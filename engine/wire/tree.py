@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from engine.spec.cache import CacheSpec
 from engine.wire.changes import Change
-from engine.wire.message import Part
+from engine.wire.message import Count, Part
 from engine.wire.records import SequenceStep, StepRecord, StopReason
 
 
@@ -21,13 +21,13 @@ class PlannedPart(Part, frozen=True):
     """What a step did to a sequence: it fed the tokens `first_position … num_tokens` and chose `sampled`. `forced`: the
     fed token was forced. `token_id` is the token that a decode step fed; None for prompts."""
 
-    seq_id: int
-    first_position: int
-    num_tokens: int
-    sampled: int | None
+    seq_id: Count
+    first_position: Count
+    num_tokens: Count
+    sampled: Count | None
     forced: bool
     stop: StopReason | None
-    token_id: int | None = None
+    token_id: Count | None = None
 
     @classmethod
     def of(cls, step: SequenceStep) -> PlannedPart:
@@ -44,7 +44,7 @@ class PlannedStep(Part, frozen=True):
     step: int
     cache: CacheSpec
     parts: tuple[PlannedPart, ...]
-    preempted: tuple[int, ...]
+    preempted: tuple[Count, ...]
     runner: str = ""
 
     @classmethod

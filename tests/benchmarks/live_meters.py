@@ -78,9 +78,9 @@ class Painted:
         self.heard: Callable[[str], None] | None = None
         self._last: dict[str, object] = {}
         self._piece_of: dict[int, tuple[str, Callable[[], Any]]] = {
-            id(window.wall._canvas): ("wall", lambda: window.wall._canvas._piece),
-            id(window.head._map): ("head", lambda: window.head._piece),
-            id(window.attention._map): ("row", lambda: window.attention._piece),
+            id(window.wall.canvas): ("wall", lambda: window.wall.canvas._piece),
+            id(window.head.map): ("head", lambda: window.head._piece),
+            id(window.attention.map): ("row", lambda: window.attention._piece),
         }
         for kind in (WallCanvas, HeatMap):
             self._count_paints(kind)

@@ -233,7 +233,7 @@ def selects(live: Live) -> Iterator[float]:
     from PySide6.QtCore import QPoint, Qt
     from PySide6.QtTest import QTest
 
-    canvas = live.shell.window.wall._canvas
+    canvas = live.shell.window.wall.canvas
     tiles = canvas.layout_now.tiles if canvas.layout_now is not None else ()
     for number in range(1, ANSWERS + 1):
         tile = tiles[number * 7 % len(tiles)]

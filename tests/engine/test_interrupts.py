@@ -34,7 +34,7 @@ sys.exit(main())
     [
         ("engine.__main__", "argparse"),
         ("engine.__main__", "engine.cli.command_line"),
-        ("engine.__main__", "engine.cli.run"),
+        ("engine.__main__", "engine.cli.output"),
         ("app.__main__", "app.entry"),
         ("app.__main__", "app.start.arguments"),
     ],

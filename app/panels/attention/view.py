@@ -78,30 +78,30 @@ class MassBars(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._masses: tuple[HeadMass, ...] = ()
+        self.masses: tuple[HeadMass, ...] = ()
         self._plot = QRectF()
         self._key = TextPainter(font_text(10.5))
         self.setFixedWidth(_MASS_WIDTH)
 
     def show_masses(self, masses: tuple[HeadMass, ...], plot: QRectF) -> None:
-        if (masses, plot) != (self._masses, self._plot):
-            self._masses, self._plot = masses, plot
+        if (masses, plot) != (self.masses, self._plot):
+            self.masses, self._plot = masses, plot
             self.setVisible(bool(masses))
             self.update()
 
     def describe(self) -> None:
         """Set the tool tip to the masses in words."""
-        words = (f"head {m.head}: first {percent(m.first)}, last 16 {percent(m.recent)}" for m in self._masses)
+        words = (f"head {m.head}: first {percent(m.first)}, last 16 {percent(m.recent)}" for m in self.masses)
         self.setToolTip("Mass on the first token and on the last 16" + "\n" + "\n".join(words))
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        if not self._masses:
+        if not self.masses:
             return
         painter = QPainter(self)
-        pitch = self._plot.height() / len(self._masses)
+        pitch = self._plot.height() / len(self.masses)
         height = min(max(pitch - 3, 1.0), 7.0)
         full = _MASS_WIDTH - 38.0
-        for index, mass in enumerate(self._masses):
+        for index, mass in enumerate(self.masses):
             middle = self._plot.top() + (index + 0.5) * pitch
             track = QRectF(0, middle - height / 2, full, height)
             painter.fillRect(track, current_theme().color("page_free"))
@@ -139,7 +139,7 @@ class TopTokens(QWidget):
     def __init__(self, name: Callable[[int], str]) -> None:
         super().__init__()
         self._name = name
-        self._rows: tuple[tuple[PositionWeight, ...], ...] = ()
+        self.rows: tuple[tuple[PositionWeight, ...], ...] = ()
         self._plot = QRectF()
         self._ink = TextPainter(font_fixed(10))
 
@@ -148,14 +148,14 @@ class TopTokens(QWidget):
         is_shown = bool(rows) and width >= 90 and plot.height() / max(1, len(rows)) >= _LEAST_PITCH
         self.setVisible(is_shown)
         self.setFixedWidth(max(1, width))
-        if (rows, plot) != (self._rows, self._plot):
-            self._rows, self._plot = rows, plot
+        if (rows, plot) != (self.rows, self._plot):
+            self.rows, self._plot = rows, plot
             self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        pitch = self._plot.height() / max(1, len(self._rows))
-        for head, row in enumerate(self._rows):
+        pitch = self._plot.height() / max(1, len(self.rows))
+        for head, row in enumerate(self.rows):
             lines = self._lines([(f"{one.position} {self._name(one.position)} ", percent(one.weight)) for one in row])
             lines = lines[: max(1, int(pitch // _LINE))]
             first = self._plot.top() + (head + 0.5) * pitch - (len(lines) - 1) * _LINE / 2
@@ -217,15 +217,15 @@ class AttentionView(MapView[Shown]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._masses = MassBars()
-        self._tops = TopTokens(self._token_name)
-        self._map.setAccessibleName("Attention: heads by tokens")
+        self.masses = MassBars()
+        self.tops = TopTokens(self._token_name)
+        self.map.setAccessibleName("Attention: heads by tokens")
         self._lenses = LensMenu(lens for lens in TABLE if lens.heads == "query")
         self._lenses.chosen.connect(self._on_lens)
         self.add_to_strip(self._lenses)
-        self._row.addWidget(self._masses)
-        self._row.addWidget(self._tops)
-        self._readout.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
+        self._row.addWidget(self.masses)
+        self._row.addWidget(self.tops)
+        self.readout.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
         self.follow(models)
 
     # ---- intents -------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class AttentionView(MapView[Shown]):
     def want(self, *, is_visible: bool) -> None:
         super().want(is_visible=is_visible)
         if is_visible:
-            self._models.viewport.update(attention_rows=max(8, int(self._map.plot_rect.height()) // 16 * 16))
+            self._models.viewport.update(attention_rows=max(8, int(self.map.plot_rect.height()) // 16 * 16))
 
     def refresh(self) -> None:
         super().refresh()
@@ -289,7 +289,7 @@ class AttentionView(MapView[Shown]):
             return piece.note or "This layer has no attention weights."
         selected, head, area = selected_run(self._models), self._chosen_head(piece), self._area(piece)
         return Shown(
-            piece, self._words(piece), None if area else selected, self.choice, head, self._map.plot_rect,
+            piece, self._words(piece), None if area else selected, self.choice, head, self.map.plot_rect,
             self.width(), area, self._edited(piece),
         )  # fmt: skip
 
@@ -347,7 +347,7 @@ class AttentionView(MapView[Shown]):
             wanted = f"{wanted} {layer_label(self._models, layer)}"
         return picture_source(
             self._models, piece.provenance, "", request.seq_id, piece.query_position + 1, shown, wanted,
-            is_whole=self._map.is_loaded,
+            is_whole=self.map.is_loaded,
         )  # fmt: skip
 
     def show_state(self, state: Shown) -> None:
@@ -369,27 +369,27 @@ class AttentionView(MapView[Shown]):
             note=pooling_words(piece.tokens_per_column),
         )
         columns_stop = start + indices.shape[1] * piece.tokens_per_column
-        self._map.set_table(magnitude_colors(current_theme()))
-        self._map.show_picture(indices, start, columns_stop, whole, marks)
-        self._map.setAccessibleName(
+        self.map.set_table(magnitude_colors(current_theme()))
+        self.map.show_picture(indices, start, columns_stop, whole, marks)
+        self.map.setAccessibleName(
             f"{LENSES[piece.request.lens].words}: {'queries' if draw.is_map(piece) else 'heads'} by tokens"
         )
-        self._masses.show_masses(self._mass_of(piece), self._map.plot_rect)
-        rows = self._rows(piece)
+        self.masses.show_masses(self._mass_of(piece), self.map.plot_rect)
+        rows = self.rows(piece)
         width = self.width() * 3 // 10 if self.width() >= _ROOM_FOR_TOKENS else 0
-        self._tops.show_rows(rows, self._map.plot_rect, width)
-        self.tell(self._map.hover)
+        self.tops.show_rows(rows, self.map.plot_rect, width)
+        self.tell(self.map.hover)
 
     def describe(self, state: Shown) -> None:
-        rows = enumerate(self._rows(state.piece))
+        rows = enumerate(self.rows(state.piece))
         words = [f"head {head}: {attended_words(row, self._token_name)}" for head, row in rows]
-        self._map.setAccessibleDescription("Most attended: " + "; ".join(words))
+        self.map.setAccessibleDescription("Most attended: " + "; ".join(words))
         tip = plain_tip("\n".join(("Most attended tokens", *words)))
-        self._readout.setToolTip(tip)
-        self._tops.setToolTip(tip)
-        self._masses.describe()
+        self.readout.setToolTip(tip)
+        self.tops.setToolTip(tip)
+        self.masses.describe()
 
-    def _rows(self, piece: AttentionSlice) -> tuple[tuple[PositionWeight, ...], ...]:
+    def rows(self, piece: AttentionSlice) -> tuple[tuple[PositionWeight, ...], ...]:
         if piece.top_positions is None:
             return ()
         return tuple(draw.top_positions(piece, head) for head in range(piece.weights.shape[0]))
@@ -413,13 +413,13 @@ class AttentionView(MapView[Shown]):
         piece = self._piece
         found = draw.weight_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
         if piece is None or found is None:
-            self._show_readout([] if piece is None else self._summary(piece))
-            self._readout.setEnabled(False)
+            self._show_readout([] if piece is None else self.summary(piece))
+            self.readout.setEnabled(False)
             return
         row, first, last, weight = found
         head = piece.request.head if draw.is_map(piece) else row
         where = f"{first}" if first == last else f"{first}…{last}"
-        self._readout.setEnabled(True)
+        self.readout.setEnabled(True)
         who = f"head {head}"
         if draw.is_map(piece):
             query, until = draw.queries_of(piece, row)
@@ -428,18 +428,18 @@ class AttentionView(MapView[Shown]):
         if LENSES[piece.request.lens].columns == "queries" and not draw.is_map(piece):
             place, short = f"head {head}, query {where} {self._token_name(first)}", f"head {head}, query {where}"
         if weight != weight and self._is_gone(piece, row, first):
-            self._readout.setText(f"{place}   {self._fate(piece, head, first, last)}")
+            self.readout.setText(f"{place}   {self._fate(piece, head, first, last)}")
             return
         shown = f"{exact(weight)}  ({percent(weight)})" if draw.is_weights(piece) else exact(weight)
         kv_head = draw.kv_head_of(head, piece.group_size)
         edited = words_at(self._models, first, piece.request.layer, kv_head, seq_id=piece.request.seq_id)
-        self._map.setToolTip(plain_tip(edited))
-        fits = self._readout.fontMetrics().horizontalAdvance(f"{place}   {shown}") <= self._readout_room()
-        self._readout.setText(f"{place if fits else short}   {shown}")
+        self.map.setToolTip(plain_tip(edited))
+        fits = self.readout.fontMetrics().horizontalAdvance(f"{place}   {shown}") <= self._readout_room()
+        self.readout.setText(f"{place if fits else short}   {shown}")
 
     def _show_readout(self, entries: list[str]) -> None:
-        width, room = self._readout.fontMetrics().horizontalAdvance, self._readout_room()
-        self._readout.setText(whole_entries(entries, room, self._num_lines(), width) if entries else "")
+        width, room = self.readout.fontMetrics().horizontalAdvance, self._readout_room()
+        self.readout.setText(whole_entries(entries, room, self._num_lines(), width) if entries else "")
 
     def _readout_room(self) -> int:
         return self.width() - 2 * MARGIN
@@ -449,12 +449,12 @@ class AttentionView(MapView[Shown]):
         leaves more space to the picture. It depends only on the panel's size, as otherwise steps would change the
         layout."""
         wanted = 1 if self.width() >= _ROOM_FOR_ONE_LINE else 2 if self.width() >= _ROOM_FOR_TWO_LINES else 3
-        return max(1, min(wanted, 1 + (self.height() - _HEIGHT_FOR_ONE_LINE) // self._readout.fontMetrics().height()))
+        return max(1, min(wanted, 1 + (self.height() - _HEIGHT_FOR_ONE_LINE) // self.readout.fontMetrics().height()))
 
     def _fit_readout(self) -> None:
-        self._readout.setFixedHeight(self._num_lines() * self._readout.fontMetrics().height())
+        self.readout.setFixedHeight(self._num_lines() * self.readout.fontMetrics().height())
 
-    def _summary(self, piece: AttentionSlice) -> list[str]:
+    def summary(self, piece: AttentionSlice) -> list[str]:
         """What the selected head attended to most, while the mouse is elsewhere."""
         head = self._chosen_head(piece)
         found = draw.top_positions(piece, head)

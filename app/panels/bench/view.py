@@ -107,7 +107,7 @@ class BenchView(RowsView):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._modes_box = SmallBox("Modes to compare", "Which cache modes take turns", MODES)
+        self.modes_box = SmallBox("Modes to compare", "Which cache modes take turns", MODES)
         self.contexts = SmallBox("Contexts", "Tokens of each sequence before the first step", CONTEXTS)
         self.batches = SmallBox("Batch", "Sequences that decode side by side", BATCHES)
         self.quantity = SmallBox("Quantity", "What the plot shows", QUANTITIES)
@@ -117,7 +117,7 @@ class BenchView(RowsView):
 
     def _build(self) -> None:
         self.contexts.setCurrentIndex(1)
-        boxes = (self._modes_box, self.contexts, self.batches, self.quantity)
+        boxes = (self.modes_box, self.contexts, self.batches, self.quantity)
         for box in boxes:
             box.let_shrink(4)
         self.build(row(*((box, 3) for box in boxes[:3]), self.steps, None, (self.quantity, 1)), MEANING)
@@ -135,7 +135,7 @@ class BenchView(RowsView):
         return draw.key_of(row)
 
     def chosen(self) -> tuple[object, ...]:
-        boxes = (self._modes_box, self.contexts, self.batches, self.quantity)
+        boxes = (self.modes_box, self.contexts, self.batches, self.quantity)
         return (*(box.currentData() for box in boxes), self.steps.value())
 
     def words_below(self, benched: tuple[Benched, ...], has_plot: bool) -> str:
@@ -167,7 +167,7 @@ class BenchView(RowsView):
 
     def _modes(self) -> dict[str, CacheSpec]:
         """The modes to measure: the chosen presets, and the mode in use under its own name."""
-        choice = self._modes_box.currentData()
+        choice = self.modes_box.currentData()
         modes = {
             name: preset.spec
             for name, preset in PRESETS.items()

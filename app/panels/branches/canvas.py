@@ -254,13 +254,13 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         super().__init__()
         self._models = models
         self.picture = TreePicture(models)
-        self._name_line = NameLine(self.viewport())
-        self._name_line.setAccessibleName("Name of the branch")
-        self._name_line.setPlaceholderText("Name, Enter keeps it")
-        self._name_line.setMaxLength(80)
-        self._name_line.hide()
-        self._name_line.editingFinished.connect(self._on_named)
-        self._name_line.left.connect(self._leave_name)
+        self.name_line = NameLine(self.viewport())
+        self.name_line.setAccessibleName("Name of the branch")
+        self.name_line.setPlaceholderText("Name, Enter keeps it")
+        self.name_line.setMaxLength(80)
+        self.name_line.hide()
+        self.name_line.editingFinished.connect(self._on_named)
+        self.name_line.left.connect(self._leave_name)
         self._named_first = -1
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -299,20 +299,20 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         self._reveal()
         row, _ = self.picture.place_of(step)
         self._named_first = row.branch.first
-        self._name_line.setGeometry(self.picture.text_cell(row.row).adjusted(-6, 1, 0, -1).toRect())
-        self._name_line.setText(self._models.history.name(row.branch.first))
-        self._name_line.show()
-        self._name_line.selectAll()
-        self._name_line.setFocus()
+        self.name_line.setGeometry(self.picture.text_cell(row.row).adjusted(-6, 1, 0, -1).toRect())
+        self.name_line.setText(self._models.history.name(row.branch.first))
+        self.name_line.show()
+        self.name_line.selectAll()
+        self.name_line.setFocus()
 
     def _on_named(self) -> None:
-        if self._name_line.isVisible():
-            name = " ".join(self._name_line.text().split())
+        if self.name_line.isVisible():
+            name = " ".join(self.name_line.text().split())
             self._leave_name()
             self.named.emit(self._named_first, name)
 
     def _leave_name(self) -> None:
-        self._name_line.hide()
+        self.name_line.hide()
         self.setFocus()
 
     def _fit(self) -> None:
@@ -330,11 +330,11 @@ class TreeCanvas(Themed, QAbstractScrollArea):
             bar.setValue(top - max(0, (room - ROW) // 2))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        self._name_line.hide()
+        self.name_line.hide()
         self._fit()
 
     def scrollContentsBy(self, dx: int, dy: int) -> None:
-        self._name_line.hide()
+        self.name_line.hide()
         self.picture.scrolled = self.verticalScrollBar().value()
         self.viewport().update()
 

@@ -65,7 +65,7 @@ class TreeRows:
         history = self._models.history
         if self._shape != history.shape:
             self._shape = history.shape
-            self._all_rows = branch_rows(map(self._line, history.branches()))
+            self._all_rows = branch_rows(map(self.line, history.branches()))
             self.folded &= {row.branch.first for row in self._all_rows}
             self.drawn = drawn
             self.choose_rows()
@@ -140,11 +140,11 @@ class TreeRows:
     def _grow(self, branch: Branch) -> None:
         """Extend the row of the live branch, when nothing else has changed."""
         number = self._row_of[branch.first]
-        line = self._line(branch)
+        line = self.line(branch)
         self.rows = tuple(_grown(row, line) if row.row == number else row for row in self.rows)
         self._all_rows = tuple(_grown(row, line) if row.branch.first == line.first else row for row in self._all_rows)
 
-    def _line(self, branch: Branch) -> BranchLine:
+    def line(self, branch: Branch) -> BranchLine:
         history, parent = self._models.history, branch.parent
         if parent is None:
             return BranchLine(branch.first, branch.tip, branch.num_nodes)

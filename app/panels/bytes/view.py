@@ -216,9 +216,9 @@ class BytesView(View[LedgerView]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._facts = Facts()
-        self._facts.setAccessibleName("Memory ledger")
-        self._table = CellTable("Bytes of every layer")
+        self.facts = Facts()
+        self.facts.setAccessibleName("Memory ledger")
+        self.table = CellTable("Bytes of every layer")
         self._bars = LayerBars()
         self._series = StepSeries(memory_row, len(NAMES))
         self._drawn: tuple[object, ...] = ()
@@ -227,11 +227,11 @@ class BytesView(View[LedgerView]):
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
         self._split.setContentsMargins(0, 0, 0, 0)
-        self._split.addWidget(self._facts)
+        self._split.addWidget(self.facts)
         self._split.addWidget(self._bars, 2)
         self._sheets = QStackedWidget()
         self._sheets.addWidget(WholeLines(body))
-        self._sheets.addWidget(self._table)
+        self._sheets.addWidget(self.table)
         self._sheets.addWidget(holder(column(self.key, self.plot)))
         self.set_body(self._sheets)
         self.plot.connect_steps(self.refresh, self._on_picked, self.told)
@@ -264,9 +264,9 @@ class BytesView(View[LedgerView]):
             self._show_steps(state, state.told)
             return
         if state.cells is not None:
-            self._table.show_cells(*state.cells)
+            self.table.show_cells(*state.cells)
             return
-        self._facts.show_facts(state.lines)
+        self.facts.show_facts(state.lines)
         self._bars.show_bars(state.bars)
         self._space()
 
@@ -298,7 +298,7 @@ class BytesView(View[LedgerView]):
         if direction != self._split.direction():
             self._split.setDirection(direction)
             self._split.setStretch(0, 5 if is_wide else 0)
-            self._facts.setMaximumWidth(_MOST_LEDGER if is_wide else _NO_LIMIT)
+            self.facts.setMaximumWidth(_MOST_LEDGER if is_wide else _NO_LIMIT)
             self._split.setAlignment(self._bars, Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag(0))
         # beside a ledger that is scrolled, the bars must still fit into the panel
         room = max(LEAST_HEIGHT, self._room)
@@ -314,6 +314,6 @@ class BytesView(View[LedgerView]):
     def _space(self) -> None:
         """Place the bars below the ledger so that they are visible as a whole, or only after scrolling, but never in
         part."""
-        free = self._room // PITCH * PITCH - self._facts.sizeHint().height()
+        free = self._room // PITCH * PITCH - self.facts.sizeHint().height()
         is_below = self._split.direction() == QBoxLayout.Direction.TopToBottom
         self._split.setSpacing(free if is_below and _GAP < free < _GAP + LEAST_HEIGHT else _GAP)

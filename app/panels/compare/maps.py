@@ -112,14 +112,14 @@ class CompareMaps(Themed, QWidget):
         self.captions = {side: ElidedLabel(font_text(11.5), "muted") for side in names}
         self._display: Display = "beside"
         self._is_b = False
-        self._names = {"a": "", "b": ""}
-        self._shown: Shown | None = None
-        self._blink = QTimer(self, interval=BLINK_MS)
+        self.names = {"a": "", "b": ""}
+        self.shown: Shown | None = None
+        self.blink = QTimer(self, interval=BLINK_MS)
         self._cells = {side: holder(column(self.captions[side], (self.maps[side], 1), spacing=1)) for side in names}
         for side, heatmap in self.maps.items():
             heatmap.setAccessibleName(names[side])
         row(*((cell, 1) for cell in self._cells.values()), spacing=10, on=self)
-        self._blink.timeout.connect(self.flip)
+        self.blink.timeout.connect(self.flip)
         for heatmap in self.maps.values():
             connect_all((heatmap.hovered, self._on_hovered), (heatmap.picked, self.picked))
             connect_all((heatmap.zoomed, self.zoomed), (heatmap.resized, self.resized))
@@ -150,9 +150,9 @@ class CompareMaps(Themed, QWidget):
             return
         self._display, self._is_b = display, False
         if display == "blink":
-            self._blink.start()
+            self.blink.start()
         else:
-            self._blink.stop()
+            self.blink.stop()
         self._cells["b"].setVisible(display == "beside")
         self._cells["difference"].setVisible(display in ("beside", "overlay"))
         self._draw()
@@ -183,11 +183,11 @@ class CompareMaps(Themed, QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         if self._display == "blink":
-            self._blink.start()
+            self.blink.start()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
-        self._blink.stop()
+        self.blink.stop()
 
     def _on_hovered(self, point: QPointF | None) -> None:
         for heatmap in self.maps.values():
@@ -198,11 +198,11 @@ class CompareMaps(Themed, QWidget):
 
     def show_pictures(self, shown: Shown, name_a: str, name_b: str) -> None:
         """Show pictures of one step, with the names of the sides."""
-        self._shown, self._names = shown.on_same_positions(), {"a": name_a, "b": name_b}
+        self.shown, self.names = shown.on_same_positions(), {"a": name_a, "b": name_b}
         self._draw()
 
     def _draw(self) -> None:
-        shown = self._shown
+        shown = self.shown
         if shown is None:
             return
         limits, name_a, name_b = shown.limits, self._caption("a"), self._caption("b")
@@ -219,7 +219,7 @@ class CompareMaps(Themed, QWidget):
             self._show("difference", shown, difference, layer_limits(difference), "A − B")
 
     def _caption(self, side: Literal["a", "b"]) -> str:
-        return f"{side.upper()} · {self._names[side]}" if self._names[side] else side.upper()
+        return f"{side.upper()} · {self.names[side]}" if self.names[side] else side.upper()
 
     def _show(self, side: Side, shown: Shown, matrix: Matrix, limits: Floats, words: str) -> None:
         heatmap, theme = self.maps[side], current_theme()

@@ -191,7 +191,7 @@ class CompareView(View[CompareShown]):
         self.lenses, self.query_lenses = LensMenu(TABLE), LensMenu(x for x in TABLE if x.heads == "query")
         self._stack = QStackedWidget()
         self.readout = plain_label(_POINT, font_fixed())
-        self._shown: Shown | None = None
+        self.shown: Shown | None = None
         self._starts_when_chosen = False  # once the list has been opened by `choose_opponent`
         self._build()
         self.follow(models)
@@ -274,7 +274,7 @@ class CompareView(View[CompareShown]):
         )  # fmt: skip
 
     def _on_picked(self, point: QPointF) -> None:
-        shown, state = self._shown, self.state
+        shown, state = self.shown, self.state
         cell = shown.a.cell(point.x(), point.y()) if shown is not None else None
         if shown is None or cell is None or state is None or state.pictures is None:
             return
@@ -353,7 +353,7 @@ class CompareView(View[CompareShown]):
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
-        self._shown = None
+        self.shown = None
 
     def show_state(self, state: CompareShown) -> None:
         self.show_choices(not state.compared.no_rows)
@@ -378,7 +378,7 @@ class CompareView(View[CompareShown]):
         sides = [matrix_of(piece, partial(layer_label, self._models)) for piece in pieces]
         has_pictures = bool(sides) and any(side.low.size for side in sides[:2])
         self._stack.setCurrentWidget(self.maps if has_pictures else self.why)
-        self._shown = None
+        self.shown = None
         self.maps.set_display(state.display)  # type: ignore[arg-type]
         self.maps.show_range(state.visible)
         if pictures is None or not has_pictures:
@@ -391,9 +391,9 @@ class CompareView(View[CompareShown]):
         row, parting = self._row(state, sides[0]), self._models.comparison.parting_in(pictures)
         named = partial(layer_words, self._models)
         shown = Shown(sides[0], sides[1], sides[2], is_signed, position, row, subject, parting, named)
-        self._shown = shown.on_same_positions()
+        self.shown = shown.on_same_positions()
         a, b = (words.caption(state.compared, side) for side in (state.compared.a, state.compared.b))
-        self.maps.show_pictures(self._shown, a, b)
+        self.maps.show_pictures(self.shown, a, b)
 
     def _row(self, state: CompareShown, matrix: Matrix) -> int | None:
         """The row of the selected channel, or the first row of the selected head if there are several heads; None
@@ -437,7 +437,7 @@ class CompareView(View[CompareShown]):
     def _tell(self, point: QPointF | None) -> None:
         """Show the exact numbers under the cursor, or else those of the selected cell. If they do not fit, show fewer
         digits, and the exact numbers in the tool tip."""
-        shown = self._shown
+        shown = self.shown
         if point is None and shown is not None and shown.position is not None and shown.row is not None:
             point = QPointF(shown.position + 0.5, shown.row + 0.5)
         text = shown.reading(point, self._token_name) if shown is not None and point is not None else ""
@@ -460,5 +460,5 @@ class CompareView(View[CompareShown]):
         """Ask for a file and write the comparison as an HTML page."""
         from app.panels.compare.report import ask_and_save
 
-        if told_words := ask_and_save(self._models, self._shown, self):
+        if told_words := ask_and_save(self._models, self.shown, self):
             self.told.emit(told_words)

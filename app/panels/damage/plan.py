@@ -37,31 +37,31 @@ class PlanSheet(QWidget):
         self._share = Knob("budget %", "Bytes of K and V allowed, as a part of the exact ones", 1)
         self._share.set_stops(range(5, 101), 0.1, 100)
         self._share.set_value(35)
-        self._kib = DecimalNumber()
-        self._kib.setObjectName("small")
-        self._kib.setRange(0.1, 1e9)
-        self._kib.setDecimals(1)
-        self._kib.setFont(font_fixed(11.5))
-        inset(self._kib, "KiB")
-        self._kib.setFixedSize(104, 20)
-        self._kib.setKeyboardTracking(False)
-        self._kib.setAccessibleName("Budget in KiB")
+        self.kib = DecimalNumber()
+        self.kib.setObjectName("small")
+        self.kib.setRange(0.1, 1e9)
+        self.kib.setDecimals(1)
+        self.kib.setFont(font_fixed(11.5))
+        inset(self.kib, "KiB")
+        self.kib.setFixedSize(104, 20)
+        self.kib.setKeyboardTracking(False)
+        self.kib.setAccessibleName("Budget in KiB")
         self._suggest = push_button("Suggest", self.wanted)
         self._use = push_button("Use this plan", self.applied)
         self._copy = push_button("Copy name", self.copy_name)
         self._copy.setEnabled(False)
-        self._table = CellTable("Plan by layer")
+        self.table = CellTable("Plan by layer")
         self._sum = ElidedLabel(font_text(11.5))
-        top = row((self._share, 1), self._kib, self._suggest)
+        top = row((self._share, 1), self.kib, self._suggest)
         bottom = row((self._sum, 1), self._copy, self._use, spacing=8)
-        column(top, (self._table, 1), bottom, on=self)
+        column(top, (self.table, 1), bottom, on=self)
         self._share.moved.connect(self._on_share)
-        on_change(self._on_kib, self._kib)
-        self._table.clicked.connect(self._on_clicked)
+        on_change(self._on_kib, self.kib)
+        self.table.clicked.connect(self._on_clicked)
 
     @property
     def budget_bytes(self) -> int:
-        return round(self._kib.value() * KIB)
+        return round(self.kib.value() * KIB)
 
     def set_share(self, share: float) -> None:
         """Set the budget as a fraction of the exact bytes."""
@@ -85,7 +85,7 @@ class PlanSheet(QWidget):
         if exact_bytes != self._exact:
             self._exact = exact_bytes
             self._on_share()
-        if found is self._found and self._table.cells.heads:
+        if found is self._found and self.table.cells.heads:
             return
         self._found = found
         heads = (
@@ -107,7 +107,7 @@ class PlanSheet(QWidget):
                     TableCell(thousands(step.num_bytes)),
                 )
             )
-        self._table.show_cells(heads, rows)
+        self.table.show_cells(heads, rows)
         self._sum.setText(self._sum_words(found))
         self._copy.setEnabled(bool(self.name))
         self._copy.setToolTip(f"{self.name}\nThe cache by this name, for --cache and --caches" if self.name else "")
@@ -120,12 +120,12 @@ class PlanSheet(QWidget):
         return f"whole plan, measured: KL {divergence_words(found.plan_kl)} · {size}"
 
     def _on_share(self) -> None:
-        with QSignalBlocker(self._kib):
-            self._kib.setValue(self._exact * self._share.value / 100 / KIB)
+        with QSignalBlocker(self.kib):
+            self.kib.setValue(self._exact * self._share.value / 100 / KIB)
 
     def _on_kib(self) -> None:
         if self._exact:
-            self._share.set_value(min(100.0, max(0.1, 100 * self._kib.value() * KIB / self._exact)))
+            self._share.set_value(min(100.0, max(0.1, 100 * self.kib.value() * KIB / self._exact)))
 
     def _on_clicked(self, index: QModelIndex) -> None:
         row = index.row()

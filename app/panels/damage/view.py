@@ -167,7 +167,7 @@ class DamageView(AskingView[Shown]):
         self.facts = FactBar()
         self.formula, self.readout = ElidedLabel(font_text(11), "muted"), ElidedLabel(font_fixed(11))
         self.why = plain_label(role="warning", wraps=True)
-        self._rest = QTimer(self, singleShot=True, interval=REST_MS)
+        self.rest = QTimer(self, singleShot=True, interval=REST_MS)
         self._build()
         self._connect()
         self.follow(models)
@@ -193,7 +193,7 @@ class DamageView(AskingView[Shown]):
             (self.plan.picked, self._on_layer),
             (self.plan.wanted, self.ask_plan),
             (self.plan.applied, self._on_apply),
-            (self._rest.timeout, self._on_rest),
+            (self.rest.timeout, self._on_rest),
         )
 
     # ---- intents -------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class DamageView(AskingView[Shown]):
             self.controls.set_geometry(geometry)
         super().refresh()
         if self.isVisible() and not self._is_asked():
-            self._rest.start()
+            self.rest.start()
 
     def _question(self) -> MapDamage | None:
         """The newest question, if it is about the present choice."""
@@ -269,7 +269,7 @@ class DamageView(AskingView[Shown]):
         if not self.isVisible() or status is None or status.model is None or self._refusal() or self._is_asked():
             return
         if status.running or status.work is not None or self.measurement.is_waiting:
-            self._rest.start()
+            self.rest.start()
             return
         is_small = status.model.num_parameters < SMALL_MODEL
         if is_small if found is None or found.plan else found.took_ms < CHEAP_MS:
@@ -338,7 +338,7 @@ class DamageView(AskingView[Shown]):
         self.why.setText(state.refusal)
         self.why.setVisible(bool(state.refusal))
         self.readout.setVisible(not (is_plan and state.is_low) and not state.refusal)
-        self.readout.setText(self._line(state))
+        self.readout.setText(self.line(state))
         set_text_role(self.readout, "text" if state.hint else "muted")
 
     def _show_picture(self, state: Shown, found: DamageMap) -> None:
@@ -350,7 +350,7 @@ class DamageView(AskingView[Shown]):
             grids = error_grids(found, self._geometry, by_token=by_token)
             self.maps.show_grids(grids, "token" if by_token else "channel", state.chosen)
 
-    def _line(self, state: Shown) -> str:
+    def line(self, state: Shown) -> str:
         """The last line: the cell under the mouse, else what to do or to know."""
         found = state.found
         if found is None:

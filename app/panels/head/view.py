@@ -74,21 +74,21 @@ class HeadView(MapView[Shown]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._bar = RangeBar()
-        self._row.addWidget(self._bar)
+        self.bar = RangeBar()
+        self._row.addWidget(self.bar)
         self._scope = PER_HEAD
         self._fixed = 1.0
         self._piece: HeadSlice | None = None
         self._values = np.zeros((0, 0), np.float32)
-        self._map.setAccessibleName("Heat map of one head: tokens by channels")
-        self._readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.map.setAccessibleName("Heat map of one head: tokens by channels")
+        self.readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._lenses = LensMenu(TABLE)
         self._lenses.chosen.connect(self._on_lens)
         self.add_to_strip(self._lenses)
-        self._range = self._make_range_menu()
-        self.add_to_strip(self._range)
-        self._bar.dragged.connect(self._on_dragged)
-        self._bar.reset.connect(self.fit_colors)
+        self.range = self._make_range_menu()
+        self.add_to_strip(self.range)
+        self.bar.dragged.connect(self._on_dragged)
+        self.bar.reset.connect(self.fit_colors)
         self.follow(models)
 
     # ---- construction --------------------------------------------------------------------------------------------
@@ -98,17 +98,17 @@ class HeadView(MapView[Shown]):
         button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         button.setToolTip("How far the colours reach")
         menu = QMenu(button)
-        self._scopes = QActionGroup(menu)
+        self.scopes = QActionGroup(menu)
         for scope, text in (
             (PER_HEAD, "Per head: 99.5 % of this head's values"),
             (PER_LAYER, "Per layer: as on the wall"),
             (FIXED, "Fixed: keep the present range"),
         ):
-            action = self._scopes.addAction(text)
+            action = self.scopes.addAction(text)
             action.setData(scope)
             action.setCheckable(True)
             menu.addAction(action)
-        self._scopes.triggered.connect(self._on_scope)
+        self.scopes.triggered.connect(self._on_scope)
         button.setMenu(menu)
         return button
 
@@ -126,7 +126,7 @@ class HeadView(MapView[Shown]):
         self._models.selection.update(lens=lens, change=False)
 
     def _on_scope(self) -> None:
-        action = self._scopes.checkedAction()
+        action = self.scopes.checkedAction()
         if action is not None:
             self._fixed = self._limit(self._piece)
             self._scope = str(action.data())
@@ -199,22 +199,22 @@ class HeadView(MapView[Shown]):
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
-        self._range.hide()
+        self.range.hide()
         self._piece = None
 
     def show_state(self, state: Shown) -> None:
-        self._range.show()
+        self.range.show()
         self._draw(state)
         self._show_range(self._range_text(state.piece, state.limit))
-        self._label(state.piece)
-        for action in self._scopes.actions():
+        self.label(state.piece)
+        for action in self.scopes.actions():
             action.setChecked(action.data() == self._scope)
 
     def _show_range(self, text: str) -> None:
-        if text != self._range.text():
-            self._range.setText(text)
-            hint = self._range.sizeHint()
-            self._range.setFixedSize(steady(self._range.width(), hint.width()), hint.height())
+        if text != self.range.text():
+            self.range.setText(text)
+            hint = self.range.sizeHint()
+            self.range.setFixedSize(steady(self.range.width(), hint.width()), hint.height())
 
     def _range_text(self, piece: HeadSlice, limit: float) -> str:
         reach = self._scale(piece).words(brief(limit))
@@ -222,7 +222,7 @@ class HeadView(MapView[Shown]):
             return f"{reach} ▾"
         return f"range {reach} · {_SCOPE_WORDS[self._scope]} ▾"
 
-    def _label(self, piece: HeadSlice) -> None:
+    def label(self, piece: HeadSlice) -> None:
         heads = ", ".join(str(head) for head in piece.query_heads)
         words = [f"serves heads {heads}"] if heads else []
         if piece.state_shape:
@@ -247,7 +247,7 @@ class HeadView(MapView[Shown]):
             shown, wanted = f"{shown}[{request.layer}, {self._kv_head_of(piece)}]", f"{wanted}[{layer}, {kv_head}]"
         return picture_source(
             self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted,
-            is_whole=self._map.is_loaded, parts=parts_words(self._models, piece),
+            is_whole=self.map.is_loaded, parts=parts_words(self._models, piece),
         )  # fmt: skip
 
     def _draw(self, state: Shown) -> None:
@@ -256,7 +256,7 @@ class HeadView(MapView[Shown]):
             self._values = draw.head_values(piece)
             self._piece = piece
         scale = self._scale(piece)
-        self._map.set_table(scale.table)
+        self.map.set_table(scale.table)
         is_gone = draw.gone(piece)
         values = np.where(is_gone, np.float32(0), self._values) if is_gone.any() else self._values
         indices = np.ascontiguousarray(scale.index(values, limit))
@@ -280,9 +280,9 @@ class HeadView(MapView[Shown]):
             row_name=self._row_token if is_map else number_name,
             numbers=CellNumbers(self._values, indices, scale.inks, start, piece.tokens_per_column),
         )
-        self._map.show_picture(indices, start, columns_stop, whole, marks, loaded)
-        self._bar.show_range(scale, piece, limit)
-        self.tell(self._map.hover)
+        self.map.show_picture(indices, start, columns_stop, whole, marks, loaded)
+        self.bar.show_range(scale, piece, limit)
+        self.tell(self.map.hover)
 
     def _scale(self, piece: HeadSlice) -> ColorScale:
         is_signed = bool(piece.state_shape) or LENSES[piece.request.lens].is_signed
@@ -357,9 +357,9 @@ class HeadView(MapView[Shown]):
                 place.seq_id,
             ):
                 text += f"   {edited}"
-        self._readout.setText(text or "point at a cell for its exact value")
-        self._readout.setToolTip(plain_tip(f"{text}\n{self._place_words(piece)}" if piece is not None and text else ""))
-        self._readout.setEnabled(bool(text))
+        self.readout.setText(text or "point at a cell for its exact value")
+        self.readout.setToolTip(plain_tip(f"{text}\n{self._place_words(piece)}" if piece is not None and text else ""))
+        self.readout.setEnabled(bool(text))
 
     def _place_words(self, piece: HeadSlice) -> str:
         """What the numbers in the brackets of a value's place are."""

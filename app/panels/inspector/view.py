@@ -39,9 +39,9 @@ class InspectorView(View[Shown]):
         self._text = plain_label(font=font_fixed(18, QFont.Weight.Medium))
         self._text.setMinimumWidth(1)
         self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._facts = Facts()
-        self._facts.setAccessibleName("Facts about the token")
-        self.set_body(column(self._text, 6, (WholeLines(self._facts), 1), spacing=0))
+        self.facts = Facts()
+        self.facts.setAccessibleName("Facts about the token")
+        self.set_body(column(self._text, 6, (WholeLines(self.facts), 1), spacing=0))
         self.follow(models)
 
     def want(self, *, is_visible: bool) -> None:
@@ -73,4 +73,4 @@ class InspectorView(View[Shown]):
         label = token_label(state.token.text, 40)
         if label != self._text.text():
             self._text.setText(label)
-        self._facts.show_facts(state.facts)
+        self.facts.show_facts(state.facts)

@@ -155,19 +155,19 @@ class NextTokenView(View[Shown]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._list_model = CandidateModel(self)
-        self._list = CandidateList(self._list_model)
-        self._list.setObjectName("bars")
-        self._list.setAccessibleName("Most probable next tokens")
-        self._summary = ElidedLabel(role="muted")
+        self.list_model = CandidateModel(self)
+        self.candidates = CandidateList(self.list_model)
+        self.candidates.setObjectName("bars")
+        self.candidates.setAccessibleName("Most probable next tokens")
+        self.summary = ElidedLabel(role="muted")
         self.continuation = ContinuationLine(models)
-        self._other = push_button("Other…", self.begin_continuation, f"{_ANOTHER}  (Ctrl+Shift+T)")
-        self.set_body(column((self._list, 1), self.continuation, row((self._summary, 1), self._other), spacing=4))
-        self._list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        self.other = push_button("Other…", self.begin_continuation, f"{_ANOTHER}  (Ctrl+Shift+T)")
+        self.set_body(column((self.candidates, 1), self.continuation, row((self.summary, 1), self.other), spacing=4))
+        self.candidates.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self._menu_id = 0
         connect_all(
-            (self._list.clicked, self._on_taken),
-            (self._list.customContextMenuRequested, self._on_list_menu),
+            (self.candidates.clicked, self._on_taken),
+            (self.candidates.customContextMenuRequested, self._on_list_menu),
             (self.continuation.token_forced, self.token_forced),
             (self.continuation.text_forced, self.text_forced),
             (self.continuation.sampling_tried, self.sampling_tried),
@@ -176,13 +176,13 @@ class NextTokenView(View[Shown]):
         self.follow(models)
 
     def _on_taken(self, index: QModelIndex) -> None:
-        bar = self._list_model.bar(index.row())
-        if bar is not None and self._list_model.flags(index) & Qt.ItemFlag.ItemIsEnabled:
+        bar = self.list_model.bar(index.row())
+        if bar is not None and self.list_model.flags(index) & Qt.ItemFlag.ItemIsEnabled:
             self.token_forced.emit(bar.token_id)
 
     def _on_list_menu(self, place: QPoint) -> None:
         """Open the menu of what can be done with a candidate from now on."""
-        bar = self._list_model.bar(self._list.indexAt(place).row())
+        bar = self.list_model.bar(self.candidates.indexAt(place).row())
         if bar is None or self._models.status.has_file or self._models.selection.now.step is not None:
             return
         self._menu_id = bar.token_id
@@ -191,7 +191,7 @@ class NextTokenView(View[Shown]):
         menu.setObjectName("candidate")
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         for text, slot, is_possible in (
-            (f"Take {name} now", self._on_take, not self._list_model.refusal),
+            (f"Take {name} now", self._on_take, not self.list_model.refusal),
             (f"Never choose {name}", self._on_ban, bar.token_id not in now.banned),
             (f"Choose nothing but {name}", self._on_only, now.only != (bar.token_id,)),
             (f"Add to the logit of {name}…", self._on_bias, True),
@@ -199,7 +199,7 @@ class NextTokenView(View[Shown]):
             ("End every bias", self._on_end, now != BiasLogits(now.seq_id)),
         ):
             menu.addAction(text, slot).setEnabled(is_possible)
-        menu.popup(self._list.viewport().mapToGlobal(place))
+        menu.popup(self.candidates.viewport().mapToGlobal(place))
 
     def _bias(self) -> BiasLogits:
         return current_bias(self._models, self._models.selection.now.seq_id)
@@ -272,11 +272,11 @@ class NextTokenView(View[Shown]):
         return source_of(self._models, "recorded", "", shown.step if shown is not None else None, fed=state.fed)
 
     def show_state(self, state: Shown) -> None:
-        self._summary.setText(state.summary, state.brief, _SUMMARY_TIP)
-        self._list_model.set_bars(state.bars)
-        self._list_model.set_refusal(state.refusal)
-        self._list_model.set_offer(TAKE if state.looked_at is None else BRANCH)
-        for widget in (self.continuation, self._other):
+        self.summary.setText(state.summary, state.brief, _SUMMARY_TIP)
+        self.list_model.set_bars(state.bars)
+        self.list_model.set_refusal(state.refusal)
+        self.list_model.set_offer(TAKE if state.looked_at is None else BRANCH)
+        for widget in (self.continuation, self.other):
             widget.setEnabled(state.can_type)
         self.continuation.show_state(state.looked_at)
 
@@ -289,7 +289,7 @@ class NextTokenView(View[Shown]):
         it."""
         has_continuation = self.height() >= _ROOM_FOR_CONTINUATION or self.continuation.edit.hasFocus()
         self.continuation.setVisible(has_continuation)
-        self._other.setVisible(not has_continuation)
+        self.other.setVisible(not has_continuation)
 
     def add_to_menu(self, menu: QMenu) -> None:
         """Offer the actions of the field for typing, because a low panel hides it."""
@@ -301,7 +301,7 @@ class NextTokenView(View[Shown]):
     def begin_continuation(self) -> None:
         """Show the field for typing what comes next, with the focus in it."""
         self.continuation.show()
-        self._other.hide()
+        self.other.hide()
         self.continuation.edit.setFocus()
         self.continuation.edit.selectAll()
 

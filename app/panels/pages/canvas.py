@@ -35,7 +35,7 @@ class PageCanvas(Themed, Opaque, QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._pools: tuple[PageMap, ...] = ()
-        self._names: tuple[str, ...] = ()
+        self.names: tuple[str, ...] = ()
         self._arrays: list[PoolArrays] = []
         self._layouts: list[GridLayout] = []
         self._images: list[QImage] = []
@@ -69,9 +69,9 @@ class PageCanvas(Themed, Opaque, QWidget):
     def show_pools(self, pools: tuple[PageMap, ...], names: tuple[str, ...], mode: Mode, step: int) -> None:
         """Show the pools after one step; the images are made again only if something in them changed."""
         same = len(pools) == len(self._pools) and all(a is b for a, b in zip(pools, self._pools, strict=True))
-        if same and (names, mode) == (self._names, self._mode) and (step == self._step or mode != "age"):
+        if same and (names, mode) == (self.names, self._mode) and (step == self._step or mode != "age"):
             return
-        self._pools, self._names, self._mode, self._step = pools, names, mode, step
+        self._pools, self.names, self._mode, self._step = pools, names, mode, step
         self._arrays += [PoolArrays() for _ in range(len(pools) - len(self._arrays))]
         for arrays, pool in zip(self._arrays, pools, strict=False):
             arrays.take(pool)
@@ -125,7 +125,7 @@ class PageCanvas(Themed, Opaque, QWidget):
                 painter.setPen(current_theme().color("muted"))
                 top = self._origin(number).y() - _NAME_HEIGHT - 1
                 place = QRectF(0, top, self.width(), _NAME_HEIGHT)
-                painter.drawText(place, int(Qt.AlignmentFlag.AlignVCenter), self._names[number])
+                painter.drawText(place, int(Qt.AlignmentFlag.AlignVCenter), self.names[number])
             painter.drawImage(self._origin(number), image)
         self._paint_mine(painter)
         self._paint_noted(painter)

@@ -70,31 +70,31 @@ class PagesView(View[Shown]):
         self._mode: Mode = "state"
         self._pointed: Page | None = None
         self._is_unplaced = False
-        self._canvas = PageCanvas()
-        self._canvas.setAccessibleName("Pages of the pool")
+        self.canvas = PageCanvas()
+        self.canvas.setAccessibleName("Pages of the pool")
         self._legend = Legend()
-        self._events = QPlainTextEdit()
-        self._readout = ElidedLabel(font_fixed(11.5))
+        self.events = QPlainTextEdit()
+        self.readout = ElidedLabel(font_fixed(11.5))
         self._build()
         connect_all(
-            (self._canvas.picked, self.choose_page),
-            (self._canvas.menu_wanted, self.menu_wanted),
-            (self._canvas.pointed, self._on_pointed),
+            (self.canvas.picked, self.choose_page),
+            (self.canvas.menu_wanted, self.menu_wanted),
+            (self.canvas.pointed, self._on_pointed),
         )
         self.follow(models)
 
     def _build(self) -> None:
-        self._events.setReadOnly(True)
-        self._events.setFont(font_fixed(11))
-        self._events.setFrameShape(QFrame.Shape.NoFrame)
-        self._events.setLineWrapMode(QPlainTextEdit.LineWrapMode.WidgetWidth)
-        self._events.setAccessibleName("What the step did to pages")
-        self._events.setObjectName("quiet")
-        self._events.document().setDocumentMargin(0)
-        set_text_role(self._events, "muted")
-        self._readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        both = row((self._canvas, 3), (self._events, 2), spacing=14)
-        self.set_body(column(self._legend, (both, 1), self._readout, spacing=4))
+        self.events.setReadOnly(True)
+        self.events.setFont(font_fixed(11))
+        self.events.setFrameShape(QFrame.Shape.NoFrame)
+        self.events.setLineWrapMode(QPlainTextEdit.LineWrapMode.WidgetWidth)
+        self.events.setAccessibleName("What the step did to pages")
+        self.events.setObjectName("quiet")
+        self.events.document().setDocumentMargin(0)
+        set_text_role(self.events, "muted")
+        self.readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        both = row((self.canvas, 3), (self.events, 2), spacing=14)
+        self.set_body(column(self._legend, (both, 1), self.readout, spacing=4))
 
     # ---- input of the user ---------------------------------------------------------------------------------------
 
@@ -198,15 +198,15 @@ class PagesView(View[Shown]):
     def show_state(self, state: Shown) -> None:
         pools = state.record.page_maps
         self.set_detail(*pools_words(pools))
-        self._events.setVisible(state.shows_events)
-        self._canvas.setVisible(state.shows_grid)
+        self.events.setVisible(state.shows_events)
+        self.canvas.setVisible(state.shows_grid)
         self._legend.setVisible(state.shows_grid)
         self._legend.show_keys(state.keys)
-        self._canvas.show_pools(pools, pool_names(pools), state.mode, state.record.step)
-        self._canvas.set_selected(state.selected, state.mine)
-        self._canvas.set_noted(state.noted)
-        if (text := "\n".join(state.events)) != self._events.toPlainText():
-            self._events.setPlainText(text)
+        self.canvas.show_pools(pools, pool_names(pools), state.mode, state.record.step)
+        self.canvas.set_selected(state.selected, state.mine)
+        self.canvas.set_noted(state.noted)
+        if (text := "\n".join(state.events)) != self.events.toPlainText():
+            self.events.setPlainText(text)
         self._read_out(state)
 
     def _read_out(self, state: Shown) -> None:
@@ -214,11 +214,11 @@ class PagesView(View[Shown]):
         event."""
         if not state.readout:
             more = f"   and {len(state.events) - 1} more, under events" if len(state.events) > 1 else ""
-            self._readout.setText(state.events[0] + more if record_lines(state.record) else "point at a page")
-            self._readout.setToolTip("")
+            self.readout.setText(state.events[0] + more if record_lines(state.record) else "point at a page")
+            self.readout.setToolTip("")
             return
         pool = (state.pointed or state.selected or (0, 0))[0]
-        per_cell = self._canvas.layouts[pool].per_cell
+        per_cell = self.canvas.layouts[pool].per_cell
         run = f"first of {per_cell} pages in this pixel   " if per_cell > 1 and state.pointed else ""
-        self._readout.setText(run + "   ".join(words for words in state.readout if not words.startswith("found as ")))
-        self._readout.setToolTip(plain_tip("\n".join(state.readout)))
+        self.readout.setText(run + "   ".join(words for words in state.readout if not words.startswith("found as ")))
+        self.readout.setToolTip(plain_tip("\n".join(state.readout)))

@@ -154,7 +154,7 @@ class TemplateChoice(SmallBox):
 
     def __init__(self) -> None:
         super().__init__("Chat template", "What writes the turns as one text, with special tokens")
-        self._names: tuple[str, ...] | None = None
+        self.names: tuple[str, ...] | None = None
         self._own: Template | None = None  # read from a file
         self._taken: Template = ("", "")
         self.activated.connect(self._on_activated)
@@ -165,8 +165,8 @@ class TemplateChoice(SmallBox):
 
     def show_names(self, names: tuple[str, ...]) -> None:
         """Offer a model's templates; a chosen one that it does not have is dropped."""
-        if names != self._names:
-            self._names = names
+        if names != self.names:
+            self.names = names
             if not self._taken[1] and self._taken[0] not in names:
                 self._taken = ("", "")
             self._fill()
@@ -175,14 +175,14 @@ class TemplateChoice(SmallBox):
         """Show the template that a conversation was rendered with, without emitting `changed`."""
         if text and name != PLAIN_NAME:
             self._own = (name, text)
-        known = bool(text) or name in (self._names or ())
+        known = bool(text) or name in (self.names or ())
         self._taken = (name, text) if known else ("", "")
         self._fill()
 
     def _fill(self) -> None:
         self.blockSignals(True)
         self.clear()
-        names = self._names or ()
+        names = self.names or ()
         if not names:
             self.addItem(NONE, ("", ""))
         for number, name in enumerate(names):
@@ -269,8 +269,8 @@ class ChatEditor(QWidget):
         self.rendered = RenderedText()
         self._problem = ""
         self._add = push_button("+ Turn", self._on_add, "Another turn at the end")
-        self._system = push_button("+ System", self._on_system, "What the system says, before all others")
-        self._new = push_button("New", self._on_new, NEW_TIP)
+        self.system = push_button("+ System", self._on_system, "What the system says, before all others")
+        self.new_line = push_button("New", self._on_new, NEW_TIP)
         self._build()
         connect_all(
             (self.turns.typed, self._on_typed),
@@ -296,7 +296,7 @@ class ChatEditor(QWidget):
         self.turns.setMinimumHeight(LEAST_TURNS)
         self.rendered.setMinimumHeight(LEAST_RENDERED)
         self.rendered.hide()
-        buttons = row(self._add, self._system, self._new, None, spacing=4)
+        buttons = row(self._add, self.system, self.new_line, None, spacing=4)
         column((self.turns, 3), (self.rendered, 2), buttons, spacing=SPACING, on=self)
         self._show_about()
 
@@ -502,7 +502,7 @@ class ChatEditor(QWidget):
 
     def _on_typed(self) -> None:
         self._problem = ""
-        self._system.setVisible(self.turns.turns[:1] == () or self.turns.turns[0].role != "system")
+        self.system.setVisible(self.turns.turns[:1] == () or self.turns.turns[0].role != "system")
         self.typed.emit()
 
     def _on_edited(self) -> None:

@@ -48,8 +48,8 @@ class SamplingPopup(QFrame):
         self.longest_answer = self._whole("Longest answer", "no limit", LONGEST_ANSWER)
         self.longest_answer.setSuffix(" tokens")
         self.longest_answer.setToolTip(ANSWER_TIP)
-        self._problem = plain_label(role="warning", wraps=True)
-        self._problem.hide()
+        self.problem = plain_label(role="warning", wraps=True)
+        self.problem.hide()
         form = QFormLayout(self)
         form.setContentsMargins(12, 10, 12, 10)
         form.setHorizontalSpacing(14)
@@ -60,7 +60,7 @@ class SamplingPopup(QFrame):
         form.addRow(self.longest_answer.accessibleName(), self.longest_answer)
         about = plain_label(ANSWER_TIP, role="muted", font=font_text(11.5), wraps=True)
         form.addRow(about)
-        form.addRow(self._problem)
+        form.addRow(self.problem)
 
     def field(self, name: str) -> QSpinBox | QDoubleSpinBox | QLineEdit:
         """The field of that name: `temperature`, `top_k`, `stop` and so on."""
@@ -111,8 +111,8 @@ class SamplingPopup(QFrame):
             self.changed.emit()
 
     def _refuse(self, problem: str) -> None:
-        self._problem.setText(problem)
-        self._problem.setVisible(bool(problem))
+        self.problem.setText(problem)
+        self.problem.setVisible(bool(problem))
         self.adjustSize()
 
     def _decimal(self, name: str, off: str, most: float, step: float, value: float) -> QDoubleSpinBox:
@@ -157,8 +157,8 @@ class SamplingButton(Themed, QToolButton):
         self.setIconSize(QSize(12, 12))
         self.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # so that the chevron follows the text
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-        self._popup = SamplingPopup(self)
-        on_change(self._on_changed, self._popup)
+        self.popup = SamplingPopup(self)
+        on_change(self._on_changed, self.popup)
         self.clicked.connect(self._on_clicked)
         self.take_theme()
         self._refresh()
@@ -167,11 +167,11 @@ class SamplingButton(Themed, QToolButton):
         self.setIcon(icon("chevron", current_theme().muted, size=12))
 
     def params(self, seed: int) -> SamplingParams:
-        return self._popup.params(seed)
+        return self.popup.params(seed)
 
     def show_params(self, params: SamplingParams) -> None:
         """Show parameters without emitting `changed`."""
-        self._popup.show_params(params)
+        self.popup.show_params(params)
         self._refresh()
 
     def _on_clicked(self) -> None:
@@ -179,16 +179,16 @@ class SamplingButton(Themed, QToolButton):
 
     def open_at(self, name: str) -> None:
         """Open the popup with the cursor in a field."""
-        self._popup.adjustSize()
-        self._popup.move(self.mapToGlobal(QPoint(0, self.height() + 3)))
-        self._popup.show()
-        field = self._popup.field(name)
+        self.popup.adjustSize()
+        self.popup.move(self.mapToGlobal(QPoint(0, self.height() + 3)))
+        self.popup.show()
+        field = self.popup.field(name)
         field.setFocus()
         field.selectAll()
 
     def set_value(self, name: str, value: float) -> None:
         """Set the number of a field, as if it were typed."""
-        field = self._popup.field(name)
+        field = self.popup.field(name)
         if isinstance(field, QDoubleSpinBox):
             field.setValue(value)
         elif isinstance(field, QSpinBox):
@@ -199,7 +199,7 @@ class SamplingButton(Themed, QToolButton):
         self.changed.emit()
 
     def _refresh(self) -> None:
-        params = self._popup.params(0)
+        params = self.popup.params(0)
         parts = ["greedy" if params.is_greedy else f"T {params.temperature:g}"]
         if not params.is_greedy:
             parts += [f"k {params.top_k}"] if params.top_k else []

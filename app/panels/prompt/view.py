@@ -124,25 +124,26 @@ class PromptPanel(View[Shown]):
         self.chat.hide()
         self.edit = PromptEdit()
         self._drafts = Drafts(self.edit)
+        self._settled = ""  # the text that was sent or put in last
         self.edit.setAccessibleName("Prompt text")
-        self._sampling = SamplingButton()
-        self._seed = SeedField()
-        self._send = ActionButton("Send")
+        self.sampling_button = SamplingButton()
+        self.seed = SeedField()
+        self.send = ActionButton("Send")
         self._add = ActionButton("+")
         self._clear = push_button("Clear", self._on_clear, "Take the long text out", is_small=False)
-        self._warning = plain_label(font=font_text(11.5), role="warning", wraps=True)
-        self._warning.setAccessibleName("Why the prompt cannot be sent")
-        self._warning.hide()
-        self._random = push_button("", self._on_random, RANDOM_TIP)
-        self._first = push_button("", self._on_first, FIRST_TIP)
+        self.warning = plain_label(font=font_text(11.5), role="warning", wraps=True)
+        self.warning.setAccessibleName("Why the prompt cannot be sent")
+        self.warning.hide()
+        self.random = push_button("", self._on_random, RANDOM_TIP)
+        self.first = push_button("", self._on_first, FIRST_TIP)
         self._build()
-        self._sampling_of = SamplingOf(models, self._sampling, self._seed, self)
+        self._sampling_of = SamplingOf(models, self.sampling_button, self.seed, self)
         connect_all(
             (self.edit.edited, self._count),
             (self.edit.textChanged, self._on_typing),
             (self._sampling_of.wished, self._on_sampling),
             (self.chat.typed, self._on_typing),
-            (self.chat.send_wanted, self._send.click),
+            (self.chat.send_wanted, self.send.click),
             (self.chat.preview_wanted, self._on_preview),
         )
         self.follow(models)
@@ -152,7 +153,7 @@ class PromptPanel(View[Shown]):
     def set_actions(self, send: QAction, key: str, add: QAction) -> None:
         """Set the actions of the buttons Send, which shows `key`, and Add."""
         self._send_key = key
-        self._send.set_action(send)
+        self.send.set_action(send)
         self._add.set_action(add)
 
     def take_tokens(self, answer: Tokenized | Previewed) -> None:
@@ -168,9 +169,14 @@ class PromptPanel(View[Shown]):
         """The text that is being written, whichever mode is shown."""
         return self._drafts.text
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether another text was begun since one was sent or put in."""
+        return self.draft != self._settled
+
     def take_draft(self, text: str) -> None:
         """Restore a text."""
-        self._drafts.text = text
+        self._drafts.text = self._settled = text
 
     def choose(self, choice: str) -> None:
         """Change the mode. What is written in each mode is kept; the tokens of a text are the first ids."""
@@ -213,18 +219,18 @@ class PromptPanel(View[Shown]):
     def ask_sampling(self, name: str) -> None:
         """Put the cursor into a field of the sampling; a seed has an effect, and so a field, only where tokens are
         drawn."""
-        if name == "seed" and self._seed.isVisible():
-            self._seed.setFocus()
-            self._seed.selectAll()
+        if name == "seed" and self.seed.isVisible():
+            self.seed.setFocus()
+            self.seed.selectAll()
         else:
-            self._sampling.open_at("temperature" if name == "seed" else name)
+            self.sampling_button.open_at("temperature" if name == "seed" else name)
 
     def set_sampling(self, name: str, value: float) -> None:
         """Set a number of the sampling, as if it were typed into its field."""
         if name == "seed":
-            self._seed.setValue(int(value))
+            self.seed.setValue(int(value))
         else:
-            self._sampling.set_value(name, value)
+            self.sampling_button.set_value(name, value)
 
     def submit(self) -> None:
         """Send the content; a conversation replaces the sequence that it continues."""
@@ -247,27 +253,27 @@ class PromptPanel(View[Shown]):
     def _build(self) -> None:
         self.edit.setFont(font_fixed(12.5))
         # The least width of a narrow column: longer texts are shortened before the column widens.
-        self._sampling.setMinimumWidth(self._sampling.fontMetrics().horizontalAdvance("greedy") + CHEVRON)
-        self._send.setMinimumWidth(56)
-        self._send.setProperty("primary", True)
+        self.sampling_button.setMinimumWidth(self.sampling_button.fontMetrics().horizontalAdvance("greedy") + CHEVRON)
+        self.send.setMinimumWidth(56)
+        self.send.setProperty("primary", True)
         self._add.setFixedWidth(28)
-        self._send.setCursor(Qt.CursorShape.PointingHandCursor)
-        self._random.hide()
-        self._first.hide()
-        offers = row(self._seed, self._random, self._first, None)
-        send = row(self._sampling, self._clear, None, self._add, self._send)
-        self.set_body(column((self.edit, 1), (self.chat, 1), self._warning, offers, send, spacing=8))
+        self.send.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.random.hide()
+        self.first.hide()
+        offers = row(self.seed, self.random, self.first, None)
+        send = row(self.sampling_button, self._clear, None, self._add, self.send)
+        self.set_body(column((self.edit, 1), (self.chat, 1), self.warning, offers, send, spacing=8))
         self.setFocusProxy(self.edit)
 
     def _fit_warning(self) -> None:
         """Give the warning the height of all its lines: a dock knows nothing of heights that depend on a width."""
-        self._warning.setMinimumHeight(max(0, self._warning.heightForWidth(max(1, self.width() - 2 * MARGIN))))
+        self.warning.setMinimumHeight(max(0, self.warning.heightForWidth(max(1, self.width() - 2 * MARGIN))))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._fit_warning()
         has_room = self.width() >= ROOM_FOR_KEY and self._send_key
-        self._send.setText(f"Send {self._send_key}" if has_room else "Send")
+        self.send.setText(f"Send {self._send_key}" if has_room else "Send")
         self._add.setText("+ Add" if has_room else "+")
         self._add.setFixedWidth(self._add.sizeHint().width() if has_room else 28)
 
@@ -279,7 +285,7 @@ class PromptPanel(View[Shown]):
         if self._mode == CHAT:
             self.tokens.refusal = self.chat.problem
         elif self._by_ids:
-            self.tokens.read_ids(self.edit.text(), self._seed.value())
+            self.tokens.read_ids(self.edit.text(), self.seed.value())
         self.refresh()
 
     def _on_sampling(self, sampling: SamplingParams) -> None:
@@ -353,6 +359,7 @@ class PromptPanel(View[Shown]):
     def _content(self) -> str | tuple[int, ...] | Chat:
         if self._mode == CHAT:
             return self.chat.chat
+        self._settled = self.draft
         if is_random(self.edit.text()):
             self._on_typing()  # the seed field may show another sequence's seed by now
         return self.tokens.ids or () if self._by_ids and self.tokens.ids is not None else self.edit.text()
@@ -381,18 +388,18 @@ class PromptPanel(View[Shown]):
 
     def show_state(self, state: Shown) -> None:
         self.set_detail(state.detail, state.brief)
-        set_text_role(self._detail, "warning" if state.is_wrong else "muted")
+        set_text_role(self.detail, "warning" if state.is_wrong else "muted")
         self.edit.setPlaceholderText(state.invitation)
-        self._seed.setVisible(state.has_seed)
+        self.seed.setVisible(state.has_seed)
         self._clear.setVisible(state.can_clear)
-        self._first.setText(f"Send the first {thousands(state.limit)}")
-        self._first.setVisible(state.can_send_first)
-        self._random.setText(f"Random tokens: {thousands(min(READY_IDS, state.limit))}")
-        self._random.setVisible(state.can_draw_random)
+        self.first.setText(f"Send the first {thousands(state.limit)}")
+        self.first.setVisible(state.can_send_first)
+        self.random.setText(f"Random tokens: {thousands(min(READY_IDS, state.limit))}")
+        self.random.setVisible(state.can_draw_random)
         # the conversation says that itself
         is_said = self._mode == CHAT and (state.is_excess or state.problem == self.chat.problem)
-        self._warning.setText("" if is_said else prose(state.warning))
-        self._warning.setVisible(bool(self._warning.text()))
+        self.warning.setText("" if is_said else prose(state.warning))
+        self.warning.setVisible(bool(self.warning.text()))
         self._fit_warning()
         self._models.draft.update(state.problem, state.warning)
         self.chat.show_excess(state.problem if state.is_excess else "")

@@ -207,22 +207,22 @@ class SequencesView(View[Shown]):
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._model = CellModel(self)
-        self._table = WholeRows("Sequences", ROW_HEIGHT)
-        self._delegate = SequenceDelegate(self._table)
-        self._why = plain_label("", font_text(11.5), "muted", wraps=True)
+        self.table = WholeRows("Sequences", ROW_HEIGHT)
+        self._delegate = SequenceDelegate(self.table)
+        self.why = plain_label("", font_text(11.5), "muted", wraps=True)
         self._has_origins = False
         self._actions = {
-            STOP: own_action(self._table, "Stop", self._on_stop),
-            FORK: own_action(self._table, "Fork", self._on_fork),
-            REMOVE: own_action(self._table, "Remove", self._on_remove, key="Del"),
+            STOP: own_action(self.table, "Stop", self._on_stop),
+            FORK: own_action(self.table, "Fork", self._on_fork),
+            REMOVE: own_action(self.table, "Remove", self._on_remove, key="Del"),
         }
         self._build()
-        self._table.selectionModel().currentRowChanged.connect(self._on_row)
+        self.table.selectionModel().currentRowChanged.connect(self._on_row)
         self._delegate.pressed.connect(self._on_pressed)
         self.follow(models)
 
     def _build(self) -> None:
-        table = self._table
+        table = self.table
         self._model.set_cells(HEADS, ())  # columns have a width only once they are there
         table.setModel(self._model)
         table.setItemDelegate(self._delegate)
@@ -235,15 +235,15 @@ class SequencesView(View[Shown]):
         table.setColumnHidden(ORIGIN, True)
         for column, width in _WIDTHS.items():
             head.resizeSection(column, width)
-        self._why.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._why.setAccessibleName("Why not reused")
-        self._why.setMinimumWidth(1)
+        self.why.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.why.setAccessibleName("Why not reused")
+        self.why.setMinimumWidth(1)
         body = QWidget()
         self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
         self._split.setContentsMargins(0, 0, 0, 0)
         self._split.setSpacing(6)
         self._split.addWidget(table, 1)
-        self._split.addWidget(self._why)
+        self._split.addWidget(self.why)
         self.set_body(body)
 
     def add_to_menu(self, menu: QMenu) -> None:
@@ -311,13 +311,13 @@ class SequencesView(View[Shown]):
         self._actions[STOP].setEnabled(state.can_stop)
         origin = next((row.origin for row in state.rows if row.info.seq_id == state.seq_id), "")
         told = [f"forked from {origin}" if origin else "", state.why]
-        self._why.setToolTip(plain_tip(state.whole))
-        self._why.setText(" · ".join([f"seq {state.seq_id}", *filter(None, told)]) if any(told) else "")
+        self.why.setToolTip(plain_tip(state.whole))
+        self.why.setText(" · ".join([f"seq {state.seq_id}", *filter(None, told)]) if any(told) else "")
 
     def _mark(self, seq_id: int) -> None:
         """Select the row of the selected sequence; this changes no other selection."""
         number = next((n for n, row in enumerate(self._delegate.rows) if row.info.seq_id == seq_id), None)
-        picked = self._table.selectionModel()
+        picked = self.table.selectionModel()
         if number is None:
             picked.clear()
         elif picked.currentIndex().row() != number or not picked.hasSelection():
@@ -333,14 +333,14 @@ class SequencesView(View[Shown]):
             self._split.setDirection(wanted)
             self._split.setSpacing(24 if is_wide else 6)
             self._split.setStretch(1, 1 if is_wide else 0)
-            self._why.setAlignment(Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag.AlignVCenter)
+            self.why.setAlignment(Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag.AlignVCenter)
 
     def _fit_columns(self) -> None:
         """Hide columns that do not fit; with forks, the page counts are hidden earlier."""
         room = self.width() - (_ORIGIN_WIDTH if self._has_origins else 0)
         for column, least in _FROM_WIDTH.items():
-            self._table.setColumnHidden(column, room < least)
-        self._table.setColumnHidden(ORIGIN, not self._has_origins)
-        self._table.horizontalHeader().resizeSection(STATE, 74)
+            self.table.setColumnHidden(column, room < least)
+        self.table.setColumnHidden(ORIGIN, not self._has_origins)
+        self.table.horizontalHeader().resizeSection(STATE, 74)
         mode = QHeaderView.ResizeMode.Fixed if self._has_origins else QHeaderView.ResizeMode.Stretch
-        self._table.horizontalHeader().setSectionResizeMode(STATE, mode)
+        self.table.horizontalHeader().setSectionResizeMode(STATE, mode)

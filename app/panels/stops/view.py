@@ -153,7 +153,7 @@ class StopsView(View[Shown]):
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._marked: int | None = None
-        self._problem = ""
+        self.problem = ""
         self._is_finding = False  # True: Enter goes to the next match; False: it keeps the condition as a stop
         self.line = ConditionLine()
         self.table = CellTable("Breakpoints")
@@ -180,11 +180,11 @@ class StopsView(View[Shown]):
         self.table.addActions([self._change_it, self._delete_it])
         self.table.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
         connect_all(
-            (self._typing.timeout, self._look),
+            (self._typing.timeout, self.look),
             (self.line.textEdited, self._on_typed),
             (self.line.entered, self._on_entered),
             (self.line.textChanged, self._on_text),
-            (self.line.left, self._look),
+            (self.line.left, self.look),
             (self.table.clicked, self._on_cell),
             (self.table.activated, self._on_activated),
             (self._change_it.triggered, self._on_change),
@@ -215,23 +215,23 @@ class StopsView(View[Shown]):
     def _on_text(self, text: str) -> None:
         """Search at once if the text was cleared with the field's button or chosen from the examples."""
         if not text or not self.line.hasFocus():
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Search the recorded steps for the typed condition; show why if it cannot be read."""
         self._typing.stop()
-        self._problem = ""
+        self.problem = ""
         try:
             self._models.stops.search(self.line.text())
         except InputError as error:
-            self._problem = str(error)
+            self.problem = str(error)
             self._models.stops.search("")
         self.refresh()
 
     def _on_entered(self, direction: int) -> None:
         """Keep a new condition on Enter, unless the user is searching; otherwise go to the next or previous match."""
         if self._typing.isActive() or self.line.text().strip() != self._models.stops.query:
-            self._look()
+            self.look()
         if direction > 0 and not self._is_finding and self.add.isEnabled():
             self._on_add()
         else:
@@ -241,7 +241,7 @@ class StopsView(View[Shown]):
         """Keep the typed condition as a stop; if there is no new one, focus the field, so that Enter keeps what is
         typed."""
         self._is_finding = False
-        self._look()
+        self.look()
         if self.add.isEnabled():
             self._on_add()
         else:
@@ -250,22 +250,22 @@ class StopsView(View[Shown]):
     def _on_add(self) -> None:
         """Keep the typed condition as a stop."""
         self.line.close_list()
-        self._look()
+        self.look()
         text = self.line.text().strip()
-        if self._problem or not text or any(stop.text == text for stop in self._models.stops.stops):
+        if self.problem or not text or any(stop.text == text for stop in self._models.stops.stops):
             return
         try:
             stops = self._models.stops.with_added(text)
         except InputError as error:
-            self._problem = str(error)
+            self.problem = str(error)
             self.refresh()
             return
         self._marked = stops[-1].id
         self.stops_changed.emit(stops)
 
     def _on_change(self) -> None:
-        self._look()
-        if not self._problem and self.line.text().strip():
+        self.look()
+        if not self.problem and self.line.text().strip():
             self._change_texts({self._marked: self.line.text().strip()})
 
     def _on_delete(self) -> None:
@@ -306,7 +306,7 @@ class StopsView(View[Shown]):
     def _show_text(self, text: str) -> None:
         with QSignalBlocker(self.line):
             self.line.setText(text)
-        self._look()
+        self.look()
 
     def _on_examples(self) -> None:
         menu = QMenu(self)
@@ -330,13 +330,13 @@ class StopsView(View[Shown]):
         marked = self._marked if any(stop.id == self._marked for stop in stops.stops) else None
         search = stops.queried
         never = self._why_never(stops.query) if stops.query else ""
-        words = self._problem or never or (self._found(search) if search is not None else hint(self._is_finding))
+        words = self.problem or never or (self._found(search) if search is not None else hint(self._is_finding))
         return Shown(
             rows=tuple(self._row(stop) for stop in stops.stops),
             marked=marked,
             query=stops.query,
             words=words,
-            is_problem=bool(self._problem or never),
+            is_problem=bool(self.problem or never),
             can_walk=search is not None and bool(search.matches),
         )
 
@@ -383,7 +383,7 @@ class StopsView(View[Shown]):
     def _show_buttons(self, state: Shown) -> None:
         """Show the buttons for the typed condition and, in a wide panel, those for the marked stop."""
         text, is_marked = self.line.text().strip(), state.marked is not None
-        is_new = bool(text) and not self._problem and all(row.stop.text != text for row in state.rows)
+        is_new = bool(text) and not self.problem and all(row.stop.text != text for row in state.rows)
         self.add.setVisible(is_new or not text)
         self.add.setEnabled(is_new)
         self.change.setVisible(is_new and is_marked and self.width() >= WIDE)

@@ -121,32 +121,32 @@ class SweepView(RowsView):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._source = SmallBox(
+        self.source = SmallBox(
             "Texts", "Which tokens of the selected sequence every mode is given, and which follow", SOURCES
         )
-        self._budgets = SmallBox("Budgets", BUDGETS_TIP, BUDGETS)
-        self._codecs = SmallBox("Codecs", "How the modes that keep exact rows write K and V", CODECS)
+        self.budgets = SmallBox("Budgets", BUDGETS_TIP, BUDGETS)
+        self.codecs = SmallBox("Codecs", "How the modes that keep exact rows write K and V", CODECS)
         self.quality = SmallBox("Damage", "What the plot sets against bytes", QUALITIES)
         self.steps = small_steps(24, MAX_STEPS, "How many tokens follow; a planted fact has as many as it has")
         self._build()
         self.follow(models)
 
     def _build(self) -> None:
-        self._budgets.setCurrentIndex(2)
-        self._boxes = (self._source, self._budgets, self._codecs, self.quality)
-        for box in self._boxes:
+        self.budgets.setCurrentIndex(2)
+        self.boxes = (self.source, self.budgets, self.codecs, self.quality)
+        for box in self.boxes:
             box.let_shrink(1)
-        self._top = row(self._source, self.steps, self._budgets, self._codecs, None, self.quality, spacing=3)
+        self._top = row(self.source, self.steps, self.budgets, self.codecs, None, self.quality, spacing=3)
         self.build(self._top, MEANING)
         self.steps.lineEdit().returnPressed.connect(self.ask)
-        on_change(self.refresh, self.steps, *self._boxes)
-        on_change(self._share_room, *self._boxes)
+        on_change(self.refresh, self.steps, *self.boxes)
+        on_change(self._share_room, *self.boxes)
         self._share_room()
 
     def _share_room(self) -> None:
         """Give each box width according to its present text, and before any free space, so that a narrow panel cuts
         least."""
-        for box in self._boxes:
+        for box in self.boxes:
             self._top.setStretchFactor(box, box.fontMetrics().horizontalAdvance(box.currentText()) + BESIDE)
 
     # ---- intents -------------------------------------------------------------------------------------------------
@@ -175,12 +175,12 @@ class SweepView(RowsView):
             GIVEN: SweepText(GIVEN, Prompt(token_ids=ids), "given"),
             RECALL: SweepText(RECALL, Prompt(token_ids=ids), "recall"),
         }
-        return tuple(every[name] for name in self._source.currentData().split(","))
+        return tuple(every[name] for name in self.source.currentData().split(","))
 
     def _grid(self) -> tuple[SweepMode, ...]:
         """Modes × budgets × codecs; with a single budget each mode keeps its plain name."""
-        shares = [float(part) for part in self._budgets.currentData().split(",") if part]
-        codecs = [parse_codec(part) for part in self._codecs.currentData().split(",") if part]
+        shares = [float(part) for part in self.budgets.currentData().split(",") if part]
+        codecs = [parse_codec(part) for part in self.codecs.currentData().split(",") if part]
         found = grid(self._modes(), shares or (None,), codecs or (None,))
         if len(shares) > 1:
             return found
@@ -192,7 +192,7 @@ class SweepView(RowsView):
         return draw.key_of(row)
 
     def chosen(self) -> tuple[object, ...]:
-        return (*(box.currentData() for box in self._boxes), self.steps.value())
+        return (*(box.currentData() for box in self.boxes), self.steps.value())
 
     def _most_tokens(self) -> int:
         model = self._models.status.model

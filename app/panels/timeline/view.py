@@ -41,7 +41,7 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         self._ticks = MomentTicks()
         self._picture = TimelinePicture(models, self._ticks)
         self._marked: tuple[int, int | None] = (-1, None)  # the history's shape and the tip that `_marks` belong to
-        self._marks: tuple[PathMark, ...] = ()
+        self.marks: tuple[PathMark, ...] = ()
         self._pointed_ahead = 0
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
@@ -70,10 +70,10 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
         left = Left(len(behind), behind[-1]) if behind else None
         goes_on = timeline.is_of_live and left is None and can_go_on(self._models)
         if self._marked != (history.shape, nodes[-1]):
-            self._marked, self._marks = (history.shape, nodes[-1]), path_marks(history, nodes[-1])
+            self._marked, self.marks = (history.shape, nodes[-1]), path_marks(history, nodes[-1])
         return Shown(
             nodes[0], nodes[-1], timeline.latest, len(nodes), index, nodes[index], now.step is None,
-            self._live_index(), left, goes_on, now.ahead, self._pointed_ahead if goes_on else 0, self._marks,
+            self._live_index(), left, goes_on, now.ahead, self._pointed_ahead if goes_on else 0, self.marks,
             FoundSteps.of(self._models), self._noted(),
         )  # fmt: skip
 

@@ -175,16 +175,16 @@ class WallCanvas(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._rows: tuple[WallRow, ...] = ()
+        self.rows: tuple[WallRow, ...] = ()
         self._room = QSize(0, 0)
         self._layout: WallLayout | None = None
         self._image = QImage()
-        self._thumbnails = QRegion()
+        self.thumbnails = QRegion()
         self._piece: WallSlice | None = None
         self._selected: tuple[int, int, PositionSpan | None] = (0, 0, None)
         self._by_hand = WallEdits()
         self._pressed: QPointF | None = None
-        self._marks = WallMarks()
+        self.marks = WallMarks()
         self.setMouseTracking(True)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setMinimumSize(40, 20)
@@ -200,8 +200,8 @@ class WallCanvas(QWidget):
         return self._image
 
     def set_rows(self, rows: tuple[WallRow, ...]) -> None:
-        if rows != self._rows:
-            self._rows = rows
+        if rows != self.rows:
+            self.rows = rows
             self._arrange()
 
     def set_room(self, room: QSize) -> None:
@@ -212,10 +212,10 @@ class WallCanvas(QWidget):
 
     def show_picture(self, image: QImage, piece: WallSlice, marks: WallMarks) -> None:
         """Show the thumbnails; the labels beside them are painted again only if their texts changed."""
-        painted, is_blank = (self._marks.words, self._head_name), self._image.isNull()
-        self._image, self._piece, self._marks = image, piece, marks
+        painted, is_blank = (self.marks.words, self._head_name), self._image.isNull()
+        self._image, self._piece, self.marks = image, piece, marks
         are_labels_painted = not is_blank and painted == (marks.words, self._head_name)
-        self.update(self._thumbnails if are_labels_painted else QRegion(self.rect()))
+        self.update(self.thumbnails if are_labels_painted else QRegion(self.rect()))
 
     def set_selected(self, layer: int, kv_head: int, run: PositionSpan | None) -> None:
         """Set the selected thumbnail, and the positions `start … stop` that are selected in all of them."""
@@ -236,15 +236,15 @@ class WallCanvas(QWidget):
 
     def _arrange(self) -> None:
         ratio = self.devicePixelRatioF()
-        if not self._rows or self._room.isEmpty():
+        if not self.rows or self._room.isEmpty():
             self._layout = None
             return
         # 3 pixels less, for the outline of the last thumbnail
         width, height = int((self._room.width() - 3) * ratio), int((self._room.height() - 3) * ratio)
-        self._layout = draw.arrange(self._rows, width, height, self._margins(ratio))
+        self._layout = draw.arrange(self.rows, width, height, self._margins(ratio))
         self.setFixedSize(self._room.width(), max(self._room.height(), int(self._layout.height / ratio) + 3))
         self._image = QImage()
-        self._thumbnails = self._region_of(self._layout)
+        self.thumbnails = self._region_of(self._layout)
         self.update()
         self.arranged.emit()
 
@@ -260,8 +260,8 @@ class WallCanvas(QWidget):
 
     def _margins(self, ratio: float) -> Margins:
         metrics = QFontMetricsF(font_fixed(10.5))
-        widest = max(*(metrics.horizontalAdvance(row.label) for row in self._rows), metrics.horizontalAdvance("9.9×"))
-        sizes = (widest + 9, 17, 4 if len(self._rows) < 40 else 2, 30, 13)
+        widest = max(*(metrics.horizontalAdvance(row.label) for row in self.rows), metrics.horizontalAdvance("9.9×"))
+        sizes = (widest + 9, 17, 4 if len(self.rows) < 40 else 2, 30, 13)
         left, top, gap, block_gap, note = (round(size * ratio) for size in sizes)
         return Margins(left, top, gap, block_gap, note)
 
@@ -278,7 +278,7 @@ class WallCanvas(QWidget):
         else:
             painter.drawImage(QPointF(0, 0), self._image)
         has_notes = any(label.note for label in self._layout.labels)  # notes are inside the thumbnails' region
-        if has_notes or not event.region().subtracted(self._thumbnails).isEmpty():
+        if has_notes or not event.region().subtracted(self.thumbnails).isEmpty():
             self._paint_header(painter, self._layout)
             self._paint_labels(painter, self._layout)
         if self._piece is not None and not self._image.isNull():
@@ -323,7 +323,7 @@ class WallCanvas(QWidget):
             right = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
             text = label.name if label.first_head == 0 else str(label.first_head)
             is_of_rows = label.first_head == 0 and not label.is_beside_rows
-            ratio_of_layer = self._marks.times_range.get(label.layer, 0.0) if is_of_rows else 0.0
+            ratio_of_layer = self.marks.times_range.get(label.layer, 0.0) if is_of_rows else 0.0
             is_far = ratio_of_layer > sizes.FAR
             if ratio_of_layer and label.height / ratio >= _TWO_LINES:
                 place.translate(0, -5.5)
@@ -406,14 +406,14 @@ class WallCanvas(QWidget):
         """Mark thumbnails: a loud right corner for NaN or Inf, a warm left corner for values far beyond the range.
         Without marks a few such numbers would not be seen, because cells pool many."""
         painter.setPen(Qt.PenStyle.NoPen)
-        marked = self._marks.alarms | self._marks.far
+        marked = self.marks.alarms | self.marks.far
         for tile in layout.tiles if marked else ():
             place = tile.layer, tile.kv_head
-            if place in self._marks.alarms:
+            if place in self.marks.alarms:
                 painter.setBrush(QColor(loud_color(current_theme())))
                 corner = self._rect(tile).topRight()
                 painter.drawPolygon([corner, corner - QPointF(8, 0), corner + QPointF(0, 8)])
-            if place in self._marks.far:
+            if place in self.marks.far:
                 painter.setBrush(current_theme().color("warning"))
                 corner = self._rect(tile).topLeft()
                 painter.drawPolygon([corner, corner + QPointF(8, 0), corner + QPointF(0, 8)])

@@ -99,33 +99,33 @@ class WallView(View[Shown]):
         super().__init__(models)
         self._drawn: tuple[object, ...] = ()
         self._pointed = ""
-        self._canvas = WallCanvas()
-        self._canvas.setAccessibleName("Thumbnails of every layer and kv head")
+        self.canvas = WallCanvas()
+        self.canvas.setAccessibleName("Thumbnails of every layer and kv head")
         self._scroll = _SizedArea()
         self._scroll.setFrameShape(QFrame.Shape.NoFrame)
         self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._scroll.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self._scroll.viewport().setAutoFillBackground(False)
-        self._scroll.setWidget(self._canvas)
-        self._canvas.setAutoFillBackground(False)
-        self._largest = QToolButton()
-        self._largest.setToolTip("The largest value against its layer's range: open the list of the largest")
-        self._largest.hide()
+        self._scroll.setWidget(self.canvas)
+        self.canvas.setAutoFillBackground(False)
+        self.largest = QToolButton()
+        self.largest.setToolTip("The largest value against its layer's range: open the list of the largest")
+        self.largest.hide()
         self._lenses = LensMenu(lens for lens in TABLE if lens.is_of_every_head)
         self.add_to_strip(self._lenses)
-        self.add_to_strip(self._largest)
+        self.add_to_strip(self.largest)
         self.set_body(self._scroll)
         self.follow(models)
         connect_all(
             (self._scroll.resized, self._fill),
-            (self._largest.clicked, self.outliers_wanted),
+            (self.largest.clicked, self.outliers_wanted),
             (self._lenses.chosen, self._on_lens),
-            (self._canvas.picked, self._on_picked),
-            (self._canvas.dragged, self._on_dragged),
-            (self._canvas.menu_wanted, self._on_menu_wanted),
-            (self._canvas.pointed, self._on_pointed),
-            (self._canvas.name_pointed, self._on_name_pointed),
-            (self._canvas.arranged, self.show_again),
+            (self.canvas.picked, self._on_picked),
+            (self.canvas.dragged, self._on_dragged),
+            (self.canvas.menu_wanted, self._on_menu_wanted),
+            (self.canvas.pointed, self._on_pointed),
+            (self.canvas.name_pointed, self._on_name_pointed),
+            (self.canvas.arranged, self.show_again),
             (models.selection.changed, self._scroll_to_selected),  # connected last, so that it is shown before
         )
 
@@ -195,7 +195,7 @@ class WallView(View[Shown]):
             rows = layer_rows_words(piece, tile.layer) if piece is not None and tile is not None else ""
             found = None if tile is None else self._models.bookmarks.on_heads(self._shown_seq_id)
             notes = () if tile is None or found is None else tip_lines(found.get((tile.layer, tile.kv_head)))
-            self._canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, rows, edited, *notes) if line)))
+            self.canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, rows, edited, *notes) if line)))
             self.set_detail(self._words(piece), tip=CELL_TIP)
 
     def _on_name_pointed(self, layer: int | None, head: int | None) -> None:
@@ -212,7 +212,7 @@ class WallView(View[Shown]):
             lines = [f"{name} {head} of each layer", self._shared_by_name(head)]
         else:
             lines = []
-        self._canvas.setToolTip(plain_tip("\n".join(filter(None, lines))))
+        self.canvas.setToolTip(plain_tip("\n".join(filter(None, lines))))
 
     def _shared_by_name(self, head: int) -> str:
         """How a head goes with those of the other kind, where that is the same in all layers."""
@@ -240,7 +240,7 @@ class WallView(View[Shown]):
         return self._models.selection.now.seq_id if shown is None else shown.request.seq_id
 
     def _scroll_to_selected(self) -> None:
-        rect = self._canvas.selected_rect()
+        rect = self.canvas.selected_rect()
         if not rect.isEmpty():
             center = rect.center()
             self._scroll.ensureVisible(round(center.x()), round(center.y()), 0, round(rect.height() / 2) + 4)
@@ -250,8 +250,8 @@ class WallView(View[Shown]):
     def want(self, *, is_visible: bool) -> None:
         size = None
         if is_visible:
-            self._canvas.set_rows(self._rows(self._models.slices.wall))
-            layout = self._canvas.layout_now
+            self.canvas.set_rows(self.rows(self._models.slices.wall))
+            layout = self.canvas.layout_now
             if layout is not None:
                 # in steps, so that dragging a splitter does not request a hundred pictures
                 size = (whole_steps(layout.tile_width, _COLUMN_STEP), layout.tile_height)
@@ -270,7 +270,7 @@ class WallView(View[Shown]):
             return "Every layer and head of the cache appears here with the first step: type a prompt and press F10."
         if piece is None and (why_not := self._models.status.why_no_rows):
             return why_not
-        if piece is None and not self._rows(piece):
+        if piece is None and not self.rows(piece):
             return "The cache is on its way."
         if piece is not None and not (piece.low.size or piece.states):
             return piece.note or "The cache holds no K and V now."
@@ -280,34 +280,34 @@ class WallView(View[Shown]):
         by_hand = WallEdits(area, edits_shown(self._models, seq_id), bookmarks)
         run = selected_run(self._models) if area is None else None
         head = head_of(self._models, self._lens, now.layer, now.kv_head)
-        return Shown(piece, self._canvas.layout_now, (now.layer, head, run), by_hand)
+        return Shown(piece, self.canvas.layout_now, (now.layer, head, run), by_hand)
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
-        self._largest.hide()
+        self.largest.hide()
         self._drawn = ()
 
     def show_state(self, state: Shown) -> None:
-        self._canvas.set_selected(*state.selected)
-        self._canvas.set_by_hand(state.by_hand)
+        self.canvas.set_selected(*state.selected)
+        self.canvas.set_by_hand(state.by_hand)
         self._name_largest(state.piece)
         self.set_detail(self._words(state.piece), tip=CELL_TIP)
         key = (state.piece, state.layout, current_theme())
-        is_blank = self._canvas.image.isNull()  # another arrangement has discarded the picture
+        is_blank = self.canvas.image.isNull()  # another arrangement has discarded the picture
         if state.piece is not None and state.layout is not None and (key != self._drawn or is_blank):
             self._draw(state.piece, state.layout)
         self._drawn = key
 
     def _draw(self, piece: WallSlice, layout: WallLayout) -> None:
-        values, absent = draw.cell_values(piece, self._rows(piece))
-        theme, ratio = current_theme(), self._canvas.devicePixelRatioF()
+        values, absent = draw.cell_values(piece, self.rows(piece))
+        theme, ratio = current_theme(), self.canvas.devicePixelRatioF()
         scale = color_scale(theme, is_signed=sizes.is_signed(piece))
         limits, far, hatch = sizes.layer_limits(piece), argb(theme.text), ghost_hatch(theme, ratio)
         pixels = draw.paint(layout, piece, values, absent, limits, scale, hatch, far)
         canvas.paint(pixels, layout, piece, color_scale(theme, is_signed=True))
         image = pixels_image(pixels, ratio)
         marks = WallMarks(*sizes.marked_tiles(piece, values, absent), sizes.times_range(piece))
-        self._canvas.show_picture(image, piece, marks)
+        self.canvas.show_picture(image, piece, marks)
 
     def describe(self, state: Shown) -> None:
         if (piece := state.piece) is not None:
@@ -316,22 +316,22 @@ class WallView(View[Shown]):
                 for layer in piece.layers
             )
             layers = (f"{name}: {found}" + f" · {rows}" * bool(rows) for name, found, rows in words)
-            self._canvas.setAccessibleDescription("\n".join(layers))
+            self.canvas.setAccessibleDescription("\n".join(layers))
 
     def _name_largest(self, piece: WallSlice | None) -> None:
         """Show the value that is farthest beyond its layer's range: `max V L17 4.1× ▾`."""
         found = sizes.farthest(piece) if piece is not None else None
-        self._largest.setVisible(found is not None)
+        self.largest.setVisible(found is not None)
         if found is None:
             return
         layer, tensor, ratio = found
         text = f"max {tensor} {layer_label(self._models, layer)} {times(ratio)} ▾"
-        if text != self._largest.text():
-            self._largest.setText(text)
+        if text != self.largest.text():
+            self.largest.setText(text)
             name = layer_words(self._models, layer)
-            self._largest.setAccessibleName(f"Largest value: {tensor} of {name}, {times(ratio)} its range")
-            hint = self._largest.sizeHint()
-            self._largest.setFixedSize(steady(self._largest.width(), hint.width()), hint.height())
+            self.largest.setAccessibleName(f"Largest value: {tensor} of {name}, {times(ratio)} its range")
+            hint = self.largest.sizeHint()
+            self.largest.setFixedSize(steady(self.largest.width(), hint.width()), hint.height())
 
     def _words(self, piece: WallSlice | None) -> str:
         """The place under the cursor, else what a cell of the picture stands for."""
@@ -368,7 +368,7 @@ class WallView(View[Shown]):
             parts=parts_words(self._models, piece),
         )  # fmt: skip
 
-    def _rows(self, piece: WallSlice | None) -> tuple[WallRow, ...]:
+    def rows(self, piece: WallSlice | None) -> tuple[WallRow, ...]:
         return wall_rows(self._models, piece)
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -378,8 +378,8 @@ class WallView(View[Shown]):
     def _fill(self) -> None:
         """Give the canvas the panel's size, less the width of the scroll bar if it needs one."""
         room = self._scroll.maximumViewportSize()
-        self._canvas.set_room(room)
-        if self._canvas.height() > room.height():
+        self.canvas.set_room(room)
+        if self.canvas.height() > room.height():
             bar = self._scroll.verticalScrollBar().sizeHint().width()
-            self._canvas.set_room(QSize(room.width() - bar, room.height()))
+            self.canvas.set_room(QSize(room.width() - bar, room.height()))
         self.refresh()

@@ -23,6 +23,7 @@ from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.lenses import LENSES
+from engine.spec.presets import cache_label
 from engine.spec.sampling import Prompt
 from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, TokenDivergence
 from engine.wire.slices import AttentionRequest, HeadRequest, RowRequest, Side, Slice, SliceRequest, WallRequest
@@ -205,10 +206,10 @@ class Duel:
 class DuelFollower:
     """The other run of a duel: a session of its own, which is fed the tokens of side A."""
 
-    def __init__(self, model: LoadedModel, cache: CacheSpec, name: str, prompt_ids: Sequence[int]) -> None:
+    def __init__(self, model: LoadedModel, cache: CacheSpec, prompt_ids: Sequence[int]) -> None:
         self._model, self._cache, self._prompt = model, cache, Prompt(token_ids=tuple(prompt_ids), has_start=True)
         session = Session(model, cache, surprisal=False)
-        self.run = LiveRun(session, session.submit(self._prompt), name)
+        self.run = LiveRun(session, session.submit(self._prompt), f"the same tokens in {cache_label(cache)}")
 
     def _restart(self) -> None:
         self.run.session = Session(self._model, self._cache, surprisal=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from msgspec.structs import replace
@@ -23,70 +23,9 @@ if TYPE_CHECKING:
     from engine.opened.file import OpenedSnapshot
 
 
-class ComparedRun(Protocol):
-    """What a duel reads from one side. `num_tokens` is the number of tokens with rows; requests for more tokens are
-    answered for that many."""
-
-    @property
-    def seq_id(self) -> int: ...
-
-    @property
-    def geometry(self) -> CacheGeometry: ...
-
-    @property
-    def num_tokens(self) -> int: ...
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The ids of all tokens with rows."""
-        ...
-
-    def side(self) -> DuelSide: ...
-
-    def source(self, num_tokens: int) -> Source: ...
-
-    def newest(self, num_tokens: int) -> dict[int, Pair]:
-        """K and V `[H_kv, D]` by layer of the row that was added when the run reached `num_tokens`, for layers in which
-        every head holds it."""
-        ...
-
-    def logits(self, num_tokens: int) -> torch.Tensor | None:
-        """Logits `[V]` of the forward pass with which the run reached `num_tokens`; None if they are not kept."""
-        ...
-
-    def attention(self, num_tokens: int) -> dict[int, torch.Tensor]:
-        """Attention weights `[H, S]` by layer of the newest query at `num_tokens`; empty if they are not kept."""
-        ...
-
-    def slice(self, request: SliceRequest) -> Slice:
-        """A slice of this run, whatever sequence the request names."""
-        ...
-
-    @property
-    def mode(self) -> CacheSpec:
-        """The cache mode of its rows now."""
-        ...
-
-    def lengths(self, above: int) -> list[int]:
-        """The numbers of tokens above `above`, ascending, after its steps in the present mode whose logits are kept."""
-        ...
-
-    def step_with(self, num_tokens: int) -> int | None:
-        """The step after which the run had `num_tokens`."""
-        ...
-
-    def cost(self, num_tokens: int) -> tuple[float | None, int | None]:
-        """Milliseconds of the step with which the run reached `num_tokens`, and bytes of its K and V after it; None if
-        unknown."""
-        ...
-
-    def close(self) -> None:
-        """Free what only this side uses."""
-        ...
-
-
 class LiveRun:
-    """A sequence of a session: as it is now, or as it was with `until` tokens."""
+    """A sequence of a session: as it is now, or as it was with `until` tokens. Requests for more than `num_tokens`, the
+    number of tokens with rows, are answered for that many."""
 
     def __init__(self, session: Session, seq_id: int, name: str, until: int | None = None) -> None:
         self.session, self.seq_id, self._name, self._until = session, seq_id, name, until
@@ -104,6 +43,7 @@ class LiveRun:
 
     @property
     def token_ids(self) -> list[int]:
+        """The ids of all tokens with rows."""
         return self.session.sequence(self.seq_id).token_ids[: self.num_tokens]
 
     def side(self) -> DuelSide:
@@ -116,6 +56,8 @@ class LiveRun:
         return self.session.rows_at(self.seq_id, min(num_tokens, self.num_tokens))
 
     def newest(self, num_tokens: int) -> dict[int, Pair]:
+        """K and V `[H_kv, D]` by layer of the row that was added when the run reached `num_tokens`, for layers in which
+        every head holds it."""
         sequence = self.session.sequence(self.seq_id)
         if num_tokens == sequence.num_tokens:  # avoids dequantising all rows
             found = self.session.cache_of(self.seq_id).all_newest_rows(num_tokens - 1)
@@ -123,27 +65,33 @@ class LiveRun:
         return newest_of(self.source(num_tokens), self.geometry, num_tokens - 1)
 
     def logits(self, num_tokens: int) -> torch.Tensor | None:
+        """Logits `[V]` of the forward pass with which the run reached `num_tokens`; None if they are not kept."""
         step = self.step_with(num_tokens)
         return None if step is None else self.session.history.logits_at(self.seq_id, step)
 
     def attention(self, num_tokens: int) -> dict[int, torch.Tensor]:
+        """Attention weights `[H, S]` by layer of the newest query at `num_tokens`; empty if they are not kept."""
         step = self.step_with(num_tokens)
         return {} if step is None else self.session.history.attention_at(self.seq_id, step)
 
     def slice(self, request: SliceRequest) -> Slice:
+        """A slice of this run, whatever sequence the request names."""
         return self.session.take_slice(replace(request, seq_id=self.seq_id))
 
     @property
     def mode(self) -> CacheSpec:
+        """The cache mode of its rows now."""
         return self.session.cache
 
     def lengths(self, above: int) -> list[int]:
+        """The numbers of tokens above `above`, ascending, after its steps in the present mode whose logits are kept."""
         logged = self.session.history.logged_logits(self.seq_id, above)
         found = {each.num_tokens: each.step for each in logged if each.cache == self.mode}
         self._steps.update(found)
         return [count for count in found if count <= self.num_tokens]
 
     def step_with(self, num_tokens: int) -> int | None:
+        """The step after which the run had `num_tokens`."""
         step = self._steps.get(num_tokens)
         mark = None if step is None else self.session.history.journal.mark(self.seq_id, step)
         if mark is not None and mark.num_tokens == num_tokens:
@@ -155,6 +103,8 @@ class LiveRun:
         self._costs[num_tokens] = took_ms, num_bytes
 
     def cost(self, num_tokens: int) -> tuple[float | None, int | None]:
+        """Milliseconds of the step with which the run reached `num_tokens`, and bytes of its K and V after it; None if
+        unknown."""
         return self._costs.get(num_tokens, (None, None))
 
     def close(self) -> None:
@@ -178,7 +128,8 @@ class MomentRun(LiveRun):
 
 
 class FileRun:
-    """The sequence of a snapshot file. `is_own`: the file was opened for the duel and is closed with it."""
+    """The sequence of a snapshot file, read as `LiveRun` is. `is_own`: the file was opened for the duel and is closed
+    with it."""
 
     seq_id = 0  # a file has one sequence, whatever its id was when it was written
 
@@ -242,6 +193,9 @@ class FileRun:
     def close(self) -> None:
         if self._is_own:
             self._opened.close()
+
+
+ComparedRun = LiveRun | FileRun
 
 
 def newest_of(source: Source, geometry: CacheGeometry, position: int) -> dict[int, Pair]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_label
 from engine.wire.commands import StartDuel
 from engine.wire.duel import OtherFile, OtherRun, OtherStep
 
@@ -41,18 +40,29 @@ def duel_of(
         return _of_moments(session, command.seq_id, against.of, against.step)
     sequence = session.sequence(command.seq_id)
     match against:
-        case OtherRun(cache, model):
+        case OtherRun(_, model):
             mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
             loaded = session.model if model is None else load(_on_same_device(session.model, model))
-            check_vocabularies(session.model.info.geometry, loaded.info.geometry)
             prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
-            follower = DuelFollower(loaded, cache, f"the same tokens in {cache_label(cache)}", prompt_ids)
-            return Duel(mine, follower.run, session.text_of, follower)
+            return _with_run(mine, against, loaded, prompt_ids, session.text_of)
         case OtherStep(step):
             return _with_step(session, command.seq_id, step)
         case OtherFile(path):
             mine = LiveRun(session, command.seq_id, f"sequence {command.seq_id}")
-            return _with_file(mine, open_snapshot(path), session.text_of)
+            return _of_one_text(mine, FileRun(open_snapshot(path), is_own=True), session.text_of)
+
+
+def _with_run(
+    mine: ComparedRun,
+    against: OtherRun,
+    model: LoadedModel,
+    prompt_ids: Sequence[int],
+    text_of: Callable[[int], str] | None,
+) -> Duel:
+    """A duel with a run of the same tokens; where `text_of` is None, its model gives the texts."""
+    check_vocabularies(mine.geometry, model.info.geometry)
+    follower = DuelFollower(model, against.cache, prompt_ids)
+    return Duel(mine, follower.run, text_of or follower.run.session.text_of, follower)
 
 
 def _on_same_device(model: LoadedModel, spec: ModelSpec) -> ModelSpec:
@@ -72,13 +82,13 @@ def _of_file(
     mine = FileRun(opened)
     match command.against:
         case OtherFile(path):
-            return _with_file(mine, open_snapshot(path), opened.text_of)
+            return _of_one_text(mine, FileRun(open_snapshot(path), is_own=True), opened.text_of)
         case OtherStep():
             raise InputError(
                 "An opened snapshot has the rows of one step: compare it with another snapshot, or with a run of its "
                 "tokens in a cache mode or a dtype."
             )
-        case OtherRun(cache, model):
+        case OtherRun(_, model) as against:
             token_ids = mine.token_ids
             if len(token_ids) < mine.num_tokens:
                 raise InputError(
@@ -86,12 +96,9 @@ def _of_file(
                     "compare it with another snapshot."
                 )
             loaded = _model_for(opened, model, load, held)
-            check_vocabularies(mine.geometry, loaded.info.geometry)
             prompt_ids = token_ids[: opened.sequence.num_prompt_tokens]
-            follower = DuelFollower(loaded, cache, f"the same tokens in {cache_label(cache)}", prompt_ids)
             is_its_own = loaded.info.fingerprint == opened.info.fingerprint
-            text_of = follower.run.session.text_of if is_its_own else opened.text_of
-            return Duel(mine, follower.run, text_of, follower)
+            return _with_run(mine, against, loaded, prompt_ids, None if is_its_own else opened.text_of)
 
 
 def _model_for(
@@ -124,19 +131,12 @@ def _model_for(
     return loaded
 
 
-def _with_file(mine: ComparedRun, opened: OpenedSnapshot, text_of: Callable[[int], str]) -> Duel:
+def _of_one_text(
+    mine: ComparedRun, other: ComparedRun, text_of: Callable[[int], str], *, are_branches: bool = False
+) -> Duel:
+    """A duel of two that begin with the same token; the other one is closed if they do not."""
     try:
-        duel = Duel(mine, FileRun(opened, is_own=True), text_of)
-        duel.check_common()
-    except BaseException:
-        opened.close()
-        raise
-    return duel
-
-
-def _with_moment(mine: ComparedRun, other: MomentRun, text_of: Callable[[int], str]) -> Duel:
-    try:
-        duel = Duel(mine, other, text_of, are_branches=True)
+        duel = Duel(mine, other, text_of, are_branches=are_branches)
         duel.check_common()
     except BaseException:
         other.close()
@@ -150,7 +150,7 @@ def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Duel:
         raise InputError(f"Step {one} is the same as itself: choose two steps.")
     mine = MomentRun(session, seq_id, one)
     try:
-        return _with_moment(mine, MomentRun(session, seq_id, other), session.text_of)
+        return _of_one_text(mine, MomentRun(session, seq_id, other), session.text_of, are_branches=True)
     except BaseException:
         mine.close()
         raise
@@ -159,7 +159,8 @@ def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Duel:
 def _with_step(session: Session, seq_id: int, step: int) -> Duel:
     tree = session.history.tree
     if step in tree and not tree.is_on_path(step, session.last_step):
-        return _with_moment(LiveRun(session, seq_id, "now"), MomentRun(session, seq_id, step), session.text_of)
+        now, other = LiveRun(session, seq_id, "now"), MomentRun(session, seq_id, step)
+        return _of_one_text(now, other, session.text_of, are_branches=True)
     mark = session.history.journal.mark(seq_id, step)
     if mark is None or not mark.num_tokens:
         raise InputError(f"Sequence {seq_id} held no rows after step {step}: choose a later one.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Container
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
@@ -31,8 +32,10 @@ from engine.memory import check_room, free_bytes
 from engine.predict.bytes import page_bytes, why_no_sharing
 from engine.predict.capacity import is_pageable, pool_pages, window_of
 from engine.spec.cache import CacheSpec
-from engine.wire.page_events import KEPT, PageCommitted, PageCopied, PageEvent, Tier
+from engine.wire.page_events import KEPT, PageCommitted, PageCopied, PageEvent, PageEvicted, Tier
 from engine.wire.page_map import PoolStep
+
+MAX_TURNOVER = 16_384  # events of pages that became findable or were evicted, which the store remembers
 
 
 @dataclass(eq=False)
@@ -85,6 +88,9 @@ class PageStore:
         self._findable: list[tuple[int, PageCommitted]] = []  # (step at which a page became findable, its entry)
         self._num_noted = [0] * len(self.groups)  # for each group, how many undrained events `note_step` has seen
         self._drained: tuple[int | None, list[list[PageEvent]]] = None, []  # step and events of the latest `drain`
+        # The latest pages that became findable or were evicted: (seconds since 1970, number of the group, event).
+        self.turnover: deque[tuple[float, int, PageCommitted | PageEvicted]] = deque(maxlen=MAX_TURNOVER)
+        self._num_turned = 0  # of them, how many came with the latest `drain`
         self.plans: dict[int, GroupPlan] = {}
         self.batch = 1
         self.longest = 0
@@ -191,6 +197,14 @@ class PageStore:
         for number, group in enumerate(self.groups):
             group.pool.events.clear()
             self._num_noted[number] = 0
+        turned = [
+            (time.time(), number, event)
+            for number, events in enumerate(self._drained[1])
+            for event in events
+            if isinstance(event, PageCommitted | PageEvicted)
+        ]
+        self.turnover += turned
+        self._num_turned = len(turned)
         return tuple(event for events in self._drained[1] for event in events), pools
 
     def undo_drain(self, step: int) -> None:
@@ -198,6 +212,8 @@ class PageStore:
         if self._drained[0] == step:
             for group, events in zip(self.groups, self._drained[1], strict=True):
                 group.pool.events[:0] = events
+            for _ in range(min(self._num_turned, len(self.turnover))):
+                self.turnover.pop()
             self._drained = None, []
 
     def _is_findable(self, entry: PageCommitted) -> bool:

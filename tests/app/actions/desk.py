@@ -182,7 +182,7 @@ class Desk:
     def widen(self) -> None:
         """Zoom into the head and set its colours by hand, so that both can be taken back."""
         self.window.head.zoom_to_selection()
-        self.window.head._bar.dragged.emit(0.25)
+        self.window.head.bar.dragged.emit(0.25)
         turn(self.shell)
 
 

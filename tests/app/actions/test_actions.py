@@ -219,7 +219,7 @@ EFFECTS: dict[str, Effect] = {
     "view.outliers": opens("OutliersDialog"),
     "view.reset": Effect(whole_view, False, True, Desk.widen),
     "view.zoom": Effect(whole_view, True, False),
-    "view.colors": Effect(lambda desk: desk.window.head._bar.limit == 0.25, True, False, Desk.widen),
+    "view.colors": Effect(lambda desk: desk.window.head.bar.limit == 0.25, True, False, Desk.widen),
     "layout.learn": Effect(lambda desk: desk.window.docks.layout_name, "inspect", "learn"),
     "layout.inspect": Effect(
         lambda desk: desk.window.docks.layout_name, "learn", "inspect", lambda desk: desk.window.arrange("learn")

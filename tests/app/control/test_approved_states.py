@@ -43,7 +43,7 @@ LOADING = Work("Loading", 1, 3, can_cancel=False)
 WARM = SamplingParams(0.8, seed=7)
 CHAT = Chat((Turn("user", "Who?"),))
 CHANGED = events.CacheChanged(cache_preset("h2o").spec, "dropped", 3.0, samples.cache_bytes(5))
-ENDED = (info(0, 6, state="finished", stop="length"), info(1, 6, state="finished", stop="end"))
+ENDED = (info(0, 6, state="finished", stop="end of text"), info(1, 6, state="finished", stop="end"))
 FEW, MANY = Rows(1, 3, (2,), (1,)), Rows(1, 90)
 
 

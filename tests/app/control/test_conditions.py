@@ -22,7 +22,7 @@ GONE, NO_MODEL, UNLOADED = (
     "the model is unloaded: load it again",
 )
 FILE = "this is an opened file: go on with its model first, or load another"
-LENGTH = "as many tokens as were asked for: choose another next token, go back, or send a new prompt"
+ENDED = "the text has ended: choose another next token, go back, or send a new prompt"
 STOPPED = "the sequence was stopped: choose its next token, go back, or send a new prompt"
 OPENED = OpenedFile(Path("/a.npz"), 1, "Tales", 0, "", "", "", "")
 
@@ -35,7 +35,8 @@ STATES: dict[str, dict[str, Any]] = {
     "no sequence": {},
     "one goes on": {"sequences": (info(0),)},
     "one has ended": {"sequences": (info(0, "length"), info(1))},
-    "both have": {"sequences": (info(0, "length"), info(1, "stopped"))},
+    "both have": {"sequences": (info(0, "end of text"), info(1, "stopped"))},
+    "as many as asked for": {"sequences": (info(0, "length"), info(1, "stopped"))},
     "another one alone": {"sequences": (info(1, "stopped"),)},
     "no model": {"model": None},
     "a file": {"opened": OPENED, "sequences": (info(0),)},
@@ -43,7 +44,7 @@ STATES: dict[str, dict[str, Any]] = {
 }
 EXPECTED: dict[str, dict[str, str]] = {
     "needs_unfinished": {
-        "no sequence": "send a prompt first", "both have": LENGTH, "another one alone": STOPPED, "no model": UNLOADED,
+        "no sequence": "send a prompt first", "both have": ENDED, "another one alone": STOPPED, "no model": UNLOADED,
         "a file": FILE, "a session": FILE,
     },
     "needs_live": {"no model": UNLOADED, "a file": FILE, "a session": FILE},
@@ -77,7 +78,11 @@ def test_what_can_go_on(stood: Models) -> None:
     for state, changed in STATES.items():
         stood.status.set(replace(samples.status(0), **changed))
         found[state] = can_go_on(stood)
-    assert [state for state, goes_on in found.items() if goes_on] == ["one goes on", "one has ended"]
+    assert [state for state, goes_on in found.items() if goes_on] == [
+        "one goes on",
+        "one has ended",
+        "as many as asked for",
+    ]
     stood.status.set(replace(samples.status(0), **STATES["one goes on"]))
     for loss, goes_on in (("silent", True), ("gone", False)):
         stood.status.lose_engine(loss)  # type: ignore[arg-type]

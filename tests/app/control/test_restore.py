@@ -256,7 +256,7 @@ def test_another_model_takes_the_pins_away(running: Shell, engine: FakeEngine) -
     models, head = running.models, running.window.head
     models.selection.update(layer=4)
     turn(running)
-    head._pin.click()
+    head.pin_button.click()
     models.viewport.update(attention_layer=4)
     assert head.is_pinned
     assert models.status.now is not None

@@ -107,5 +107,7 @@ def test_a_session_is_named_by_its_first_words() -> None:
     assert (
         session_title(SavedSession(nodes=(node,), texts=texts)) == "“Once upon a time thereOnce upon a time…” · 0 steps"
     )
+    of_bytes = SavedSession(nodes=(node,), texts={7: "caf", 8: "<C3>", 9: "<A9>"})
+    assert session_title(of_bytes) == "“cafécafécafé” · 0 steps"
     assert session_title(SavedSession(origin="/a/b.safetensors")) == "from b.safetensors · 0 steps"
     assert session_title(SavedSession()) == "without a prompt · 0 steps"

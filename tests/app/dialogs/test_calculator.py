@@ -266,8 +266,8 @@ def test_nonsense_is_refused_before_anything_is_sent(dialog: CacheDialog, text: 
     dialog.accept()
     assert told == []
     assert dialog.isVisible()
-    assert dialog._problem.text().count("\n") == 0
-    assert dialog._problem.isVisible()
+    assert dialog.problem.text().count("\n") == 0
+    assert dialog.problem.isVisible()
 
 
 def test_an_impossible_host_tier_is_refused(host: QWidget) -> None:
@@ -279,7 +279,7 @@ def test_an_impossible_host_tier_is_refused(host: QWidget) -> None:
     field.setValue(0)  # type: ignore[union-attr]
     dialog.accept()
     assert told == []
-    assert dialog._problem.isVisible()
+    assert dialog.problem.isVisible()
     field.setValue(2.5)  # type: ignore[union-attr]
     dialog.accept()
     assert [spec.host_gib for spec in told] == [2.5]  # type: ignore[attr-defined]
@@ -325,7 +325,7 @@ def test_pages_are_given_codecs_of_k_and_of_v(host: QWidget) -> None:
     dialog.codec.choice.choose("int8", "kivi")
     dialog.accept()
     assert told == []
-    assert "shared pages cannot offer" in dialog._problem.text()
+    assert "shared pages cannot offer" in dialog.problem.text()
     dialog.codec.choice.choose("int8", "fp8-max")
     dialog.accept()
     assert told == [CacheSpec("paged", num_pages=9, codec=CodecSpec(Coding("int8"), Coding("fp8-max", 16)))]

@@ -91,7 +91,7 @@ def test_a_condition_of_two_runs_is_waited_for_only_beside_another_run(ready: Sh
     dialog._condition.setText("differs")
     dialog.accept()
     assert dialog.isVisible()
-    assert dialog._problem.text()
+    assert dialog.problem.text()
     engine.emit(samples.duel_started(2))
     turn(ready, 2)
     dialog.accept()
@@ -213,7 +213,7 @@ def test_a_number_field_is_as_wide_as_its_number_and_unit(qapp: QApplication, va
 def test_a_hub_name_that_is_empty_is_refused_inside_the_dialog(shell: Shell) -> None:
     dialog = HubDialog(shell.window)
     dialog.accept()
-    assert "no name" in dialog._problem.text()
+    assert "no name" in dialog.problem.text()
     dialog.reject()
 
 
@@ -251,7 +251,7 @@ def test_a_codec_that_cannot_be_is_refused_in_the_engines_words(ready: Shell, en
     dialog.codec.choice.choose("int8", "kivi")
     dialog.accept()
     assert dialog.isVisible()
-    assert "a single row cannot be dropped" in dialog._problem.text()
+    assert "a single row cannot be dropped" in dialog.problem.text()
     dialog.codec.choice.choose("int8")
     chosen: list[CacheSpec] = []
     dialog.chosen.connect(chosen.append)

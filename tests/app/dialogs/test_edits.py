@@ -50,7 +50,7 @@ def test_noise_of_nothing_is_refused_in_one_sentence(asked: Callable[..., NoiseF
     form = asked("edit.noise", NoiseForm)
     form.ratio.setValue(0)
     assert not form.ok.isEnabled()
-    assert form._problem.text() == "Noise of 0 standard deviations is none: give a ratio above 0."
+    assert form.problem.text() == "Noise of 0 standard deviations is none: give a ratio above 0."
     form.ratio.setValue(0.5)
     form.seed.setValue(9)
     assert form.ok.isEnabled()
@@ -66,7 +66,7 @@ def test_rows_are_overwritten_from_a_step_or_a_file(asked: Callable[..., Overwri
     form = asked("edit.overwrite", OverwriteForm)
     form.source.set_choice("file")
     form.source.chosen.emit("file")
-    assert form._problem.text() == "No file is named: choose the snapshot that the rows come from."
+    assert form.problem.text() == "No file is named: choose the snapshot that the rows come from."
     form.file.setText("/tmp/a.safetensors")
     form.ok.click()
     rows = Rows(4, 8, (3,), (1,))
@@ -83,7 +83,7 @@ def test_other_tokens_are_named_by_ids_or_as_a_text_that_the_engine_counts(
     label = form.form.itemAt(0, form.form.ItemRole.FieldRole).widget()
     assert label.text().startswith("positions 4 … 7 “")
     form.tokens.line.setText("four words of text")
-    assert form._problem.text() == "The tokens of this text are being counted."
+    assert form.problem.text() == "The tokens of this text are being counted."
     desk.controller.tick()
     number = engine.id_of(Tokenize)
     engine.emit(Tokenized((5, 6, 7, 8), ("a", "b", "c", "d"), reply_to=number))
@@ -94,7 +94,7 @@ def test_other_tokens_are_named_by_ids_or_as_a_text_that_the_engine_counts(
     form = asked("edit.replace", ReplaceForm)
     form.tokens.kind.set_choice("ids")
     form.tokens.line.setText("17, 18")
-    assert form._problem.text().startswith("As many tokens are overwritten as are given")
+    assert form.problem.text().startswith("As many tokens are overwritten as are given")
     form.how.set_choice("re-prefill")
     form.how.chosen.emit("re-prefill")
     form.ok.click()
@@ -104,7 +104,7 @@ def test_other_tokens_are_named_by_ids_or_as_a_text_that_the_engine_counts(
 def test_an_edit_is_typed_and_refused_until_it_can_be_read(asked: Callable[..., TypedForm], engine: FakeEngine) -> None:
     form = asked("edit.typed", TypedForm)
     form.line.setText("zero pos=4:80")
-    assert form._problem.text() == "There are no positions 4 … 79 to edit: this sequence has positions 0 … 23."
+    assert form.problem.text() == "There are no positions 4 … 79 to edit: this sequence has positions 0 … 23."
     assert not form.ok.isEnabled()
     form.line.setText("zero pos=4: layer=0-2 part=keys")
     form.ok.click()

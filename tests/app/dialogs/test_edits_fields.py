@@ -54,7 +54,7 @@ def choose(segments: Segments, choice: str) -> None:
 
 def problem(form: EditForm) -> str:
     assert not form.ok.isEnabled()
-    return form._problem.text()
+    return form.problem.text()
 
 
 def test_numbers_of_the_rows_that_are_selected(rich: Models, host: QWidget) -> None:

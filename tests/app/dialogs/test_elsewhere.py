@@ -20,7 +20,7 @@ def test_an_address_is_asked_for_until_it_is_one(shell: Shell) -> None:
         dialog._host.setText(text)
         dialog.accept()
         assert wanted == heard
-        assert "is no address of an engine: give ssh://" in dialog._problem.text(), "of the first one"
+        assert "is no address of an engine: give ssh://" in dialog.problem.text(), "of the first one"
 
 
 def test_models_and_files_are_chosen_on_the_machine_of_the_engine(shell: Shell, engine: FakeEngine) -> None:
@@ -42,7 +42,7 @@ def test_models_and_files_are_chosen_on_the_machine_of_the_engine(shell: Shell, 
     assert engine.of(ListFolder)[-1] == ListFolder("/home/me/runs")
     engine.emit(Failed("The folder '/home/me/runs' cannot be listed.", reply_to=engine.id_of(ListFolder)))
     turn(shell)
-    assert "cannot be listed" in dialog._problem.text()
+    assert "cannot be listed" in dialog.problem.text()
     dialog.accept()
     assert not engine.of(OpenSnapshot), "a folder is no snapshot"
     dialog._names.itemActivated.emit(dialog._names.item(2))

@@ -83,9 +83,9 @@ def test_nowhere_to_write_is_said_inside_and_the_dialog_stays(
     dialog: ExportDialog, engine: FakeEngine, tmp_path: Path
 ) -> None:
     for kind in KINDS:
-        dialog._problem.setText("")
+        dialog.problem.setText("")
         give(dialog, kind, tmp_path / "no" / "file")
-        assert "does not exist" in dialog._problem.text(), kind
+        assert "does not exist" in dialog.problem.text(), kind
         assert dialog.isVisible(), kind
         assert not engine.of(Export), kind
 
@@ -102,16 +102,16 @@ def test_a_device_is_left_alone(dialog: ExportDialog, tmp_path: Path) -> None:
     device = tmp_path / "device"
     device.symlink_to("/dev/null")
     for kind in KINDS:
-        dialog._problem.setText("")
+        dialog.problem.setText("")
         give(dialog, kind, device)
-        assert "no regular file" in dialog._problem.text(), kind
+        assert "no regular file" in dialog.problem.text(), kind
         assert device.is_symlink(), kind
 
 
 def test_a_name_is_needed(dialog: ExportDialog) -> None:
     dialog._path.setText("  ")
     dialog.accept()
-    assert dialog._problem.text() == "Give a file name."
+    assert dialog.problem.text() == "Give a file name."
 
 
 def test_another_kind_has_another_ending(dialog: ExportDialog, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_what_the_engine_refuses_is_said_in_the_dialog_and_nowhere_else(
     type_and_wait(dialog, qtbot, layers="x")
     assert dialog._size.text().startswith("'x' names no layers")
     dialog.accept()
-    assert dialog._problem.text().startswith("'x' names no layers")
+    assert dialog.problem.text().startswith("'x' names no layers")
     assert dialog.isVisible()
 
 
@@ -238,7 +238,7 @@ def test_two_exports_to_one_name(running: Shell, engine: FakeEngine, tmp_path: P
         give(dialogs[-1], "snapshot", path)
     assert len(engine.of(Export)) == 1
     expected = f"'{path}' is being written by another export: wait for it, or give another name."
-    assert dialogs[1]._problem.text() == expected
+    assert dialogs[1].problem.text() == expected
     number = engine.id_of(Export)
     ends: dict[str, Event] = {
         "written": Exported(path, 5 << 20, 120.0, path.with_suffix(".py"), reply_to=number),
@@ -290,7 +290,7 @@ def test_without_an_engine_tables_and_pictures_are_written(
     engine.emit(EngineLost("It was killed"))
     turn(running)
     give(dialog, "snapshot", tmp_path / "x.safetensors")
-    assert dialog._problem.text() == "The engine is gone, and only it can write this: restart it under Run · Engine."
+    assert dialog.problem.text() == "The engine is gone, and only it can write this: restart it under Run · Engine."
     give(dialog, "table", tmp_path / "x.csv")
     assert len((tmp_path / "x.csv").read_text().splitlines()) == 22
 

@@ -172,7 +172,7 @@ def test_an_adapter_can_be_put_on_the_model_and_taken_off(
     assert engine.of(ForecastLoad)[-1].model == wanted
     asked = len(engine.of(ForecastLoad))
     dialog.weights.setCurrentIndex(dialog.weights.findData("int8"))
-    assert dialog._problem.text() == "An adapter is put on weights as they are stored: leave out the int8 weights."
+    assert dialog.problem.text() == "An adapter is put on weights as they are stored: leave out the int8 weights."
     assert not dialog.ok.isEnabled()
     assert len(engine.of(ForecastLoad)) == asked
     dialog.no_adapter.click()

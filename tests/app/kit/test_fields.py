@@ -48,7 +48,7 @@ def test_a_dialog_stays_open_and_says_which_number_it_did_not_take(qapp: QApplic
     was = budget.value()
     typed(budget, "99999999999")
     dialog.accept()
-    assert f"was not taken: it is {was:,} as before" in dialog._problem.text()
+    assert f"was not taken: it is {was:,} as before" in dialog.problem.text()
     assert chosen == []
     typed(budget, str(was + 1))
     dialog.accept()

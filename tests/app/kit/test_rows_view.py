@@ -67,7 +67,7 @@ def test_a_click_marks_the_row_that_stands_there_and_a_second_one_lets_it_go(vie
 
 
 def test_other_modes_that_are_chosen_leave_the_rows_that_were_measured(view: BenchView) -> None:
-    view._modes_box.choose("evicting")
+    view.modes_box.choose("evicting")
     view.refresh()
     assert shown(view) == ["Dynamic", "INT8", "KIVI-4"]
 

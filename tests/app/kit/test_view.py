@@ -117,7 +117,7 @@ def test_what_would_help_where_there_is_nothing_has_a_button(
         models.status.set(status)
         models.selection.update(layer=1)
         models.selection.update(layer=9)
-        return [name for name, button in view._remedies.items() if button.isVisible()]
+        return [name for name, button in view.remedies.items() if button.isVisible()]
 
     models.timeline.append(samples.story(1))
     assert offered(status) == []

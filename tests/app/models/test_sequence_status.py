@@ -209,7 +209,7 @@ def test_the_prompt_says_how_far_it_is_read(full: Shell, engine: FakeEngine) -> 
     reading = replace(engine.status, sequences=(info("prefill", 1920),), running=True)
     engine.emit(StateChanged(reading))
     turn(full)
-    assert full.window.prompt._detail.text() == "reading 1,920 of 4,550"
+    assert full.window.prompt.detail.text() == "reading 1,920 of 4,550"
     assert full.window.top._counter.accessibleName().endswith("reading 1,920 of 4,550")
 
 

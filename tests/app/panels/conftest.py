@@ -98,5 +98,5 @@ def drive(qapp: QApplication) -> Iterator[Callable[[CacheSpec], Driver]]:
 
 def chip(panel: object) -> tuple[str, str]:
     """The words about its source in a panel's strip, and the kind of source that its dot shows."""
-    label = panel._provenance  # type: ignore[attr-defined]
+    label = panel.provenance_label  # type: ignore[attr-defined]
     return label.text, label.kind

@@ -103,13 +103,13 @@ def damage(view: DamageView, models: Models, folder: Path) -> Steps:
         yield f"{codec} {values}", lambda codec=codec, values=values: view.controls.choose(codec, 2, values)  # type: ignore[misc]
     yield "measured", view.ask
     yield "the plan", lambda: (view.controls.choose("int8"), view.choose("plan"))
-    yield "a budget in KiB", lambda: view.plan._kib.setValue(10.0)
-    yield "a budget beyond all", lambda: view.plan._kib.setValue(1e6)
+    yield "a budget in KiB", lambda: view.plan.kib.setValue(10.0)
+    yield "a budget beyond all", lambda: view.plan.kib.setValue(1e6)
     yield "half", lambda: view.plan.set_share(0.5)
     yield "suggested", view.ask_plan
     yield "its name", lambda: (view.plan.copy_name(), view.told.emit(QGuiApplication.clipboard().text()))
     yield "applied", lambda: view.plan.applied.emit()
-    yield "a layer", lambda: view.plan._table.clicked.emit(view.plan._table.model().index(4, 0))
+    yield "a layer", lambda: view.plan.table.clicked.emit(view.plan.table.model().index(4, 0))
 
 
 def compare(view: CompareView, models: Models, folder: Path) -> Steps:

@@ -48,8 +48,8 @@ def branches(view: BranchesView, models: Models, folder: Path) -> Steps:
 
     def name(text: str, key: Key) -> None:
         view.actions_["name"].trigger()
-        QTest.keyClicks(tree._name_line, text)
-        QTest.keyClick(tree._name_line, key)
+        QTest.keyClicks(tree.name_line, text)
+        QTest.keyClick(tree.name_line, key)
 
     yield "looked for", lambda: view.seek.setText("  OTHER way ")
     yield "nothing is like it", lambda: view.seek.setText("xyz")
@@ -283,8 +283,8 @@ def _step_of(models: Models, number: int, **changes: Any) -> None:
 
 def _choose(view: NextTokenView, row: int, what: str) -> None:
     """An entry of the menu of a candidate."""
-    index = view._list_model.index(row, 0)
-    view._on_list_menu(view._list.visualRect(index).center())
+    index = view.list_model.index(row, 0)
+    view._on_list_menu(view.candidates.visualRect(index).center())
     menu = view.findChildren(QMenu, "candidate")[-1]
     view.told.emit(" | ".join(f"{each.text()}{'' if each.isEnabled() else ' (disabled)'}" for each in menu.actions()))
     next(each for each in menu.actions() if each.text().startswith(what)).trigger()

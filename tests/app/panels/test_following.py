@@ -69,12 +69,12 @@ def test_until_the_answer_comes_a_picture_says_that_it_is_of_another_place(
     shown.models.selection.update(**change)
     turn(shown)
     assert shown.window.head.accessibleName() == title
-    assert shown.window.head._provenance.kind == "past"
+    assert shown.window.head.provenance_label.kind == "past"
 
 
 def test_a_click_in_a_pinned_row_leads_to_its_own_layer(shown: Shell) -> None:
     row = shown.window.attention
-    row._pin.click()
+    row.pin_button.click()
     shown.models.selection.update(layer=4, kv_head=3)
     turn(shown)
     row.pick(QPointF(5.5, 2.5))

@@ -41,23 +41,23 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
     driver.wait_until_idle()
     then = models.slices.wall
     assert then is not None
-    assert then.provenance in window.wall._provenance.text
+    assert then.provenance in window.wall.provenance_label.text
     driver.steps(3)
 
     driver.look_at(2)  # as it stood then, or a word that it is not
     again = models.slices.wall
     assert again is not None
     assert again.provenance == past
-    assert past in window.wall._provenance.text
-    assert past in window.head._provenance.text
+    assert past in window.wall.provenance_label.text
+    assert past in window.head.provenance_label.text
     if past != "as stored now":
         np.testing.assert_array_equal(again.low, then.low)
         if then.absent is not None and again.absent is not None:
             np.testing.assert_array_equal(again.absent, then.absent)
-    assert not window.wall._canvas._marks.alarms  # a ghost is no NaN
+    assert not window.wall.canvas.marks.alarms  # a ghost is no NaN
     drops = not spec.retention.keeps_all
     assert (window.tokens.strip.chips.holders is not None) == drops
-    assert (window.head._map._marks.ghosts is not None) == drops
+    assert (window.head.map.marks.ghosts is not None) == drops
 
     window.actions_["run.go_on"].trigger()
     driver.wait_until_idle(lambda: len(models.timeline) == 3)
@@ -86,22 +86,22 @@ def test_ghosts_say_since_when_and_why(drive: Callable[..., Driver]) -> None:
     position = int(eviction.positions[0])
     models.selection.update(layer=3, kv_head=0, position=position)
     driver.wait_until_idle()
-    window.head._map._hover_at(QPointF(position + 0.5, 4.5))
-    text = window.head._readout.text()
+    window.head.map.hover_at(QPointF(position + 0.5, 4.5))
+    text = window.head.readout.text()
     assert f"dropped at step {record.step}: least attended by the newest query" in text
     assert "<" in text
-    facts = window.inspector._facts.text()
+    facts = window.inspector.facts.text()
     assert f"dropped at step {record.step}" in facts
     assert "held by" in facts
     tip = window.tokens.strip.words(models.timeline.tokens(0)[position])
     assert "of 24 heads" in tip
     assert "of 6 layers" in tip
     # the newest query still looked at what went after it
-    window.attention._map._hover_at(QPointF(position + 0.5, 0.5))
-    assert "dropped" not in window.attention._readout.text()
+    window.attention.map.hover_at(QPointF(position + 0.5, 0.5))
+    assert "dropped" not in window.attention.readout.text()
     driver.steps(1)
-    window.attention._map._hover_at(QPointF(position + 0.5, 0.5))
-    assert f"dropped at step {record.step}" in window.attention._readout.text()
+    window.attention.map.hover_at(QPointF(position + 0.5, 0.5))
+    assert f"dropped at step {record.step}" in window.attention.readout.text()
 
 
 def test_the_strip_knows_who_holds_what_without_the_wall(drive: Callable[..., Driver]) -> None:
@@ -173,7 +173,7 @@ def test_wrong_combinations_are_refused_in_the_engines_words(shell: Shell) -> No
     sinks.setValue(300)
     dialog.accept()
     assert dialog.isVisible()
-    assert "cannot hold 300 sinks" in dialog._problem.text()
+    assert "cannot hold 300 sinks" in dialog.problem.text()
     assert not chosen
     budget.setValue(400)
     dialog.accept()
@@ -198,7 +198,7 @@ def test_the_quantiser_is_chosen_by_name(shell: Shell) -> None:
     assert [box.itemData(i) for i in range(box.count())] == ["fp8", "quanto", "hqq"]
     dialog.fields["bits"].setValue(4)  # type: ignore[union-attr]
     dialog.accept()
-    assert "fp8 quantiser" in dialog._problem.text()
+    assert "fp8 quantiser" in dialog.problem.text()
     box.setCurrentIndex(1)
     chosen: list[CacheSpec] = []
     dialog.chosen.connect(chosen.append)
@@ -230,12 +230,12 @@ def test_exact_rows_beside_quantised_ones_are_called_exact(drive: Callable[..., 
         driver.wait_until_idle()
         for panel in (window.wall, window.head):
             assert panel.provenance_text.startswith("partly dequantised")
-            assert panel._provenance.kind == "dequantised"
-        window.head._map._hover_at(QPointF(position + 0.5, 3.5))
-        assert window.head._readout.text().split("   ")[2] == words
-        facts = window.inspector._facts.text()
+            assert panel.provenance_label.kind == "dequantised"
+        window.head.map.hover_at(QPointF(position + 0.5, 3.5))
+        assert window.head.readout.text().split("   ")[2] == words
+        facts = window.inspector.facts.text()
         assert ("read as\tK dequantised · V exact" in facts) == (words == "dequantised")
-    assert f"exact from token {exact_from} on" in window.wall._provenance.whole
+    assert f"exact from token {exact_from} on" in window.wall.provenance_label.whole
     window.wall.choose("V")
     driver.wait_until_idle()
-    assert f"exact from token {count - 16} on" in window.wall._provenance.whole
+    assert f"exact from token {count - 16} on" in window.wall.provenance_label.whole

@@ -11,6 +11,7 @@ from PySide6.QtCore import Qt
 from pytestqt.exceptions import capture_exceptions
 
 from app.draw.format import byte_size, thousands
+from app.kit.provenance import source_of
 from app.models import Models
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
@@ -32,7 +33,7 @@ def chips(driver: Driver) -> dict[str, tuple[str, str]]:
     panels = {"wall": window.wall, "head": window.head, "attention": window.attention, **window.panels}
     found = {}
     for name, panel in panels.items():
-        label = getattr(panel, "_provenance", None)
+        label = getattr(panel, "provenance_label", None)
         if panel.isVisible() and label is not None and label.text:
             found[name] = (label.text, label.kind)
     return found
@@ -68,11 +69,11 @@ def test_a_cache_that_was_just_given_up_is_no_live_cache(drive: Callable[..., Dr
         driver.wait_until_idle()
     assert not raised
     told = "Nothing is held: no step has been computed in this cache mode yet."
-    assert driver.window.wall._empty.text() == told
+    assert driver.window.wall.empty.text() == told
     assert driver.window.wall.empty_text == told
-    assert driver.window.head._empty.text() == "This layer holds no K and V now."
-    assert not driver.window.head._range.isVisible()
-    assert driver.window.head._detail.text() == ""
+    assert driver.window.head.empty.text() == "This layer holds no K and V now."
+    assert not driver.window.head.range.isVisible()
+    assert driver.window.head.detail.text() == ""
     assert [panel for panel, (text, _) in chips(driver).items() if "live cache" in text] == []
     driver.steps(1)
     assert chips(driver)["wall"][0] == "recomputed"
@@ -96,8 +97,8 @@ def test_after_a_change_of_mode_panels_tell_the_new_cache_or_say_that_theirs_is_
     assert held.stored < record.num_bytes.stored / 2
     assert window.status._bytes.text().startswith(f"KV {byte_size(held.stored)}")
     assert f"{byte_size(held.stored)} stored" in models.status.notice
-    assert thousands(held.stored) in window.panels["bytes"]._facts.text()
-    assert thousands(record.num_bytes.stored) not in window.panels["bytes"]._facts.text()
+    assert thousands(held.stored) in window.panels["bytes"].facts.text()
+    assert thousands(record.num_bytes.stored) not in window.panels["bytes"].facts.text()
     told = chips(driver)
     assert told["bytes"] == ("recorded", "recorded")
     for name in ("next_token", "inspector", "attention"):
@@ -129,7 +130,7 @@ def test_an_edit_after_a_change_of_mode_stands_in_the_new_cache(drive: Callable[
         assert models.timeline.num_bytes(step) == held
         assert window.status._bytes.text().startswith(f"KV {byte_size(held.stored)}")
     driver.look_at(None)
-    assert thousands(held.stored) in window.panels["bytes"]._facts.text()
+    assert thousands(held.stored) in window.panels["bytes"].facts.text()
     assert chips(driver)["inspector"] == ("earlier mode", "past")
     driver.look_at(newest)
     assert models.timeline.num_bytes(newest).stored == 0  # type: ignore[union-attr]
@@ -144,6 +145,10 @@ def test_going_back_to_the_newest_step_undoes_a_change_of_mode(models: Models) -
     models.timeline.append([record])
     models.timeline.change_mode(replace(record.num_bytes, looking=7))
     assert models.timeline.is_before_change
+    models.status.set(samples.status(0))
+    for cache, words in ((record.cache, "recorded"), (CacheSpec("dynamic"), "earlier mode")):
+        models.status.set(replace(samples.status(0), cache=cache))  # a file may have gone on in its own mode
+        assert source_of(models, "recorded", "float32", 0).words == words
     assert models.timeline.num_bytes(None).looking == 7  # type: ignore[union-attr]
     models.timeline.go_to(0)
     assert not models.timeline.is_before_change
@@ -157,14 +162,14 @@ def test_a_sequence_without_pages_shows_no_rows_and_no_positions(drive: Callable
         seq_id = preempted(driver)
         assert driver.models.selection.now.seq_id == seq_id, "it is looked at while it gives its pages up"
         driver.wait_until_idle()
-        assert driver.window.wall._provenance.text == driver.window.head._provenance.text == ""
+        assert driver.window.wall.provenance_label.text == driver.window.head.provenance_label.text == ""
         for width in (1100, 1600):
             driver.window.resize(width, 800)
             driver.wait_until_idle()
     assert not raised
     window = driver.window
-    assert window.wall._empty.text().startswith("Nothing is held now: the sequence gave its rows up")
-    assert "held no rows after step" in window.attention._empty.text()
+    assert window.wall.empty.text().startswith("Nothing is held now: the sequence gave its rows up")
+    assert "held no rows after step" in window.attention.empty.text()
     assert driver.models.slices.attention is not None
     assert not driver.models.slices.attention.weights.size
     assert window.head.empty_text
@@ -222,13 +227,13 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     assert fed is not None
     assert record.step == last + 2
     assert models.timeline.fed(0) is fed
-    assert window.next_token._list_model.rowCount() == len(fed.of(0).candidates) > 0  # type: ignore[union-attr]
+    assert window.next_token.list_model.rowCount() == len(fed.of(0).candidates) > 0  # type: ignore[union-attr]
     assert len(window.attention._mass_of(models.slices.attention)) > 0  # type: ignore[arg-type]
     for panel in (window.next_token, window.attention, window.wall):
-        assert panel._provenance.kind != "past"
-        assert panel._provenance.whole.endswith(f"step {last}, the newest that fed this sequence")
+        assert panel.provenance_label.kind != "past"
+        assert panel.provenance_label.whole.endswith(f"step {last}, the newest that fed this sequence")
 
-    choices = window.next_token._list_model
+    choices = window.next_token.list_model
     assert not choices.flags(choices.index(0)) & Qt.ItemFlag.ItemIsEnabled
     assert "the cache is full: take one that grows" in str(choices.data(choices.index(0), Qt.ItemDataRole.ToolTipRole))
     asked: list[int] = []

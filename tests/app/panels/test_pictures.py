@@ -41,16 +41,16 @@ def models(qapp: QApplication) -> Models:
 @pytest.mark.parametrize("view_type", VIEWS)
 def test_a_view_of_nothing_says_what_would_appear(view_type: type[Any], show: Callable[..., Any]) -> None:
     view = show(view_type(Models()))
-    assert view._empty.isVisible()
-    assert len(view._empty.text()) > 20
+    assert view.empty.isVisible()
+    assert len(view.empty.text()) > 20
 
 
 @pytest.mark.parametrize("view_type", VIEWS)
 def test_a_view_shows_its_source_and_step(view_type: type[Any], models: Models, show: Callable[..., Any]) -> None:
     view = show(view_type(models))
     feed(models)
-    assert not view._empty.isVisible()
-    source = view._provenance
+    assert not view.empty.isVisible()
+    source = view.provenance_label
     assert source.text == PROVENANCES[view_type]
     assert source.kind == PROVENANCES[view_type]
     assert source.whole.endswith(f"step {STEPS}")
@@ -125,7 +125,7 @@ def test_hostile_token_texts_are_shown_as_they_are(models: Models, show: Callabl
     choices = show(NextTokenView(models))
     assert inspector._text.text() == "\\ud800<img·src=x>⏎"
     assert inspector._text.textFormat() == Qt.TextFormat.PlainText
-    assert choices._list_model.bar(0).text == "<b>\\x00\\u202e</b>"
+    assert choices.list_model.bar(0).text == "<b>\\x00\\u202e</b>"
 
 
 @pytest.mark.parametrize("view_type", [HeadView, AttentionView])
@@ -138,7 +138,7 @@ def test_a_menu_is_of_what_is_pointed_at_and_of_the_area_around_it(
     view.menu_wanted.connect(places.append)
 
     def asked(x: float) -> Rows | None:
-        view._map.menu_wanted.emit(QPointF(x, 0.5), QPoint(7, 8))
+        view.map.menu_wanted.emit(QPointF(x, 0.5), QPoint(7, 8))
         return models.selection.now.area
 
     whole = view.area(QPointF(3.5, 0.5), QPointF(9.5, 0.5))
@@ -147,7 +147,7 @@ def test_a_menu_is_of_what_is_pointed_at_and_of_the_area_around_it(
     assert asked(5.5) == whole
     assert asked(12.5) == view.area(QPointF(12.5, 0.5), QPointF(12.5, 0.5))
     assert models.selection.now.position == 12
-    view._map.menu_wanted.emit(None, QPoint(1, 2))
+    view.map.menu_wanted.emit(None, QPoint(1, 2))
     assert models.selection.now.position == 12, "beside the picture it is of what is chosen"
     assert places == [QPoint(7, 8), QPoint(7, 8), QPoint(1, 2)]
 
@@ -191,10 +191,10 @@ def test_until_the_picture_of_another_sequence_comes_tokens_and_edits_are_those_
     def told() -> str:
         if isinstance(view, WallView):
             view._on_pointed(None, None)
-            view._on_pointed(view._canvas.layout_now.tile(3, 1), 2)
-            return view._canvas.toolTip() + view._words(models.slices.wall)
+            view._on_pointed(view.canvas.layout_now.tile(3, 1), 2)
+            return view.canvas.toolTip() + view._words(models.slices.wall)
         view.tell(QPointF(2.5, 2.5))
-        return f"{view._readout.text()}{view._map.toolTip()}"
+        return f"{view.readout.text()}{view.map.toolTip()}"
 
     of_the_first = told()
     assert "·a" in of_the_first

@@ -23,7 +23,7 @@ def steps_shown(shell: Shell) -> dict[str, int]:
     window = shell.window
     tokens = window.tokens.strip.chips.tokens
     panels = {name: window.panels[name] for name in ("inspector", "next_token", "timings", "bytes")}
-    said = {name: re.search(r"step ([\d,]+)", panel._provenance.whole) for name, panel in panels.items()}
+    said = {name: re.search(r"step ([\d,]+)", panel.provenance_label.whole) for name, panel in panels.items()}
     return {
         "counter": int(window.top._counter.state.shown.replace(",", "")),
         "timeline": window.timeline.state.latest.step,
@@ -35,7 +35,7 @@ def steps_shown(shell: Shell) -> dict[str, int]:
 def test_what_the_counter_has_left_behind_says_which_step_it_shows(fresh: Shell, engine: FakeEngine) -> None:
     """While the engine runs, tokens, counter and timeline move several times a second; words and numbers less often."""
     moving = ("counter", "timeline", "tokens")
-    panels = [fresh.window.panels[name]._provenance for name in ("inspector", "next_token", "timings", "bytes")]
+    panels = [fresh.window.panels[name].provenance_label for name in ("inspector", "next_token", "timings", "bytes")]
     engine.is_silent = True
     running = StateChanged(samples.status(STEPS, num_tokens=STEPS + 4, running=True))
     engine.emit(running)
@@ -66,7 +66,7 @@ def dot(label: DotLabel) -> tuple[str, str]:
 
 
 def test_a_dot_that_stands_alone_is_a_ring_where_the_picture_is_not_of_now(fresh: Shell) -> None:
-    label = fresh.window.attention._provenance
+    label = fresh.window.attention.provenance_label
     assert dot(label)[0] == DARK.good
     assert label.accessibleName() == "live cache"
     fresh.models.selection.update(step=7)
@@ -92,6 +92,6 @@ def test_steps_beyond_a_thousand_are_written_as_the_counter_writes_them(fresh: S
     turn(fresh)
     window = fresh.window
     assert window.top._counter.state.shown == "1,003"
-    assert "step 1,003 ·" in window.inspector._facts.text()
+    assert "step 1,003 ·" in window.inspector.facts.text()
     assert window.panels["timings"].plot.words.startswith("step 1,003 · ")
-    assert window.head._provenance.whole.endswith("step 1,003")
+    assert window.head.provenance_label.whole.endswith("step 1,003")

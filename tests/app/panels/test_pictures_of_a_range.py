@@ -35,12 +35,12 @@ def test_a_range_is_moved_into_what_there_is() -> None:
 
 
 def zoomed(shell: Shell) -> None:
-    shell.window.head._map.zoom_to(100, 40)
-    shell.window.attention._map.zoom_to(50, 20)
+    shell.window.head.map.zoom_to(100, 40)
+    shell.window.attention.map.zoom_to(50, 20)
     turn(shell)
     assert shell.models.slices.head.request.start == 80
     assert shell.models.slices.attention.request.start == 40
-    assert shell.window.head._map.visible_range == (80.5, 120.5)
+    assert shell.window.head.map.visible_range == (80.5, 120.5)
 
 
 def test_a_new_prompt_shows_all_of_itself(fresh: Shell, engine: FakeEngine) -> None:
@@ -53,8 +53,8 @@ def test_a_new_prompt_shows_all_of_itself(fresh: Shell, engine: FakeEngine) -> N
     head, attention = fresh.models.slices.head.request, fresh.models.slices.attention.request
     assert (head.start, head.stop, attention.start, attention.stop) == (0, count, 0, None)
     for view in (fresh.window.head, fresh.window.attention):
-        assert view._map.visible_range == (0, count)
-        assert view._map.is_loaded
+        assert view.map.visible_range == (0, count)
+        assert view.map.is_loaded
         assert chip(view)[1] == "live cache"
 
 
@@ -79,11 +79,11 @@ def test_what_is_not_loaded_yet_is_hatched_and_not_called_live(fresh: Shell, eng
     engine.is_silent = True
     view.reset_view()
     turn(fresh)
-    assert view._map.visible_range == (0, TOKENS)
-    assert not view._map.is_loaded
+    assert view.map.visible_range == (0, TOKENS)
+    assert not view.map.is_loaded
     assert chip(view) == ("part of it is not loaded yet", "past")
-    plot = view._map.plot_rect.toRect()
-    shown = view._map.grab().toImage()
+    plot = view.map.plot_rect.toRect()
+    shown = view.map.grab().toImage()
     ground = QColor(current_theme().panel)
     left = {shown.pixelColor(QPoint(plot.left() + x, plot.top() + 3)).name() for x in range(5, 60)}
     assert len(left) > 1, "not one flat ground"
@@ -91,18 +91,18 @@ def test_what_is_not_loaded_yet_is_hatched_and_not_called_live(fresh: Shell, eng
     engine.is_silent = False
     fresh.controller.requests.pictures.reset()
     turn(fresh)
-    assert view._map.is_loaded
+    assert view.map.is_loaded
     assert chip(view)[1] == "live cache"
 
 
 def test_following_the_newest_asks_for_the_newest(fresh: Shell, engine: FakeEngine) -> None:
-    fresh.window.head._map.follow_newest()
+    fresh.window.head.map.follow_newest()
     turn(fresh)
     fresh.intents.on_run_to(3)
     turn(fresh)
     head = fresh.models.slices.head.request
     assert (head.start, head.stop) == (TOKENS + 3 - 64, TOKENS + 3)
-    assert fresh.window.head._map.is_loaded
+    assert fresh.window.head.map.is_loaded
 
 
 def test_home_f_and_c_are_possible_where_they_mean_something(fresh: Shell) -> None:
@@ -129,15 +129,15 @@ def test_home_and_f_move_the_newest_row(fresh: Shell, engine: FakeEngine) -> Non
     QApplication.processEvents()
     window.actions_["view.zoom"].trigger()
     turn(fresh)
-    assert window.attention._map.visible_range == (38.5, 62.5)
+    assert window.attention.map.visible_range == (38.5, 62.5)
     asked = engine.requests(AttentionRequest)[-1]
     assert (asked.start, asked.stop) == (38, 63)
     assert fresh.models.slices.attention.positions.tolist() == list(range(38, 63))
     window.actions_["view.reset"].trigger()
     turn(fresh)
-    assert window.attention._map.visible_range == (0, TOKENS)
+    assert window.attention.map.visible_range == (0, TOKENS)
     assert engine.requests(AttentionRequest)[-1].stop is None
-    assert window.head._map.visible_range == (0, TOKENS)  # the other map has a range of its own
+    assert window.head.map.visible_range == (0, TOKENS)  # the other map has a range of its own
 
 
 def test_another_model_and_a_rewind_leave_a_range_that_exists(fresh: Shell, engine: FakeEngine) -> None:
@@ -149,13 +149,13 @@ def test_another_model_and_a_rewind_leave_a_range_that_exists(fresh: Shell, engi
     head = engine.requests(HeadRequest)[-1]
     assert (head.num_tokens, head.stop - head.start) == (count, 40)  # as close as before
     assert head.stop == count
-    assert fresh.window.head._map.is_loaded
+    assert fresh.window.head.map.is_loaded
     other = samples.model_info("Other", shape=samples.geometry(layers=4))
     engine.emit(StateChanged(samples.status(60, num_tokens=count, model=other)))
     turn(fresh)
     assert fresh.models.viewport.now.head_range is None
     assert fresh.models.viewport.now.attention_range is None
-    assert fresh.window.head._map.visible_range == (0, count)
+    assert fresh.window.head.map.visible_range == (0, count)
 
 
 def test_what_has_left_a_window_is_not_on_its_way(fresh: Shell, engine: FakeEngine) -> None:
@@ -164,9 +164,9 @@ def test_what_has_left_a_window_is_not_on_its_way(fresh: Shell, engine: FakeEngi
     view, piece = fresh.window.head, fresh.models.slices.head
     kept = slice(90 - piece.request.start, None)
     fresh.models.slices.put(replace(piece, low=piece.low[kept], high=piece.high[kept], positions=piece.positions[kept]))
-    assert view._map.visible_range == (80.5, 120.5)
-    assert view._map.is_loaded
+    assert view.map.visible_range == (80.5, 120.5)
+    assert view.map.is_loaded
     assert chip(view)[1] == "live cache"
     nothing = np.zeros((0, piece.low.shape[1]), np.float32)
     fresh.models.slices.put(replace(piece, low=nothing, high=nothing, positions=piece.positions[:0]))
-    assert "have left this head's window" in view._empty.text()
+    assert "have left this head's window" in view.empty.text()

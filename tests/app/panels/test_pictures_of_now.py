@@ -30,7 +30,7 @@ def test_after_a_fresh_start_a_token_with_two_pixels_has_a_column_of_its_own(fre
     assert fresh.models.timeline.num_tokens(0) == TOKENS
     for view, piece in ((window.head, fresh.models.slices.head), (window.attention, fresh.models.slices.attention)):
         assert piece is not None
-        pixels = view._map.plot_rect.width()
+        pixels = view.map.plot_rect.width()
         assert view is window.attention or pixels >= 2 * TOKENS, "the test wants two pixels a token"
         per_column = piece.tokens_per_column
         assert -(-TOKENS // per_column) <= pixels, "no more columns than pixels"
@@ -48,8 +48,8 @@ def test_a_layout_asks_for_pictures_of_its_own_width(fresh: Shell) -> None:
             wanted = fresh.models.viewport.now
             columns = wanted.head_columns if view is fresh.window.head else wanted.attention_columns
             if view.isVisible():
-                assert columns == view._map.num_columns, layout
-                assert columns <= view._map.plot_rect.width() < columns + 64, layout
+                assert columns == view.map.num_columns, layout
+                assert columns <= view.map.plot_rect.width() < columns + 64, layout
             else:
                 assert columns is None, layout
 
@@ -59,17 +59,17 @@ def test_a_layout_asks_for_pictures_of_its_own_width(fresh: Shell) -> None:
 
 def test_the_wall_is_labelled_as_it_is_drawn(fresh: Shell, engine: FakeEngine) -> None:
     wall = fresh.window.wall
-    assert wall._segments.choice == "K"
+    assert wall.segments.choice == "K"
     engine.is_silent = True
     wall.choose("dK")
     turn(fresh)
-    assert wall._segments.choice == "K"  # K is drawn, whatever is selected
+    assert wall.segments.choice == "K"  # K is drawn, whatever is selected
     assert chip(wall) == (f"showing K of step {STEPS} · ΔK is on its way", "past")
     engine.is_silent = False
     fresh.controller.requests.pictures.reset()
     turn(fresh)
     assert engine.requests(WallRequest)[-1].change
-    assert wall._segments.choice == "dK"
+    assert wall.segments.choice == "dK"
     assert chip(wall)[1] == "live cache"
 
 
@@ -88,7 +88,7 @@ def test_pictures_that_are_behind_say_so_and_name_one_step(fresh: Shell, engine:
 def test_a_pinned_head_is_asked_of_its_own_place(fresh: Shell, engine: FakeEngine) -> None:
     head, attention = fresh.window.head, fresh.window.attention
     for view in (head, attention):
-        view._pin.click()
+        view.pin_button.click()
     fresh.models.selection.update(layer=5, kv_head=2, lens="values")
     turn(fresh)
     engine.emit(samples.step_record(STEPS + 1))
@@ -104,17 +104,17 @@ def test_a_pinned_head_is_asked_of_its_own_place(fresh: Shell, engine: FakeEngin
 
 def test_the_wall_names_the_farthest_value_of_both_tensors(fresh: Shell) -> None:
     wall, piece = fresh.window.wall, fresh.models.slices.wall
-    assert wall._largest.text() == "max K L0 1.5× ▾"
+    assert wall.largest.text() == "max K L0 1.5× ▾"
     other = samples.magnitudes()
     largest = other.largest.copy()
     largest[4] = 4.2 * other.limit[4]
     fresh.models.slices.put(replace(piece, other_magnitudes=replace(other, largest=largest)))
-    assert wall._largest.text() == "max V L4 4.2× ▾"
+    assert wall.largest.text() == "max V L4 4.2× ▾"
 
 
 def test_the_list_of_the_largest_leads_to_each(fresh: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
     assert not engine.requests(OutliersRequest)
-    fresh.window.wall._largest.click()
+    fresh.window.wall.largest.click()
     turn(fresh)
     fresh.window.actions_["view.outliers"].trigger()  # is there already
     (dialog,) = fresh.window.findChildren(OutliersDialog)
@@ -145,28 +145,28 @@ def test_the_list_of_the_largest_leads_to_each(fresh: Shell, engine: FakeEngine,
 
 
 def test_each_layer_tells_its_largest_value_and_what_is_clipped(fresh: Shell) -> None:
-    lines = fresh.window.wall._canvas.accessibleDescription().splitlines()
+    lines = fresh.window.wall.canvas.accessibleDescription().splitlines()
     assert len(lines) == samples.LAYERS
     assert lines[3] == "L3: max |K| 6.75 · 1.5× the range ±4.5 · 0.50 % of the layer beyond it"
     piece = fresh.models.slices.wall
     far = samples.magnitudes()
     far.largest[2] = 41.0
     fresh.models.slices.put(replace(piece, magnitudes=far))
-    assert fresh.window.wall._canvas._marks.times_range[2] == pytest.approx(41 / 4)
-    assert "L2: max |K| 41 · 10× the range" in fresh.window.wall._canvas.accessibleDescription()
+    assert fresh.window.wall.canvas.marks.times_range[2] == pytest.approx(41 / 4)
+    assert "L2: max |K| 41 · 10× the range" in fresh.window.wall.canvas.accessibleDescription()
 
 
 @pytest.mark.parametrize("fresh", [(2560, 1440)], indirect=True)
 def test_the_most_attended_tokens_stand_beside_their_heads_and_in_words(fresh: Shell) -> None:
     view, piece = fresh.window.attention, fresh.models.slices.attention
-    assert view._tops.isVisible()
-    assert [[one.position for one in row] for row in view._tops._rows] == piece.top_positions.tolist()
-    lines = view._tops._lines([("12 abc ", "5.0 %")] * 5)
+    assert view.tops.isVisible()
+    assert [[one.position for one in row] for row in view.tops.rows] == piece.top_positions.tolist()
+    lines = view.tops._lines([("12 abc ", "5.0 %")] * 5)
     assert sum(map(len, lines)) == 5
-    words = view._map.accessibleDescription().split("; ")
+    words = view.map.accessibleDescription().split("; ")
     first = int(piece.top_positions[6, 1])
     share = percent(float(piece.top_weights[6, 1]))
     assert f"{first} {token_label(samples.word(first), 8)} {share}" in words[6]
-    assert view._readout.text().startswith(f"head 0 → {piece.top_positions[0, 0]} ")
-    assert "▼ sink: 0 Once takes" in view._detail.text()
-    assert view._map._marks.flags == (0.5,)
+    assert view.readout.text().startswith(f"head 0 → {piece.top_positions[0, 0]} ")
+    assert "▼ sink: 0 Once takes" in view.detail.text()
+    assert view.map.marks.flags == (0.5,)

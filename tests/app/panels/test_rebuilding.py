@@ -17,5 +17,5 @@ def test_rows_that_the_cache_dropped_are_rebuilt_without_a_question(prompted: Pr
     prompted.until(lambda: all(each.answer is not None for each in all_three))
     assert [each.answer.is_rebuilt for each in all_three] == [True] * 3  # type: ignore[union-attr]
     assert damage.why.text() == prompted.what_if.refusal.text() == models.status.failure == ""
-    assert damage._provenance.accessibleName().startswith("on rebuilt rows")
+    assert damage.provenance_label.accessibleName().startswith("on rebuilt rows")
     assert "rebuilt from the tokens" in prompted.what_if.foot.text()

@@ -112,7 +112,7 @@ def test_the_selectors_of_the_sweep_say_their_words_whole(fresh: Shell) -> None:
     for shows in ("table", "plot"):
         view.choose(shows)
         turn(fresh)
-        for box in view._boxes:
+        for box in view.boxes:
             option = QStyleOptionComboBox()
             box.initStyleOption(option)
             style, control = box.style(), QStyle.ComplexControl.CC_ComboBox
@@ -166,7 +166,7 @@ def test_the_newest_row_lists_whole_entries(sized: tuple[Shell, FakeEngine]) -> 
         fresh.window.arrange(layout)
         turn(fresh)
         view, piece = fresh.window.attention, fresh.models.slices.attention
-        readout, metrics = view._readout, view._readout.fontMetrics()
+        readout, metrics = view.readout, view.readout.fontMetrics()
         lines = readout.text().split("\n")
         assert max(map(metrics.horizontalAdvance, lines)) <= readout.width(), layout
         assert len(lines) * metrics.height() <= readout.height(), layout
@@ -197,7 +197,7 @@ def test_the_key_of_the_masses_is_in_a_colour_of_text(
     qtbot: QtBot, theme: Theme, spy: type[Spy], monkeypatch: pytest.MonkeyPatch, fresh: Shell
 ) -> None:
     colors: list[str] = []
-    bars: MassBars = fresh.window.attention._masses
+    bars: MassBars = fresh.window.attention.masses
     fresh.set_theme("dark" if theme is DARK else "light")
     turn(fresh)
     paint = attention_rows.TextPainter.left

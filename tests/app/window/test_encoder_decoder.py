@@ -59,21 +59,21 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert "read by the encoder" in tokens.strip.words(tokens.strip.chips.tokens[SOURCE - 1])
     assert "the decoder starts from it" in tokens.strip.words(tokens.strip.chips.tokens[SOURCE])
 
-    layout = wall._canvas.layout_now
+    layout = wall.canvas.layout_now
     assert layout is not None
     assert [label.name for label in layout.labels] == ["", "L0", "L1", "", "X0", "X1"]
     assert layout.labels[3].note == "cross-attention · 6 rows of what the encoder read, written once"
-    wall._canvas.set_room(QSize(560, 60))
-    assert wall._canvas.layout_now is not None
-    assert len({label.x for label in wall._canvas.layout_now.labels}) == 2, "two blocks, and a note does not fit in one"
-    assert any("cross-attention" in line and "…" in line for line in painted(wall._canvas))
-    assert not wall._canvas._marks.alarms, "absent rows are no warning"
+    wall.canvas.set_room(QSize(560, 60))
+    assert wall.canvas.layout_now is not None
+    assert len({label.x for label in wall.canvas.layout_now.labels}) == 2, "two blocks, and a note does not fit in one"
+    assert any("cross-attention" in line and "…" in line for line in painted(wall.canvas))
+    assert not wall.canvas.marks.alarms, "absent rows are no warning"
 
     inspector = panels["inspector"]
     assert isinstance(inspector, InspectorView)
     models.selection.update(layer=0, position=2)
     bart.wait_until_idle(lambda: (piece := models.slices.row) is not None and piece.request.position == 2)
-    facts = {fact.label: fact.text for fact in inspector._facts._facts}
+    facts = {fact.label: fact.text for fact in inspector.facts.facts}
     assert facts["read by"] == "the encoder: its rows are in the cross layers"
     assert facts["‖k‖ as written"] == "L0 none", "its rows were never in a layer of self-attention"
     assert "‖k‖ as stored" not in facts, "it is stored as it was written"
@@ -81,7 +81,7 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
 
     models.selection.update(position=SOURCE + 3)
     bart.wait_until_idle(lambda: (piece := models.slices.row) is not None and piece.request.position == SOURCE + 3)
-    facts = {fact.label: fact.text for fact in inspector._facts._facts}
+    facts = {fact.label: fact.text for fact in inspector.facts.facts}
     assert facts["page · slot"] == "2 · 5", "the fourth of the decoder's tokens, two a page behind the null page"
     latest = models.timeline.latest
     assert latest is not None
@@ -92,7 +92,7 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     models.selection.update(layer=3, kv_head=1, position=None)
     bart.wait_until_idle(lambda: (piece := models.slices.attention) is not None and piece.request.layer == 3)
     bart.wait_until_idle(lambda: (piece := models.slices.head) is not None and piece.request.layer == 3)
-    assert "Cross layer 1 · kv head 1 · K" in head._title.text()
+    assert "Cross layer 1 · kv head 1 · K" in head.title_label.text()
     piece = models.slices.attention
     assert piece is not None
     assert piece.positions.tolist() == list(range(SOURCE))
@@ -100,8 +100,8 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert row.state is not None
     assert row.state.words.startswith("cross layer 1 · where 10")
     for panel in (head, row):
-        assert panel._map._whole == (0, SOURCE), "the decoder's tokens have no rows in this layer"
-        assert panel._map.is_loaded
+        assert panel.map._whole == (0, SOURCE), "the decoder's tokens have no rows in this layer"
+        assert panel.map.is_loaded
 
     latest, first = models.timeline.latest, models.timeline.records[0]
     assert latest is not None

@@ -38,7 +38,7 @@ def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mam
     wall, head = mamba.window.panels["wall"], mamba.window.panels["head"]
     assert isinstance(wall, WallView)
     assert isinstance(head, HeadView)
-    layout, piece = wall._canvas.layout_now, mamba.models.slices.wall
+    layout, piece = wall.canvas.layout_now, mamba.models.slices.wall
     assert layout is not None
     assert piece is not None
     assert [label.name for label in layout.labels] == ["L0 state", "L1 state"]
@@ -48,24 +48,24 @@ def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mam
     ]  # fmt: skip
     assert shown[1] is not None
     assert canvas.state_words(shown[1]).startswith("state, fixed size · recurrence [1, 96, 8] float32 · max ")
-    assert not wall._canvas.image.isNull()
+    assert not wall.canvas.image.isNull()
 
     inspector, row, ledger = (mamba.window.panels[name] for name in ("inspector", "attention", "bytes"))
     assert isinstance(inspector, InspectorView)
     assert isinstance(row, AttentionView)
     assert isinstance(ledger, BytesView)
-    facts = {fact.label: fact.text for fact in inspector._facts._facts}
+    facts = {fact.label: fact.text for fact in inspector.facts.facts}
     assert facts["‖k‖, ‖v‖ by layer"] == "none: layers keep a state"
     assert row.empty_text == "This model has no attention: its layers keep a state instead of rows."
     pages = mamba.window.panels["pages"]
     assert not pages.isVisible(), "there are no pages"
-    assert "H_kv" not in ledger._facts.text(), "a state has no heads and no tokens to multiply by"
-    assert ledger._facts.text().startswith("formula")
+    assert "H_kv" not in ledger.facts.text(), "a state has no heads and no tokens to multiply by"
+    assert ledger.facts.text().startswith("formula")
 
     mamba.models.selection.update(layer=1, kv_head=1)
     mamba.wait_until_idle(lambda: (seen := mamba.models.slices.head) is not None and seen.request.kv_head == 1)
     found = mamba.models.slices.head
     assert found is not None
     assert found.state_shape == (1, 96, 8)
-    assert head._title.text() == "Layer 1 · recurrence"
+    assert head.title_label.text() == "Layer 1 · recurrence"
     assert head._token_name(3) == ""

@@ -85,8 +85,12 @@ def test_a_notice_goes_once_there_was_time_to_read_it(running: Shell) -> None:
     running.intents.on_step()
     turn(running)
     assert status._note.text() == news, "a step alone takes nothing away that was not read"
+    assert status._looking.isVisible()
+    running.models.status.notify("Step is not possible now. This is an opened file: go on with its model first. " * 3)
+    assert not status._looking.isVisible(), "its room is needed for the remedy"
     status._news.timeout.emit()
     assert (status._note.text(), status._note.toolTip()) == ("", "")
+    assert status._looking.isVisible()
 
 
 def test_a_click_on_a_disabled_button_says_why(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:
@@ -97,7 +101,7 @@ def test_a_click_on_a_disabled_button_says_why(shell: Shell, engine: FakeEngine,
     assert shell.window.status._note.text() == "Step back is not possible now. There is no step to go back to yet."
     shell.window.prompt.edit.clear()
     turn(shell)
-    qtbot.mouseClick(shell.window.prompt._send, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(shell.window.prompt.send, Qt.MouseButton.LeftButton)
     assert shell.window.status._note.text() == "Send prompt is not possible now. Type a prompt first."
 
 

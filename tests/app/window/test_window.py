@@ -64,7 +64,7 @@ def test_an_empty_window_invites(shell: Shell) -> None:
     turn(shell)
     for panel in shell.window.panels.values():
         if panel not in (shell.window.prompt, shell.window.stops):
-            assert panel._empty.text(), panel.accessibleName()
+            assert panel.empty.text(), panel.accessibleName()
     assert shell.window.stops.read().words.startswith("Type a condition")
 
 
@@ -322,7 +322,15 @@ def test_what_was_being_written_comes_back_with_its_session_unless_another_promp
     for draft, chat in zip(("left behind", "and another"), chats, strict=True):
         engine.emit(SessionOpened(draft, SamplingParams(), draft_chat=chat))
         turn(running)
-        assert (prompt.draft, prompt.chat.draft) == ("left behind", chats[0])
+        assert (prompt.draft, prompt.chat.draft) == (draft, chats[0])
+    prompt.choose("text")
+    for begun, draft in ((True, "mine"), (False, "of a file")):
+        prompt.edit.set_text("mine")
+        if not begun:
+            prompt.submit()
+        engine.emit(SessionOpened("of a file", SamplingParams()))
+        turn(running)
+        assert prompt.draft == draft
 
 
 def test_every_action_says_in_its_tip_what_it_does_and_why_not_now(shell: Shell) -> None:

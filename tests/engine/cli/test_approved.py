@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.cli.command_line import command_line
+from engine.cli.command_line import CommandLineParser, command_line
 from tests.engine.cli.conftest import Twin
 from tests.engine.told import approve, told
 
@@ -136,6 +136,8 @@ def _with_another_checksum(text: str) -> str:
 
 def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Every argument of a command and of its sub-commands: its names, what it takes, its default and its help."""
+    assert isinstance(parser, CommandLineParser)
+    parser.complete()
     yield f"> {parser.prog}: {parser.description}"
     exclusive = {
         action: f"group {number}{' required' * group.required}"

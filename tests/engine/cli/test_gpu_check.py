@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from engine.__main__ import main
 from engine.analysis import device_check, device_models, device_modes, device_steps
 from engine.analysis.device_models import model_on
-from engine.analysis.device_steps import WAITED, WaitsCheck
+from engine.analysis.device_steps import WAITED
 from engine.analysis.reference import Reference, parity, reference
 from engine.cache.layers.growing import GrowingLayer
 from engine.device_time import HostMark
@@ -126,6 +126,11 @@ def test_every_group_of_checks_can_fail(group: str, monkeypatch: pytest.MonkeyPa
     assert len(failed) < len(results), "and nothing else is blamed"
 
 
+def outcome(check: Callable[..., str], *about: Any) -> tuple[str, str]:
+    result = device_check.run_check("group", "name", partial(check, *about))
+    return result.verdict, result.words
+
+
 # ---- modes that lose something, and what else is planned ------------------------------------------------------------
 
 
@@ -145,18 +150,18 @@ def truth() -> Reference:
 def test_a_mode_that_loses_something_is_tried_where_it_does(
     name: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = device_modes.ModeCheck(small_model(), small_model(), name, truth())
-    verdict, said = check()
+    check = device_modes.check_mode, small_model(), small_model(), name, truth()
+    verdict, said = outcome(*check)
     assert (verdict, words in said) == ("ok", True)
     monkeypatch.setattr(device_modes, "SHARE", None)  # 50 tokens in the room of its preset
-    assert check() == ("FAILED", f"no row was {'dropped' if name == 'h2o' else 'coded'}")
+    assert outcome(*check) == ("FAILED", f"no row was {'dropped' if name == 'h2o' else 'coded'}")
 
 
 @pytest.mark.parametrize(
     ("name", "words"), [("tova", "other rows are left than on the CPU"), ("int8", "layer 0: keys are")]
 )
 def test_a_mode_that_does_something_else_than_on_the_cpu_is_a_fault(name: str, words: str) -> None:
-    verdict, said = device_modes.ModeCheck(small_model(), small_model(0.06), name, truth())()
+    verdict, said = outcome(device_modes.check_mode, small_model(), small_model(0.06), name, truth())
     assert verdict == "FAILED"
     assert words in said
 
@@ -186,25 +191,27 @@ def test_what_there_was_no_time_for_is_said_and_ends_with_3(
 
 def test_other_kinds_of_models_are_tried() -> None:
     cpu = torch.device("cpu")
-    assert device_models.EncoderCheck(cpu, "float32")() == ("ok", "growing, static, dynamic")
-    assert device_models.SplitCheck(small_model())() == ("not here", "there are no two GPUs")
-    verdict, words = device_models.WeightsCheck(cpu, "bfloat16", "int8")()
+    assert outcome(device_models.check_encoder, cpu, "float32") == ("ok", "growing, static, dynamic")
+    assert outcome(device_models.check_split, small_model()) == ("not here", "there are no two GPUs")
+    verdict, words = outcome(device_models.check_weights, cpu, "bfloat16", "int8")
     assert verdict == ("ok" if find_spec("torchao") else "not here"), words
 
 
 def test_an_encoder_decoder_that_reads_other_rows_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GrowingLayer, "append", of_other_values)
-    assert device_models.EncoderCheck(torch.device("cpu"), "float32")()[0] == "FAILED"
+    assert outcome(device_models.check_encoder, torch.device("cpu"), "float32")[0] == "FAILED"
 
 
 @pytest.mark.skipif(not has_card(), reason="this torch keeps its devices elsewhere")
 def test_a_token_that_waits_for_the_next_forward_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_steps, "BUSY_SIZE", 4)
     with card(monkeypatch, Card()):
-        check = device_steps.TokenCheck(CARD)
-        assert check() == ("ok", "read while the next forward is computed")
+        assert outcome(device_steps.check_token, CARD) == ("ok", "read while the next forward is computed")
         monkeypatch.setattr(device_steps, "HostNumber", lambda token: token)
-        assert check() == ("FAILED", "1 of 1 was read, and the next forward was waited for")
+        assert outcome(device_steps.check_token, CARD) == (
+            "FAILED",
+            "1 of 1 was read, and the next forward was waited for",
+        )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
@@ -227,8 +234,7 @@ def test_a_step_that_waits_is_a_fault(cache: str, runner: RunnerName, monkeypatc
     for name, value in (("LENGTHS", (6, 9)), ("WARM_UPS", 2), ("STEPS", 2)):
         monkeypatch.setattr(device_steps, name, value)
     with card(monkeypatch, Card()):
-        check = WaitsCheck(moved(tiniest_model(), "auto"), cache, runner)
-        assert check() == ("ok", "2 steps without one")
+        check = device_steps.check_waits, moved(tiniest_model(), "auto"), cache, runner
+        assert outcome(*check) == ("ok", "2 steps without one")
         monkeypatch.setattr(sampler, "drawn", lambda probs, *_: probs.argmax() + int(probs[0] * 0))
-        found = device_check.run_check("measured", "waits", check)
-        assert (found.verdict, found.words) == ("FAILED", "RuntimeError: called a synchronizing operation: a number")
+        assert outcome(*check) == ("FAILED", "RuntimeError: called a synchronizing operation: a number")

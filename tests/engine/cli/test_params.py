@@ -203,13 +203,10 @@ def test_plain_text(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_calculation_starts_without_torch(llama: str) -> None:
     code = (
-        "import argparse, sys\n"
-        "from engine.cli import params as cli_params\n"
-        "parser = argparse.ArgumentParser()\n"
-        "cli_params.add_parsers(parser.add_subparsers())\n"
-        f"args = parser.parse_args(['params', '--config', {llama!r}])\n"
-        "assert args.func(args) == 0\n"
-        "print([m for m in ('torch', 'transformers', 'huggingface_hub') if m in sys.modules])"
+        "import sys\n"
+        "from engine.__main__ import main\n"
+        f"assert main(['params', '--config', {llama!r}]) == 0\n"
+        "print([m for m in ('torch', 'transformers', 'huggingface_hub', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

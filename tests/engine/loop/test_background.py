@@ -14,7 +14,7 @@ from engine.client.pulse import HANGS_S, Pulse
 from engine.errors import Cancelled
 from engine.loop import loading
 from engine.loop.inbox import Activity, Inbox
-from engine.loop.loading import LONG_TEXT, BackgroundWork, Tokenising
+from engine.loop.loading import LONG_TEXT, BackgroundWork
 from engine.loop.reporter import Reporter
 from engine.model.runners import compiler
 from engine.spec.cache import CacheSpec
@@ -35,7 +35,7 @@ class Desk:
         self.events: list[Event] = []
         self.inbox = Inbox(self.activity, self.events.append)
         self.reporter = Reporter(self.events.append, self._status, self.activity, self.inbox)
-        self.beside = BackgroundWork(self.inbox, self.reporter)
+        self.beside = BackgroundWork(self.inbox, self.reporter).compile
 
     def _status(self) -> EngineStatus:
         return EngineStatus(None, CacheSpec(), SamplingParams(), (), None, running=False, work=self.reporter.work)
@@ -81,7 +81,7 @@ def test_what_the_work_raises_is_raised_here_and_what_it_does_is_done() -> None:
 
 def test_a_long_text_is_tokenised_beside_and_given_up_at_once() -> None:
     desk = Desk()
-    tokenising = Tokenising(desk.inbox, desk.reporter)
+    tokenising = BackgroundWork(desk.inbox, desk.reporter).tokenise
     names = [tokenising(chars, lambda: threading.current_thread().name) for chars in (LONG_TEXT - 1, LONG_TEXT)]
     assert names == [threading.current_thread().name, "kvloupe-beside"]
     assert not desk.events, "what takes no time is not reported"

@@ -30,7 +30,8 @@ from engine.wire.commands import (
     Watch,
     Watched,
 )
-from engine.wire.events import CacheChanged, Failed, NodeAdded, Restarted, StateChanged, Submitted
+from engine.wire.devices import Unloaded, UnloadModel
+from engine.wire.events import CacheChanged, Failed, NodeAdded, Restarted, SessionOpened, StateChanged, Submitted
 from engine.wire.exporting import EstimateExport, Export, Exported, ExportEstimate
 from engine.wire.measurements import CheckParity
 from engine.wire.records import StepRecord
@@ -84,6 +85,7 @@ def test_an_opened_file_tells_its_steps_its_tokens_and_its_model(driver: Driver,
     assert told[-1].sequences[0].token_ids == records[-1].sequences[0].token_ids
     np.testing.assert_array_equal(told[3].sequences[0].rows.key_norm, records[3].sequences[0].rows.key_norm)  # type: ignore[union-attr]
     assert driver.of(Submitted)[-1].token_ids == ids
+    assert driver.of(SessionOpened)[-1].draft == " ".join(map(str, ids[:12])), "its prompt"
     status = driver.status
     assert status.opened is not None
     assert (status.opened.path, status.opened.num_steps, status.opened.why_not) == (path, 11, "")
@@ -228,6 +230,26 @@ def test_decoding_goes_on_to_the_last_bit(name: str, loads: bool, spec: ModelSpe
         driver.send(MakeEdit(Overwrite(0, Rows(3, 4), from_file=str(path), shift=1)))
         assert driver.wait_for(NodeAdded).node.parent == last.step + 5
     assert driver.loop.close(10.0)
+
+
+def test_the_first_model_of_a_file_is_waited_for_with_a_word(
+    driver: Driver, spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before anything of the file is compared with it."""
+    exported(driver, path := tmp_path / "a.safetensors")
+    said: list[str] = []
+
+    def noted(model: ModelSpec, _file: object) -> ModelSpec:
+        said.extend(each.status.work.label for each in driver.loop.drain() if isinstance(each, StateChanged))  # type: ignore[union-attr]
+        return model
+
+    monkeypatch.setattr("engine.snapshot.resume.with_dtype_of", noted)
+    driver.send(UnloadModel())
+    driver.wait_for(Unloaded)
+    opened(driver, path)
+    driver.send(Continue(spec))
+    driver.wait_for(CacheChanged)
+    assert said[:1] == ["Starting torch and transformers"]
 
 
 @pytest.mark.parametrize("loads", [True, False])

@@ -7,14 +7,12 @@ import pytest
 from engine.max.capacity import (
     GIB,
     InsufficientMemoryError,
-    capacity_warnings,
     compute_max_seq_len_fitting_in_cache,
     compute_num_device_blocks,
     compute_num_host_blocks,
-    estimated_memory_size,
     host_bytes_per_block,
     require_manager_page_size,
-    resolve_connector,
+    tiers_of,
 )
 from engine.max.params import KVCacheParams, KVConnectorConfig
 from tests.engine.max.parameters import deepseek, llama
@@ -23,16 +21,8 @@ from tests.engine.max.parameters import deepseek, llama
 def test_capacity_of_llama_8b() -> None:
     assert compute_num_device_blocks(llama(), GIB) == 64
     assert compute_max_seq_len_fitting_in_cache(llama(), GIB) == 8192
-    assert compute_num_device_blocks(llama(), GIB, 4, 1000) == 32
-    assert estimated_memory_size(llama(), GIB, 4, 1000) == 512 * 1024**2
     assert compute_num_device_blocks(llama(2, 2), GIB) == 32
-    assert estimated_memory_size(llama(2, 2), GIB, 1000, 10**6) == GIB
     assert compute_num_device_blocks(llama(), 16_777_216) == 1
-
-
-def test_one_limit_alone_does_not_cap() -> None:
-    assert compute_num_device_blocks(llama(), GIB, max_batch_size=1) == 64
-    assert compute_num_device_blocks(llama(), GIB, max_seq_len=1) == 64
 
 
 def test_less_than_a_page_is_insufficient() -> None:
@@ -43,20 +33,9 @@ def test_less_than_a_page_is_insufficient() -> None:
         compute_num_device_blocks(llama(), 0)
 
 
-@pytest.mark.parametrize("arguments", [(-1,), (GIB, 0, 10), (GIB, 1, 0)])
-def test_impossible_capacity_questions(arguments: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"0|-1"):
-        compute_num_device_blocks(llama(), *arguments)
-
-
-def test_capacity_warnings() -> None:
-    assert capacity_warnings(llama(), 64, 4, 1000) == ()
-    assert capacity_warnings(llama(), 8, 8, 1024) == (), "as many pages as requests, and as a request needs"
-    assert len(capacity_warnings(llama(), 8, 9, 1025)) == 2
-    few, long = capacity_warnings(llama(), 2, 4, 1000)
-    assert "4" in few
-    assert "2" in few
-    assert "8 pages" in long
+def test_memory_below_nothing_is_impossible() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        compute_num_device_blocks(llama(), -1)
 
 
 TIERED = {"kv_connector": "tiered", "enable_prefix_caching": True}
@@ -90,32 +69,28 @@ def test_the_manager_refuses_other_pages(page_size: int) -> None:
 
 
 def test_tiers_of_each_connector() -> None:
-    assert resolve_connector(llama()).tiers == ("device",)
-    assert resolve_connector(llama(kv_connector="null")).tiers == ("device",)
-    local = resolve_connector(llama(**{**TIERED, "kv_connector": "local"}, host_kvcache_swap_space_gb=1.0))
-    assert (local.tiers, local.num_host_blocks, local.num_disk_blocks) == (("device", "host"), 64, None)
-    settings = KVConnectorConfig(disk_offload_dir="/var/kv", disk_offload_max_gb=50.0)
-    tiered = resolve_connector(llama(**TIERED, host_kvcache_swap_space_gb=1.0, kv_connector_config=settings))
-    assert (tiered.tiers, tiered.num_disk_blocks) == (("device", "host", "disk"), 50 * 10**9 // 16_777_216)
+    assert tiers_of(llama()) == ("device",)
+    assert tiers_of(llama(kv_connector="null")) == ("device",)
+    local = llama(**{**TIERED, "kv_connector": "local"}, host_kvcache_swap_space_gb=1.0)
+    assert tiers_of(local) == ("device", "host")
+    settings = KVConnectorConfig(disk_offload_dir="/var/kv")
+    tiered = llama(**TIERED, host_kvcache_swap_space_gb=1.0, kv_connector_config=settings)
+    assert tiers_of(tiered) == ("device", "host", "disk")
     store = KVConnectorConfig(block_store_endpoint="tcp://store:9000")
-    assert resolve_connector(llama(kv_connector="dkv", kv_connector_config=store)).block_store_endpoint == (
-        "tcp://store:9000"
-    )
+    assert tiers_of(llama(kv_connector="dkv", kv_connector_config=store)) == ("device", "block store")
 
 
 @pytest.mark.parametrize(
-    ("params", "num_host_blocks", "said"),
+    ("params", "said"),
     [
-        (llama(**{**TIERED, "kv_connector": "local"}, host_kvcache_swap_space_gb=1.0), 0, "at least one host page"),
-        (llama(**TIERED, host_kvcache_swap_space_gb=1.0), None, "disk_offload_dir"),
-        (llama(kv_connector="dkv"), None, "block_store_endpoint is None"),
+        (llama(**TIERED, host_kvcache_swap_space_gb=1.0), "disk_offload_dir"),
+        (llama(kv_connector="dkv"), "block_store_endpoint is None"),
         (
             llama(kv_connector="dkv", kv_connector_config=KVConnectorConfig(block_store_endpoint="http://x")),
-            None,
             "http://x",
         ),
     ],
 )
-def test_what_a_connector_lacks(params: KVCacheParams, num_host_blocks: int | None, said: str) -> None:
+def test_what_a_connector_lacks(params: KVCacheParams, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        resolve_connector(params, num_host_blocks)
+        tiers_of(params)

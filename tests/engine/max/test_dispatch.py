@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.max.buffers import DeviceRef
-from engine.max.dispatch import AmdHeuristic, DecodeShape, MHAAttnKey, MLAAttnKey, NvidiaHeuristic, SinglePartition
+from engine.max.dispatch import AttnKey, DecodeShape, num_partitions
 from engine.max.params import KVCacheParams
 from tests.engine.max.parameters import deepseek, llama
 
@@ -34,12 +33,6 @@ def test_graph_capture_probes(params: KVCacheParams, length: int, width: int, ex
     assert params.graph_capture_probe_cache_lengths(length, width) == expected
 
 
-def test_attention_keys_pack() -> None:
-    assert MHAAttnKey(2, 1, 5).pack(123) == (2, 1, 5, 123)
-    assert MLAAttnKey(2, 1, 5).pack() == (2, 1, 5)
-    assert MHAAttnKey(2, 1, 5) != MLAAttnKey(2, 1, 5)
-
-
 def test_on_a_cpu_nothing_is_split() -> None:
     for params in (llama(), deepseek()):
         on_cpu = replace(params, devices=(DeviceRef.CPU(),))
@@ -47,64 +40,36 @@ def test_on_a_cpu_nothing_is_split() -> None:
         assert params.resolve_attn_key(0, 1, 131_072).num_partitions == 1
 
 
-def test_keys_on_a_gpu_follow_the_heuristic_that_is_plugged_in() -> None:
-    params = llama()
-    assert params.resolve_attn_key(1, 1, 131_072) == MHAAttnKey(1, 1, 16)
-    single = replace(params, partition_heuristic=SinglePartition())
-    assert single.resolve_attn_key(1, 1, 131_072) == MHAAttnKey(1, 1, 1)
-    latent = deepseek(partition_heuristic=NvidiaHeuristic(148))
-    assert latent.resolve_attn_key(8, 1, 65_536) == MLAAttnKey(8, 1, 18)
-    assert "approximate" in params.partition_heuristic.version
-
-
-@pytest.mark.parametrize(
-    ("batch", "keys", "heads", "sm", "expected"),
-    [(1, 512, 8, 132, 1), (1, 513, 8, 132, 1), (1, 4096, 8, 132, 8), (1, 131_072, 8, 132, 16),
-     (1, 131_072, 2, 132, 32), (2, 3000, 8, 148, 8), (200, 4096, 8, 132, 1)],
-)  # fmt: skip
-def test_nvidia_partitions(batch: int, keys: int, heads: int, sm: int, expected: int) -> None:
-    assert NvidiaHeuristic(sm).num_partitions(DecodeShape(batch, 1, keys, heads)) == expected
-
-
-@pytest.mark.parametrize(
-    ("batch", "keys", "heads", "expected"), [(1, 1000, 64, 8), (8, 65_536, 128, 18), (64, 1024, 128, 1)]
-)
-def test_nvidia_latent_partitions(batch: int, keys: int, heads: int, expected: int) -> None:
-    assert NvidiaHeuristic(148).num_partitions(DecodeShape(batch, 1, keys, heads, is_mla=True)) == expected
+def test_keys_on_a_gpu_have_the_partitions_of_the_device() -> None:
+    assert llama().resolve_attn_key(1, 1, 131_072) == AttnKey(1, 1, 16)
+    assert deepseek().resolve_attn_key(8, 1, 65_536) == AttnKey(8, 1, 32)
 
 
 @pytest.mark.parametrize(
     ("batch", "keys", "heads", "expected"),
-    [
-        (1, 131_072, 64, 128),
-        (2, 65_536, 64, 64),
-        (16, 131_072, 64, 16),
-        (1, 256, 64, 1),
-        (64, 4096, 8, 2),
-        (1, 700, 64, 4),
-        (1, 1100, 64, 8),
-    ],  # between two compiled sizes: the larger
+    [(1, 512, 8, 1), (1, 513, 8, 1), (1, 4096, 8, 8), (1, 131_072, 8, 16), (1, 131_072, 2, 32), (2, 3000, 8, 8),
+     (200, 4096, 8, 1)],
+)  # fmt: skip
+def test_partitions(batch: int, keys: int, heads: int, expected: int) -> None:
+    assert num_partitions(DecodeShape(batch, 1, keys, heads)) == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "keys", "heads", "expected"), [(1, 1000, 64, 8), (8, 65_536, 128, 32), (64, 1024, 128, 1)]
 )
-def test_amd_partitions(batch: int, keys: int, heads: int, expected: int) -> None:
-    assert AmdHeuristic(256).num_partitions(DecodeShape(batch, 1, keys, heads, is_mla=True)) == expected
+def test_latent_partitions(batch: int, keys: int, heads: int, expected: int) -> None:
+    assert num_partitions(DecodeShape(batch, 1, keys, heads, is_mla=True)) == expected
 
 
 SIZES = (1, 2, 4, 8, 9, 16, 18, 20, 32, 37, 48, 64, 72, 74, 96, 128, 192, 256)
 CONTEXTS = (128, 256, 257, 400, 511, 600, 2000, 2176, 2177, 4608, 9000, 66_000, 200_000)
 
 
-@pytest.mark.parametrize(
-    ("heuristic", "is_mla", "expected"),
-    [
-        (NvidiaHeuristic(132), False, 3_869_781_080),
-        (NvidiaHeuristic(148), True, 3_335_730_407),
-        (AmdHeuristic(304), False, 2_963_126_156),
-    ],
-)
-def test_the_rules_of_a_revision_are_as_they_were(heuristic: Any, is_mla: bool, expected: int) -> None:
-    """A sum of all that the published rule gives for shapes on both sides of its bounds: change it with the version."""
+@pytest.mark.parametrize(("is_mla", "expected"), [(False, 3_869_781_080), (True, 770_248_481)])
+def test_the_rules_of_a_revision_are_as_they_were(is_mla: bool, expected: int) -> None:
+    """A sum of all that the published rule gives for shapes on both sides of its bounds."""
     places = [
-        SIZES.index(heuristic.num_partitions(DecodeShape(batch, width, keys, heads, is_mla, is_fp8)))
+        SIZES.index(num_partitions(DecodeShape(batch, width, keys, heads, is_mla, is_fp8)))
         for batch in (*range(1, 13), 15, 16, 18, 19, 20, 24, 32, 37, 38, 60, 63, 64, 76, 100, 106, 128, 148, 256)
         for width in ((1, 2) if is_mla else (1,))
         for heads in (4, 8, 32, 64, 65, 128)
@@ -123,5 +88,4 @@ def test_partitions_are_always_a_compiled_size(
 ) -> None:
     shape = DecodeShape(batch, width, keys, heads, is_mla, is_fp8)
     sizes = {1, 2, 4, 8, 9, 16, 18, 20, 32, 37, 64, 72, 74}
-    assert NvidiaHeuristic(148).num_partitions(shape) in sizes
-    assert AmdHeuristic(304).num_partitions(shape) in {1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256}
+    assert num_partitions(shape) in sizes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.max.buffers import DeviceRef
-from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig
-from tests.engine.max.parameters import FP8, deepseek, gpus, llama, make
+from engine.max.params import KVCacheParams, KVCacheQuantizationConfig
+from tests.engine.max.parameters import FP8, deepseek, llama, make
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,6 @@ def test_page_size_is_not_checked_by_the_parameters() -> None:
         (lambda: KVCacheQuantizationConfig("bf17"), ["bf17"]),
         (lambda: make().shape_per_scale_block, ["None"]),
         (lambda: make().allocate_buffers(0), ["0"]),
-        (lambda: make(8, 4, 4).copy_as_dp_1(4), ["4"]),
     ],
 )
 def test_refusals_are_value_errors_with_the_numbers(build: Any, said: list[str]) -> None:
@@ -191,23 +189,6 @@ def test_copy_as_dp_1_takes_one_group_of_devices() -> None:
 def test_copy_as_dp_1_leaves_devices_that_already_share_one_replica() -> None:
     copy = make(8, 2, 1).copy_as_dp_1()
     assert (copy.n_devices, copy.n_kv_heads_per_device) == (2, 4)
-
-
-def test_copy_as_dp_1_refuses_an_uneven_split() -> None:
-    params = make(8, 5, 5)
-    object.__setattr__(params, "devices", gpus(7))
-    with pytest.raises(ValueError, match=r"7 devices.*5"):
-        params.copy_as_dp_1()
-
-
-def test_each_replica_writes_to_a_folder_of_its_own() -> None:
-    config = KVConnectorConfig(disk_offload_dir="/var/kv")
-    assert make(8, 2, 2, kv_connector_config=config).copy_as_dp_1(1).kv_connector_config == replace(
-        config, disk_offload_dir="/var/kv/replica_1"
-    )
-    assert make(8, 2, 2, kv_connector_config=KVConnectorConfig()).copy_as_dp_1(1).kv_connector_config == (
-        KVConnectorConfig()
-    )
 
 
 def test_parameters_cannot_be_changed() -> None:

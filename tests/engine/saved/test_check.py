@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.saved import document as checks
 from engine.saved.document import check
+from engine.saved.named import decoded, encoded
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import (
     MAX_DRAFT,
@@ -17,6 +19,7 @@ from engine.saved.session import (
     MAX_STOPS,
     MAX_TEXT,
     JournalEntry,
+    SavedSession,
     within_limits,
 )
 from engine.spec.bookmark import MAX_BOOKMARKS, Bookmark, OnStep
@@ -57,20 +60,12 @@ def test_an_entry_says_no_more_than_before() -> None:
 @pytest.mark.parametrize(
     ("name", "largest"),
     [
-        ("MAX_NODES", len(SAMPLE.nodes)),
         ("MAX_STEP", SAMPLE.nodes[-1].step + 1),
-        ("MAX_TOKEN_ID", max(SAMPLE.texts) + 1),
         ("MAX_TOKENS", 4),  # the sequence has grown to so many
         ("MAX_ALL_TOKENS", 3 + 1),  # a prompt and a token that was forced
         ("MAX_CHANGES", 1),
         ("MAX_SEQUENCES", 1),
         ("MAX_LAYERS", 2),
-        ("MAX_DRAFT", len(SAMPLE.draft)),
-        ("MAX_NAMES", len(SAMPLE.names)),
-        ("MAX_NAME", len("the other road")),
-        ("MAX_STOPS", len(SAMPLE.stops)),
-        ("MAX_STOP", len(SAMPLE.stops[0])),
-        ("MAX_TEXT", len(" upon")),
     ],
 )
 def test_as_much_as_a_limit_says_is_read_and_no_more(name: str, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +74,24 @@ def test_as_much_as_a_limit_says_is_read_and_no_more(name: str, largest: int, mo
     monkeypatch.setattr(checks, name, largest - 1)
     with pytest.raises(InputError):
         check(SAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "more"),
+    [
+        ("draft", "a" * MAX_DRAFT, "a" * (MAX_DRAFT + 1)),
+        ("names", ((3, "n" * MAX_NAME),), ((3, "n" * (MAX_NAME + 1)),)),
+        ("names", ((3, "n"),) * MAX_NAMES, ((3, "n"),) * (MAX_NAMES + 1)),
+        ("stops", ("s" * MAX_STOP,), ("s" * (MAX_STOP + 1),)),
+        ("stops", ("s",) * MAX_STOPS, ("s",) * (MAX_STOPS + 1)),
+        ("texts", {(1 << 31) - 1: "t" * MAX_TEXT}, {7: "t" * (MAX_TEXT + 1)}),
+        ("texts", {}, {1 << 31: "t"}),
+    ],
+)
+def test_as_long_and_as_many_as_a_field_may_be(name: str, most: object, more: object) -> None:
+    assert getattr(decoded(encoded(replace(SAMPLE, **{name: most})), SavedSession), name) == most
+    with pytest.raises(msgspec.ValidationError, match=name):
+        decoded(encoded(replace(SAMPLE, **{name: more})), SavedSession)
 
 
 def test_a_model_of_as_many_layers_as_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import pytest
 from engine.errors import InputError
 from engine.session.prefixes import answer_of
 from engine.session.session import Session
+from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt
 from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, TakePrefixTree
@@ -34,6 +35,31 @@ def test_the_pool_is_a_tree_that_answers() -> None:
         assert isinstance(found, PrefixExplained)
         assert (found.reused, found.reason) == (reused, reason)
     assert found.differs_at == size + 3
+
+
+def test_an_evicted_page_is_known_as_evicted_until_it_comes_back() -> None:
+    session = Session(tiniest_model(), CacheSpec("paged", page_size=4, num_pages=8))
+    first = prompt_ids(13)
+
+    def prefilled(ids: tuple[int, ...]) -> None:
+        session.submit(Prompt(token_ids=ids))
+        session.step()
+        session.remove(session.sequences[-1].seq_id)
+
+    def answered() -> PrefixExplained:
+        found = answer_of(session, ExplainPrefix("", first))
+        assert isinstance(found, PrefixExplained)
+        return found
+
+    prefilled(first)
+    assert (answered().reused, answered().reason) == (12, "all reused")
+    prefilled(prompt_ids(25, 1))  # for which pages of the first are needed
+    gone = answered()
+    assert (gone.reason, gone.reused < 12) == ("evicted", True)
+    assert "evicted" in gone.why
+    assert " ago" in gone.why
+    prefilled(first)
+    assert (answered().reused, answered().reason) == (12, "all reused")
 
 
 def test_without_pages_there_is_none() -> None:

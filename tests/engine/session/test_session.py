@@ -139,6 +139,31 @@ def test_while_tokens_are_forced_no_record_says_that_the_text_ends(monkeypatch: 
     assert [moment.node.work.parts[0].stop for moment in session.history.tree] == [None, None, None, "end of text"]  # type: ignore[union-attr]
 
 
+def test_more_is_computed_than_was_asked_for_where_a_person_steps_on() -> None:
+    """With the tokens of a run without a limit; one that was stopped stays so."""
+    session, seq_id = started(max_new_tokens=2)
+    free, _ = started()
+    for each in (session, free):
+        each.step()
+    session.step()
+    assert (session.sequence(seq_id).stop, session.has_work) == ("length", False)
+    session.go_on()
+    while session.sequence(seq_id).num_tokens < 12:
+        session.step()
+    while free.sequence(0).num_tokens < 12:
+        free.step()
+    assert [*session.sequence(seq_id).token_ids] == [*free.sequence(0).token_ids]
+    ended = session.last_step
+    assert ended is not None
+    session.go_to(1)
+    assert session.sequence(seq_id).stop == "length"
+    session.go_to(ended)
+    assert session.has_work
+    session.halt(seq_id)
+    with pytest.raises(InputError, match="every sequence has ended"):
+        session.go_on()
+
+
 def test_a_forced_token_wakes_a_stopped_sequence() -> None:
     session, seq_id = started()
     session.step()

@@ -7,7 +7,6 @@ import json
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,45 +94,3 @@ def changed(raw: bytes, change: Callable[[Crafted], object]) -> bytes:
     made = Crafted.of(raw)
     change(made)
     return made.bytes()
-
-
-def first_version(path: Path, positions: bool) -> Path:
-    """A file as version 1 wrote it: two layers of two heads, five tokens, of which three rows are left where there are
-    positions."""
-    count = 3 if positions else 5
-    arrays: dict[str, np.ndarray[Any, Any]] = {"token_ids": np.arange(5)[None], "positions": np.arange(5)[None]}
-    for layer in range(2):
-        for number, part in enumerate(("keys", "values")):
-            numbers = np.arange(2 * count * 4, dtype="<f4").reshape(1, 2, count, 4)
-            arrays[f"layers.{layer}.{part}"] = numbers + 100 * layer + 1000 * number
-        if positions:
-            arrays[f"layers.{layer}.positions"] = np.array([[0, 2, 4], [1, 3, 4]])
-    manifest = {
-        "format": "kvloupe-snapshot",
-        "format_version": "1",
-        "model": "Tales 5M",
-        "architecture": "LlamaForCausalLM",
-        "fingerprint": "7213de1fb17e2e8356370cb8cea21db3",
-        "random_weights": "false",
-        "config": "{}",
-        "cache": "h2o" if positions else "paged",
-        "provenance": "live cache",
-        "dtype": "float32",
-        "seed": "7",
-        "step": "29",
-        "num_tokens": "5",
-        "layer_kinds": '["full", "full"]',
-        "first_positions": '{"0": 0, "1": 0}',
-        "notes": "of old",
-    }
-    entries, data = {}, b""
-    for name, array in arrays.items():
-        dtype = "F32" if array.dtype == np.float32 else "I64"
-        entries[name] = {
-            "dtype": dtype,
-            "shape": list(array.shape),
-            "data_offsets": [len(data), len(data) + array.nbytes],
-        }
-        data += array.tobytes()
-    path.write_bytes(Crafted(manifest, entries, data).bytes())
-    return path

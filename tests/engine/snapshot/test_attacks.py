@@ -22,8 +22,8 @@ from engine.spec.tuning import tuned
 from engine.wire.slices import WallRequest
 from tests.benchmarks.snapshot_fuzz import survives, used
 from tests.effort import effort
-from tests.engine.snapshot.attacks import FOUND, REFUSED, claimed
-from tests.engine.snapshot.crafted import Crafted, changed, first_version
+from tests.engine.snapshot.attacks import FOUND, REFUSED
+from tests.engine.snapshot.crafted import Crafted, changed
 from tests.engine.snapshot.mutations import forged, mutated
 from tests.engine.snapshot.sessions import begun, kept, small, step
 from tests.engine.tiny import model_of
@@ -81,18 +81,11 @@ def test_it_is_refused_when_it_is_opened(name: str, sound: dict[str, bytes], tmp
     assert str(path) in str(caught.value)
     assert len(str(caught.value)) < 500 + len(str(path))
     assert peak < 256 << 20
-    if name == "a newer version":  # of which nobody can say whether it is sound
+    if name in ("a newer version", "version 1"):  # of which nobody can say whether it is sound
         with pytest.raises(InputError, match=said):
             verified(path)
     else:
         assert not verified(path).is_sound
-
-
-def test_tokens_of_the_first_version_are_paid_for_too(tmp_path: Path) -> None:
-    path = first_version(tmp_path / "x.safetensors", positions=False)
-    path.write_bytes(changed(path.read_bytes(), lambda f: (claimed(f, 10_000_000), f.manifest.pop("checksums"))))
-    with pytest.raises(InputError, match="lacks the tensor 'positions'"):
-        SnapshotFile(path)
 
 
 @pytest.mark.parametrize("kind", SOUND)

@@ -15,7 +15,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.snapshot.export import export
-from engine.snapshot.foreign import snapshot_of_npz
+from engine.snapshot.foreign import snapshot_of_file
 from engine.snapshot.npz import from_npz
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.verify import verified
@@ -49,7 +49,7 @@ def test_out_and_in_again(name: str, tmp_path: Path) -> None:
 
 def imported(path: Path) -> Path:
     """The snapshot of an npz beside it."""
-    for _ in write_snapshot(snapshot_of_npz(path), out := path.with_suffix(".again")):
+    for _ in write_snapshot(snapshot_of_file(path), out := path.with_suffix(".again")):
         pass
     return out
 
@@ -83,7 +83,7 @@ def test_chosen_layers_keep_their_numbers(tmp_path: Path) -> None:
 def test_chosen_heads_are_not_taken_for_others(tmp_path: Path) -> None:
     list(export(begun(small("growing")), Export(tmp_path / "x.npz", 0, kv_heads=(1,), kind="npz")))
     with pytest.raises(InputError, match="some of the kv heads of layer 0"):
-        snapshot_of_npz(tmp_path / "x.npz")
+        snapshot_of_file(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize("compressed", [True, False])
@@ -249,4 +249,4 @@ def test_an_array_that_is_there_twice_is_refused(tmp_path: Path) -> None:
         for _ in range(2):
             file.writestr("layers.0.keys.npy", written.getvalue())
     with pytest.raises(InputError, match=r"has a member 'layers\.0\.keys\.npy', which is no array"):
-        snapshot_of_npz(tmp_path / "x.npz")
+        snapshot_of_file(tmp_path / "x.npz")

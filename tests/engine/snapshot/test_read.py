@@ -19,7 +19,7 @@ from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile, is_snapshot
 from engine.spec.sampling import Prompt
 from engine.wire.records import StepRecord
-from tests.engine.snapshot.crafted import Crafted, first_version, framed
+from tests.engine.snapshot.crafted import Crafted, changed, framed
 from tests.engine.snapshot.sessions import begun, kept, small, step
 from tests.engine.snapshot.test_resume import SPECS
 from tests.engine.tiny import model_of, prompt_ids
@@ -133,27 +133,13 @@ def test_the_preview_shows_where_rows_are_large_and_what_is_not_finite(tmp_path:
     assert (keys[:, :count] > 0).all()
 
 
-# ---- version 1, and those to come --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("positions", [True, False])
-def test_version_1_opens(positions: bool, tmp_path: Path) -> None:
-    with SnapshotFile(first_version(tmp_path / "x.safetensors", positions)) as file:
-        manifest = file.manifest
-        assert (manifest.version, manifest.num_tokens, manifest.step, manifest.notes) == (1, 5, 29, "of old")
-        assert manifest.sequence.sampling.seed == 7
-        assert file.token_ids == (0, 1, 2, 3, 4)
-        assert file.token_texts == ()
-        assert len(file.records) == 0
-        assert file.preview is None
-        assert file.positions(1, 1).tolist() == ([1, 3, 4] if positions else [0, 1, 2, 3, 4])
-        assert file.rows(1, "values", 0)[1].tolist() == [1104.0, 1105.0, 1106.0, 1107.0]
+# ---- versions to come ---
 
 
 @pytest.mark.parametrize("version", ["5", "17"])
 def test_a_newer_version_is_refused_by_its_number(version: str, tmp_path: Path) -> None:
-    path = first_version(tmp_path / "x.safetensors", positions=False)
-    path.write_bytes(Crafted.of(path.read_bytes()).say(format_version=version).bytes())
+    path = kept(begun(SPECS["dynamic"]), tmp_path / "x.safetensors")
+    path.write_bytes(changed(path.read_bytes(), lambda file: file.say(format_version=version)))
     with pytest.raises(InputError, match=f"has version {version} .* up to 4: update"):
         SnapshotFile(path)
 
@@ -263,7 +249,7 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         assert not is_snapshot(path)
-    with SnapshotFile(first_version(path, positions=False)):
+    with SnapshotFile(kept(begun(SPECS["dynamic"]), path)):
         pass
     assert len(os.listdir("/proc/self/fd")) == before
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0

@@ -214,7 +214,7 @@ def test_states_that_are_missing_or_cannot_be_are_refused(tmp_path: Path) -> Non
         ([], "its layers are none"),
         ([*states, states[0]], "not in order"),
         ([*states, states[0] | {"number": 3}], "it lacks the state 'layers.0.convolution.3'"),
-        ([*states, states[0] | {"kind": "rows"}], "it lacks the state"),
+        ([*states, states[0] | {"kind": "rows"}], "about states .Invalid enum value 'rows'"),
         ([*states, states[0] | {"layer": 9}], "layer 9 that its model does not have"),
     ):
         path.write_bytes(Crafted.of(raw).say(states=wrong).bytes())

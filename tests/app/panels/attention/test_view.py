@@ -27,9 +27,9 @@ def models(qapp: QApplication) -> Models:
 def test_another_token_moves_the_mark_in_the_newest_row(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
     feed(models)
-    assert view._map._marks.selected == (13, 14)
+    assert view.map.marks.selected == (13, 14)
     models.selection.update(position=4)  # no new slice comes for that
-    assert view._map._marks.selected == (4, 5)
+    assert view.map.marks.selected == (4, 5)
 
 
 def test_weights_reach_the_image_and_hover_tells_them(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
@@ -37,12 +37,12 @@ def test_weights_reach_the_image_and_hover_tells_them(models: Models, show: Call
     feed(models)
     piece = models.slices.attention
     assert piece is not None
-    assert view._map.image.image.shape == (samples.HEADS, TOKENS)
-    view._map._hover_at(QPointF(4.5, 6.5))
-    assert str(np.float32(piece.weights[6, 4])) in view._readout.text()
-    plot = view._map.plot_rect
+    assert view.map.image.image.shape == (samples.HEADS, TOKENS)
+    view.map.hover_at(QPointF(4.5, 6.5))
+    assert str(np.float32(piece.weights[6, 4])) in view.readout.text()
+    plot = view.map.plot_rect
     pos = QPoint(int(plot.left() + 4.5 / TOKENS * plot.width()), int(plot.top() + 6.5 / samples.HEADS * plot.height()))
-    qtbot.mouseClick(view._map, Qt.MouseButton.LeftButton, pos=pos)
+    qtbot.mouseClick(view.map, Qt.MouseButton.LeftButton, pos=pos)
     assert (models.selection.now.position, models.selection.now.kv_head) == (4, 3)
 
 
@@ -65,8 +65,8 @@ def test_the_colour_scale_is_a_choice(models: Models, show: Callable[..., Any]) 
     piece = models.slices.attention
     for scale in (LOG, PER_HEAD, LINEAR):
         view.choose(scale)
-        assert view._segments.choice == scale
-        assert (view._map.image.image == attention_indices(piece, scale)).all()
+        assert view.segments.choice == scale
+        assert (view.map.image.image == attention_indices(piece, scale)).all()
 
 
 def test_masses_stand_beside_their_heads(models: Models, show: Callable[..., Any]) -> None:
@@ -75,9 +75,7 @@ def test_masses_stand_beside_their_heads(models: Models, show: Callable[..., Any
     record = models.timeline.latest
     assert record is not None
     assert record.sequences[0].attention is not None
-    assert [m.first for m in view._masses._masses] == pytest.approx(
-        record.sequences[0].attention.first_mass[3].tolist()
-    )
+    assert [m.first for m in view.masses.masses] == pytest.approx(record.sequences[0].attention.first_mass[3].tolist())
 
 
 def test_the_attention_map_tells_queries_and_a_click_keeps_the_head(models: Models, show: Callable[..., Any]) -> None:

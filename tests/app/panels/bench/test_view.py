@@ -25,7 +25,7 @@ def view(desk: Desk) -> BenchView:
 def test_what_is_chosen_is_whole_in_the_usual_width(dark_theme: None, view: BenchView) -> None:
     view.resize(510, 230)
     QApplication.processEvents()
-    for box in (view._modes_box, view.contexts, view.batches, view.quantity):
+    for box in (view.modes_box, view.contexts, view.batches, view.quantity):
         option = QStyleOptionComboBox()
         box.initStyleOption(option)
         room = box.style().subControlRect(
@@ -75,7 +75,7 @@ def test_it_can_be_stopped_and_says_so(desk: Desk, view: BenchView) -> None:
     view.button.click()
     desk.until(lambda: not view.measurement.is_waiting)
     assert 5 <= len(view.rows()) < 20
-    assert f"stopped after {len(view.rows())} of 20" in view._provenance.whole
+    assert f"stopped after {len(view.rows())} of 20" in view.provenance_label.whole
 
 
 def test_what_can_be_chosen_gives_way_in_a_narrow_window(desk: Desk, view: BenchView) -> None:

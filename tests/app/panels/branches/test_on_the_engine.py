@@ -77,7 +77,7 @@ def test_another_branch_is_begun_in_one_click_and_left_again_exactly(driver: Dri
     assert status is not None
     assert 0 < status.kept_bytes <= sum(held.private for held in kept)
     told = f" · kept {byte_size(status.kept_bytes)} of 1.0 GiB"
-    driver.wait_until_idle(lambda: driver.window.branches._detail.text().endswith(told))
+    driver.wait_until_idle(lambda: driver.window.branches.detail.text().endswith(told))
 
     driver.window.branches.wants.emit(GoTo(9))
     driver.wait_until_idle(lambda: models.history.live == 9)
@@ -95,7 +95,7 @@ def test_a_moment_of_another_branch_is_drawn_and_named_without_going_there(drive
     assert (head.provenance, head.request.num_tokens) == ("kept", models.timeline.num_tokens(0, STEPS))
     name = branch_name(models, 0)
     for view in (window.wall, window.head, window.attention):
-        driver.wait_until_idle(lambda view=view: view._provenance.text.endswith(name))
+        driver.wait_until_idle(lambda view=view: view.provenance_label.text.endswith(name))
     driver.look_at(STEPS - 1)
     driver.wait_until_idle(lambda: models.slices.wall.request.num_tokens == head.request.num_tokens - 1)  # type: ignore[union-attr]
     assert models.history.live == live
@@ -116,10 +116,10 @@ def test_a_moment_whose_rows_are_not_kept_offers_to_go_there(driver: Driver) -> 
     driver.look_at(STEPS)
     why = f"Step {STEPS} is on another branch, and its K and V are not kept: going there computes them again."
     for view in (window.wall, window.head):
-        driver.wait_until_idle(lambda view=view: view._empty.text() == why)
-        assert view._remedies[GO_THERE].isVisibleTo(view)
+        driver.wait_until_idle(lambda view=view: view.empty.text() == why)
+        assert view.remedies[GO_THERE].isVisibleTo(view)
     driver.wait_until_idle(lambda: models.slices.attention is not None and models.slices.attention.weights.size)
-    window.head._remedies[GO_THERE].click()
+    window.head.remedies[GO_THERE].click()
     driver.wait_until_idle(lambda: models.history.live == STEPS and models.slices.wall is not None)
     assert models.slices.wall.low.size  # type: ignore[union-attr]
     driver.loop.send(SetKeptLimit(1 << 30))
@@ -234,7 +234,7 @@ def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None
     assert [row.origin for row in window.sequences.state.rows] == ["", f"branch {name} · step 6"]
     models.selection.update(seq_id=1)
     driver.wait_until_idle()
-    assert window.tokens._detail.text().endswith(f" · forked from branch {name} · step 6")
+    assert window.tokens.detail.text().endswith(f" · forked from branch {name} · step 6")
     models.selection.update(seq_id=0)
     driver.wait_until_idle()
     window.branches.wants.emit(GoTo(9))

@@ -67,7 +67,7 @@ def test_two_branches_have_a_row_each_with_their_moments(view: BranchesView) -> 
     assert [(row.branch.first, row.branch.tip, row.start, row.parent_row) for row in rows] == [
         (0, 4, 0, None), (5, 6, 2, 0),
     ]  # fmt: skip
-    assert view._detail.text() == "2 branches · 7 steps"
+    assert view.detail.text() == "2 branches · 7 steps"
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 4, 5, 6])
@@ -154,8 +154,8 @@ def test_a_name_is_typed_where_it_stands(view: BranchesView) -> None:
     view.named.connect(lambda first, name: named.append((first, name)))
     click(view, 4)
     QTest.keyClick(view.tree, Qt.Key.Key_F2)
-    QTest.keyClicks(view.tree._name_line, "the first  try")
-    QTest.keyClick(view.tree._name_line, Qt.Key.Key_Return)
+    QTest.keyClicks(view.tree.name_line, "the first  try")
+    QTest.keyClick(view.tree.name_line, Qt.Key.Key_Return)
     assert named == [(0, "the first try")]
 
 
@@ -172,7 +172,7 @@ def test_without_a_moment_it_says_how_to_get_one(qtbot: object, models: Models) 
     view = BranchesView(models)
     view.show()
     view.refresh()
-    assert "a branch begins there" in view._empty.text()
+    assert "a branch begins there" in view.empty.text()
     models.timeline.append(models.history.take(samples.story(2)))
     assert view.tree.accessibleDescription().startswith("Look back and choose another token")
     view.close()
@@ -220,7 +220,7 @@ def test_of_ten_thousand_moments_on_two_hundred_branches_only_what_is_on_the_scr
     assert picture.has_row(750)
     assert all(picture.has_row(step) for step in history.path(history.live))
     assert len(picture.rows) < 50
-    assert view._detail.text().startswith(f"{len(picture.rows)} of 200 branches")
+    assert view.detail.text().startswith(f"{len(picture.rows)} of 200 branches")
     view.seek.clear()
     first = next(row for row in picture.rows if picture.has_fold(row) and row.branch.first not in picture.drawn.path)
     place = QPointF(picture.text_cell(first.row).left() - 11, 0)

@@ -49,11 +49,11 @@ def test_every_row_of_the_ledger_adds_up(desk: Desk, spec: CacheSpec) -> None:
     view = desk.window.bytes
     view.choose("sum")
     QTest.qWait(150)
-    assert "without a name" not in view._facts.text()
+    assert "without a name" not in view.facts.text()
     check_formula(view)
     view.choose(LAYERS)
-    heads = [head.text for head in view._table.cells.heads]
-    for row in view._table.cells.rows:
+    heads = [head.text for head in view.table.cells.heads]
+    for row in view.table.cells.rows:
         numbers = {head: cell.text.replace(",", "") for head, cell in zip(heads, row, strict=True)}
         room = sum(int(text[1:]) for text in numbers.values() if text.startswith("+"))
         assert int(numbers["stored"]) + room == int(numbers["reserved"])
@@ -115,7 +115,7 @@ def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -
     assert lines["overhead of KV Loupe"] == f"{held.looking:,}"
     assert lines["held by the allocator"] == "cannot be asked here"
     assert lines["process, resident"] == f"{held.process:,}"
-    told = dict((*line.strip().split("\t"), "")[:2] for line in view._facts.accessibleDescription().split("\n"))
+    told = dict((*line.strip().split("\t"), "")[:2] for line in view.facts.accessibleDescription().split("\n"))
     assert told == lines, "a screen reader has the same numbers at the same labels"
 
 

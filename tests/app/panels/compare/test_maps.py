@@ -29,13 +29,13 @@ from tests.app.panels.compare.desk import CompareDesk, field, pooled
 
 def test_the_exact_numbers_of_both_sides_stand_under_the_cursor(compared: CompareDesk) -> None:
     compared.show("head")
-    compared.view.maps.maps["b"]._hover_at(QPointF(6.5, 3.5))
+    compared.view.maps.maps["b"].hover_at(QPointF(6.5, 3.5))
     cell = 6 * samples.HEAD_DIM + 3  # of `[tokens, channels]`
     a, b = cell / 8, cell / 8 + 0.25
     where = f"layer 0 · head 0 · channel 3 · token 6 {samples.word(6).replace(' ', '·')}"
     assert compared.view.readout.text() == f"A {a}   B {b}   A − B -0.25   {where}"
     assert compared.view.maps.maps["difference"].hover == QPointF(6.5, 3.5)
-    compared.view.maps.maps["b"]._hover_at(None)
+    compared.view.maps.maps["b"].hover_at(None)
     assert compared.view.maps.maps["a"].hover is None
     assert not compared.view.readout.isEnabled()
 
@@ -43,10 +43,10 @@ def test_the_exact_numbers_of_both_sides_stand_under_the_cursor(compared: Compar
 def test_numbers_have_fewer_digits_where_the_exact_ones_do_not_fit(compared: CompareDesk) -> None:
     compared.show("head")
     view = compared.view
-    view.maps.maps["b"]._hover_at(QPointF(6.5, 3.5))
+    view.maps.maps["b"].hover_at(QPointF(6.5, 3.5))
     exact = view.readout.text()
     view.readout.setFixedWidth(view.readout.fontMetrics().horizontalAdvance(exact) - 1)
-    view.maps.maps["b"]._hover_at(QPointF(6.6, 3.5))
+    view.maps.maps["b"].hover_at(QPointF(6.6, 3.5))
     cell = 6 * samples.HEAD_DIM + 3
     assert view.readout.text().startswith(f"A {cell / 8:.3g}   B {cell / 8 + 0.25:.3g}   A − B -0.25   layer 0")
     assert view.readout.toolTip() == plain_tip(exact)
@@ -68,7 +68,7 @@ def test_the_selected_cell_is_told_where_the_cursor_is_elsewhere(compared: Compa
 
 
 def test_a_click_on_the_wall_selects_layer_head_and_token(compared: CompareDesk) -> None:
-    shown = compared.view._shown
+    shown = compared.view.shown
     assert shown is not None
     row = shown.a.row_of(2, 3, None)
     assert row is not None
@@ -91,7 +91,7 @@ def test_both_sides_share_their_colours_and_the_difference_has_its_own(compared:
     captions = {name: label.text() for name, label in compared.view.maps.captions.items()}
     assert captions["a"].split(" · ")[-1] == captions["b"].split(" · ")[-1] != captions["difference"].split(" · ")[-1]
     assert captions["difference"] == "A − B · colours ±0.25"
-    shown = compared.view._shown
+    shown = compared.view.shown
     assert shown is not None
     (limit,) = {float(limit) for limit in shown.limits}
     assert captions["a"].endswith(f"colours ±{brief(limit)}")
@@ -109,7 +109,7 @@ def test_a_wall_has_a_range_of_colours_for_each_layer(qapp: QApplication) -> Non
     maps = CompareMaps(str)
     maps.show_pictures(Shown(a, b, difference, True, None, None), "", "")
     first = np.array([place.layer == 0 for place in a.places])
-    np.testing.assert_allclose(maps._shown.limits, np.where(first, 10, 0.1))  # type: ignore[union-attr]
+    np.testing.assert_allclose(maps.shown.limits, np.where(first, 10, 0.1))  # type: ignore[union-attr]
     for side, entry in {"a": 191, "b": 254, "difference": 0}.items():
         image = maps.maps[side].image.image
         assert abs(image[first].astype(int) - entry).max() <= 1
@@ -135,20 +135,20 @@ def test_swap_shows_the_other_side_in_the_same_place(compared: CompareDesk) -> N
 def test_blink_alternates_both_sides_while_the_panel_is_visible(compared: CompareDesk) -> None:
     maps = compared.view.maps
     compared.view.displays.choose(BLINK)
-    assert maps._blink.isActive()
-    maps._blink.timeout.emit()
+    assert maps.blink.isActive()
+    maps.blink.timeout.emit()
     assert maps.is_b
-    maps._blink.timeout.emit()
+    maps.blink.timeout.emit()
     assert not maps.is_b
     compared.shell.window.arrange("learn")
-    assert not maps._blink.isActive()
+    assert not maps.blink.isActive()
 
 
 def test_overlay_is_the_mean_and_says_so(compared: CompareDesk) -> None:
     compared.show("head")
     compared.view.displays.choose(OVERLAY)
     compared.answer()
-    maps, shown = compared.view.maps, compared.view._shown
+    maps, shown = compared.view.maps, compared.view.shown
     assert shown is not None
     assert maps.captions["a"].text().startswith("Mean of A and B")
     mean = field((24, samples.HEAD_DIM), "a") + 0.125
@@ -185,7 +185,7 @@ def test_pictures_of_another_step_say_so(compared: CompareDesk) -> None:
     turn(compared.shell)
     compared.answer()
     assert compared.view.provenance_text == "difference"
-    shown = compared.view._shown
+    shown = compared.view.shown
     assert shown is not None
     assert shown.a.whole == (0, samples.PROMPT + 5)
 

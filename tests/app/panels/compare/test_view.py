@@ -38,7 +38,7 @@ def against(desk: CompareDesk) -> object:
 def test_a_run_is_compared_with_the_chosen_mode_until_a_person_ends_it(desk: CompareDesk) -> None:
     assert desk.view.empty_text == INVITATION
     assert desk.view.button.text() == BUTTON
-    offered = desk.view._remedies[COMPARE]
+    offered = desk.view.remedies[COMPARE]
     assert offered.isVisible()
     offered.click()
     assert desk.view.opponents.view().isVisible()
@@ -67,7 +67,7 @@ def test_what_is_chosen_from_the_list_that_was_opened_for_it_is_compared_at_once
     box = desk.view.opponents
     QTest.keyClick(box, Qt.Key.Key_Down)
     assert not desk.engine.of(StartDuel), "walking through the closed box compares nothing"
-    desk.view._remedies[COMPARE].click()
+    desk.view.remedies[COMPARE].click()
     entries = box.view()
     entries.setCurrentIndex(box.model().index(box.findData(cache_choice("int8")), 0))
     QTest.keyClick(entries, Qt.Key.Key_Return)

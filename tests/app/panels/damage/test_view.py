@@ -47,11 +47,11 @@ def test_another_codec_takes_the_map_away_and_its_own_brings_it_back(
     view.controls.choose("kivi", 4)
     measured(two, view, engine)
     assert not view.maps.isHidden()
-    assert view._provenance.text == "on a copy · step 20"
+    assert view.provenance_label.text == "on a copy · step 20"
     shown = view.facts.grab().toImage()
     view.controls.choose("int8")
     assert view.state.found is None
-    assert view._provenance.text == ""
+    assert view.provenance_label.text == ""
     assert view.facts.isHidden()
     assert view.readout.text().startswith("Each layer is coded alone")
     view.controls.choose("kivi", 4)
@@ -86,11 +86,11 @@ def test_what_is_chosen_is_measured_anew_once_a_step_was_taken(
     view.controls.choose("kivi", 4)
     measured(two, view, engine)
     engine.sent.clear()
-    view._rest.timeout.emit()
+    view.rest.timeout.emit()
     assert engine.of(MapDamage) == []  # it is of the newest step
     engine.emit(replace(samples.step_record(20), step=22))
     turn(two)
-    view._rest.timeout.emit()
+    view.rest.timeout.emit()
     (asked,) = engine.of(MapDamage)
     assert asked.codec == view.controls.chosen  # type: ignore[attr-defined]
 

@@ -41,7 +41,7 @@ def press_right(widget: QWidget, place: QPointF) -> QMenu:
 
 def head_place(shell: Shell, position: int, channel: int) -> QPointF:
     """The middle of a cell of the head."""
-    plot = shell.window.head._map.plot_rect
+    plot = shell.window.head.map.plot_rect
     width, height = plot.width() / 24, plot.height() / samples.HEAD_DIM
     return QPointF(plot.left() + (position + 0.5) * width, plot.top() + (channel + 0.5) * height)
 
@@ -51,7 +51,7 @@ def token_place(shell: Shell, index: int) -> QPointF:
 
 
 def wall_place(shell: Shell, layer: int, kv_head: int, share: float) -> QPointF:
-    canvas = shell.window.wall._canvas
+    canvas = shell.window.wall.canvas
     tile = canvas.layout_now.tile(layer, kv_head)
     return QPointF(tile.x + share * tile.width, tile.y + tile.height / 2) / canvas.devicePixelRatioF()
 
@@ -78,23 +78,23 @@ def test_a_drag_backwards_is_the_same_and_a_click_gives_it_up(desk: Shell) -> No
 
 
 def test_a_drag_over_a_head_takes_positions_and_channels_of_its_tensor(desk: Shell, engine: FakeEngine) -> None:
-    drag(desk.window.head._map, head_place(desk, 3, 5), head_place(desk, 6, 9))
+    drag(desk.window.head.map, head_place(desk, 3, 5), head_place(desk, 6, 9))
     rows = Rows(3, 7, (2,), (1,), (5, 6, 7, 8, 9), "keys")
     assert desk.models.selection.now.area == rows
-    QTest.keyClick(desk.window.head._map, Qt.Key.Key_Z)
+    QTest.keyClick(desk.window.head.map, Qt.Key.Key_Z)
     assert made(engine) == [Zero(0, rows)]
 
 
 def test_a_whole_row_of_a_head_is_masked_as_a_whole(desk: Shell, engine: FakeEngine) -> None:
-    drag(desk.window.head._map, head_place(desk, 3, 0), head_place(desk, 6, samples.HEAD_DIM - 1))
+    drag(desk.window.head.map, head_place(desk, 3, 0), head_place(desk, 6, samples.HEAD_DIM - 1))
     assert desk.models.selection.now.area == Rows(3, 7, (2,), (1,), None, "keys")
-    QTest.keyClick(desk.window.head._map, Qt.Key.Key_M)
+    QTest.keyClick(desk.window.head.map, Qt.Key.Key_M)
     assert made(engine) == [Mask(0, Rows(3, 7, (2,), (1,)))]
 
 
 def test_some_channels_cannot_be_masked_and_that_is_said(desk: Shell, engine: FakeEngine) -> None:
-    drag(desk.window.head._map, head_place(desk, 3, 5), head_place(desk, 6, 9))
-    QTest.keyClick(desk.window.head._map, Qt.Key.Key_M)
+    drag(desk.window.head.map, head_place(desk, 3, 5), head_place(desk, 6, 9))
+    QTest.keyClick(desk.window.head.map, Qt.Key.Key_M)
     assert not made(engine)
     assert desk.window.status._note.text().startswith("Mask is not possible now. A row is hidden as a whole")
     desk.models.selection.update(position=12, area=None)
@@ -104,23 +104,23 @@ def test_some_channels_cannot_be_masked_and_that_is_said(desk: Shell, engine: Fa
 def test_shift_moves_the_picture_where_a_drag_selects(desk: Shell) -> None:
     desk.models.selection.update(position=12)
     desk.window.head.zoom_to_selection()
-    before = desk.window.head._map.visible_range
+    before = desk.window.head.map.visible_range
     shift = Qt.KeyboardModifier.ShiftModifier
-    plot = desk.window.head._map.plot_rect
-    desk.window.head._map.zoom(0.5, 12.0)
-    before = desk.window.head._map.visible_range
-    drag(desk.window.head._map, plot.center(), plot.center() + QPointF(-60, 0), shift)
-    assert desk.window.head._map.visible_range[0] > before[0]
+    plot = desk.window.head.map.plot_rect
+    desk.window.head.map.zoom(0.5, 12.0)
+    before = desk.window.head.map.visible_range
+    drag(desk.window.head.map, plot.center(), plot.center() + QPointF(-60, 0), shift)
+    assert desk.window.head.map.visible_range[0] > before[0]
     assert desk.models.selection.now.area is None
 
 
 def test_a_drag_inside_a_thumbnail_takes_tokens_of_its_head(desk: Shell) -> None:
-    drag(desk.window.wall._canvas, wall_place(desk, 4, 2, 0.01), wall_place(desk, 4, 2, 0.99))
+    drag(desk.window.wall.canvas, wall_place(desk, 4, 2, 0.01), wall_place(desk, 4, 2, 0.99))
     assert desk.models.selection.now.area == Rows(0, 24, (4,), (2,))
 
 
 def test_a_drag_over_thumbnails_takes_all_tokens_of_layers_and_heads(desk: Shell, engine: FakeEngine) -> None:
-    canvas = desk.window.wall._canvas
+    canvas = desk.window.wall.canvas
     drag(canvas, wall_place(desk, 1, 1, 0.5), wall_place(desk, 3, 2, 0.5))
     rows = Rows(0, 24, (1, 2, 3), (1, 2))
     assert desk.models.selection.now.area == rows
@@ -132,21 +132,21 @@ def test_a_drag_over_thumbnails_takes_all_tokens_of_layers_and_heads(desk: Shell
 
 
 def test_a_menu_beside_the_area_is_of_what_stands_under_the_mouse(desk: Shell) -> None:
-    canvas = desk.window.wall._canvas
+    canvas = desk.window.wall.canvas
     drag(canvas, wall_place(desk, 1, 1, 0.5), wall_place(desk, 3, 2, 0.5))
     press_right(canvas, wall_place(desk, 5, 3, 0.5))
     assert desk.models.selection.now.area == Rows(0, 24, (5,), (3,))
 
 
 def test_a_drag_over_the_attention_row_takes_the_kv_heads_that_are_read(desk: Shell, engine: FakeEngine) -> None:
-    plot = desk.window.attention._map.plot_rect
+    plot = desk.window.attention.map.plot_rect
     width, height = plot.width() / 24, plot.height() / samples.HEADS
     first = QPointF(plot.left() + 2.5 * width, plot.top() + 2.5 * height)  # head 2 reads kv head 1
     last = QPointF(plot.left() + 5.5 * width, plot.top() + 4.5 * height)  # head 4 reads kv head 2
-    drag(desk.window.attention._map, first, last)
+    drag(desk.window.attention.map, first, last)
     rows = Rows(2, 6, (2,), (1, 2))
     assert desk.models.selection.now.area == rows
-    choose(press_right(desk.window.attention._map, first), "Mask")
+    choose(press_right(desk.window.attention.map, first), "Mask")
     assert made(engine) == [Mask(0, rows)]
 
 
@@ -159,7 +159,7 @@ def test_nothing_is_edited_while_looking_back(desk: Shell, engine: FakeEngine) -
 
 
 def test_a_candidate_is_banned_and_the_next_ban_keeps_it(desk: Shell, engine: FakeEngine) -> None:
-    listed = desk.window.next_token._list
+    listed = desk.window.next_token.candidates
     for row in (0, 2):
         place = QPointF(listed.visualRect(listed.model().index(row, 0)).center())
         listed.customContextMenuRequested.emit(place.toPoint())

@@ -33,7 +33,7 @@ def test_an_edit_is_marked_where_it_was_made_and_nowhere_else(desk: Shell, engin
     assert [(box.start, box.stop, box.first, box.last) for box in boxes] == [(3, 7, 5, 7), (3, 7, 9, 10)]
     assert [len(desk.window.tokens.strip.chips.edited)] == [1]
     assert desk.window.head.provenance_text.endswith("edited")
-    assert "edited by hand since step 21" in desk.window.head._provenance.whole
+    assert "edited by hand since step 21" in desk.window.head.provenance_label.whole
     desk.models.selection.update(kv_head=2)
     turn(desk)
     assert desk.window.head.state.edited == ()

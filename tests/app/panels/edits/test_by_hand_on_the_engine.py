@@ -48,7 +48,7 @@ def made(driver: Driver) -> list[object]:
 
 
 def head_place(driver: Driver, position: int, channel: int) -> QPointF:
-    chart, piece = driver.window.head._map, driver.models.slices.head
+    chart, piece = driver.window.head.map, driver.models.slices.head
     assert piece is not None
     plot, (columns, channels) = chart.plot_rect, piece.low.shape
     width, height = plot.width() / columns, plot.height() / channels
@@ -65,9 +65,9 @@ def drag_over(driver: Driver, panel: str) -> tuple[QWidget, QPointF, Rows]:
         return strip.viewport(), first, Rows(4, 7)
     if panel == "head":
         channels = driver.models.slices.head.low.shape[1]  # type: ignore[union-attr]
-        drag(window.head._map, head_place(driver, 3, 0), head_place(driver, 5, channels - 1))
-        return window.head._map, head_place(driver, 4, 3), Rows(3, 6, (2,), (1,), None, "keys")
-    canvas = window.wall._canvas
+        drag(window.head.map, head_place(driver, 3, 0), head_place(driver, 5, channels - 1))
+        return window.head.map, head_place(driver, 4, 3), Rows(3, 6, (2,), (1,), None, "keys")
+    canvas = window.wall.canvas
     drag(canvas, wall_place(driver.shell, 2, 1, 0.2), wall_place(driver.shell, 2, 1, 0.5))
     area = driver.models.selection.now.area
     assert area is not None
@@ -133,9 +133,9 @@ def barred(widget: QWidget, place: QPointF, entry: str) -> str:
 
 def test_an_impossible_edit_by_mouse_is_refused_and_changes_nothing(driver: Driver) -> None:
     window, models = driver.window, driver.models
-    drag(window.head._map, head_place(driver, 3, 2), head_place(driver, 5, 6))  # some channels
+    drag(window.head.map, head_place(driver, 3, 2), head_place(driver, 5, 6))  # some channels
     for entry, why in (("Mask", "a row is hidden as a whole"), ("Drop", "as a whole")):
-        assert why in barred(window.head._map, head_place(driver, 4, 4), entry)
+        assert why in barred(window.head.map, head_place(driver, 4, 4), entry)
     strip, count = window.tokens.strip, models.timeline.num_tokens(0)
     drag(strip.viewport(), *(QPointF(strip.token_rect(index).center()) for index in (0, count - 1)))
     for entry in ("Drop", "Mask"):

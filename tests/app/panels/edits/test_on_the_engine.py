@@ -59,14 +59,14 @@ def numbers(desk: Driver) -> np.ndarray:
 
 
 def place(desk: Driver, position: int, channel: int) -> QPointF:
-    chart, values = desk.window.head._map, numbers(desk)
+    chart, values = desk.window.head.map, numbers(desk)
     plot = chart.plot_rect
     width, height = plot.width() / values.shape[1], plot.height() / values.shape[0]
     return QPointF(plot.left() + (position + 0.5) * width, plot.top() + (channel + 0.5) * height)
 
 
 def drag_over(desk: Driver, start: QPointF, stop: QPointF) -> None:
-    chart = desk.window.head._map
+    chart = desk.window.head.map
     QTest.mousePress(chart, LEFT, pos=start.toPoint())
     for at in ((start + stop) / 2, stop):
         move_mouse(chart, at, LEFT)
@@ -77,14 +77,14 @@ def test_zeroed_cells_are_zero_under_the_cursor_and_undo_brings_the_old_bits(des
     before = numbers(desk)
     assert np.abs(before[2:5, 3:6]).min() > 0
     drag_over(desk, place(desk, 3, 2), place(desk, 5, 4))
-    QTest.keyClick(desk.window.head._map, Qt.Key.Key_Z)
+    QTest.keyClick(desk.window.head.map, Qt.Key.Key_Z)
     desk.wait_until_idle(lambda: num_edits(desk) == 1)
     after = numbers(desk)
     assert not after[2:5, 3:6].any()
     after[2:5, 3:6] = before[2:5, 3:6]
     assert np.array_equal(after, before), "nothing else was touched"
-    move_mouse(desk.window.head._map, place(desk, 4, 3))
-    readout = desk.window.head._readout.text()
+    move_mouse(desk.window.head.map, place(desk, 4, 3))
+    readout = desk.window.head.readout.text()
     assert "[2, 1, 4, 3] = 0.0 " in readout
     assert "edited: zero at step" in readout
     assert desk.models.edits.kl(desk.models.edits.on_path()[0].step) > 0

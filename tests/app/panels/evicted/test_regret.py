@@ -17,7 +17,7 @@ def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
     desk.until(lambda: not desk.evicted.measurement.is_waiting)
     found = desk.models.measurements.regret.answer
     assert found is not None
-    assert "TOVA · rank correlation" in desk.evicted._detail.text()
+    assert "TOVA · rank correlation" in desk.evicted.detail.text()
     assert desk.evicted.regret.note.text().startswith("score: attention of the last query before the newest token")
     plot = desk.evicted.regret.plot
     QApplication.processEvents()

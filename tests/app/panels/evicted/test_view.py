@@ -52,7 +52,7 @@ def test_what_the_records_do_not_tell_is_not_claimed(desk: Desk) -> None:
     """A change of mode drops rows without a step: the panel must not say that they are held."""
     desk.run(CacheSpec())
     desk.evicted.choose(WHY)
-    assert "Growing keeps every row" in desk.evicted._empty.text()
+    assert "Growing keeps every row" in desk.evicted.empty.text()
     spec = CacheSpec(retention=RetentionSpec("knorm", budget=12))
     desk.intents.send(SetCache(spec))
     desk.until(lambda: desk.models.status.now is not None and desk.models.status.now.cache == spec)

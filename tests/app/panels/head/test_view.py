@@ -42,44 +42,44 @@ def head(models: Models, show: Callable[..., Any]) -> HeadView:
 def test_the_tile_reaches_the_image_as_bytes(head: HeadView, models: Models) -> None:
     piece = models.slices.head
     assert piece is not None
-    image = head._map.image.image
+    image = head.map.image.image
     assert image.dtype == np.uint8
     assert image.flags.c_contiguous
     assert image.shape == (samples.HEAD_DIM, TOKENS)
     assert (image == signed_index(np.ascontiguousarray(piece.low.T), piece.limit)).all()
-    assert head._map.image.autoDownsample is False
+    assert head.map.image.autoDownsample is False
 
 
 def test_the_title_says_which_head_and_whom_it_serves(head: HeadView) -> None:
-    assert head._title.text() == "Layer 3 · kv head 1 · K"
-    assert "serves heads 2, 3" in head._detail.text()
+    assert head.title_label.text() == "Layer 3 · kv head 1 · K"
+    assert "serves heads 2, 3" in head.detail.text()
 
 
 def test_magnitudes_are_drawn_from_zero_up(head: HeadView, models: Models) -> None:
-    assert "range ±" in head._range.text()
+    assert "range ±" in head.range.text()
     piece = models.slices.head
     sizes = np.abs(piece.low)
     request = replace(piece.request, lens="keys-norm")
     models.slices.put(replace(piece, request=request, low=sizes, high=sizes, tensor_label="|K|"))
-    assert "range 0–" in head._range.text()
-    assert (head._map.image.image == magnitude_index(np.ascontiguousarray(sizes.T), piece.limit)).all()
-    assert head._bar.accessibleName().startswith("Colour range 0–")
+    assert "range 0–" in head.range.text()
+    assert (head.map.image.image == magnitude_index(np.ascontiguousarray(sizes.T), piece.limit)).all()
+    assert head.bar.accessibleName().startswith("Colour range 0–")
 
 
 def test_a_map_of_tokens_by_tokens_names_them_on_both_axes(head: HeadView, models: Models) -> None:
     piece = models.slices.head
-    assert f"{samples.word(0)} 0" not in [tick.text for tick in head._map._framed().rows]
+    assert f"{samples.word(0)} 0" not in [tick.text for tick in head.map._framed().rows]
     request = replace(piece.request, lens="attention-map")
     square = np.zeros((TOKENS, TOKENS), np.float32)
     models.slices.put(replace(piece, request=request, low=square, high=square, tensor_label="attention map"))
-    names = [shape.text for shape in shapes(head._map) if shape.text]
+    names = [shape.text for shape in shapes(head.map) if shape.text]
     assert any(name.endswith(" 0") and len(name) > 2 for name in names), names
     half = square[: TOKENS // 2, : TOKENS // 2]
     models.slices.put(
         replace(models.slices.head, low=half, high=half, positions=piece.positions[::2][: len(half)],
                 tokens_per_column=2, values_per_row=2)
     )  # fmt: skip
-    rows = [int(tick.text.split()[-1]) for tick in head._map._framed().rows]
+    rows = [int(tick.text.split()[-1]) for tick in head.map._framed().rows]
     assert rows[-1] > len(half), "two tokens share a row"
     cell = draw.cell_at(models.slices.head, 4.0, 3.0)
     assert cell is not None
@@ -87,9 +87,9 @@ def test_a_map_of_tokens_by_tokens_names_them_on_both_axes(head: HeadView, model
 
 
 def test_a_click_selects_the_token_under_it(head: HeadView, models: Models, qtbot: QtBot) -> None:
-    plot = head._map.plot_rect
+    plot = head.map.plot_rect
     x = plot.left() + (20.5 / TOKENS) * plot.width()
-    qtbot.mouseClick(head._map, Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
+    qtbot.mouseClick(head.map, Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
     assert models.selection.now.position == 20
 
 
@@ -97,14 +97,14 @@ def test_the_value_under_the_cursor_is_exact(head: HeadView, models: Models) -> 
     piece = models.slices.head
     assert piece is not None
     head._on_dragged(1e-3)  # whatever the colours do
-    head._map._hover_at(QPointF(9.5, 4.5))
-    assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
-    assert "In brackets: layer, kv head, token, channel" in head._readout.toolTip()
+    head.map.hover_at(QPointF(9.5, 4.5))
+    assert head.readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    assert "In brackets: layer, kv head, token, channel" in head.readout.toolTip()
     fresh = head_slice()
     models.slices.put(replace(fresh, low=fresh.low + 1, high=fresh.low + 1))
-    assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(fresh.low[9, 4] + 1))  # the mouse has not moved
-    head._map._hover_at(None)
-    assert head._readout.text() == "point at a cell for its exact value"
+    assert head.readout.text().startswith("K[3, 1, 9, 4] = " + str(fresh.low[9, 4] + 1))  # the mouse has not moved
+    head.map.hover_at(None)
+    assert head.readout.text() == "point at a cell for its exact value"
 
 
 def test_the_value_of_the_selected_cell_is_copied(head: HeadView, models: Models) -> None:
@@ -122,8 +122,8 @@ def test_the_value_of_the_selected_cell_is_copied(head: HeadView, models: Models
 
 
 def test_the_wheel_zooms_where_the_cursor_is_and_home_shows_all(head: HeadView, models: Models, qtbot: QtBot) -> None:
-    wheel(head._map, 20.5, 5)
-    low, high = head._map.visible_range
+    wheel(head.map, 20.5, 5)
+    low, high = head.map.visible_range
     assert high - low < TOKENS / 2
     assert low < 20.5 < high
     wanted = models.viewport.now.head_range
@@ -132,23 +132,23 @@ def test_the_wheel_zooms_where_the_cursor_is_and_home_shows_all(head: HeadView, 
     start, stop = rows_of(wanted, TOKENS)
     assert start <= low < high <= stop
     feed(models)
-    assert head._map.image.image.shape[1] == stop - start
-    qtbot.keyClick(head._map, Qt.Key.Key_Home)
+    assert head.map.image.image.shape[1] == stop - start
+    qtbot.keyClick(head.map, Qt.Key.Key_Home)
     assert models.viewport.now.head_range is None
-    assert head._map.visible_range == (0, TOKENS)
+    assert head.map.visible_range == (0, TOKENS)
 
 
 def test_f_follows_the_newest_token(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
     head = show(HeadView(models))
     feed(models)
-    wheel(head._map, 5, 4)
-    span = head._map.visible_range[1] - head._map.visible_range[0]
-    qtbot.keyClick(head._map, Qt.Key.Key_F)
-    assert head._map.visible_range[1] == TOKENS
+    wheel(head.map, 5, 4)
+    span = head.map.visible_range[1] - head.map.visible_range[0]
+    qtbot.keyClick(head.map, Qt.Key.Key_F)
+    assert head.map.visible_range[1] == TOKENS
     models.timeline.append([samples.step_record(STEPS + 1)])
     feed(models)
-    assert head._map.visible_range == pytest.approx((TOKENS + 1 - span, TOKENS + 1))
-    assert head._map.is_loaded  # the newest rows were asked for, too
+    assert head.map.visible_range == pytest.approx((TOKENS + 1 - span, TOKENS + 1))
+    assert head.map.is_loaded  # the newest rows were asked for, too
 
 
 def wheel(heat_map: Any, position: float, notches: int) -> None:
@@ -161,12 +161,12 @@ def wheel(heat_map: Any, position: float, notches: int) -> None:
 def test_dragging_the_range_changes_colours_and_c_fits_them_again(head: HeadView, models: Models, qtbot: QtBot) -> None:
     piece = models.slices.head
     assert piece is not None
-    head._bar.dragged.emit(piece.limit / 10)
+    head.bar.dragged.emit(piece.limit / 10)
     assert head._scope == FIXED
-    assert head._bar.limit == pytest.approx(piece.limit / 10)
-    assert (head._map.image.image == 254).mean() > 0.2
-    qtbot.keyClick(head._map, Qt.Key.Key_C)
-    assert head._bar.limit == piece.limit
+    assert head.bar.limit == pytest.approx(piece.limit / 10)
+    assert (head.map.image.image == 254).mean() > 0.2
+    qtbot.keyClick(head.map, Qt.Key.Key_C)
+    assert head.bar.limit == piece.limit
     head.fit_colors()
 
 
@@ -179,22 +179,22 @@ def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[
     models.slices.put(replace(other, magnitudes=samples.magnitudes(12)))
     piece = samples.head_slice(HeadRequest(0, TOKENS, tensor, 3, 1, 0, TOKENS, 512))  # type: ignore[arg-type]
     models.slices.put(piece)
-    action = next(a for a in head._scopes.actions() if a.data() == PER_LAYER)
+    action = next(a for a in head.scopes.actions() if a.data() == PER_LAYER)
     action.trigger()
-    assert "per layer" in head._range.text()
-    assert head._bar.limit == samples.magnitudes().limit[3] == 4.5
+    assert "per layer" in head.range.text()
+    assert head.bar.limit == samples.magnitudes().limit[3] == 4.5
     head.fit_colors()
-    assert "per layer" not in head._range.text()
-    assert head._bar.limit == piece.limit
+    assert "per layer" not in head.range.text()
+    assert head.bar.limit == piece.limit
 
 
 def test_a_fixed_range_is_the_one_that_was_shown_and_stays(head: HeadView, models: Models) -> None:
     piece = models.slices.head
     assert piece is not None
-    next(action for action in head._scopes.actions() if action.data() == FIXED).trigger()
-    assert head._bar.limit == piece.limit
+    next(action for action in head.scopes.actions() if action.data() == FIXED).trigger()
+    assert head.bar.limit == piece.limit
     models.slices.put(replace(piece, low=3 * piece.low, high=3 * piece.high, limit=3 * piece.limit))
-    assert head._bar.limit == piece.limit
+    assert head.bar.limit == piece.limit
 
 
 def test_an_area_of_some_channels_reaches_from_the_first_of_them_to_the_last(head: HeadView, models: Models) -> None:
@@ -215,32 +215,32 @@ def test_a_click_on_pooled_tokens_selects_the_first_of_them(
     piece = models.slices.head
     assert piece is not None
     assert piece.tokens_per_column == 4
-    plot = head._map.plot_rect
+    plot = head.map.plot_rect
     x = plot.left() + (22.5 / TOKENS) * plot.width()  # the third of the tokens 20 … 23
-    qtbot.mouseClick(head._map, Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
+    qtbot.mouseClick(head.map, Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
     assert models.selection.now.position == 20
-    assert head._map._marks.note == "largest of 4 tokens"
+    assert head.map.marks.note == "largest of 4 tokens"
 
 
 def test_a_selected_channel_is_marked_and_read_until_another_head_is_chosen(head: HeadView, models: Models) -> None:
     models.selection.update(position=9, channel=4)
     piece = models.slices.head
     assert piece is not None
-    assert head._map._marks.selected_row == 4
-    assert head._readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
-    assert "In brackets: layer, kv head, token, channel" in head._readout.toolTip()
+    assert head.map.marks.selected_row == 4
+    assert head.readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    assert "In brackets: layer, kv head, token, channel" in head.readout.toolTip()
     models.selection.update(kv_head=2)
     assert models.selection.now.channel is None
-    assert head._map._marks.selected_row is None
+    assert head.map.marks.selected_row is None
 
 
 def test_the_arrows_move_the_range_by_a_tenth(head: HeadView, qtbot: QtBot) -> None:
-    limit = head._bar.limit
-    qtbot.keyClick(head._bar, Qt.Key.Key_Up)
-    assert head._bar.limit == pytest.approx(limit * 1.1)
-    qtbot.keyClick(head._bar, Qt.Key.Key_Down)
-    qtbot.keyClick(head._bar, Qt.Key.Key_Down)
-    assert head._bar.limit == pytest.approx(limit / 1.1)
+    limit = head.bar.limit
+    qtbot.keyClick(head.bar, Qt.Key.Key_Up)
+    assert head.bar.limit == pytest.approx(limit * 1.1)
+    qtbot.keyClick(head.bar, Qt.Key.Key_Down)
+    qtbot.keyClick(head.bar, Qt.Key.Key_Down)
+    assert head.bar.limit == pytest.approx(limit / 1.1)
 
 
 def test_what_is_not_a_number_is_loud_marked_and_counted(models: Models, show: Callable[..., Any]) -> None:
@@ -249,32 +249,32 @@ def test_what_is_not_a_number_is_loud_marked_and_counted(models: Models, show: C
     low = piece.low.copy()
     low[7, 3], low[8, 3] = np.nan, np.inf
     models.slices.put(replace(piece, low=low, high=low, num_nan=3, num_inf=1))
-    assert head._map.image.image[3, 7] == head._map.image.image[3, 8] == NON_FINITE
-    assert head._map._marks.alarms == (7.5, 8.5)
-    assert "3 NaN, 1 Inf" in head._detail.text()
+    assert head.map.image.image[3, 7] == head.map.image.image[3, 8] == NON_FINITE
+    assert head.map.marks.alarms == (7.5, 8.5)
+    assert "3 NaN, 1 Inf" in head.detail.text()
 
 
 def test_a_picture_of_another_step_never_looks_current(models: Models, show: Callable[..., Any]) -> None:
     head = show(HeadView(models), 900)
     feed(models)
     models.selection.update(step=5)
-    assert head._provenance.text == f"showing K of step {STEPS} · step 5 is on its way"
-    assert head._provenance.kind == "past"
+    assert head.provenance_label.text == f"showing K of step {STEPS} · step 5 is on its way"
+    assert head.provenance_label.kind == "past"
     feed(models)
-    assert head._provenance.text == "step 5 · live cache"
-    assert head._provenance.whole == "live cache · cpu f32 · step 5 · looking back"
-    assert head._provenance.kind == "past"
-    assert head._map.image.image.shape[1] == samples.PROMPT + 5
+    assert head.provenance_label.text == "step 5 · live cache"
+    assert head.provenance_label.whole == "live cache · cpu f32 · step 5 · looking back"
+    assert head.provenance_label.kind == "past"
+    assert head.map.image.image.shape[1] == samples.PROMPT + 5
     models.selection.update(step=None)
     feed(models)
-    assert head._provenance.kind == "live cache"
+    assert head.provenance_label.kind == "live cache"
 
 
 def test_a_pinned_head_stays(head: HeadView, models: Models) -> None:
-    head._pin.click()
+    head.pin_button.click()
     models.selection.update(layer=5, kv_head=0)
     assert models.viewport.now.head_place == (3, 1, "keys")
-    head._pin.click()
+    head.pin_button.click()
     assert models.viewport.now.head_place is None
 
 
@@ -283,14 +283,14 @@ def test_a_slice_without_rows_says_why(models: Models, show: Callable[..., Any])
     empty = np.zeros((0, 0), np.float32)
     piece = replace(head_slice(), low=empty, high=empty, positions=np.zeros(0, np.int64), note="A recurrent state.")
     models.slices.put(piece)
-    assert head._empty.text() == "A recurrent state."
-    assert head._provenance.text == ""
+    assert head.empty.text() == "A recurrent state."
+    assert head.provenance_label.text == ""
 
 
 def test_the_image_of_a_map_is_what_pyqtgraph_makes_of_it(models: Models, show: Callable[..., Any]) -> None:
     head = show(HeadView(models))
     feed(models)
-    image = head._map.image
+    image = head.map.image
     image.setImage(np.arange(256, dtype=np.uint8).reshape(8, 32), levels=(0, 255), autoLevels=False)
     image.render()
     own, size = image.qimage, (image.qimage.width(), image.qimage.height())

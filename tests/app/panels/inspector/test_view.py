@@ -28,7 +28,7 @@ def models(qapp: QApplication) -> Models:
 def test_the_inspector_tells_what_is_known_of_a_token(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
     feed(models)
-    text = view._facts.text()
+    text = view.facts.text()
     token = models.timeline.tokens(0)[13]
     assert f"13 · {token.token_id}" in text
     assert f"{token.surprisal:.2f} nats" in text
@@ -39,7 +39,7 @@ def test_the_inspector_tells_what_is_known_of_a_token(models: Models, show: Call
 
 
 def facts_of(view: InspectorView) -> dict[str, str]:
-    return {fact.label: fact.text for fact in view._facts._facts}
+    return {fact.label: fact.text for fact in view.facts.facts}
 
 
 def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[..., Any]) -> None:
@@ -84,7 +84,7 @@ def test_attention_of_another_step_is_no_fact_of_this_one(models: Models, show: 
 def test_a_token_that_a_past_step_has_not_reached_is_not_inspected(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
     models.selection.update(step=2, position=13)
-    assert view._empty.isVisible()
+    assert view.empty.isVisible()
 
 
 def test_a_bad_value_is_warned_of_at_its_token(models: Models, show: Callable[..., Any]) -> None:
@@ -94,9 +94,9 @@ def test_a_bad_value_is_warned_of_at_its_token(models: Models, show: Callable[..
     bad = (NonFinite("keys", 2, 1, position, 4),)
     models.timeline.append([replace(record, non_finite=bad)])
     models.selection.update(position=position)
-    assert "keys L2 h1 · 4" in view._facts.text()
+    assert "keys L2 h1 · 4" in view.facts.text()
     models.selection.update(position=5)
-    assert "L2 h1" not in view._facts.text()
+    assert "L2 h1" not in view.facts.text()
 
 
 def test_a_token_whose_id_a_file_does_not_say_has_none(models: Models, show: Callable[..., Any]) -> None:

@@ -76,7 +76,7 @@ def test_nothing_can_be_typed_or_taken_while_the_engine_is_gone(view: NextTokenV
         models.status.lose_engine(loss)
         assert view.state is not None
         assert view.state.refusal == ("the engine is gone: restart it" if loss else "")
-        assert view._other.isEnabled() == view.continuation.isEnabled() == (not loss)
+        assert view.other.isEnabled() == view.continuation.isEnabled() == (not loss)
 
 
 def test_another_text_can_be_typed_as_soon_as_a_file_is_gone_though_its_numbers_stay(
@@ -106,9 +106,9 @@ def test_before_the_first_step_nothing_is_promised_that_is_not_measured(qapp: QA
 
 def test_what_is_said_of_the_choice_is_explained_to_who_points_at_it(view: NextTokenView, models: Models) -> None:
     models.timeline.announce(again=True)
-    assert "as open as" in view._summary.text()
-    view._summary.enterEvent(QEnterEvent(QPointF(), QPointF(), QPointF()))
-    assert "perplexity" in view._summary.toolTip()
+    assert "as open as" in view.summary.text()
+    view.summary.enterEvent(QEnterEvent(QPointF(), QPointF(), QPointF()))
+    assert "perplexity" in view.summary.toolTip()
 
 
 @pytest.mark.parametrize("height", range(90, 420, 7))
@@ -133,10 +133,10 @@ def test_a_low_panel_offers_what_can_be_typed_in_its_menu(view: NextTokenView, m
     view.resize(300, 150)
     QApplication.processEvents()
     assert not view.continuation.isVisible()
-    assert view._other.isVisible()
-    view._other.click()
+    assert view.other.isVisible()
+    view.other.click()
     assert view.continuation.isVisible()
-    assert not view._other.isVisible()
+    assert not view.other.isVisible()
     view.continuation.edit.clearFocus()
     view.continuation.left.emit()
     assert not view.continuation.isVisible()

@@ -90,7 +90,7 @@ def test_a_note_that_is_too_long_is_refused_and_stays_to_be_shortened(desk: Driv
     dialog.note.setPlainText("x" * (MAX_CHARACTERS + 1))
     dialog.accept()
     assert dialog.isVisible()
-    assert "2,000 are kept" in dialog._problem.text()
+    assert "2,000 are kept" in dialog.problem.text()
     assert len(desk.models.bookmarks) == 0
     dialog.reject()
 
@@ -100,7 +100,7 @@ def test_marks_stand_in_timeline_tokens_pages_and_wall(desk: Driver) -> None:
     window.docks.docks["pages"].raise_()
     desk.wait_until_idle()
     token = models.timeline.tokens(0)[4]
-    pictures = (window.timeline, window.tokens.strip, window.pages._canvas, window.wall._canvas)
+    pictures = (window.timeline, window.tokens.strip, window.pages.canvas, window.wall.canvas)
     before = [ink(picture.grab().toImage()) for picture in pictures]
     for target in (OnStep(3), OnToken(token.step, 0, 4), OnPage(8, 0, 1), OnHead(8, 0, 2, 1)):
         desk.intents.on_bookmark_put(Bookmark(target, "why"))
@@ -181,7 +181,7 @@ def test_the_context_menu_offers_it(desk: Driver) -> None:
     window = desk.window
     window.docks.docks["pages"].raise_()
     desk.wait_until_idle()
-    pool, timeline, wall = window.pages._canvas, window.timeline, window.wall._canvas
+    pool, timeline, wall = window.pages.canvas, window.timeline, window.wall.canvas
     places = {pool: QPoint(14, 5)} | {w: QPoint(w.width() // 2, w.height() // 2) for w in (timeline, wall)}
     for widget, place in places.items():
         assert not [menu for menu in window.findChildren(QMenu) if menu.isVisible()]

@@ -64,25 +64,25 @@ def view(qtbot: QtBot, desk: Desk) -> Iterator[PagesView]:
 
 
 def readout(view: PagesView) -> str:
-    return view._readout.text()
+    return view.readout.text()
 
 
 def click(view: PagesView, page_id: int) -> None:
-    canvas = view._canvas
+    canvas = view.canvas
     place = canvas.page_rect(0, page_id).center().toPoint()
     QTest.mouseClick(canvas, Qt.MouseButton.LeftButton, pos=place)
 
 
 def point(view: PagesView, page_id: int) -> None:
-    canvas = view._canvas
+    canvas = view.canvas
     canvas.pointed.emit(*(canvas.page_at(canvas.page_rect(0, page_id).center()) or (None, None)))
 
 
 def test_a_mode_without_pages_says_how_to_get_them(desk: Desk, view: PagesView) -> None:
     desk.models.status.set(samples.status(cache=CacheSpec()))
-    assert view._empty.text() == "This cache mode has no pages: choose Paged to see them."
+    assert view.empty.text() == "This cache mode has no pages: choose Paged to see them."
     desk.models.status.set(samples.status(cache=SPEC))
-    assert view._empty.text() == "The page pool appears here with the next step: press F10."
+    assert view.empty.text() == "The page pool appears here with the next step: press F10."
 
 
 def test_where_no_step_can_come_no_pages_are_promised_with_the_next(desk: Desk, view: PagesView) -> None:
@@ -90,13 +90,13 @@ def test_where_no_step_can_come_no_pages_are_promised_with_the_next(desk: Desk, 
     going = SequenceInfo(1, "decode", 12, 8, 11, None)
     for sequences, is_promised in (((full,), False), ((full, going), True)):
         desk.models.status.set(replace(samples.status(cache=SPEC), sequences=sequences))
-        assert view._empty.text().endswith("appears here with the next step: press F10.") == is_promised
-        assert ("none can come: the model's context is full: go back" in view._empty.text()) != is_promised
+        assert view.empty.text().endswith("appears here with the next step: press F10.") == is_promised
+        assert ("none can come: the model's context is full: go back" in view.empty.text()) != is_promised
 
 
 def test_the_title_counts_and_the_keys_name_what_is_there(desk: Desk, view: PagesView) -> None:
     desk.take(desk.story.admit(0, list(range(10))), desk.story.admit(1, [*range(8), 90]))
-    assert view._detail.text() == "pool of 24 · slack 5 tokens · 4 tokens a page"
+    assert view.detail.text() == "pool of 24 · slack 5 tokens · 4 tokens a page"
     assert [key.text for key in view.state.keys] == [
         "2 used",
         "2 shared",
@@ -148,7 +148,7 @@ def test_a_cached_page_tells_its_tokens_though_nobody_owns_it(desk: Desk, view: 
     desk.take(desk.story.decode(1))
     point(view, page_id)
     assert readout(view).startswith("page 1 cached   4/4 tokens   ·w0 ·w1 ·w2 ·w3")
-    assert "found as" in view._readout.toolTip()
+    assert "found as" in view.readout.toolTip()
     click(view, page_id)
     assert desk.models.selection.now.position is None
     assert desk.models.selection.now.page == page_id
@@ -178,32 +178,32 @@ def test_looking_back_shows_the_pool_of_that_step(desk: Desk, view: PagesView) -
 
 def test_nothing_is_drawn_again_while_nothing_changes(qapp: QApplication, desk: Desk, view: PagesView) -> None:
     desk.take(desk.story.admit(0, list(range(10))))
-    drawn = view._canvas.num_images
+    drawn = view.canvas.num_images
     desk.models.selection.update(layer=2)
     desk.models.selection.update(position=3)
     desk.models.status.set(desk.models.status.now)
-    assert view._canvas.num_images == drawn
+    assert view.canvas.num_images == drawn
     view.choose("owner")
-    assert view._canvas.num_images == drawn + 1
+    assert view.canvas.num_images == drawn + 1
     apply_theme(qapp, LIGHT)
-    assert view._canvas.num_images == drawn + 2
+    assert view.canvas.num_images == drawn + 2
 
 
 def test_the_arrows_walk_from_page_to_page(desk: Desk, view: PagesView) -> None:
     desk.take(desk.story.admit(0, list(range(10))))
     click(view, 1)
-    QTest.keyClick(view._canvas, Qt.Key.Key_Right)
+    QTest.keyClick(view.canvas, Qt.Key.Key_Right)
     assert desk.models.selection.now.page == 2
-    QTest.keyClick(view._canvas, Qt.Key.Key_Left)
-    QTest.keyClick(view._canvas, Qt.Key.Key_Left)
-    QTest.keyClick(view._canvas, Qt.Key.Key_Left)
+    QTest.keyClick(view.canvas, Qt.Key.Key_Left)
+    QTest.keyClick(view.canvas, Qt.Key.Key_Left)
+    QTest.keyClick(view.canvas, Qt.Key.Key_Left)
     assert desk.models.selection.now.page == 0
 
 
 def test_events_are_one_line_each(desk: Desk, view: PagesView) -> None:
     desk.take(desk.story.admit(0, list(range(19))), desk.story.admit(1, [*range(16), 90, 91, 92]))
     view.choose("events")
-    lines = view._events.toPlainText().splitlines()
+    lines = view.events.toPlainText().splitlines()
     assert lines[0] == "prefix hit: seq 1 starts with 16 of 19 tokens served"
     assert f"seq 1 took page {desk.story.tables[1].page_ids[4]}" in lines
     assert len(lines) == 1 + 4 + 1
@@ -240,7 +240,7 @@ def test_a_page_is_told_as_it_was_at_each_step_and_who_keeps_it_for_another_bran
 
 def test_a_page_is_found_under_the_mouse_where_it_is_painted(desk: Desk, view: PagesView) -> None:
     desk.take(desk.story.admit(0, list(range(10))))
-    canvas = view._canvas
+    canvas = view.canvas
     for page_id in (0, 7, 23):
         assert canvas.page_at(canvas.page_rect(0, page_id).center()) == (0, page_id)
     assert canvas.page_at(QPointF(canvas.width() - 1, canvas.height() - 1)) is None
@@ -250,11 +250,11 @@ def test_sliding_layers_have_a_pool_of_their_own(desk: Desk, view: PagesView) ->
     record = desk.story.admit(0, list(range(10)))
     full = record.page_maps[0]
     desk.take(replace(record, page_maps=(full, replace(full, window=8))))
-    canvas = view._canvas
-    assert canvas._names == ("full attention layers", "sliding layers, window of 8")
+    canvas = view.canvas
+    assert canvas.names == ("full attention layers", "sliding layers, window of 8")
     assert len(canvas.images) == 2
     assert canvas.page_at(canvas.page_rect(1, 3).center()) == (1, 3)
-    assert view._detail.text().startswith("2 pools of 24 · slack 4 tokens")
+    assert view.detail.text().startswith("2 pools of 24 · slack 4 tokens")
 
 
 @pytest.mark.parametrize(("position", "page", "offset"), [(0, 0, 0), (6, 1, 2), (12, 3, 0)])
@@ -279,9 +279,9 @@ def test_a_page_that_was_taken_long_ago_has_another_colour_than_a_new_one(view: 
     desk.story.step += 60
     desk.take(desk.story.admit(1, list(range(20, 24))))
     view.choose("age")
-    picture = view._canvas.grab().toImage()
+    picture = view.canvas.grab().toImage()
     old, new = (
-        picture.pixelColor(view._canvas.page_rect(0, desk.story.tables[seq_id].page_ids[0]).center().toPoint()).name()
+        picture.pixelColor(view.canvas.page_rect(0, desk.story.tables[seq_id].page_ids[0]).center().toPoint()).name()
         for seq_id in (0, 1)
     )
     assert old != new

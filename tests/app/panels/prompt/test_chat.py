@@ -147,7 +147,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     driver.wait_until_idle(lambda: models.selection.now.seq_id == seq_id or models.history.live == 0)
     models.selection.update(seq_id=seq_id)
     driver.until(lambda: prompt.chat.turns.turns == (Turn("user", "hi"),))
-    prompt.chat._new.click()
+    prompt.chat.new_line.click()
     assert prompt.chat.turns.turns == (Turn("user", ""),)
     assert prompt.chat.after is None
 
@@ -172,13 +172,13 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
 
 def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:
     chat = driver.window.prompt.chat
-    chat._new.click()
+    chat.new_line.click()
     write(driver, "hi")
     chat._add.click()
     assert [turn.role for turn in chat.turns.turns] == ["user", "assistant"]
-    chat._system.click()
+    chat.system.click()
     assert [turn.role for turn in chat.turns.turns] == ["system", "user", "assistant"]
-    assert not chat._system.isVisible()
+    assert not chat.system.isVisible()
     chat.turns.rows[2].role.choose("user")
     chat.turns.rows[0].remove.click()
     chat.turns.rows[0].remove.click()
@@ -214,7 +214,7 @@ def test_a_model_without_a_template_says_so_and_offers_ours(driver: Driver) -> N
     driver.intents.on_model_chosen(ModelSpec(talking(None).info.source))
     driver.wait_until_idle(lambda: models.status.model is not None and not models.status.model.templates)
     prompt.choose("chat")
-    prompt.chat._new.click()
+    prompt.chat.new_line.click()
     write(driver, "hi")
     assert prompt.chat.about.text().startswith("Without a chat template an empty line ends a turn.")
     assert not prompt.chat.words.isVisible()
@@ -233,15 +233,15 @@ def test_a_conversation_that_is_too_long_says_so_and_is_not_cut(driver: Driver) 
     driver.intents.on_model_chosen(ModelSpec(source))
     driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == source)
     prompt.choose("chat")
-    prompt.chat._new.click()
+    prompt.chat.new_line.click()
     prompt.chat.template.activated.emit(0)
     write(driver, "x" * 600)
     words = "602 tokens are more than the 512 that there is room for: take out turns at the beginning, or begin anew"
     driver.until(lambda: prompt.chat.warning.isVisible())
     assert prompt.chat.warning.text() == f"{words}."
     assert words in driver.window.actions_.reason("prompt.send")
-    assert not prompt._first.isVisible(), "the first tokens would be sent without the newest turn"
-    prompt.chat._new.click()
+    assert not prompt.first.isVisible(), "the first tokens would be sent without the newest turn"
+    prompt.chat.new_line.click()
     write(driver, "hi")
     driver.until(lambda: not prompt.chat.warning.isVisible())
     assert driver.window.docks.docks["prompt"].width() == width
@@ -250,12 +250,12 @@ def test_a_conversation_that_is_too_long_says_so_and_is_not_cut(driver: Driver) 
 
 def test_an_answer_ends_at_the_limit_and_a_text_has_none(driver: Driver) -> None:
     prompt, models = driver.window.prompt, driver.models
-    prompt._sampling._popup.longest_answer.setValue(3)
+    prompt.sampling_button.popup.longest_answer.setValue(3)
     prompt.choose("chat")
-    prompt.chat._new.click()
+    prompt.chat.new_line.click()
     write(driver, "hi")
     assert prompt.chat.about.text().endswith("An answer has at most 3 tokens.")
-    prompt._send.click()
+    prompt.send.click()
     driver.until(lambda: len(prompt.chat.turns.rows) == 3)
     (info,) = models.status.now.sequences  # type: ignore[union-attr]
     assert (info.stop, info.num_tokens - info.num_prompt_tokens) == ("length", 2), "the last is chosen, and not fed"
@@ -263,7 +263,7 @@ def test_an_answer_ends_at_the_limit_and_a_text_has_none(driver: Driver) -> None
     assert prompt.sampling.stop == (), "the empty line that ends a turn is not the user's"
     prompt.choose("text")
     assert prompt.sampling.max_new_tokens is None
-    prompt._sampling._popup.longest_answer.setValue(256)
+    prompt.sampling_button.popup.longest_answer.setValue(256)
 
 
 def test_a_folder_of_the_same_weights_renders_with_its_own_template(driver: Driver) -> None:
@@ -273,7 +273,7 @@ def test_a_folder_of_the_same_weights_renders_with_its_own_template(driver: Driv
     driver.intents.on_model_chosen(ModelSpec(first.source))
     driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == first.source)
     prompt.choose("chat")
-    prompt.chat._new.click()
+    prompt.chat.new_line.click()
     prompt.chat.template.activated.emit(0)
     write(driver, "hi")
     driver.until(lambda: BEGIN in prompt.chat.rendered.toPlainText())
@@ -292,7 +292,7 @@ def test_a_folder_whose_template_was_edited_renders_with_the_new_one(driver: Dri
     driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == source)
     before = models.status.model
     prompt.choose("chat")
-    prompt.chat._new.click()
+    prompt.chat.new_line.click()
     prompt.chat.template.activated.emit(0)
     write(driver, "hi")
     driver.until(lambda: BEGIN in prompt.chat.rendered.toPlainText())

@@ -32,7 +32,7 @@ def test_a_megabyte_paste_is_survivable_and_whole(shell: Shell, engine: FakeEngi
     turn(shell)
     assert time.perf_counter() - began < 2.0
     assert prompt.edit.text() == "before " + text
-    assert "shown in part" in prompt._detail.text()
+    assert "shown in part" in prompt.detail.text()
     assert all(len(asked.text) <= MAX_COUNTED_CHARS for asked in engine.of(Tokenize))  # not a megabyte while typing
     shell.window.actions_["prompt.send"].trigger()
     assert engine.of(SubmitPrompt)[0].prompt.text == "before " + text
@@ -48,15 +48,15 @@ def test_tokens_are_counted_after_a_pause(shell: Shell, engine: FakeEngine, qtbo
     number = engine.id_of(Tokenize)
     engine.emit(Tokenized((1, 2, 3), ("Hel", "lo", " there"), reply_to=number))
     turn(shell)
-    assert shell.window.prompt._detail.text() == "3 of 1,024 tokens"
+    assert shell.window.prompt.detail.text() == "3 of 1,024 tokens"
 
 
 def test_sampling_is_said_on_its_button(shell: Shell) -> None:
-    sampling = shell.window.prompt._sampling
+    sampling = shell.window.prompt.sampling_button
     assert sampling.text() == "greedy"
-    sampling._popup.temperature.setValue(0.8)
-    sampling._popup.top_k.setValue(40)
-    sampling._popup.top_p.setValue(0.9)
+    sampling.popup.temperature.setValue(0.8)
+    sampling.popup.top_k.setValue(40)
+    sampling.popup.top_p.setValue(0.9)
     assert sampling.text() == "T 0.8 · k 40 · p 0.9"
     params = shell.window.prompt.sampling
     assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.8, 40, 0.9, None)

@@ -39,7 +39,7 @@ def counted(shell: Shell, engine: FakeEngine, num_tokens: int) -> None:
 
 
 def detail(shell: Shell) -> str:
-    return shell.window.prompt._detail.text()
+    return shell.window.prompt.detail.text()
 
 
 def sent(engine: FakeEngine) -> list[tuple[str | None, tuple[int, ...] | None]]:
@@ -86,8 +86,8 @@ def test_a_model_without_a_tokenizer_takes_ids(shell: Shell, engine: FakeEngine,
     become(shell, engine, SHAPE)
     assert not send.isEnabled()
     assert "type token ids first" in send.toolTip(), "the text that was there is not read as ids"
-    assert not prompt._send.isEnabled()
-    assert "type token ids first" in prompt._send.toolTip()
+    assert not prompt.send.isEnabled()
+    assert "type token ids first" in prompt.send.toolTip()
     send.trigger()
     assert "Token ids" in prompt.edit.placeholderText()
     prompt.edit.setFocus()
@@ -107,20 +107,20 @@ def test_what_speaks_against_a_prompt_stands_at_the_prompt(shell: Shell, engine:
     QApplication.processEvents()
     assert not shell.window.actions_["prompt.send"].isEnabled()
     assert detail(shell).startswith("“hello” is no token id")
-    assert prompt._detail._brief == "no token ids"
+    assert prompt.detail._brief == "no token ids"
     whole = "“hello” is no token id: give ids like 40977 33717."
-    assert (prompt._warning.text(), prompt._warning.isVisible(), prompt._warning.wordWrap()) == (whole, True, True)
+    assert (prompt.warning.text(), prompt.warning.isVisible(), prompt.warning.wordWrap()) == (whole, True, True)
     assert whole in shell.window.status.warnings
-    warning = prompt._warning
+    warning = prompt.warning
     assert warning.minimumHeight() >= warning.heightForWidth(warning.width()) > 0, "no line of it is ever cut"
-    color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
+    color = prompt.detail.palette().color(prompt.detail.foregroundRole()).name()
     assert color == current_theme().warning
     prompt.edit.set_text("1 2 3")
     turn(shell)
     assert detail(shell) == "3 of 1,024 tokens"
-    assert not prompt._warning.isVisible()
+    assert not prompt.warning.isVisible()
     assert whole not in shell.window.status.warnings
-    color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
+    color = prompt.detail.palette().color(prompt.detail.foregroundRole()).name()
     assert color == current_theme().muted
 
 
@@ -128,15 +128,15 @@ def test_random_tokens_are_ready(shell: Shell, engine: FakeEngine, qtbot: QtBot)
     prompt = shell.window.prompt
     engine.loaded()
     turn(shell)
-    assert not prompt._random.isVisible()
+    assert not prompt.random.isVisible()
     become(shell, engine, SHAPE)
-    assert prompt._random.isVisible()
-    assert prompt._random.text() == "Random tokens: 1,024"  # as many as there is room for
-    qtbot.mouseClick(prompt._random, Qt.MouseButton.LeftButton)
+    assert prompt.random.isVisible()
+    assert prompt.random.text() == "Random tokens: 1,024"  # as many as there is room for
+    qtbot.mouseClick(prompt.random, Qt.MouseButton.LeftButton)
     assert detail(shell) == "1,024 of 1,024 tokens · random"
     qtbot.keyClick(prompt.edit, Qt.Key.Key_Backspace)
     assert detail(shell) == "102 of 1,024 tokens · random"
-    prompt._seed.setValue(5)
+    prompt.seed.setValue(5)
     shell.window.actions_["prompt.send"].trigger()
     assert sent(engine) == [(None, token_ids("random tokens: 102", 5000, 5))]
 
@@ -151,8 +151,8 @@ def test_a_count_belongs_to_the_model_that_is_loaded(shell: Shell, engine: FakeE
     shell.window.prompt.chat.turns.edited.emit()  # the pause after its first, empty turn was made ends now
     counted(shell, engine, 12)
     assert detail(shell) == "12 of 1,024 tokens", "a conversation that is not shown asks for no count of its own"
-    assert shell.window.prompt._detail._brief == "12/1,024", "in a narrow strip the numbers stay"
-    label = shell.window.prompt._detail
+    assert shell.window.prompt.detail._brief == "12/1,024", "in a narrow strip the numbers stay"
+    label = shell.window.prompt.detail
     label.enterEvent(QEnterEvent(QPointF(), QPointF(), QPointF()))
     assert "12 of 1,024 tokens" in label.toolTip(), "the words are told to who points there"
     become(shell, engine, samples.model_info("Other"))
@@ -169,17 +169,17 @@ def test_too_many_tokens_are_said_before_they_are_sent(shell: Shell, engine: Fak
     turn(shell)
     counted(shell, engine, 1024)
     assert send.isEnabled()
-    assert not prompt._first.isVisible()
-    counted_color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
+    assert not prompt.first.isVisible()
+    counted_color = prompt.detail.palette().color(prompt.detail.foregroundRole()).name()
     prompt.edit.set_text("a long text")
     counted(shell, engine, 12365)
     assert detail(shell) == "12,365 of 1,024 tokens"
-    color = prompt._detail.palette().color(prompt._detail.foregroundRole()).name()
+    color = prompt.detail.palette().color(prompt.detail.foregroundRole()).name()
     assert (counted_color, color) == (current_theme().muted, current_theme().warning)
     assert not send.isEnabled()
     assert "more than the 1,024" in shell.window.actions_.reason("prompt.send")
-    assert prompt._first.text() == "Send the first 1,024"
-    qtbot.mouseClick(prompt._first, Qt.MouseButton.LeftButton)
+    assert prompt.first.text() == "Send the first 1,024"
+    qtbot.mouseClick(prompt.first, Qt.MouseButton.LeftButton)
     assert sent(engine) == [(None, tuple(range(1024)))]
 
 

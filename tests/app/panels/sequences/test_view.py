@@ -56,7 +56,7 @@ def text(view: SequencesView, row: int, column: int) -> str:
 
 
 def button(view: SequencesView, row: int, name: str) -> QPoint:
-    rect = view._table.visualRect(view._model.index(row, BUTTONS))
+    rect = view.table.visualRect(view._model.index(row, BUTTONS))
     return QPoint(rect.right() - 4 - BUTTON * 3 + BUTTON * (STOP, FORK, REMOVE).index(name) + 10, rect.center().y())
 
 
@@ -79,42 +79,42 @@ def test_only_what_has_not_ended_can_be_stopped(desk: Desk, view: SequencesView)
     first, second = desk.story.infos()
     ended = replace(first, state="finished", stop="end of text")
     desk.models.status.set(replace(desk.models.status.now, sequences=(ended, second)))
-    assert view._detail.text() == "1 of 2 unfinished"
+    assert view.detail.text() == "1 of 2 unfinished"
     for seq_id, can_stop in ((0, False), (1, True), (0, False)):
         desk.models.selection.update(seq_id=seq_id)
-        assert [action.isEnabled() for action in view._table.actions()] == [can_stop, True, True]
-    assert [action.text() for action in view._table.actions()] == ["Stop", "Fork", "Remove"]
+        assert [action.isEnabled() for action in view.table.actions()] == [can_stop, True, True]
+    assert [action.text() for action in view.table.actions()] == ["Stop", "Fork", "Remove"]
 
 
 def test_without_pages_their_numbers_are_not_made_up(desk: Desk, view: SequencesView) -> None:
     plain = tuple(replace(info, why_not_reused=None) for info in desk.story.infos())
     desk.models.status.set(replace(desk.models.status.now, cache=CacheSpec(), sequences=plain))
     assert text(view, 1, SHARED) == "–"
-    assert "choose Paged" in view._why.text()
+    assert "choose Paged" in view.why.text()
 
 
 def test_a_click_selects_the_sequence(desk: Desk, view: SequencesView) -> None:
-    rect = view._table.visualRect(view._model.index(1, STATE))
-    QTest.mouseClick(view._table.viewport(), Qt.MouseButton.LeftButton, pos=rect.center())
+    rect = view.table.visualRect(view._model.index(1, STATE))
+    QTest.mouseClick(view.table.viewport(), Qt.MouseButton.LeftButton, pos=rect.center())
     assert desk.models.selection.now.seq_id == 1
     desk.models.selection.update(seq_id=0)
-    assert view._table.currentIndex().row() == 0
+    assert view.table.currentIndex().row() == 0
 
 
 def test_each_row_has_its_buttons(desk: Desk, view: SequencesView, qtbot: QtBot) -> None:
     for name, signal in ((STOP, view.wants), (FORK, view.forked), (REMOVE, view.removed)):
         with qtbot.waitSignal(signal, timeout=1000) as caught:
-            QTest.mouseClick(view._table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 1, name))
+            QTest.mouseClick(view.table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 1, name))
         assert caught.args == [StopSequence(1) if name == STOP else 1]
 
 
 def test_the_button_under_the_mouse_is_marked_and_says_what_it_does(
     view: SequencesView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    surface, tips, mouse = view._table.viewport(), list[str](), [QPoint()]
+    surface, tips, mouse = view.table.viewport(), list[str](), [QPoint()]
     monkeypatch.setattr(QCursor, "pos", staticmethod(lambda *_: mouse[0]))
     monkeypatch.setattr(QToolTip, "showText", lambda _at, text, *_: tips.append(text))
-    monkeypatch.setattr(QWidget, "underMouse", lambda widget: widget is view._table)
+    monkeypatch.setattr(QWidget, "underMouse", lambda widget: widget is view.table)
     for name, tip in ((STOP, "Stop it"), (FORK, "Fork: a branch"), (REMOVE, "Remove it")):
         place = button(view, 1, name)
         mouse[0] = surface.mapToGlobal(place)
@@ -136,13 +136,13 @@ def test_a_finished_sequence_cannot_be_stopped(desk: Desk, view: SequencesView) 
     )
     told: list[Command] = []
     view.wants.connect(told.append)
-    QTest.mouseClick(view._table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 0, STOP))
+    QTest.mouseClick(view.table.viewport(), Qt.MouseButton.LeftButton, pos=button(view, 0, STOP))
     assert told == []
 
 
 def test_why_not_reused_names_both_tokens_and_the_page_border(desk: Desk, view: SequencesView) -> None:
     desk.models.selection.update(seq_id=1)
-    assert view._why.text() == (
+    assert view.why.text() == (
         "seq 1 · Token 10 differs: “·w90” here, “·w10” in the cache. "
         "10 equal tokens, 8 served: pages of 4. Lost to the page border: 2."
     )
@@ -164,10 +164,10 @@ def test_every_other_reason_in_words(desk: Desk, view: SequencesView) -> None:
     first, second = desk.story.infos()
     desk.models.selection.update(seq_id=1)
     for why, words in REASONS:
-        assert words not in view._why.text(), why
+        assert words not in view.why.text(), why
         info = replace(second, why_not_reused=why)
         desk.models.status.set(replace(desk.models.status.now, sequences=(first, info)))
-        assert words in view._why.text(), why
+        assert words in view.why.text(), why
 
 
 def test_a_long_line_of_a_chat_template_is_cut_short_where_it_stands_and_whole_in_the_tool_tip(
@@ -178,29 +178,29 @@ def test_a_long_line_of_a_chat_template_is_cut_short_where_it_stands_and_whole_i
     why = ContinuedFrom(0, 9, 5, 5, (5, " a"), (6, " b"), 12, "{% if x %}" + 200 * "y")
     infos = (first, replace(second, why_not_reused=why))
     desk.models.status.set(replace(desk.models.status.now, sequences=infos))
-    assert view._why.text().endswith("Line 12 of the chat template wrote it: {% if x %}" + 69 * "y" + "…")
-    assert 200 * "y" in view._why.toolTip()
+    assert view.why.text().endswith("Line 12 of the chat template wrote it: {% if x %}" + 69 * "y" + "…")
+    assert 200 * "y" in view.why.toolTip()
 
 
 def test_where_no_reason_is_known_nothing_is_said(desk: Desk, view: SequencesView) -> None:
     first, second = desk.story.infos()
     desk.models.selection.update(seq_id=1)
-    assert view._why.text()
+    assert view.why.text()
     info = replace(second, why_not_reused=None)
     desk.models.status.set(replace(desk.models.status.now, sequences=(first, info)))
-    assert view._why.text() == ""
+    assert view.why.text() == ""
 
 
 def test_the_last_state_of_a_dead_engine_is_not_called_live(view: SequencesView, desk: Desk) -> None:
-    assert (view.provenance_text, view._provenance.kind) == ("engine state", "live cache")
+    assert (view.provenance_text, view.provenance_label.kind) == ("engine state", "live cache")
     desk.models.status.lose_engine("gone")
-    assert (view.provenance_text, view._provenance.kind) == ("engine gone · last state", "past")
+    assert (view.provenance_text, view.provenance_label.kind) == ("engine gone · last state", "past")
     desk.models.status.lose_engine("")
     assert view.provenance_text == "engine state"
 
 
 def test_the_selected_sequence_is_marked_again_where_a_person_unmarked_its_row(view: SequencesView, desk: Desk) -> None:
-    picked = view._table.selectionModel()
+    picked = view.table.selectionModel()
     assert [index.row() for index in picked.selectedRows()] == [0]
     picked.clearSelection()
     view.show_again()

@@ -148,7 +148,7 @@ def test_a_fork_shows_its_parents_present_until_it_is_stepped(busy: Shell, engin
     assert timeline.latest is not None
     assert timeline.latest.of(1) is None
     assert timeline.part(1) is timeline.latest.of(0)
-    assert busy.window.next_token._list_model.rowCount() > 0
+    assert busy.window.next_token.list_model.rowCount() > 0
     busy.intents.on_step()
     turn(busy)
     assert timeline.part(1) is timeline.latest.of(1)
@@ -158,14 +158,14 @@ def test_a_fork_shows_its_parents_present_until_it_is_stepped(busy: Shell, engin
 def test_the_sampling_fields_are_those_of_the_selected_sequence(busy: Shell, engine: FakeEngine) -> None:
     prompt = busy.window.prompt
     warm = SamplingParams(temperature=0.8, top_k=40, seed=7, draws=NEWEST_DRAWS)
-    prompt._sampling._popup.temperature.setValue(0.8)
-    prompt._sampling._popup.top_k.setValue(40)
-    prompt._seed.setValue(7)
+    prompt.sampling_button.popup.temperature.setValue(0.8)
+    prompt.sampling_button.popup.top_k.setValue(40)
+    prompt.seed.setValue(7)
     turn(busy)
     assert engine.of(SetSampling)[-1] == SetSampling(warm, 0)
     busy.window.actions_["prompt.add"].trigger()
     turn(busy)
-    prompt._seed.setValue(9)
+    prompt.seed.setValue(9)
     turn(busy)
     assert engine.of(SetSampling)[-1] == SetSampling(replace(warm, seed=9), 1)
     sent = len(engine.of(SetSampling))
@@ -179,7 +179,7 @@ def test_the_sampling_fields_are_those_of_the_selected_sequence(busy: Shell, eng
 def test_an_older_answer_does_not_take_back_what_is_being_set(busy: Shell, engine: FakeEngine) -> None:
     prompt, before = busy.window.prompt, engine.status
     engine.is_silent = True
-    prompt._seed.setValue(3)
+    prompt.seed.setValue(3)
     engine.emit(StateChanged(replace(before, step=5)))
     turn(busy)
     assert prompt.sampling.seed == 3

@@ -46,7 +46,7 @@ def type_in(shell: Shell, panel: StopsView, text: str) -> None:
     panel.line.setFocus()
     panel.line.selectAll()
     QTest.keyClicks(panel.line, text)
-    panel._look()
+    panel.look()
     turn(shell, 3)
 
 
@@ -267,14 +267,14 @@ def test_a_run_goes_so_far_as_the_dialog_says(running: Shell, engine: FakeEngine
 
 
 def test_stop_strings_are_part_of_the_sampling(shell: Shell) -> None:
-    popup = shell.window.prompt.findChildren(type(shell.window.prompt._sampling._popup))[0]
+    popup = shell.window.prompt.findChildren(type(shell.window.prompt.sampling_button.popup))[0]
     popup.stop.setText(r'"\n\n" "The end"')
     popup.stop.editingFinished.emit()
     assert popup.params(0).stop == ("\n\n", "The end")
     popup.stop.setText('The "end"')
     popup.stop.editingFinished.emit()
     assert popup.params(0).stop == ("\n\n", "The end")
-    assert "outside quotes" in popup._problem.text()
+    assert "outside quotes" in popup.problem.text()
     popup.show_params(SamplingParams(stop=("a b",)))
     assert popup.stop.text() == '"a b"'
 

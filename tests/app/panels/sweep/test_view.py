@@ -71,10 +71,10 @@ def test_a_sweep_leaves_its_steps_room_in_the_context(desk: Desk) -> None:
     view.steps.setRange(2, 2000)
     view.steps.setValue(1024 - held + 5)
     assert len(view.texts()[0].prompt.token_ids or ()) == held - 5
-    view._source.setCurrentIndex(1)
+    view.source.setCurrentIndex(1)
     prompt = [t for t in desk.models.timeline.tokens(desk.models.selection.now.seq_id) if t.is_prompt]
     assert len(view.texts()[0].prompt.token_ids or ()) == min(len(prompt), held - 5)
-    view._source.setCurrentIndex(0)
+    view.source.setCurrentIndex(0)
 
 
 def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
@@ -87,7 +87,7 @@ def test_a_sweep_can_be_stopped_and_says_so(desk: Desk) -> None:
     desk.until(lambda: not view.measurement.is_waiting)
     assert 1 <= len(desk.models.measurements.sweep.answers) < len(PRESETS)
     known = desk.models.measurements.sweep.answers
-    assert f"stopped after {len(known)} of {len(PRESETS)}" in view._provenance.whole
+    assert f"stopped after {len(known)} of {len(PRESETS)}" in view.provenance_label.whole
     assert "goes on from there" in view.note.text()
     rates = {each.row.cache: each.row.tok_per_s for each in known if isinstance(each.row, SweepRow)}
     view.ask()
@@ -123,11 +123,11 @@ def test_in_a_narrow_panel_every_box_shows_what_it_says(qapp: QApplication) -> N
     view.resize(474, 230)  # its room in a window of 1280
     view.show()
     view.layout().activate()
-    for index in range(view._codecs.count()):
-        view._codecs.setCurrentIndex(index)
+    for index in range(view.codecs.count()):
+        view.codecs.setCurrentIndex(index)
         QApplication.processEvents()
-        assert room_left(view._codecs) >= 0, f"{view._codecs.currentText()} is cut"
-        assert index > 0 or min(room_left(box) for box in view._boxes) >= 0
+        assert room_left(view.codecs) >= 0, f"{view.codecs.currentText()} is cut"
+        assert index > 0 or min(room_left(box) for box in view.boxes) >= 0
     view.close()
 
 
@@ -144,9 +144,9 @@ def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
     """Three sizes of every rule, rows as they are and in INT8, on all texts: the plot is of the marked row's text."""
     desk.run(CacheSpec())
     view = desk.sweep
-    view._source.setCurrentIndex(view._source.count() - 1)
-    view._budgets.choose("0.5,0.25,0.125")
-    view._codecs.choose("exact,int8")
+    view.source.setCurrentIndex(view.source.count() - 1)
+    view.budgets.choose("0.5,0.25,0.125")
+    view.codecs.choose("exact,int8")
     view.steps.setValue(2)
     request = view.request()
     names = [mode.name for mode in request.modes]
@@ -178,9 +178,9 @@ def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
     assert len(view.plot.canvas.chart.points) == 2
     assert view.plot.title == "part of the fact forgotten, by KV bytes"
     assert "told" in view.plot.words
-    view._source.setCurrentIndex(0)
-    view._budgets.setCurrentIndex(2)
-    view._codecs.setCurrentIndex(0)
+    view.source.setCurrentIndex(0)
+    view.budgets.setCurrentIndex(2)
+    view.codecs.setCurrentIndex(0)
     view.quality.setCurrentIndex(0)
 
 

@@ -144,7 +144,7 @@ def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_do
     why = "not computed yet: comes when the engine rests"
     panel, tokens = shell.window.tokens, shell.models.timeline.tokens(0)
     assert [token.no_surprisal for token in tokens] == ["nothing predicted it", why, why, "", why, why, ""]
-    assert panel._detail.text() == "surprisal: comes when the engine rests"
+    assert panel.detail.text() == "surprisal: comes when the engine rests"
     assert f"\nsurprisal: {why}" in panel.strip.words(tokens[4])
     for position, expected in ((0, "nothing predicted it"), (4, why)):
         shell.models.selection.update(position=position)
@@ -163,6 +163,6 @@ def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_do
     turn(shell)
     assert {1, 2, 4, 5} <= set(painted)
     assert [token.surprisal for token in shell.models.timeline.tokens(0)][:6] == [None, 6.5, 2.5, 1.5, 0.25, 7.5]
-    assert panel._detail.text() == "surprisal"
+    assert panel.detail.text() == "surprisal"
     facts = shell.window.panels["inspector"].state.facts  # type: ignore[attr-defined]
     assert [fact.text for fact in facts if fact.label == "surprisal"] == [f"0.25 nats  (p {percent(0.7788)})"]

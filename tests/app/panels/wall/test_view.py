@@ -51,12 +51,12 @@ class Regions(QObject):
 
 def test_the_wall_asks_for_thumbnails_of_its_own_size_and_draws_them(models: Models, show: Callable[..., Any]) -> None:
     wall = show(WallView(models))
-    layout = wall._canvas.layout_now
+    layout = wall.canvas.layout_now
     assert models.viewport.now.wall_size is not None
     assert models.viewport.now.wall_size[0] <= layout.tile_width
     assert models.viewport.now.wall_size[1] == layout.tile_height
     feed(models)
-    image = wall._canvas.image
+    image = wall.canvas.image
     assert (image.width(), image.height()) == (layout.width, layout.height)
     tile = layout.tile(2, 1)
     colors = {image.pixel(tile.x + 3 * i, tile.y + 2) for i in range(20)}
@@ -67,7 +67,7 @@ def test_what_is_painted_anew_of_a_wall_is_all_that_another_picture_changes(
     models: Models, show: Callable[..., Any]
 ) -> None:
     wall = show(WallView(models))
-    canvas = wall._canvas
+    canvas = wall.canvas
     feed(models)
     piece = models.slices.wall
     frame = QRegion(canvas.rect())
@@ -81,20 +81,20 @@ def test_what_is_painted_anew_of_a_wall_is_all_that_another_picture_changes(
         picture = paint(QImage(wall.size(), QImage.Format.Format_RGB32), frame)
         before = picture.copy()
         models.slices.put(replace(piece, low=values, high=values))
-        paint(picture, canvas._thumbnails)
+        paint(picture, canvas.thumbnails)
         assert picture != before
         assert picture == paint(before.copy(), frame)
-    assert not canvas._thumbnails.contains(QPoint(2, canvas.height() // 2)), "labels stand outside"
+    assert not canvas.thumbnails.contains(QPoint(2, canvas.height() // 2)), "labels stand outside"
 
 
 def test_another_word_beside_the_wall_paints_all_of_it(models: Models, show: Callable[..., Any]) -> None:
     wall = show(WallView(models))
-    canvas = wall._canvas
+    canvas = wall.canvas
     feed(models)
     painted = Regions(canvas)
     piece, far = models.slices.wall, samples.magnitudes()
     models.slices.put(replace(piece, low=-piece.high))
-    assert painted.take() == canvas._thumbnails
+    assert painted.take() == canvas.thumbnails
     far.largest[2] = 41.0
     models.slices.put(replace(piece, magnitudes=far))
     assert painted.take() == QRegion(canvas.rect())
@@ -103,13 +103,13 @@ def test_another_word_beside_the_wall_paints_all_of_it(models: Models, show: Cal
 def test_a_wall_whose_rows_come_back_has_its_picture_again(models: Models, show: Callable[..., Any]) -> None:
     wall = show(WallView(models))
     feed(models)
-    assert not wall._canvas.image.isNull()
-    rows = wall._canvas._rows
-    wall._canvas.set_rows(
+    assert not wall.canvas.image.isNull()
+    rows = wall.canvas.rows
+    wall.canvas.set_rows(
         tuple(WallRow(row.layer, row.num_heads, "the model is on its way") for row in rows)
     )  # as while a model is on its way
-    assert wall._canvas._rows == rows
-    assert not wall._canvas.image.isNull()
+    assert wall.canvas.rows == rows
+    assert not wall.canvas.image.isNull()
 
 
 def test_a_click_on_the_wall_opens_the_head_at_its_token(
@@ -117,9 +117,9 @@ def test_a_click_on_the_wall_opens_the_head_at_its_token(
 ) -> None:
     wall = show(WallView(models))
     feed(models)
-    tile = wall._canvas.layout_now.tile(5, 2)
+    tile = wall.canvas.layout_now.tile(5, 2)
     pos = QPoint(tile.x + tile.width - 1, tile.y + 3)
-    qtbot.mouseClick(wall._canvas, Qt.MouseButton.LeftButton, pos=pos)
+    qtbot.mouseClick(wall.canvas, Qt.MouseButton.LeftButton, pos=pos)
     now = models.selection.now
     assert (now.layer, now.kv_head, now.position) == (5, 2, TOKENS - 1)
 
@@ -128,12 +128,12 @@ def test_the_segments_choose_tensor_and_change(models: Models, show: Callable[..
     wall = show(WallView(models))
     wall.choose("dV")
     assert (models.selection.now.lens, models.selection.now.change) == ("values", True)
-    assert wall._segments.choice == "dV"  # nothing is drawn yet that could be something else
+    assert wall.segments.choice == "dV"  # nothing is drawn yet that could be something else
     feed(models)
     models.selection.update(lens="keys", change=False)
-    assert wall._segments.choice == "dV"  # still drawn
+    assert wall.segments.choice == "dV"  # still drawn
     feed(models)
-    assert wall._segments.choice == "K"
+    assert wall.segments.choice == "K"
 
 
 def words_of(canvas: QWidget) -> list[str]:
@@ -143,7 +143,7 @@ def words_of(canvas: QWidget) -> list[str]:
 def test_heads_of_queries_are_not_called_kv_heads(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
     wall = show(WallView(models), 900, 300)
     feed(models)
-    canvas = wall._canvas
+    canvas = wall.canvas
     assert "kv head 0" in words_of(canvas)
     models.selection.update(lens="attention")
     feed(models)
@@ -161,8 +161,8 @@ def test_magnitudes_are_drawn_from_zero_up(models: Models, show: Callable[..., A
     piece = models.slices.wall
     nothing = np.zeros_like(piece.low[..., :1])
     models.slices.put(replace(piece, low=nothing, high=nothing))
-    tile = wall._canvas.layout_now.tile(2, 1)
-    ground = wall._canvas.image.pixel(tile.x + 3, tile.y + 3)
+    tile = wall.canvas.layout_now.tile(2, 1)
+    ground = wall.canvas.image.pixel(tile.x + 3, tile.y + 3)
     assert ground == QColor(current_theme().signed_middle).rgba()
     assert "range 0–" in magnitude_words(piece, 2)
     models.selection.update(lens="keys")
@@ -173,7 +173,7 @@ def test_magnitudes_are_drawn_from_zero_up(models: Models, show: Callable[..., A
 def test_names_of_layers_and_heads_have_tooltips(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
     wall = show(WallView(models), 900, 300)
     feed(models)
-    canvas, layout = wall._canvas, wall._canvas.layout_now
+    canvas, layout = wall.canvas, wall.canvas.layout_now
     label = next(each for each in layout.labels if each.layer == 3)
     qtbot.mouseMove(canvas, QPoint(label.x + 2, label.y + label.height // 2))
     assert "Layer 3" in canvas.toolTip()
@@ -188,12 +188,12 @@ def test_a_wall_taller_than_its_panel_scrolls_to_the_selected_layer(models: Mode
     shape = samples.geometry(layers=126, kv_heads=8)
     models.status.set(samples.status(STEPS, num_tokens=TOKENS, model=samples.model_info(shape=shape)))
     wall = show(WallView(models), 320, 160)
-    assert wall._canvas.height() > wall._scroll.viewport().height()
-    before = wall._canvas.selected_rect()
+    assert wall.canvas.height() > wall._scroll.viewport().height()
+    before = wall.canvas.selected_rect()
     assert wall._scroll.verticalScrollBar().value() == 0
     models.selection.update(layer=30, kv_head=0)  # before there is a picture, too
     assert wall._scroll.verticalScrollBar().value() > 0
-    after = wall._canvas.selected_rect()
+    after = wall.canvas.selected_rect()
     assert after.top() > before.top()
-    visible = wall._canvas.visibleRegion().boundingRect()
+    visible = wall.canvas.visibleRegion().boundingRect()
     assert visible.contains(after.center().toPoint())

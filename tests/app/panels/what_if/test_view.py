@@ -41,7 +41,7 @@ def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(prom
     for shift in fewer.shifts:
         if shift.token_id in by_id:
             assert shift.prob_before == pytest.approx(by_id[shift.token_id], rel=1e-4)
-    assert "recomputed" in prompted.what_if._provenance.accessibleName()
+    assert "recomputed" in prompted.what_if.provenance_label.accessibleName()
     assert "untouched" in prompted.what_if.foot.text()
     # a new step is asked about anew
     prompted.shell.window.actions_["run.step"].trigger()
@@ -54,7 +54,7 @@ def test_dragging_shows_the_real_next_token_and_leaves_the_live_cache_alone(prom
     assert prompted.models.timeline.latest.num_bytes.stored > bytes_before  # type: ignore[union-attr]
     # looking back: nothing of the live step is shown
     prompted.models.selection.update(step=0)
-    assert "looking back" in prompted.what_if._empty.text()
+    assert "looking back" in prompted.what_if.empty.text()
     prompted.models.selection.update(step=None)
     # what was tried becomes the live cache
     prompted.what_if.use.click()
@@ -132,10 +132,10 @@ def test_an_estimate_gives_way_to_the_run(shell: Shell, engine: FakeEngine) -> N
     assert isinstance(first, WhatIf)
     engine.answer(replace(reply(first, 0), is_estimate=True))
     turn(shell)
-    assert view._provenance.accessibleName() == "estimate"
+    assert view.provenance_label.accessibleName() == "estimate"
     engine.answer(reply(first, 0, " dog"))
     turn(shell)
-    assert view._provenance.accessibleName() == "recomputed"
+    assert view.provenance_label.accessibleName() == "recomputed"
     assert view.bars.table.rows[0].name == "·dog"
     assert len(engine.of(WhatIf)) == 1
 

@@ -16,7 +16,7 @@ KIVI = tuned(cache_named("kivi-2"), group=16, residual=16)
 def duel_of(session: Session, seq_id: int, against: CacheSpec) -> Duel:
     sequence = session.sequence(seq_id)
     prompt = sequence.token_ids[: sequence.num_prompt_tokens]
-    follower = DuelFollower(session.model, against, "B", prompt)
+    follower = DuelFollower(session.model, against, prompt)
     return Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
 
 

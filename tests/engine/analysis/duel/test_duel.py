@@ -134,7 +134,7 @@ def test_two_steps_of_one_run_differ_where_rows_were_coded_in_between() -> None:
 def test_models_of_other_shapes_compare_their_logits_alone() -> None:
     session, seq_id = started()
     sequence = session.sequence(seq_id)
-    follower = DuelFollower(model_of("gpt2"), CacheSpec(), "B", sequence.token_ids[: sequence.num_prompt_tokens])
+    follower = DuelFollower(model_of("gpt2"), CacheSpec(), sequence.token_ids[: sequence.num_prompt_tokens])
     duel = Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
     steps = compared(duel)
     assert steps[-1].is_beyond_rounding
@@ -226,6 +226,6 @@ def test_tokens_of_a_file_are_known_up_to_the_first_that_is_not() -> None:
 def test_nothing_to_compare_is_said() -> None:
     session = Session(model_of("llama"), CacheSpec())
     seq_id = session.submit(Prompt(token_ids=prompt_ids(10)))
-    follower = DuelFollower(session.model, CacheSpec(), "B", prompt_ids(10))
+    follower = DuelFollower(session.model, CacheSpec(), prompt_ids(10))
     with pytest.raises(InputError, match="run a prompt first"):
         Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
