@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from engine.history.journal import Checkpoint, Journal, Note
 from engine.history.late_surprisal import LateSurprisal
@@ -20,24 +20,16 @@ if TYPE_CHECKING:
     import torch
 
 
-class Sized(Protocol):
-    @property
-    def nbytes(self) -> int: ...
-
-
-T = TypeVar("T", bound=Sized)
-
-
-class BoundedLog(Generic[T]):
+class BoundedLog:
     """Tensors by (step, seq_id). Keeps at most `max_bytes` of the newest entries, so that observing a session takes
     bounded memory; those of the newest step are kept however much they take."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.num_bytes = 0
-        self._entries: OrderedDict[tuple[int, int], dict[int, T]] = OrderedDict()
+        self._entries: OrderedDict[tuple[int, int], dict[int, torch.Tensor]] = OrderedDict()
 
-    def put(self, key: tuple[int, int], entry: dict[int, T]) -> None:
+    def put(self, key: tuple[int, int], entry: dict[int, torch.Tensor]) -> None:
         """Set the entry of a (step, seq_id), and drop the oldest entries beyond the limit."""
         self.drop(key)
         num_bytes = sum(e.nbytes for e in entry.values())
@@ -46,7 +38,7 @@ class BoundedLog(Generic[T]):
         while self.num_bytes > self.max_bytes and (oldest := next(iter(self._entries)))[0] != key[0]:
             self.drop(oldest)
 
-    def get(self, key: tuple[int, int] | None) -> dict[int, T] | None:
+    def get(self, key: tuple[int, int] | None) -> dict[int, torch.Tensor] | None:
         """The entry of a (step, seq_id), None where none is kept or `key` is None."""
         return None if key is None else self._entries.get(key)
 
@@ -97,9 +89,9 @@ class History:
     next node; numbers are never used twice. `changes` are those made since the newest node of the path."""
 
     def __init__(self) -> None:
-        self.attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
-        self.logits: BoundedLog[torch.Tensor] = BoundedLog(LOGITS_LOG_BYTES)
-        self.rows: BoundedLog[torch.Tensor] = BoundedLog(ROWS_LOG_BYTES)
+        self.attention: BoundedLog = BoundedLog(ATTENTION_LOG_BYTES)
+        self.logits: BoundedLog = BoundedLog(LOGITS_LOG_BYTES)
+        self.rows: BoundedLog = BoundedLog(ROWS_LOG_BYTES)
         self.surprisal = LateSurprisal()
         self._clear()
 

@@ -146,6 +146,10 @@ class WindowRows(RowsOfTransformers):
     def num_seen(self) -> int:
         return int(getattr(self.layer, self.counter))
 
+    def rows(self) -> HeldRows | None:
+        found = super().rows()
+        return None if found is None else replace(found, first=self.num_seen - found.keys.shape[2])
+
     def commit(self, written: RowDelta) -> RowDelta:
         return windowed(written, self.num_kept)
 
@@ -174,10 +178,6 @@ class DynamicWindow(WindowRows, DynamicRows):
     def num_kept(self) -> int:
         return int(self.layer.sliding_window) - 1
 
-    def rows(self) -> HeldRows | None:
-        found = super().rows()
-        return None if found is None else replace(found, first=self.num_seen - found.keys.shape[2])
-
 
 class StaticWindow(WindowRows, StaticRows):
     """The handle of a window in preallocated room."""
@@ -187,12 +187,6 @@ class StaticWindow(WindowRows, StaticRows):
     @property
     def num_kept(self) -> int:
         return int(self.layer.max_cache_len)
-
-    def rows(self) -> HeldRows | None:
-        if not self.layer.is_initialized:  # if memory ran out, K may be allocated and V not
-            return None
-        held = min(self.num_seen, self.num_kept)
-        return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], self.num_seen - held)
 
 
 HANDLES: dict[type, type[RowsOfTransformers]] = {

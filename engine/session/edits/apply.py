@@ -16,16 +16,18 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.look.divergence import divergence
-from engine.look.probe import nan_where_dropped, spread
+from engine.look.probe import nan_where_dropped
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
 from engine.session.chunks import PrefillPlan
 from engine.session.driver import Driver, lengths_to_feed
 from engine.session.edits.numbers import RowsFrom, heads_of, layers_named, places_in, row_writes
 from engine.session.edits.scratch import Scratch, layer_without, newest_logits
+from engine.session.forward import weights_of_one
 from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
 from engine.session.sampler import SampledToken, choose, steered
+from engine.session.scheduler import SequenceWork
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
 from engine.wire.changes import EditMade
 from engine.wire.measurements import KeptRows
@@ -301,14 +303,9 @@ def candidates(live: LiveSequence, text_of: TokenTexts) -> tuple[Candidate, ...]
 
 def attention_rows(live: LiveSequence, probe: Probe) -> dict[int, torch.Tensor]:
     """The newest query's weights `[H, S]` over all tokens by layer, NaN where no row is held."""
-    cache, count = live.cache, live.sequence.num_tokens
-    found = {}
-    for index, weights in probe.rows().items():
-        row = spread(
-            weights[0].narrow(1, 0, min(cache.num_own(index, count), weights.shape[2])), cache.positions(index), count
-        )
-        found[index] = nan_where_dropped(row, cache.positions(index))
-    return found
+    work, positions = SequenceWork(live, []), live.cache.positions
+    rows = ((index, weights_of_one(work, index, weights)) for index, weights in probe.rows().items())
+    return {index: nan_where_dropped(row, positions(index)) for index, row in rows}
 
 
 class Laps:
