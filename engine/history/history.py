@@ -160,10 +160,6 @@ class History:
                 (step, seq_id), {2 * layer + part: pair[part] for layer, pair in rows.items() for part in (0, 1)}
             )
 
-    def set_checksums(self, step: int, checksums: tuple[int, ...]) -> None:
-        """Set the checksums of a step, which are known only after it was added."""
-        self.tree.set_checksums(step, checksums)
-
     def drop_logs(self, seq_id: int) -> None:
         """Drop what was logged for a sequence in the step being done, because it failed."""
         for log in (self.attention, self.logits, self.rows, self.surprisal):

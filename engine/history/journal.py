@@ -169,20 +169,16 @@ class Journal:
         """The notes taken since the newest step."""
         return tuple(self._notes)
 
-    def add(self, checkpoint: Checkpoint) -> None:
-        """Append a step that was just done; its checkpoint holds the `notes` taken before it."""
-        self._append(checkpoint)
-
     def append_known(self, checkpoint: Checkpoint) -> None:
         """Append a step that was done earlier: its notes are applied again."""
         self._discard_notes()
         for note in checkpoint.notes:
             self._apply(note)
-        self._append(checkpoint)
+        self.add(checkpoint)
 
-    def _append(self, checkpoint: Checkpoint) -> None:
-        """Append a checkpoint. A sequence that has not changed shares its mark with the previous step, to save
-        memory."""
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Append a step that was just done; its checkpoint holds the `notes` taken before it. A sequence that has not
+        changed shares its mark with the previous step, to save memory."""
         before = self._checkpoints[-1].marks if self._checkpoints else {}
         rewritten = {i for note in checkpoint.notes if isinstance(note, Rewritten) for i in note.moves}
         for seq_id in rewritten & checkpoint.marks.keys():

@@ -325,7 +325,7 @@ class Observer:
         checksums = checksums_of([part.first_position for part in measuring.parts], observations)
         for part, seen in zip(record.sequences, observations, strict=True):
             self._history.log_rows(record.step, part.seq_id, seen.rows)
-        self._history.set_checksums(record.step, checksums)
+        self._history.tree.set_checksums(record.step, checksums)
         if is_now:
             clock.end()
         timings = clock.timings()

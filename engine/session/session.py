@@ -178,14 +178,8 @@ class Session:
             kept_bytes=self.kept.num_bytes,
             kept_limit=self.kept.max_bytes,
             runner=self.model.runners.state,
-            capture=self.capture,
+            capture=CaptureState(self.captured.level, self.captured.by_layer, self.captured.costs_ms, self.ring.note),
         )
-
-    @property
-    def capture(self) -> CaptureState:
-        """How much is measured of every step, and what it costs."""
-        now = self.captured
-        return CaptureState(now.level, now.by_layer, now.costs_ms, self.ring.note)
 
     def go_on(self) -> None:
         """Before steps that a person asks for: where every sequence has ended, those that had as many tokens as were

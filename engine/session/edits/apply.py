@@ -75,7 +75,7 @@ def distances(cache: SequenceCache, layers: tuple[LayerGeometry, ...], scratch: 
         held = cache.rows(layer.index)
         assert held is not None, "rows were found before"
         positions = cache.held_positions(layer.index).expand(held.keys.shape[1], -1)
-        count = scratch.num_tokens_of(layer.index) - first
+        count = int(scratch.live.layers[layer.index].seen) - first
         for name, old, new in zip(found, (held.keys, held.values), scratch.rows_from(layer.index, first), strict=True):
             wanted = torch.full((*positions.shape[:1], count, new.shape[2]), torch.nan)
             for head, places in enumerate(positions):

@@ -85,7 +85,7 @@ def test_each_level_measures_what_its_name_says_and_all_levels_choose_the_same_t
             assert all(
                 torch.equal(rows[2 * layer + part], pair[part]) for layer, pair in newest.items() for part in (0, 1)
             )
-        assert [name for name, _ in session.capture.costs_ms] == [level]
+        assert [name for name, _ in session.captured.costs_ms] == [level]
     assert found == {
         "off": (False,) * 5,
         "statistics": (True, True, True, False, False),
