@@ -30,9 +30,6 @@ class CrossLayer(OwnLayer):
     is_sliding = False
     keeps_all_rows = True
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
-
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
         self.keys, self.values = (rows.clone(memory_format=torch.contiguous_format) for rows in (keys, values))
         return self.keys, self.values

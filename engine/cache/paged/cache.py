@@ -286,7 +286,7 @@ class PagedCache(SequenceCache):
             for group, layers, page_ids in zip(self.store.groups, self._paged_layers, pages, strict=True)
         )
         if self.keeper is not None:
-            found = self._with_memory(self.keeper, found)
+            found = self.keeper.stored(found, self.num_source, num_tokens < self.num_tokens)
         return replace(found, tables=tables)
 
     @torch.inference_mode()
@@ -389,12 +389,6 @@ class PagedCache(SequenceCache):
     def prompt_ended_at(self) -> int | None:
         ended_at = self.keeper.prompt_ended_at if self.keeper else None
         return super().prompt_ended_at if ended_at is None else ended_at + self.num_source
-
-    def _with_memory(self, keeper: PageKeeper, found: StoredCache) -> StoredCache:
-        """The stored cache with the eviction rule's state of each layer."""
-        found = keeper.stored(found, self.num_decoded(found.num_tokens), found.num_tokens < self.num_tokens)
-        ended_at = found.prompt_ended_at
-        return found if ended_at is None else replace(found, prompt_ended_at=ended_at + self.num_source)
 
     @property
     def planned_tokens(self) -> int:

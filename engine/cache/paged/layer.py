@@ -32,9 +32,6 @@ class PagedLayer(OwnLayer):
         self.is_sliding = store.groups[group].window is not None
         self.is_initialized = True
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the pool was allocated with the session."""
-
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
         """Write rows `[B, H_kv, T, D]` to their slots. Returns all rows, `[B, H_kv, S + T, D]`, right-aligned; only the
         new ones where attention reads pages in place."""

@@ -238,8 +238,8 @@ class FusedDecoder:
     """The forward of a model with Llama's structure, layer by layer, without calling its modules.
 
     It uses the model's own weights, so changes in place are seen. With `is_joined`, matrices that read the same input
-    become views of one matrix, in the same memory. If a weight, a module or its `forward` is replaced, `is_current`
-    becomes false, and the model itself must be called. `takes_chunks`, `takes_batches` and `defers_last_layer` (of a
+    become views of one matrix, in the same memory. If a weight, a module or its `forward` is replaced, the `guard`
+    notices it, and the model itself must be called. `takes_chunks`, `takes_batches` and `defers_last_layer` (of a
     long chunk) are set after the respective forwards were tried.
     """
 
@@ -247,10 +247,11 @@ class FusedDecoder:
 
     def __init__(self, model: Any, is_joined: bool = True) -> None:
         body = model.model
-        self._config, self._embed, self._rotary = body.config, body.embed_tokens, body.rotary_emb
+        self._config, self._rotary = body.config, body.rotary_emb
+        self.embedded = body.embed_tokens  # ids [B, T] -> embeddings [B, T, hidden]
         self._blocks = [Block(layer, is_joined) for layer in body.layers]
         self._norm, self._head = norm_of(body.norm), model.lm_head
-        self._guard = Guard(model)
+        self.guard = Guard(model)
         self._weights: list[torch.Tensor] = list(model.parameters())
         joins = [join for block in self._blocks for join in block.joins]
         self._views = [view for join in joins for view in join.views]
@@ -260,12 +261,7 @@ class FusedDecoder:
     def takes(self, ids: torch.Tensor) -> bool:
         """Whether ids `[B, T]` can be fed here now: one sequence, or the next tokens of several."""
         can = self.takes_batches if len(ids) > 1 else self.takes_chunks
-        return (can or ids.numel() == 1) and 1 in ids.shape and self.is_current
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the model is unchanged since it was tried, without hooks and replaced `forward`s."""
-        return self._guard.is_unchanged
+        return (can or ids.numel() == 1) and 1 in ids.shape and self.guard.is_unchanged
 
     @property
     def addresses(self) -> tuple[int, ...]:
@@ -281,11 +277,6 @@ class FusedDecoder:
     @property
     def device(self) -> torch.device:
         return self._weights[0].device
-
-    def embedded(self, ids: torch.Tensor) -> torch.Tensor:
-        """Embeddings `[B, T, hidden]` of ids `[B, T]`."""
-        hidden: torch.Tensor = self._embed(ids)
-        return hidden
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         """The newest logits `[B, 1, V]` of a batch. Its `check` is called before every layer and after the last."""
