@@ -10,7 +10,6 @@ from PySide6.QtWidgets import QFileDialog
 
 from app.kit.changes import connect_all
 from app.models.export_plan import view_text
-from engine.client import is_elsewhere
 from engine.files.llama import kind_of, model_beside
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
@@ -37,25 +36,10 @@ def open_shape(shell: Shell) -> None:
     _ask_path(shell, "Shape from config.json", (".json",), load)
 
 
-def _ask_path(
-    shell: Shell, title: str, endings: tuple[str, ...], take: Callable[[str], None], folder: str = ""
-) -> None:
-    """Ask for a file with one of these endings, without them for a folder, on the machine of the engine."""
-    if is_elsewhere(shell.models.status.engine):
-        from app.dialogs.elsewhere import FilesThere
+def _ask_path(shell: Shell, title: str, endings: tuple[str, ...], take: Callable[[str], None], start: str = "") -> None:
+    from app.kit.files_there import ask_path
 
-        dialog = FilesThere(title, endings, shell.window)
-        dialog.wants.connect(shell.intents.take)
-        dialog.ask(take)
-        dialog.begin()
-        return
-    if endings:
-        kinds = f"{title} ({' '.join(f'*{each}' for each in endings)});;All files (*)"
-        path, _ = QFileDialog.getOpenFileName(shell.window, title, folder, kinds)
-    else:
-        path = QFileDialog.getExistingDirectory(shell.window, title)
-    if path:
-        take(path)
+    ask_path(shell.window, shell.models.status.engine, shell.intents.take, title, endings, take, start)
 
 
 def ask_engine_address(shell: Shell) -> None:
@@ -121,7 +105,7 @@ def ask_loading(shell: Shell) -> None:
 
     status = shell.models.status
     present = ModelSpec(status.last_source or BUNDLED).loaded_as(shell.intents.loading)
-    dialog = LoadingDialog(present, status.cache, shell.window)
+    dialog = LoadingDialog(present, status.cache, shell.window, shell.models.status.engine)
     dialog.wants.connect(shell.intents.take)
     dialog.ask(shell.intents.on_loading_chosen)
 

@@ -98,6 +98,12 @@ def _step(shell: Shell) -> None:
         shell.send_prompt()
 
 
+def _stop(shell: Shell) -> None:
+    """Stop what is going on; an answer that is being written is taken as far as it is."""
+    shell.window.prompt.chat.stop_answer()
+    shell.intents.on_cancel()
+
+
 def _next_phase(shell: Shell) -> None:
     """Take the next phase of a step; if there is no sequence yet, start one from the typed prompt."""
     if has_sequences(shell.models):
@@ -143,7 +149,7 @@ RUN = (
                dialogs.ask_run_to, needs_unfinished, also="run until, number of tokens, max new tokens"),
         Action("run.cancel", "Esc", "Stop",
                "Stop what is going on: a run, a prefill, a load, an export, a step between two phases",
-               lambda shell: shell.intents.on_cancel(), needs_work, also="cancel, abort, interrupt, pause"),
+               _stop, needs_work, also="cancel, abort, interrupt, pause"),
         Action("run.type_next", "Ctrl+Shift+T", "Type what comes next",
                "Go on with another text, or a token by its id, from the step that is shown",
                lambda shell: shell.window.begin_continuation(), needs_live_steps,

@@ -133,7 +133,7 @@ class Actions(QObject):
         """Why an action is not possible now, as a sentence; empty if it is possible."""
         reason = self.reason(name)
         text = self._actions[name].text().rstrip("…") if reason else ""
-        return f"{text} is not possible now. {reason[:1].upper()}{reason[1:]}." if reason else ""
+        return f"{text} is not possible now. {reason[:1].upper()}{reason[1:].rstrip('.')}." if reason else ""
 
     def _acts_here(self, where: Where) -> bool:
         """Whether the shortcuts of a place act where the focus is."""

@@ -27,7 +27,7 @@ from engine.spec.codecs import BITS, GROUP, RESIDUAL
 from engine.spec.layouts import NUM_PAGES, PAGE_SIZE, PAGE_SIZES
 from engine.spec.presets import cache_label, cache_summary, parameters_of
 from engine.spec.terms import Parameter, ParameterValue
-from engine.spec.tuning import tuned
+from engine.spec.tuning import tuned, value_of
 from engine.wire.status import ModelInfo
 
 NumberField = QSpinBox | QDoubleSpinBox
@@ -174,8 +174,8 @@ class CacheDialog(QuestionDialog):
         takes_codec = not spec.row.takes_no and not spec.codec.layers  # a codec chosen layer by layer is not offered
         for parameter in parameters_of(spec):
             if not takes_codec or parameter not in CODED:
-                self._add(parameter, getattr(spec, parameter.name))
-        sizes = {parameter.name: getattr(spec, parameter.name) for parameter in CODED}
+                self._add(parameter, value_of(spec, parameter.name))
+        sizes = {parameter.name: value_of(spec, parameter.name) for parameter in CODED}
         self.codec = CodecFields(self.form, spec.codec, sizes, self) if takes_codec else None
         self._shown = {name: self._value(name) for name in self.fields if name != NUM_PAGES.name}
         if isinstance(self.pool, PoolSize):

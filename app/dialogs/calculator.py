@@ -172,7 +172,7 @@ class Calculator(Sheet):
         if cache.form == "static" and self.reserved.value():
             given["max_length"] = self.reserved.value()
         if not cache.retention.keeps_all and self.kept.value():
-            given["window" if cache.retention.budget is None and cache.ratio is None else "budget"] = self.kept.value()
+            given["window" if cache.retention.is_by_position else "budget"] = self.kept.value()
         if self.keys.isEnabled() and (self.keys.currentData() or self.values.currentData()):
             given["codec"] = self._codec(cache.codec)
         return tuned(cache, **given)

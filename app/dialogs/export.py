@@ -20,10 +20,12 @@ from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
 from app.kit.fields import choice_field, line_field
 from app.kit.files import save_look, save_text
+from app.kit.files_there import ask_path
 from app.kit.labels import plain_label, prose, set_text_role
 from app.kit.question import Question
 from app.models import Models
 from app.models.export_plan import export_of, records_bytes
+from engine.client import is_elsewhere
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
@@ -195,6 +197,8 @@ class ExportDialog(QuestionDialog):
     def _target(self) -> Path:
         if not self._path.text().strip():
             raise InputError("Give a file name.")
+        if self._is_there:  # whether it can be written is seen there
+            return Path(self._path.text().strip())
         path = Path(self._path.text().strip()).expanduser()
         writable_target(path)
         if self._is_writing(path):
@@ -244,7 +248,7 @@ class ExportDialog(QuestionDialog):
         lines = [f"About {byte_size(num_bytes)}: {of}"]
         if self.kind.name == "snapshot":
             lines.append(f"To be looked at only: {found.why_not}" if found.why_not else "Decoding can go on from it")
-        free = _free_bytes(Path(self._path.text()))
+        free = None if self._is_there else _free_bytes(Path(self._path.text()))
         if free is not None and free < num_bytes:
             lines.append(f"Only {byte_size(free)} are free there")
         self._say_size("\n".join(lines), is_bad=free is not None and free < num_bytes)
@@ -290,7 +294,7 @@ class ExportDialog(QuestionDialog):
     def _on_path(self) -> None:
         text = self._path.text().strip()
         try:
-            is_there = bool(text) and Path(text).expanduser().is_file()
+            is_there = bool(text) and not self._is_there and Path(text).expanduser().is_file()
         except (OSError, ValueError, RuntimeError):
             is_there = False
         self._there.setText("A file of that name is there, and will be replaced." if is_there else "")
@@ -310,10 +314,22 @@ class ExportDialog(QuestionDialog):
 
     def _on_browse(self) -> None:
         endings = self.kind.endings
+        if self._is_there:
+            ask_path(self, self._models.status.engine, self.wants.emit, "Export into", (), self._on_folder)
+            return
         kinds = ";;".join(f"*{ending}" for ending in endings)
         path, chosen = QFileDialog.getSaveFileName(self, "Export", self._path.text(), kinds)
         if path:
             self._path.setText(path if path.endswith(endings) else path + chosen.removeprefix("*"))
+
+    def _on_folder(self, folder: str) -> None:
+        self._path.setText(str(Path(folder) / Path(self._path.text()).name))
+
+    @property
+    def _is_there(self) -> bool:
+        """Whether the engine writes the file, on another machine."""
+        is_ours = self.kind is PICTURE or (self.kind.name == "table" and Path(self._path.text()).suffix != ".parquet")
+        return is_elsewhere(self._models.status.engine) and not is_ours
 
 
 def _free_bytes(path: Path) -> int | None:

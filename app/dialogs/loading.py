@@ -9,7 +9,7 @@ from typing import cast, get_args
 from msgspec.structs import replace
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QStandardItemModel
-from PySide6.QtWidgets import QCheckBox, QComboBox, QFileDialog, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QVBoxLayout, QWidget
 
 from app.draw.format import byte_size, thousands
 from app.kit.boxes import row
@@ -18,6 +18,7 @@ from app.kit.changes import on_change
 from app.kit.dialog import QuestionDialog
 from app.kit.facts import Fact, Facts
 from app.kit.fields import choice_field, line_field, whole_field
+from app.kit.files_there import ask_path
 from app.kit.labels import plain_label, plain_tip, prose
 from app.kit.question import Question
 from app.kit.theme import TextRole
@@ -44,14 +45,14 @@ MOST_CHARS = 44  # of a model's name, beside a button
 
 
 class LoadingDialog(QuestionDialog):
-    """Choose how to load a model. Signals: `chosen(ModelSpec)`; `wants(Question)`, a forecast at every change of the
-    choice."""
+    """Choose how to load a model, in an engine that runs at the place `engine`. Signals: `chosen(ModelSpec)`;
+    `wants(Question)`, a forecast at every change of the choice."""
 
     wants = Signal(object)
 
-    def __init__(self, model: ModelSpec, cache: CacheSpec, parent: QWidget) -> None:
+    def __init__(self, model: ModelSpec, cache: CacheSpec, parent: QWidget, engine: str = "") -> None:
         super().__init__("Device, dtype and threads", parent)
-        self._model, self._cache = model, cache
+        self._model, self._cache, self._engine = model, cache, engine
         self._name, self._adapter = plain_label(), plain_label()
         self.device = self._choice("Device", [(AUTO_DEVICE, AUTO_TEXT)], model.device)
         dtypes = [(name, "auto: as suits the device" if name == "auto" else name) for name in get_args(Dtype)]
@@ -104,12 +105,14 @@ class LoadingDialog(QuestionDialog):
         return self.wanted()
 
     def _on_folder(self) -> None:
-        if folder := QFileDialog.getExistingDirectory(self, "Model folder", self._model.base):
-            self._choose_source(folder)
+        ask_path(self, self._engine, self.wants.emit, "Model folder", (), self._choose_source, self._model.base)
 
     def _on_adapter(self) -> None:
-        if folder := QFileDialog.getExistingDirectory(self, "Adapter folder", str(self._model.adapter or "")):
+        def take(folder: str) -> None:
             self._choose_source(with_adapters(self._model.base, [folder]))
+
+        start = str(self._model.adapter or "")
+        ask_path(self, self._engine, self.wants.emit, "Adapter folder", (), take, start)
 
     def _on_no_adapter(self) -> None:
         self._choose_source(self._model.base)

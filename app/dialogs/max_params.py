@@ -15,7 +15,7 @@ from app.draw.format import byte_size, thousands
 from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
 from engine.geometry.dimensions import CacheGeometry
-from engine.max.arch import HuggingFaceArchConfig, KVCacheConfig
+from engine.max.arch import ArchConfigWithAttentionKVCache, KVCacheConfig
 from engine.max.buffers import DeviceRef
 from engine.max.capacity import (
     InsufficientMemoryError,
@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 
 @dataclass
-class LoadedArchConfig(HuggingFaceArchConfig):
+class LoadedArchConfig(ArchConfigWithAttentionKVCache):
     """The architecture of a model that is already loaded: its dimensions are known without its config."""
 
     known: CacheGeometry | None = None

@@ -62,21 +62,16 @@ class LinkButton(QPushButton):
 
     def __init__(self) -> None:
         super().__init__()
-        self._words = ""
+        self.words = ""
         self.setObjectName("link")
         self.setFlat(True)
         self.setFont(font_text(12))
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
-    @property
-    def words(self) -> str:
-        """The whole line, not elided."""
-        return self._words
-
     def show_link(self, words: str, tip: str, *, leads: bool) -> None:
         """Set the line and the tool tip of its link; without `leads` it is plain text."""
-        self._words = words
+        self.words = words
         self.setEnabled(leads)
         self.setAccessibleName(prose(words))
         self.setToolTip(tip if leads else "")
@@ -88,7 +83,7 @@ class LinkButton(QPushButton):
 
     def _fit(self) -> None:
         room = max(60, self.width() - 6)
-        text = self.fontMetrics().elidedText(self._words, Qt.TextElideMode.ElideRight, room).replace("&", "&&")
+        text = self.fontMetrics().elidedText(self.words, Qt.TextElideMode.ElideRight, room).replace("&", "&&")
         if text != self.text():
             self.setText(text)
 
@@ -100,25 +95,20 @@ class ActionButton(QPushButton):
         super().__init__(text)
         if is_small:
             self.setObjectName("small")
-        self._action: QAction | None = None
+        self.action: QAction | None = None
         self.setEnabled(False)
         if action is not None:
             self.set_action(action)
 
     def set_action(self, action: QAction) -> None:
         """Set the action; called once."""
-        self._action = action
+        self.action = action
         self.setAccessibleName(action.text())
         self.clicked.connect(action.trigger)
         action.changed.connect(self._follow)
         self._follow()
 
-    @property
-    def action(self) -> QAction | None:
-        """The action that it triggers."""
-        return self._action
-
     def _follow(self) -> None:
-        if self._action is not None:
-            self.setEnabled(self._action.isEnabled())
-            self.setToolTip(self._action.toolTip())
+        if self.action is not None:
+            self.setEnabled(self.action.isEnabled())
+            self.setToolTip(self.action.toolTip())

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
-from PySide6.QtGui import QFont, QFontMetricsF, QResizeEvent
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
+from PySide6.QtGui import QFont, QFontMetricsF, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QHeaderView, QTableView
 
 from app.kit.labels import plain_tip
@@ -155,7 +155,11 @@ class WholeRows(QTableView):
 
 
 class CellTable(WholeRows):
-    """Columns as wide as their contents, or wider where there is room."""
+    """Columns as wide as their contents, or wider where there is room. Signal: `chosen(row)`, a row was clicked, or
+    Enter was pressed on it. (`activated` cannot tell that: a double click, and in some styles a click, emits it too.)
+    """
+
+    chosen = Signal(int)
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -166,6 +170,15 @@ class CellTable(WholeRows):
         self.setMinimumSize(1, 1)
         self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.horizontalHeader().setMinimumSectionSize(_LEAST_WIDTH)
+        self.clicked.connect(self._on_clicked)
+
+    def _on_clicked(self, index: QModelIndex) -> None:
+        self.chosen.emit(index.row())
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.currentIndex().isValid():
+            self.chosen.emit(self.currentIndex().row())
+        super().keyPressEvent(event)
 
     def show_cells(self, heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]]) -> None:
         """Show headings and rows; the scroll position stays."""

@@ -104,7 +104,7 @@ class QuestionDialog(FormDialog):
 
     def __init__(self, title: str, parent: QWidget) -> None:
         super().__init__(title, parent)
-        self.problem = plain_label(wraps=True)
+        self.problem = plain_label(role="bad", wraps=True)
         self.problem.hide()
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
         self.ok = buttons.button(QDialogButtonBox.StandardButton.Ok)

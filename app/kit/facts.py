@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QSizePolicy, QToolTip, QWidget
+from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtWidgets import QFrame, QScrollArea, QSizePolicy, QWidget
 
 from app.draw.format import thousands
 from app.draw.spark import Spark, spark
-from app.kit.labels import Opaque, plain_tip
+from app.kit.labels import Opaque, TellsPlaces
 from app.kit.pictures import argb, loud_color, pixels_image
 from app.kit.text_lines import TextPainter
 from app.kit.theme import TextRole, current_theme, font_fixed, font_text
@@ -95,7 +95,7 @@ class WholeLines(QScrollArea):
         self.verticalScrollBar().setSingleStep(PITCH)
 
 
-class Facts(Opaque, QWidget):
+class Facts(TellsPlaces, Opaque, QWidget):
     """Paints the lines, and provides them as text to screen readers and the clipboard."""
 
     def __init__(self) -> None:
@@ -133,14 +133,9 @@ class Facts(Opaque, QWidget):
             if fact != before:
                 self.update(0, index * PITCH, self.width(), PITCH)
 
-    def event(self, event: QEvent) -> bool:
-        """Show the tool tip of the line under the mouse."""
-        if isinstance(event, QHelpEvent):
-            index = event.pos().y() // PITCH
-            tip = self.facts[index].tip if 0 <= index < len(self.facts) else ""
-            QToolTip.showText(event.globalPos(), plain_tip(tip), self)
-            return True
-        return super().event(event)
+    def tip_at(self, place: QPoint) -> str:
+        index = place.y() // PITCH
+        return self.facts[index].tip if 0 <= index < len(self.facts) else ""
 
     def text(self) -> str:
         """All lines as plain text."""
@@ -226,7 +221,7 @@ class Reading(Struct, frozen=True):
     role: str = "text"
 
 
-class FactBar(QWidget):
+class FactBar(TellsPlaces, QWidget):
     """Columns as wide as their contents; where room is scarce the short names are used."""
 
     def __init__(self) -> None:
@@ -278,9 +273,5 @@ class FactBar(QWidget):
             painter.setPen(current_theme().color(fact.role))
             painter.drawText(QRectF(place.left(), 14, place.width(), 17), _LEFT, fact.value)
 
-    def event(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent):
-            tip = next((fact.tip for place, fact, _ in self._placed() if place.contains(event.pos())), "")
-            QToolTip.showText(event.globalPos(), plain_tip(tip), self)
-            return True
-        return super().event(event)
+    def tip_at(self, place: QPoint) -> str:
+        return next((fact.tip for rect, fact, _ in self._placed() if rect.contains(place)), "")

@@ -67,7 +67,7 @@ class HeatMap(Themed, QWidget):
         self._num_rows = 1
         self._can_select = False
         self._is_selecting = False  # the present drag selects an area instead of panning
-        self._hover: QPointF | None = None
+        self.hover: QPointF | None = None
         self._pressed: QPointF | None = None
         self._dragged_from: tuple[float, float] | None = None
         self.setMouseTracking(True)
@@ -154,7 +154,7 @@ class HeatMap(Themed, QWidget):
             self._paint_image(painter, frame, self._image)
             self._paint_ghosts(painter, frame)
             self._paint_unloaded(painter, frame)
-        paint_marks(painter, frame, self.marks, theme, self._ink, self._hover, self.hasFocus())
+        paint_marks(painter, frame, self.marks, theme, self._ink, self.hover, self.hasFocus())
 
     def _paint_image(self, painter: QPainter, frame: PictureFrame, image: StretchedImage) -> None:
         """Paint the image stretched over its positions, clipped to the picture's area."""
@@ -228,11 +228,6 @@ class HeatMap(Themed, QWidget):
     def visible_range(self) -> tuple[float, float]:
         found = None if self._range is None else self._range.within(*self._whole)
         return self._whole if found is None else found
-
-    @property
-    def hover(self) -> QPointF | None:
-        """The point under the mouse, in positions and rows; None if it is elsewhere."""
-        return self._hover
 
     @property
     def is_zoomed(self) -> bool:
@@ -373,11 +368,11 @@ class HeatMap(Themed, QWidget):
 
     def show_cursor(self, point: QPointF | None) -> None:
         """Draw the crosshair where it is in another map of the same positions and rows; emits nothing."""
-        if point != self._hover:
-            self._hover = point
+        if point != self.hover:
+            self.hover = point
             self.update()
 
     def hover_at(self, point: QPointF | None) -> None:
-        if point != self._hover:
+        if point != self.hover:
             self.show_cursor(point)
             self.hovered.emit(point)

@@ -6,9 +6,9 @@ import html
 from typing import cast
 from unicodedata import category
 
-from PySide6.QtCore import QPointF, QSize, Qt
-from PySide6.QtGui import QEnterEvent, QFont, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
+from PySide6.QtCore import QEvent, QPoint, QPointF, QSize, Qt
+from PySide6.QtGui import QEnterEvent, QFont, QHelpEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QLabel, QSizePolicy, QToolTip, QWidget
 
 from app.draw.format import escape, whole_words
 from app.kit.theme import TextRole, current_theme
@@ -48,6 +48,26 @@ class Opaque:
     def fill_background(self, painter: QPainter) -> None:
         if self._background:
             painter.fillRect(cast(QWidget, self).rect(), current_theme().color(self._background))
+
+
+class TellsPlaces:
+    """Mixin, named before the widget's class, of a widget whose tool tip depends on the place under the mouse."""
+
+    def tip_at(self, place: QPoint) -> str:
+        """The tool tip of a place of the widget, or of a scroll area's viewport; empty if it has none."""
+        raise NotImplementedError
+
+    def event(self, event: QEvent) -> bool:
+        return self._show_tip(event) or super().event(event)  # type: ignore[misc]
+
+    def viewportEvent(self, event: QEvent) -> bool:
+        return self._show_tip(event) or super().viewportEvent(event)  # type: ignore[misc]
+
+    def _show_tip(self, event: QEvent) -> bool:
+        if not isinstance(event, QHelpEvent) or event.type() != QEvent.Type.ToolTip:
+            return False
+        QToolTip.showText(event.globalPos(), plain_tip(self.tip_at(event.pos())), cast(QWidget, self))
+        return True
 
 
 class ElidedLabel(Opaque, QLabel):
@@ -102,43 +122,30 @@ class DotLabel(Opaque, QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._text = self._whole = self._brief = ""
-        self._kind = "live cache"
+        self.text = self.whole = self._brief = ""
+        self.kind = "live cache"
         self._room = self._width = 0
         self.set_background("title_strip")
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         self.hide()
 
     def enterEvent(self, event: QEnterEvent) -> None:
-        self.setToolTip(plain_tip(self._whole))  # set only when it is needed, as it changes with every step
+        self.setToolTip(plain_tip(self.whole))  # set only when it is needed, as it changes with every step
         super().enterEvent(event)
-
-    @property
-    def text(self) -> str:
-        return self._text
-
-    @property
-    def kind(self) -> str:
-        return self._kind
-
-    @property
-    def whole(self) -> str:
-        """The sentence for the tool tip."""
-        return self._whole
 
     def set_state(self, text: str, kind: str, whole: str = "", brief: str = "") -> None:
         """Set the words, the provenance that colours the dot, the tool tip's sentence (the words if not given), and
         what to show where the words do not fit."""
         text, brief = inert(text), inert(brief)
-        self._whole = inert(whole) or text
+        self.whole = inert(whole) or text
         # The sentence names the step; as accessible name it would be announced at every step, so it is used for past
         # ones only.
-        name = self._whole if kind == "past" else text
+        name = self.whole if kind == "past" else text
         if name != self.accessibleName():
             self.setAccessibleName(name)
-        if (text, kind, brief) == (self._text, self._kind, self._brief):
+        if (text, kind, brief) == (self.text, self.kind, self._brief):
             return
-        self._text, self._kind, self._brief = text, kind, brief
+        self.text, self.kind, self._brief = text, kind, brief
         if self.isHidden() == bool(text):
             self.setVisible(bool(text))
         self._width = self.fontMetrics().horizontalAdvance(text)
@@ -158,15 +165,15 @@ class DotLabel(Opaque, QWidget):
         painter = QPainter(self)
         self.fill_background(painter)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        color = current_theme().color(PROVENANCE_ROLES.get(self._kind, "faint"))
-        is_now = self._kind != "past"  # the ring is recognisable without colour and without the words
+        color = current_theme().color(PROVENANCE_ROLES.get(self.kind, "faint"))
+        is_now = self.kind != "past"  # the ring is recognisable without colour and without the words
         painter.setPen(Qt.PenStyle.NoPen if is_now else QPen(color, 1.6))
         painter.setBrush(color if is_now else Qt.BrushStyle.NoBrush)
         radius = 3.2 if is_now else 2.8
         painter.drawEllipse(QPointF(4, self.height() / 2), radius, radius)
-        painter.setPen(current_theme().color("selected" if self._kind == "past" else "muted"))
+        painter.setPen(current_theme().color("selected" if self.kind == "past" else "muted"))
         rect = self.rect().adjusted(12, 0, 0, 0)
-        shown = self._text
+        shown = self.text
         if self._width > rect.width():
             advance = self.fontMetrics().horizontalAdvance
             has_brief = self._brief and advance(self._brief) <= rect.width()

@@ -177,16 +177,6 @@ class Panel(Themed, QWidget):
         return self.empty.text() if self._pages.currentWidget() is self._blank else ""
 
     @property
-    def detail_text(self) -> str:
-        """The muted text after the title."""
-        return self.detail.text()
-
-    @property
-    def provenance_text(self) -> str:
-        """The words beside the dot."""
-        return self.provenance_label.text
-
-    @property
     def is_pinned(self) -> bool:
         return self.pin_button.isChecked()
 
@@ -253,7 +243,7 @@ class Panel(Themed, QWidget):
         return button
 
     def _make_menu_button(self) -> QToolButton:
-        button = self._make_button("Copy or save this picture", self._on_menu)
+        button = self._make_button("Copy or save this picture", self.open_menu)
         button.setVisible(self._can_copy)
         return button
 
@@ -298,7 +288,8 @@ class Panel(Themed, QWidget):
         self.pin_button.setIcon(icon("pin", theme.muted, theme.selected))
         self._menu_button.setIcon(icon("more", theme.muted))
 
-    def _on_menu(self) -> None:
+    def open_menu(self) -> None:
+        """Open the small menu."""
         menu = QMenu(self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.add_to_menu(menu)

@@ -29,7 +29,7 @@ class RangeBar(QWidget):
         super().__init__()
         self._scale: ColorScale | None = None
         self._piece: HeadSlice | None = None
-        self._limit = 1.0
+        self.limit = 1.0
         self._shown = 1.4
         self._held = False
         self.bar = QImage()
@@ -40,18 +40,14 @@ class RangeBar(QWidget):
         self.setCursor(Qt.CursorShape.SizeVerCursor)
         self.setToolTip("Drag an end, or use the arrow keys, to change the colour range; double-click fits it")
 
-    @property
-    def limit(self) -> float:
-        return self._limit
-
     def sizeHint(self) -> QSize:
         return QSize(_WIDTH, 120)
 
     def show_range(self, scale: ColorScale, piece: HeadSlice | None, limit: float) -> None:
         """Draw the histogram of a slice beside the range of the colours."""
-        if (piece, limit) == (self._piece, self._limit) and scale is self._scale:
+        if (piece, limit) == (self._piece, self.limit) and scale is self._scale:
             return
-        self._scale, self._piece, self._limit = scale, piece, limit
+        self._scale, self._piece, self.limit = scale, piece, limit
         if not self._held:  # while an end is dragged the axis stays as it is
             self._shown = limit * 1.25
         self.bar = self._bars = QImage()
@@ -66,7 +62,7 @@ class RangeBar(QWidget):
     @property
     def _ends(self) -> tuple[tuple[float, str], ...]:
         """The ends that can be dragged, and their signs."""
-        return ((self._limit, "+"), (-self._limit, "-")) if self._lowest else ((self._limit, ""),)
+        return ((self.limit, "+"), (-self.limit, "-")) if self._lowest else ((self.limit, ""),)
 
     def _y(self, value: float) -> float:
         return _PAD + (self._shown - value) / (self._shown - self._lowest) * (self.height() - 2 * _PAD)
@@ -98,7 +94,7 @@ class RangeBar(QWidget):
     def _paint_bar(self, painter: QPainter, height: int) -> None:
         if self.bar.isNull() and self._scale is not None and height > 0:
             values = np.linspace(self._shown, self._lowest, height, dtype=np.float32)
-            column = packed(self._scale.table)[np.minimum(self._scale.index(values, self._limit), HIGHEST)]
+            column = packed(self._scale.table)[np.minimum(self._scale.index(values, self.limit), HIGHEST)]
             self.bar = pixels_image(np.repeat(column[:, None], 8, axis=1))
         painter.drawImage(QPointF(2, _PAD), self.bar)
         painter.setPen(QPen(current_theme().color("hairline"), 1))
@@ -112,7 +108,7 @@ class RangeBar(QWidget):
             painter.setPen(QPen(current_theme().color("accent" if self.hasFocus() or self._held else "text"), 1))
             painter.drawLine(QPointF(0, y), QPointF(41, y))
             painter.fillRect(QRectF(0, y - 2.5, 12, 5), painter.pen().color())
-            painter.drawText(QRectF(43, y - 8, _WIDTH - 43, 16), center, sign + brief(self._limit, 2))
+            painter.drawText(QRectF(43, y - 8, _WIDTH - 43, 16), center, sign + brief(self.limit, 2))
         painter.setPen(current_theme().color("muted"))
         painter.drawText(QRectF(43, self._y(0) - 8, _WIDTH - 43, 16), center, "0")
 
@@ -133,7 +129,7 @@ class RangeBar(QWidget):
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         if self._held:
             self._held = False
-            self._shown = self._limit * 1.25
+            self._shown = self.limit * 1.25
             self.bar = self._bars = QImage()
             self.update()
 
@@ -142,11 +138,11 @@ class RangeBar(QWidget):
         self.reset.emit()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
-        self.dragged.emit(self._limit * 1.1 ** (-event.angleDelta().y() / 120))
+        self.dragged.emit(self.limit * 1.1 ** (-event.angleDelta().y() / 120))
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         factor = {Qt.Key.Key_Up: 1.1, Qt.Key.Key_Down: 1 / 1.1}.get(Qt.Key(event.key()))
         if factor is None:
             super().keyPressEvent(event)
         else:
-            self.dragged.emit(self._limit * factor)
+            self.dragged.emit(self.limit * factor)

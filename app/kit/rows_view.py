@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from msgspec import Struct
-from PySide6.QtCore import QModelIndex
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QSpinBox
 
 from app.draw import measured_rows
 from app.kit.boxes import column, row
-from app.kit.cells import CellTable
-from app.kit.changes import connect_all
+from app.kit.cells import CellTable, ColumnHead, TableCell, with_arrow
+from app.kit.changes import connect_all, on_change
+from app.kit.chart.marks import Chart
 from app.kit.chart.plot import Plot
+from app.kit.fields import SmallBox
 from app.kit.files import save_text
 from app.kit.labels import ElidedLabel
 from app.kit.measurement import AskingView
+from app.kit.provenance import Provenance
 from app.kit.theme import font_text
 from app.models import Models
 from app.models.measurement import MeasurementState
 from engine.counted import counted
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_name
 
 TABLE, PLOT = "table", "plot"
 _WIDE = 760
 
 
+class Column(Struct, frozen=True):
+    """A column: the field of a row that it shows and sorts by, its heading, and the cell of a row, which is given all
+    rows as well. `downwards`: a first click sorts so; `of_all`: rows that were refused have it too."""
+
+    field: str
+    head: ColumnHead
+    cell: Callable[[Any, Sequence[Any]], TableCell]
+    downwards: bool = False
+    of_all: bool = False
+
+
+class ModeName(Struct, frozen=True):
+    """The name of a cache mode in the table and the plot, and what describes it in a tool tip."""
+
+    label: str
+    tip: str
+
+
 class ShownRows(Struct, frozen=True):
     """The answers so far and the measurement's state; how rows are sorted; the keys of the marked row and of the one
-    pointed at; whether table and plot have room; the subclass's choices; and the line below."""
+    pointed at; whether table and plot have room; the settings beside the table; and the line below."""
 
     answers: tuple[Any, ...]
     state: MeasurementState
@@ -60,19 +82,21 @@ class RowsView(AskingView[ShownRows]):
     """A click on a heading sorts; a click on a row marks its point. Narrow panels show the table or the plot, wide ones
     both.
 
-    A subclass sets `columns`, the fields of a row, those of the table's headings first, and `descending`, the columns
-    that a first click sorts downwards; it returns the `key_of` a row, sets the keys of the plot's points in
-    `point_keys`, and fills table and plot in `show_rows`.
+    A subclass sets the `columns` behind that of the modes' names, the fields of `others` that only CSV has, and the
+    controls `boxes` and `steps`; it says what the modes are called, what the numbers rest on, and draws the chart.
     """
 
     abilities = frozenset(("view.reset",))
     choices_when_empty = False
     reads_size = True
-    columns: ClassVar[Sequence[str]]
-    descending: ClassVar[tuple[int, ...]] = ()
+    columns: ClassVar[tuple[Column, ...]]
+    others: ClassVar[tuple[str, ...]]
+    name_width: ClassVar[float] = 150.0  # greatest width in pixels of the modes' names
     file_name: ClassVar[str]
     table_name: ClassVar[str]
     plot_name: ClassVar[str]
+    boxes: tuple[SmallBox, ...]
+    steps: QSpinBox
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
@@ -92,27 +116,49 @@ class RowsView(AskingView[ShownRows]):
         self.table.horizontalHeader().setSectionsClickable(True)
         connect_all(
             (self.table.horizontalHeader().sectionClicked, self._on_sorted),
-            (self.table.clicked, self._on_row),
-            (self.table.activated, self._on_row),
+            (self.table.chosen, self._on_row),
+            (self.steps.lineEdit().returnPressed, self.ask),
         )
+        on_change(self.refresh, *self.boxes, self.steps)
         self.plot.connect_to(self._on_pointed, self._on_point, self.told)
 
     # ---- implemented by subclasses -----------------------------------------------------------------------------------
 
-    def key_of(self, row: Any) -> str:
+    @staticmethod
+    def key_of(row: Any) -> str:
         """What identifies a row."""
         raise NotImplementedError
-
-    def chosen(self) -> tuple[object, ...]:
-        """The settings beside the table that change what is shown."""
-        return ()
 
     def words_below(self, answers: tuple[Any, ...], has_plot: bool) -> str:
         """The line below; a refusal is shown in its place."""
         raise NotImplementedError
 
-    def show_rows(self, state: ShownRows) -> None:
-        """Fill the table, and the plot if it has room."""
+    def rests_on(self, answers: Sequence[Any]) -> str:
+        """How much was measured, and where; empty if no row was."""
+        raise NotImplementedError
+
+    def num_wanted(self, request: Any) -> int:
+        """How many rows a question asks for."""
+        raise NotImplementedError
+
+    def names(self) -> Mapping[str, ModeName]:
+        """The names of the modes that rows are of, or are to be of."""
+        raise NotImplementedError
+
+    def shown_columns(self) -> tuple[Column, ...]:
+        """The columns that the table has now."""
+        return self.columns
+
+    def waiting(self, state: ShownRows) -> list[list[TableCell]]:
+        """The rows below those that were measured."""
+        return []
+
+    def chart(self, state: ShownRows, marked: Any, labels: Mapping[str, str]) -> tuple[Chart, tuple[str, ...]]:
+        """The plot, with the row `marked` (or None), and the keys of its points; `labels` are the names of modes."""
+        raise NotImplementedError
+
+    def point_words(self, row: Any, label: str) -> str:
+        """A row that was measured in one line."""
         raise NotImplementedError
 
     # ---- intents -------------------------------------------------------------------------------------------------
@@ -123,8 +169,13 @@ class RowsView(AskingView[ShownRows]):
             menu.addAction("Save table…", self.save_table)
             menu.addSeparator()
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a row, those of the table's columns first."""
+        return "cache", *(each.field for each in self.columns), *self.others
+
     def csv_text(self) -> str:
-        return measured_rows.csv_text(self.rows(), self.columns)
+        return measured_rows.csv_text(self.rows(), self.fields)
 
     def copy_table(self) -> None:
         """Copy the rows to the clipboard, with numbers in full precision."""
@@ -141,13 +192,14 @@ class RowsView(AskingView[ShownRows]):
 
     def _on_sorted(self, column: int) -> None:
         old, was_descending = self._sort
-        self._sort = (column, not was_descending) if column == old else (column, column in self.descending)
+        downwards = column > 0 and self.columns[column - 1].downwards
+        self._sort = (column, not was_descending) if column == old else (column, downwards)
         self.refresh()
 
-    def _on_row(self, index: QModelIndex) -> None:
+    def _on_row(self, line: int) -> None:
         rows = self.sorted_rows()
-        if index.row() < len(rows):
-            self._mark(self.key_of(rows[index.row()]))
+        if line < len(rows):
+            self._mark(self.key_of(rows[line]))
 
     def _mark(self, key: str) -> None:
         self._marked = "" if key == self._marked else key
@@ -162,11 +214,17 @@ class RowsView(AskingView[ShownRows]):
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
+    def with_mode_in_use(self, modes: dict[str, CacheSpec]) -> dict[str, CacheSpec]:
+        """These modes, and the one in use under its own name if it is none of them."""
+        if (status := self._models.status.now) is not None:
+            modes.setdefault(cache_name(status.cache), status.cache)
+        return modes
+
     def rows(self) -> tuple[Any, ...]:
         return tuple(answer.row for answer in self.measurement.answers)
 
     def sorted_rows(self) -> list[Any]:
-        return measured_rows.sorted_rows(self.rows(), self.columns, *self._sort)
+        return measured_rows.sorted_rows(self.rows(), self.fields, *self._sort)
 
     def read(self) -> ShownRows | str:
         answers, problem = self.measurement.answers, self.problem()
@@ -176,14 +234,49 @@ class RowsView(AskingView[ShownRows]):
         has_plot = bool(answers) and (is_wide or self.choice == PLOT)
         has_table = is_wide or self.choice == TABLE
         note = self.measurement.refusal or self.words_below(answers, has_plot)
+        chosen = (*(box.currentData() for box in self.boxes), self.steps.value())
         state = self.measurement.state
-        return ShownRows(
-            answers, state, self._sort, self._marked, self._pointed, has_table, has_plot, self.chosen(), note
-        )
+        return ShownRows(answers, state, self._sort, self._marked, self._pointed, has_table, has_plot, chosen, note)
+
+    def provenance(self, state: ShownRows) -> Provenance | None:
+        if not (answers := state.answers):
+            return None
+        sentence = f"measured · {self.rests_on(answers)}"
+        if not answers[-1].is_last and not state.is_waiting:
+            sentence += f" · stopped after {len(answers)} of {self.num_wanted(answers[0].request)}"
+        return Provenance("measured", "recomputed", sentence)
 
     def show_state(self, state: ShownRows) -> None:
         self.show_choices(not (state.has_table and state.has_plot))
         self.table.setVisible(state.has_table)
         self.plot.setVisible(state.has_plot)
         self.note.setText(state.note)
-        self.show_rows(state)
+        names = self.names()
+        heads = [
+            ColumnHead("cache", is_words=True, most=self.name_width),
+            *(each.head for each in self.shown_columns()),
+        ]
+        rows = [self._cells(each, names[each.cache], state) for each in self.sorted_rows()]
+        self.table.show_cells(with_arrow(heads, *state.sort), rows + self.waiting(state))
+        if not state.has_plot:
+            return
+        found = next((each for each in state.rows if self.key_of(each) == state.mark), None)
+        labels = {name: each.label for name, each in names.items()}
+        chart, self.point_keys = self.chart(state, found, labels)
+        self.plot.show_chart(chart)
+        has_words = found is not None and not measured_rows.is_refused(found)
+        self.plot.show_words(self.point_words(found, labels[found.cache]) if found is not None and has_words else "")
+
+    def _cells(self, row: Any, name: ModeName, state: ShownRows) -> list[TableCell]:
+        """The cells of a row, or why it was refused; the marked one is highlighted."""
+        if measured_rows.is_refused(row):
+            known = [each.cell(row, state.rows) for each in self.columns if each.of_all]
+            return self.told_instead(TableCell(name.label, "muted", name.tip), row.unavailable, row.unavailable, known)
+        is_marked = self.key_of(row) == state.marked
+        first = TableCell(name.label, "selected" if is_marked else "text", name.tip, is_marked)
+        return [first, *(each.cell(row, state.rows) for each in self.shown_columns())]
+
+    def told_instead(self, first: TableCell, words: str, tip: str, known: Sequence[TableCell] = ()) -> list[TableCell]:
+        """The cells of a row without numbers: `words` behind the columns that are `known`."""
+        rest = len(self.shown_columns()) - len(known) - 1
+        return [first, *known, TableCell(words, "muted", tip, is_wide=True), *[TableCell("")] * rest]

@@ -22,17 +22,13 @@ class Segments(QWidget):
     def __init__(self, choices: Sequence[tuple[str, str, str]] = (), choice: str = "") -> None:
         super().__init__()
         self._choices: tuple[tuple[str, str, str], ...] = ()
-        self._choice = ""
+        self.choice = ""
         self._font = font_text(11.5, QFont.Weight.Medium)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.set_choices(choices)
         self.set_choice(choice)
-
-    @property
-    def choice(self) -> str:
-        return self._choice
 
     def set_choices(self, choices: Sequence[tuple[str, str, str]]) -> None:
         """Set the choices, `(id, text, tool tip)` each."""
@@ -42,15 +38,15 @@ class Segments(QWidget):
         self.update()
 
     def set_choice(self, choice: str) -> None:
-        if choice != self._choice:
-            self._choice = choice
+        if choice != self.choice:
+            self.choice = choice
             self._name()
             self.update()
 
     def _name(self) -> None:
         """Set the accessible name to what is chosen."""
         names = {key: text for key, text, _ in self._choices}
-        self.setAccessibleName(names.get(self._choice, self._choice))
+        self.setAccessibleName(names.get(self.choice, self.choice))
 
     def sizeHint(self) -> QSize:
         rects = self._rects()
@@ -74,7 +70,7 @@ class Segments(QWidget):
         painter.fillPath(outline, current_theme().color("field"))
         painter.setClipPath(outline)
         for rect, (key, text, _) in zip(self._rects(), self._choices, strict=True):
-            is_on = key == self._choice
+            is_on = key == self.choice
             if is_on:
                 painter.fillRect(rect, current_theme().color("accent"))
             painter.setPen(current_theme().color("on_accent" if is_on else "muted"))
@@ -94,7 +90,7 @@ class Segments(QWidget):
             super().keyPressEvent(event)
             return
         keys = [key for key, _, _ in self._choices]
-        index = keys.index(self._choice) if self._choice in keys else 0
+        index = keys.index(self.choice) if self.choice in keys else 0
         self._choose(keys[(index + step) % len(keys)])
 
     def event(self, event: QEvent) -> bool:
@@ -111,6 +107,6 @@ class Segments(QWidget):
         return super().event(event)
 
     def _choose(self, key: str) -> None:
-        if key != self._choice:
+        if key != self.choice:
             self.set_choice(key)
             self.chosen.emit(key)

@@ -152,10 +152,12 @@ class MainWindow(QMainWindow):
         self.inspector = InspectorView(models)
         self.edits = EditsView(models)
         self.notes = NotesView(models)
-        self.notes.set_action(actions["note.add"])
-        self.edits.set_actions(actions["edit.undo"], actions["edit.redo"])
         self.stops = StopsView(models)
-        self.stops.set_actions(actions["stops.previous"], actions["stops.next"])
+        for button, action in (
+            (self.notes.new, "note.add"), (self.edits.undo, "edit.undo"), (self.edits.redo, "edit.redo"),
+            (self.stops.previous, "stops.previous"), (self.stops.next, "stops.next"),
+        ):  # fmt: skip
+            button.set_action(actions[action])
         self.panels: dict[str, Panel] = {
             name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)
         }  # in the order in which Tab moves through them

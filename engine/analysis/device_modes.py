@@ -7,12 +7,14 @@ import torch
 
 from engine.analysis.device_models import Fault, words_of
 from engine.analysis.reference import Reference, parity, session_logits
-from engine.analysis.rounding import largest, positions_of
+from engine.analysis.rounding import largest, numbers_of
 from engine.analysis.tolerance import TOLERANCES
 from engine.cache.sequence_cache import SequenceCache
+from engine.look.source import PARTS, gather_rows, slots_of
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import Part
 from engine.spec.presets import cache_named
 from engine.spec.tuning import fitted
 from engine.wire.status import ModelInfo
@@ -73,7 +75,7 @@ class ModeComparison:
         self._layers = [layer.index for layer in info.geometry.attention_layers]
         self.num_dropped = sum(self._num_dropped(layer) for layer in self._layers)
         first = self._layers[0]
-        self.coding_loss = max(self._relative_error(first, part, mine, truth.cache) for part in ("keys", "values"))
+        self.coding_loss = max(self._relative_error(first, part, mine, truth.cache) for part in PARTS)
 
     def check(self) -> None:
         """Raise `Fault` for what is wrong with the rows."""
@@ -88,7 +90,7 @@ class ModeComparison:
             self._check_numbers(layer)
 
     def _check_kept(self, layer: int) -> None:
-        mine, other = self._kept(layer, self._mine), self._kept(layer, self._other)
+        mine, other = (self._kept(layer, each)[1] for each in (self._mine, self._other))
         if mine.shape != other.shape:
             raise Fault(f"layer {layer}: {mine.shape[1]} rows are left and {other.shape[1]} on the CPU")
         if self._must_keep_same_rows and not torch.equal(mine, other):
@@ -98,7 +100,7 @@ class ModeComparison:
             raise Fault(f"layer {layer}: {in_common:.0%} of the rows that are left are those of the CPU")
 
     def _check_numbers(self, layer: int) -> None:
-        for part in ("keys", "values"):
+        for part in PARTS:
             apart, most = self._relative_error(layer, part, self._mine, self._other), self._allowed_error(layer)
             if not apart <= most:
                 raise Fault(f"layer {layer}: {part} are {apart:.1e} off those of the CPU, more than {most:.1e}")
@@ -127,17 +129,16 @@ class ModeComparison:
         rows = self._mine.rows(layer)
         return 0 if rows is None else self._mine.num_tokens - rows.keys.shape[2]
 
-    def _kept(self, layer: int, cache: SequenceCache) -> torch.Tensor:
-        """Positions `[H_kv, S]` of the kept rows of a layer."""
+    def _kept(self, layer: int, cache: SequenceCache, part: Part = "keys") -> tuple[torch.Tensor, torch.Tensor]:
+        """The kept rows of a layer, K or V `[H_kv, S, D]`, and their positions `[H_kv, S]`."""
         rows = cache.rows(layer)
         assert rows is not None, "a layer of attention holds rows"
-        return positions_of(rows).cpu()
+        numbers, positions = numbers_of(rows, part)
+        return numbers.cpu(), positions.cpu()
 
-    def _relative_error(self, layer: int, part: str, one: SequenceCache, other: SequenceCache) -> float:
+    def _relative_error(self, layer: int, part: Part, one: SequenceCache, other: SequenceCache) -> float:
         """The norm of the difference between the rows that both hold, relative to the norm of the rows."""
-        here, there = self._kept(layer, one), self._kept(layer, other)
-        slots = torch.searchsorted(there, here).clamp(max=there.shape[1] - 1)
-        both = there.gather(1, slots) == here
-        rows, expected = (getattr(cache.rows(layer), part)[0].float().cpu() for cache in (one, other))
-        expected = expected.gather(1, slots[..., None].expand(-1, -1, expected.shape[2]))
+        (rows, here), (expected, there) = (self._kept(layer, each, part) for each in (one, other))
+        slots, both = slots_of(there, here)
+        expected = gather_rows(expected, slots)
         return float((rows - expected)[both].norm() / expected[both].norm())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
@@ -17,8 +16,8 @@ from engine.analysis.tolerance import TOLERANCES
 from engine.cache.contract import HeldRows
 from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import LayerGeometry
-
-Tensor = Literal["keys", "values"]
+from engine.look.source import PARTS, Rows, gather_rows, slots_of
+from engine.spec.codec import Part
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class WrongRow:
     """The first position, in the lowest layer that has one, whose row differs by more than rounding or is missing."""
 
     layer: int
-    tensor: Tensor
+    tensor: Part
     position: int
 
 
@@ -54,13 +53,12 @@ def first_wrong_row(
         required = max(0, true.stop - layer.window + 1) if layer.window is not None else 0
         if held is None or not held.keys.shape[2]:
             if keeps_all:
-                return WrongRow(layer.index, "keys", max(required, int(positions_of(true).min())))
+                return WrongRow(layer.index, "keys", max(required, int(numbers_of(true, "keys")[1].min())))
             continue
         tolerance = TOLERANCES[dtype].of_row(layer.index)
-        names: tuple[Tensor, Tensor] = ("keys", "values")
         found = [
             (position, name)
-            for name in names
+            for name in PARTS
             if (position := first_wrong(held, true, name, tolerance, required if keeps_all else None)) is not None
         ]
         if found:
@@ -70,19 +68,23 @@ def first_wrong_row(
 
 
 def first_wrong(
-    mine: HeldRows, true: HeldRows, name: Tensor, tolerance: float, required: int | None = None
+    mine: HeldRows, true: HeldRows, name: Part, tolerance: float, required: int | None = None
 ) -> int | None:
     """The first position where a head's row differs from the true one by more than the tolerance, among the rows that
     both hold, or where a row at `required` or later is missing."""
-    rows, expected = getattr(mine, name)[0].float(), getattr(true, name)[0].float()
-    here, there = positions_of(mine), positions_of(true)
-    slots = torch.searchsorted(here, there).clamp(max=here.shape[1] - 1)
-    is_held = here.gather(1, slots) == there
-    rows = rows.gather(1, slots[..., None].expand(-1, -1, rows.shape[2]))
-    is_wrong = ~(row_errors(rows, expected) <= tolerance) & is_held  # NaN counts as wrong
+    (rows, here), (expected, there) = (numbers_of(each, name) for each in (mine, true))
+    slots, is_held = slots_of(here, there)
+    is_wrong = ~(row_errors(gather_rows(rows, slots), expected) <= tolerance) & is_held  # NaN counts as wrong
     if required is not None:
         is_wrong |= ~is_held & (there >= required)
     return int(there[is_wrong].min()) if bool(is_wrong.any()) else None
+
+
+def numbers_of(held: HeldRows, name: Part) -> tuple[torch.Tensor, torch.Tensor]:
+    """K or V `[H_kv, S, D]` in float32, and the positions `[H_kv, S]`, ascending."""
+    rows = Rows.of(held, name)
+    assert rows is not None
+    return rows.numbers.float(), rows.places
 
 
 def row_errors(rows: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
@@ -95,11 +97,3 @@ def row_errors(rows: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     units = torch.maximum(sizes, sizes.median(2, keepdim=True).values).clamp(min=1e-6)
     own = (expected / units).square().mean(2).sqrt().clamp(min=1e-6)
     return ((rows - expected) / units).square().mean(2).sqrt() / own
-
-
-def positions_of(held: HeldRows) -> torch.Tensor:
-    """Positions of the held rows, `[H_kv, S]`, ascending."""
-    if held.positions is not None:
-        return held.positions.contiguous()
-    heads, count = held.keys.shape[1], held.keys.shape[2]
-    return torch.arange(held.first, held.first + count, device=held.keys.device).repeat(heads, 1)

@@ -13,7 +13,7 @@ from typing import Any, Final, cast, get_args
 from engine.cli.config_report import BYTES_LIMIT, DTYPES, SIZE_LIMIT, add_source, one_of, read_config, report, whole
 from engine.cli.output import add_command
 from engine.errors import InputError
-from engine.max.arch import HuggingFaceArchConfig, KVCacheConfig
+from engine.max.arch import ArchConfigWithAttentionKVCache, KVCacheConfig
 from engine.max.buffers import DeviceRef
 from engine.max.capacity import (
     compute_max_seq_len_fitting_in_cache,
@@ -65,7 +65,7 @@ def run_params(args: argparse.Namespace) -> int:
 
 def _params_found(args: argparse.Namespace) -> dict[str, Any]:
     config = read_config(args)
-    architecture = HuggingFaceArchConfig(
+    architecture = ArchConfigWithAttentionKVCache(
         dtype=one_of("--dtype", args.dtype, DTYPES),
         devices=[DeviceRef.GPU(i) for i in range(whole("--devices", args.devices, _DEVICES_LIMIT))],
         kv_cache=_cache_config(args),

@@ -58,7 +58,7 @@ def replay_command(args: argparse.Namespace) -> int:
     replay = Replay(session, saved.nodes)
     for node, _, differences in replay.steps():
         if args.json:
-            print_json({"event": "moment", "step": node.step, "differences": [as_json(each) for each in differences]})
+            print_json({"event": "step", "step": node.step, "differences": [as_json(each) for each in differences]})
     replay.finish(saved.live, saved.pending)
     print_summary(replay, time.perf_counter() - began, found.problem, args)
     return 1 if replay.differences or found.problem else 0
@@ -88,9 +88,9 @@ def model_of(saved: SavedSession, args: argparse.Namespace) -> LoadedModel:
 
 def print_summary(replay: Replay, seconds: float, problem: str, args: argparse.Namespace) -> None:
     """Print the differences and how much was compared."""
-    differences, compared, num_moments = replay.differences, replay.compared, replay.num_done
+    differences, compared, num_steps = replay.differences, replay.compared, replay.num_done
     if args.json:
-        line = {"event": "done", "moments": num_moments, "differences": len(differences), "seconds": round(seconds, 3)}
+        line = {"event": "done", "steps": num_steps, "differences": len(differences), "seconds": round(seconds, 3)}
         counts = {"tokens_compared": compared.num_tokens, "checksums_compared": compared.num_checksums}
         line |= {**counts, "rows_not_compared": dict(compared.rows_not_compared)}
         print_json({**line, "problem": problem, "same": not differences and not problem})
@@ -103,7 +103,7 @@ def print_summary(replay: Replay, seconds: float, problem: str, args: argparse.N
         print(f"the file: {printable_line(problem)}")
     print(compared.describe())
     verdict = "as it was" if not differences else f"{counted(len(differences), 'difference')}"
-    print(f"{counted(num_moments, 'step')} done once more in {seconds:.1f} s: {verdict}")
+    print(f"{counted(num_steps, 'step')} done once more in {seconds:.1f} s: {verdict}")
 
 
 def as_json(difference: ReplayDifference) -> Any:

@@ -34,11 +34,13 @@ class Player:
     """Plays a recording, with the `take`, `words`, `state` and `close` of a source."""
 
     def __init__(self, path: Path, speed: float) -> None:
-        self._messages, self._path, self._speed = iter(Recording(path)), path, speed
+        self._recording, self._speed = Recording(path), speed
+        self._messages = iter(self._recording)
         self._next: Message | None = next(self._messages, None)
         self._first = _time_of(self._next)
         self._begun = time.monotonic()
-        self.state = "connected"
+        self._problem = ""
+        self.state = "recorded"
 
     def take(self) -> list[Message]:
         """The batches whose time has come; at most `PIECE` at once."""
@@ -51,11 +53,16 @@ class Player:
             try:
                 self._next = next(self._messages, None)
             except InputError as error:
-                self._next, self._path = None, Path(str(error))
+                self._next, self._problem = None, str(error)
         return found
 
     def words(self) -> str:
-        return f"Playing {self._path}." if self._next is not None else f"{self._path} is played to its end."
+        if self._problem:
+            return self._problem
+        path = self._recording.path
+        if self._next is not None:
+            return f"Playing {path}."
+        return f"{path} is played to its end{', which is cut within a batch' if self._recording.cut else ''}."
 
     def close(self, timeout_s: float = 0.0) -> bool:
         self._next = None

@@ -3,6 +3,7 @@ attention."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,10 +11,14 @@ import torch
 
 from engine.cache.stacking import on_one_device
 from engine.geometry.dimensions import CacheGeometry
+from engine.look.lenses import held_of_all
 from engine.look.magnitude_counts import LayerCount
 from engine.look.magnitudes import magnitudes_of
-from engine.look.source import Source, provenance_of
+from engine.look.reductions import ms_since
+from engine.look.seen import Seen
+from engine.look.source import PARTS, Source, provenance_of
 from engine.spec.codec import Part
+from engine.spec.lenses import LENSES
 from engine.wire.slices import Attended, Outlier, OutliersRequest, OutliersSlice
 
 
@@ -21,13 +26,15 @@ def outliers_slice(
     request: OutliersRequest,
     source: Source,
     geometry: CacheGeometry,
-    keys: Mapping[int, LayerCount],
-    values: Mapping[int, LayerCount],
+    seen: Seen,
     attention: Mapping[int, torch.Tensor],
     num_attended: int,
 ) -> OutliersSlice:
-    """The list for the window. `keys` and `values`: histograms by layer. `attention` `[H, S]` by layer: weights of the
-    newest of `num_attended` tokens, NaN where a row had been evicted."""
+    """The list for the window. `attention` `[H, S]` by layer: weights of the newest of `num_attended` tokens, NaN where
+    a row had been evicted."""
+    began = time.perf_counter()
+    held = held_of_all(source, LENSES["keys"], [layer.index for layer in geometry.attention_layers])
+    keys, values = (seen.blocks.of(LENSES[part], source, held) for part in PARTS)
     return OutliersSlice(
         request=request,
         provenance=provenance_of(source, sorted(keys.keys() | values.keys())),
@@ -35,7 +42,7 @@ def outliers_slice(
         values=largest(values, source, "values", request.count),
         attended=most_attended(attention, geometry, request.count, num_attended),
         note=source.why_not or ("" if keys or values else "No K and V are held now."),
-        took_ms=0.0,
+        took_ms=ms_since(began),
     )
 
 

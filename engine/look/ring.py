@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,23 +22,9 @@ TIMEOUT_S = 2.0  # after which a copy is no longer waited for, but repeated on t
 SPIN_S = 2e-3  # for which a copy is polled without a pause
 
 
-class Slot(Protocol):
-    """A buffer on the device for one packed step, and its bytes on the host once they have arrived."""
-
-    def buffer(self, num_bytes: int) -> torch.Tensor:
-        """A buffer on the device to pack into; its former contents have been read."""
-
-    def send(self, num_bytes: int) -> None:
-        """Start to copy the buffer's first `num_bytes` to the host."""
-
-    @property
-    def has_arrived(self) -> bool: ...
-
-    def bytes(self) -> npt.NDArray[np.uint8]:
-        """The bytes that have arrived."""
-
-    def copy_again(self) -> npt.NDArray[np.uint8]:
-        """The same bytes by an ordinary copy, which waits."""
+# A slot is a buffer on the device for one packed step, and its bytes on the host once they have arrived: `buffer` is to
+# be packed into (its former contents have been read), `send` starts to copy its first bytes to the host, `bytes` are
+# those that have arrived, and `copy_again` gives the same by an ordinary copy, which waits.
 
 
 class PlainSlot:
@@ -106,6 +91,9 @@ class StreamSlot:
 
     def copy_again(self) -> npt.NDArray[np.uint8]:
         return self._buffer.cpu().numpy()
+
+
+Slot = PlainSlot | StreamSlot
 
 
 @dataclass(eq=False)

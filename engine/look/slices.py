@@ -515,9 +515,9 @@ def missing_note(source: Source, layer: int) -> str:
     return source.half.note if source.half is not None and not source.half.has_passed(layer) else ""
 
 
-def checked(request: SliceRequest, geometry: CacheGeometry, num_tokens: int, whose: str) -> SliceRequest:
-    """A request limited to existing tokens. Raises `InputError` for a lens, layer or head that does not exist; `whose`
-    names the model or file."""
+def limited(request: SliceRequest, source: Source, geometry: CacheGeometry, whose: str) -> tuple[SliceRequest, Source]:
+    """A request limited to existing tokens, and the rows that it is about. Raises `InputError` for a lens, layer or
+    head that does not exist; `whose` names the model or file."""
     if (lens := getattr(request, "lens", "keys")) not in LENSES:
         raise InputError(f"There is no lens '{lens}': choose one of {', '.join(LENSES)}.")
     layer, head = getattr(request, "layer", 0), getattr(request, "kv_head", getattr(request, "head", 0))
@@ -525,7 +525,9 @@ def checked(request: SliceRequest, geometry: CacheGeometry, num_tokens: int, who
         raise InputError(f"There is no layer {layer}: {whose} has layers 0 … {len(geometry.layers) - 1}.")
     if head < 0:
         raise InputError(f"There is no head {head}: count from 0.")
-    return within(request, num_tokens)
+    request = within(request, source.num_tokens)
+    wanted = getattr(request, "num_tokens", source.num_tokens)
+    return request, source if wanted == source.num_tokens else source.at(wanted)
 
 
 def within(request: SliceRequest, num_tokens: int) -> SliceRequest:

@@ -40,7 +40,8 @@ class StripLayout:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The measurements of B sequences in one forward: `packed` bytes `[B, bytes]`, and log-probabilities `[B, V]`."""
+    """The measurements of B sequences in one forward: `packed` bytes `[B, bytes]`, and log-probabilities `[B, V]`; or
+    of one of them, without that axis."""
 
     layout: StripLayout
     packed: torch.Tensor
@@ -50,9 +51,13 @@ class Measured:
         """A copy, which the next forward does not overwrite."""
         return Measured(self.layout, self.packed.clone(), self.logprobs.clone())
 
-    def of_each(self) -> list[MeasuredSequence]:
-        pairs = zip(self.packed, self.logprobs, strict=True)
-        return [MeasuredSequence(self.layout, packed, logprobs) for packed, logprobs in pairs]
+    def of_each(self) -> list[Measured]:
+        return [Measured(self.layout, *pair) for pair in zip(self.packed, self.logprobs, strict=True)]
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """One of the tensors of the strip, as a view."""
+        place = next(place for place in self.layout.packing.places if place.name == name)
+        return self.layout.packing.view(place, self.packed)
 
     def agrees(self, other: Measured) -> bool:
         """Whether two measurements of the same step are equal but for rounding. The host waits for the answer."""
@@ -66,20 +71,6 @@ class Measured:
 def near(found: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether two tensors are equal but for rounding; NaN equals NaN."""
     return torch.allclose(found, expected, rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredSequence:
-    """The measurements of one sequence: `packed` `[bytes]`, log-probabilities `[V]`."""
-
-    layout: StripLayout
-    packed: torch.Tensor
-    logprobs: torch.Tensor
-
-    def tensor(self, name: str) -> torch.Tensor:
-        """One of the tensors of the strip, as a view."""
-        place = next(place for place in self.layout.packing.places if place.name == name)
-        return self.layout.packing.view(place, self.packed)
 
 
 def measured_step(

@@ -1,26 +1,17 @@
-"""The handler of each type of command, and the parts of the loop that handlers act on. Where a handler raises, the
-session is unchanged."""
+"""The handler of each type of command. Where a handler raises, the session is unchanged."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.loop import exporting, replaying
-from engine.loop.duelling import Duelling
-from engine.loop.inbox import Inbox, StepsToDo
 from engine.loop.listing import listed
 from engine.loop.loading import forecast_of, found_devices, found_models
-from engine.loop.measuring import MeasurementRunner
-from engine.loop.reporter import Reporter
-from engine.loop.stops import StopConditions
-from engine.loop.watching import Watching
-from engine.loop.workspace import Workspace
 from engine.spec.sampling import Prompt
 from engine.wire import commands, devices, measurements, serving, stopping
 from engine.wire.events import (
@@ -39,49 +30,15 @@ from engine.wire.exporting import EstimateExport, Export
 from engine.wire.message import Command
 
 if TYPE_CHECKING:
-    from engine.opened.file import OpenedSnapshot
+    from engine.loop.loop import EngineLoop
     from engine.session.session import Session
     from engine.snapshot.read import SnapshotFile
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of the loop. `take_phase` runs one step that pauses at each of its phases, for the command of that
-    id."""
-
-    reporter: Reporter
-    inbox: Inbox
-    steps: StepsToDo
-    stops: StopConditions
-    watching: Watching
-    duelling: Duelling
-    measuring: MeasurementRunner
-    workspace: Workspace
-    take_phase: Callable[[Session, int], None]
-
-    @property
-    def session(self) -> Session:
-        """The live session, for commands that need one."""
-        assert self.workspace.session is not None, "`handle` has checked it"
-        return self.workspace.session
-
-    @property
-    def source(self) -> Session | OpenedSnapshot:
-        """What has the rows, for commands that need some: the opened snapshot, else the live session."""
-        return self.workspace.opened.snapshot or self.session
-
-    def handle(self, command: Command) -> None:
-        """Handle one command and answer it; raises `InputError` with the reason if it is refused."""
-        if command.session:
-            raise InputError(f"There is no session {command.session} here: this engine has session 0 and no other.")
-        self.workspace.check_has(command.facts.needs)
-        HANDLERS[type(command)](self, command)
 
 
 # ---- steps and prompts -----------------------------------------------------------------------------------------------
 
 
-def _submit(loop: Parts, command: commands.SubmitPrompt) -> None:
+def _submit(loop: EngineLoop, command: commands.SubmitPrompt) -> None:
     if command.num_steps is not None and command.num_steps < 0:
         raise InputError(f"{command.num_steps} steps cannot follow a prompt: give 0 or more.")
     session = loop.session
@@ -95,7 +52,7 @@ def _submit(loop: Parts, command: commands.SubmitPrompt) -> None:
         loop.take_phase(session, command.id)
 
 
-def _begin_with(loop: Parts, command: commands.SubmitPrompt, prompt: Prompt, *, was_running: bool) -> None:
+def _begin_with(loop: EngineLoop, command: commands.SubmitPrompt, prompt: Prompt, *, was_running: bool) -> None:
     session = loop.session
     old = [info.seq_id for info in session.sequences]
     seq_id = session.submit(prompt)  # first: a prompt that is refused must not end what runs
@@ -113,7 +70,7 @@ def _begin_with(loop: Parts, command: commands.SubmitPrompt, prompt: Prompt, *, 
 
 
 def _continue_with(
-    loop: Parts, command: commands.SubmitPrompt, after: int, prompt: Prompt, *, was_running: bool
+    loop: EngineLoop, command: commands.SubmitPrompt, after: int, prompt: Prompt, *, was_running: bool
 ) -> None:
     """Replace the sequence `after` by one for the prompt that reuses its rows; the history goes on."""
     from engine.session.sequence_commands import continue_with
@@ -130,41 +87,41 @@ def _continue_with(
     _report_submitted(loop, seq_id)
 
 
-def _report_submitted(loop: Parts, seq_id: int) -> None:
+def _report_submitted(loop: EngineLoop, seq_id: int) -> None:
     live = loop.session.live.get(seq_id)
     ids = tuple(live.sequence.token_ids)
     loop.reporter.reply(Submitted(seq_id, ids, tuple(map(loop.session.text_of, ids)), live.note))
 
 
-def _step(loop: Parts, command: commands.Step) -> None:
+def _step(loop: EngineLoop, command: commands.Step) -> None:
     loop.session.go_on()
     loop.steps.step(command)
 
 
-def _run(loop: Parts, command: commands.Run) -> None:
+def _run(loop: EngineLoop, command: commands.Run) -> None:
     loop.session.go_on()
     loop.stops.begin(command, loop.session)
     loop.steps.run(command)
 
 
-def _cancel(loop: Parts, _command: commands.Cancel) -> None:
+def _cancel(loop: EngineLoop, _command: commands.Cancel) -> None:
     loop.steps.pause()
     loop.duelling.stop()
 
 
-def _set_pace(loop: Parts, command: commands.SetPace) -> None:
+def _set_pace(loop: EngineLoop, command: commands.SetPace) -> None:
     loop.steps.set_pace(command)
     loop.watching.set_pace(command)
 
 
-def _set_sampling(loop: Parts, command: commands.SetSampling) -> None:
+def _set_sampling(loop: EngineLoop, command: commands.SetSampling) -> None:
     if command.seq_id is None:
         loop.workspace.sampling = command.sampling
     else:
         loop.session.set_sampling(command.sampling, command.seq_id)
 
 
-def _tokenize(loop: Parts, command: commands.Tokenize) -> None:
+def _tokenize(loop: EngineLoop, command: commands.Tokenize) -> None:
     from engine.session.prompt import encode
 
     session = loop.session
@@ -172,7 +129,7 @@ def _tokenize(loop: Parts, command: commands.Tokenize) -> None:
     loop.reporter.reply(Tokenized(tuple(ids), tuple(map(session.text_of, ids))))
 
 
-def _prefixes(loop: Parts, command: serving.TakePrefixTree | serving.ExplainPrefix) -> None:
+def _prefixes(loop: EngineLoop, command: serving.TakePrefixTree | serving.ExplainPrefix) -> None:
     from engine.session.prefixes import answer_of
 
     if command.server:
@@ -181,7 +138,7 @@ def _prefixes(loop: Parts, command: serving.TakePrefixTree | serving.ExplainPref
     loop.reporter.reply(answer_of(loop.session, command))
 
 
-def _preview(loop: Parts, command: commands.PreviewPrompt) -> None:
+def _preview(loop: EngineLoop, command: commands.PreviewPrompt) -> None:
     from engine.session.sequence_commands import preview
 
     loop.reporter.reply(preview(loop.session, command))
@@ -190,13 +147,13 @@ def _preview(loop: Parts, command: commands.PreviewPrompt) -> None:
 # ---- the history tree and its sequences ------------------------------------------------------------------------------
 
 
-def _redo(loop: Parts, command: commands.Redo) -> None:
+def _redo(loop: EngineLoop, command: commands.Redo) -> None:
     loop.steps.end()
     loop.watching.forget()
     replaying.redo(loop.session, command, loop.reporter, loop.inbox)
 
 
-def _set_cache(loop: Parts, command: commands.SetCache) -> None:
+def _set_cache(loop: EngineLoop, command: commands.SetCache) -> None:
     session, spec, began = loop.session, command.cache, time.perf_counter()
     if spec == session.cache:
         return  # the mode is this one already: converting again would change nothing and take time
@@ -205,7 +162,7 @@ def _set_cache(loop: Parts, command: commands.SetCache) -> None:
     _report_other_rows(loop, CacheChanged(spec, how, (time.perf_counter() - began) * 1e3, session.bytes()))
 
 
-def _make_edit(loop: Parts, command: commands.MakeEdit) -> None:
+def _make_edit(loop: EngineLoop, command: commands.MakeEdit) -> None:
     from engine.session.editing import make_edit
 
     session, before, began = loop.session, loop.session.cache, time.perf_counter()
@@ -216,29 +173,29 @@ def _make_edit(loop: Parts, command: commands.MakeEdit) -> None:
     _report_other_rows(loop, *changed, added, measured)
 
 
-def _go_to(loop: Parts, command: commands.GoTo) -> None:
+def _go_to(loop: EngineLoop, command: commands.GoTo) -> None:
     _go(loop, lambda session, check: session.go_to(command.step, check))
 
 
-def _begin_branch(loop: Parts, command: commands.BeginBranch) -> None:
+def _begin_branch(loop: EngineLoop, command: commands.BeginBranch) -> None:
     from engine.session.sequence_commands import branch
 
     _go(loop, lambda session, check: branch(session, command, check))
 
 
-def _undo_edit(loop: Parts, _command: commands.UndoEdit) -> None:
+def _undo_edit(loop: EngineLoop, _command: commands.UndoEdit) -> None:
     from engine.session.sequence_commands import undo_edit
 
     _go(loop, undo_edit)
 
 
-def _redo_edit(loop: Parts, _command: commands.RedoEdit) -> None:
+def _redo_edit(loop: EngineLoop, _command: commands.RedoEdit) -> None:
     from engine.session.sequence_commands import redo_edit
 
     _go(loop, redo_edit)
 
 
-def _go(loop: Parts, go: Callable[[Session, Callable[[], None]], str | None]) -> None:
+def _go(loop: EngineLoop, go: Callable[[Session, Callable[[], None]], str | None]) -> None:
     """Go to another moment with `go`, which returns how its rows came; None where the live node stayed."""
     session, began = loop.session, time.perf_counter()
     loop.steps.end()
@@ -248,7 +205,7 @@ def _go(loop: Parts, go: Callable[[Session, Callable[[], None]], str | None]) ->
     _report_other_rows(loop, *(() if how is None else (WentTo(session.last_step, how, took_ms),)))
 
 
-def _report_other_rows(loop: Parts, *answers: Event) -> None:
+def _report_other_rows(loop: EngineLoop, *answers: Event) -> None:
     """Answer a command that has replaced the live rows; watched pictures are dropped, and the client asks again."""
     session = loop.session
     for node in session.history.take_added():
@@ -260,29 +217,29 @@ def _report_other_rows(loop: Parts, *answers: Event) -> None:
     loop.duelling.restart(session)
 
 
-def _delete_branch(loop: Parts, command: commands.DeleteBranch) -> None:
+def _delete_branch(loop: EngineLoop, command: commands.DeleteBranch) -> None:
     from engine.session.sequence_commands import delete_branch
 
     loop.reporter.reply(BranchDeleted(delete_branch(loop.session, command.step)))
 
 
-def _fork(loop: Parts, command: commands.Fork) -> None:
+def _fork(loop: EngineLoop, command: commands.Fork) -> None:
     _report_forks(loop, loop.session.fork(command.seq_id, command.step))
 
 
-def _join(loop: Parts, command: commands.JoinBranches) -> None:
+def _join(loop: EngineLoop, command: commands.JoinBranches) -> None:
     from engine.session.sequence_commands import join
 
     _report_forks(loop, *join(loop.session, command.steps))
 
 
-def _report_forks(loop: Parts, *made: ForkMade) -> None:
+def _report_forks(loop: EngineLoop, *made: ForkMade) -> None:
     loop.reporter.send_status()  # the status that has the new sequences comes first
     for forked in made:
         loop.reporter.reply(forked)
 
 
-def _remove_sequence(loop: Parts, command: commands.RemoveSequence) -> None:
+def _remove_sequence(loop: EngineLoop, command: commands.RemoveSequence) -> None:
     loop.session.remove(command.seq_id)
     loop.duelling.follow(loop.session)
 
@@ -290,7 +247,7 @@ def _remove_sequence(loop: Parts, command: commands.RemoveSequence) -> None:
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _take_slice(loop: Parts, command: commands.TakeSlice) -> None:
+def _take_slice(loop: EngineLoop, command: commands.TakeSlice) -> None:
     snapshot = loop.workspace.opened.snapshot
     if command.side is not None:
         loop.reporter.reply(loop.duelling.slice(command))
@@ -300,7 +257,7 @@ def _take_slice(loop: Parts, command: commands.TakeSlice) -> None:
         loop.reporter.reply(loop.session.take_slice(command.request, command.node))
 
 
-def _watch(loop: Parts, command: commands.Watch) -> None:
+def _watch(loop: EngineLoop, command: commands.Watch) -> None:
     if command.pictures:  # to watch nothing is possible everywhere
         loop.workspace.check_has("rows")
     if loop.workspace.opened.snapshot is not None:
@@ -309,13 +266,13 @@ def _watch(loop: Parts, command: commands.Watch) -> None:
         loop.watching.watch(loop.session, command)
 
 
-def _exported(loop: Parts) -> Session | SnapshotFile:
+def _exported(loop: EngineLoop) -> Session | SnapshotFile:
     snapshot = loop.workspace.opened.snapshot
     return loop.session if snapshot is None else snapshot.file
 
 
 # Commands that only one part handles are given to it here.
-HANDLERS: dict[type[Command], Callable[[Parts, Any], object]] = {
+HANDLERS: dict[type[Command], Callable[[EngineLoop, Any], object]] = {
     commands.LoadModel: lambda loop, command: loop.workspace.load(command),
     commands.SetCache: _set_cache,
     commands.ChooseRunner: lambda loop, command: loop.session.model.runners.choose(command.runner),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.errors import Cancelled, DeviceLost, InputError, first_line
 from engine.loop.duelling import Duelling
-from engine.loop.handlers import Parts
+from engine.loop.handlers import HANDLERS
 from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.loop.measuring import MeasurementRunner
 from engine.loop.prompt_surprisal import SurprisalReporter
@@ -21,72 +22,9 @@ from engine.wire.message import Command
 from engine.wire.status import EngineStatus, PhaseReached, Written
 
 if TYPE_CHECKING:
+    from engine.opened.file import OpenedSnapshot
     from engine.session.session import Session
     from engine.wire.records import StepRecord
-
-
-class SuspendedSteps:
-    """Makes a step wait at each of its phases until a command continues or cancels it. `answer` handles other commands
-    as between two steps."""
-
-    def __init__(
-        self,
-        reporter: Reporter,
-        inbox: Inbox,
-        activity: Activity,
-        steps: StepsToDo,
-        watching: Watching,
-        answer: Callable[[Command], None],
-    ) -> None:
-        self._reporter, self._inbox, self._activity = reporter, inbox, activity
-        self._steps, self._watching, self._answer = steps, watching, answer
-
-    def take(self, session: Session) -> Callable[[PhaseReached], None]:
-        """The callback for a step that pauses: it reports each phase and waits for the next command; after a `Step` or
-        `Run` it no longer waits. Raises `Cancelled` where the step is given up."""
-
-        def reached(event: PhaseReached) -> None:
-            self._reporter.reply(event)
-            if not isinstance(event.phase, Written) and self._steps.count == 0:
-                self._reporter.send_status()
-                self._watching.at_phase(session)
-                self._wait(session)
-                self._activity.begin("a step in phases")
-
-        return reached
-
-    def _wait(self, session: Session) -> None:
-        """Wait until a command continues the step. Commands that only look are answered meanwhile, measurements are
-        refused; every other command cancels the step and is handled after it."""
-        while True:
-            self._reporter.end_all_but()
-            command = self._inbox.take() or self._inbox.wait()
-            if command is None:
-                continue
-            if isinstance(command, NextPhase):
-                self._reporter.take(command)
-                self._steps.asked_by = command.id
-                return
-            match command.facts.effect:
-                case "looks":
-                    self._answer(command)
-                case "steps":
-                    self._answer(command)
-                    if self._steps.count != 0:
-                        return
-                case "measures":
-                    self._refuse(session, command)
-                case "acts":
-                    self._inbox.put_first(command)
-                    raise Cancelled
-
-    def _refuse(self, session: Session, command: Command) -> None:
-        where = session.stepper.phases.suspended if session.stepper.phases is not None else None
-        assert where is not None, "a step waits"
-        words = f"{where.words[:1].upper()}{where.words[1:]}"
-        why = f"{words}. Finish this step, or give it up, before anything is measured or written."
-        self._reporter.reply_to = command.id
-        self._reporter.fail(InputError(why), type(command).__name__)
 
 
 LONG_WAIT_S = 0.25  # a paced run that waits longer for its next step has its pictures completed meanwhile
@@ -98,26 +36,23 @@ class EngineLoop:
     back. `activity` says what the loop is doing."""
 
     def __init__(self, emit: Callable[[Event], None], is_behind: Callable[[], bool] = lambda: False) -> None:
+        # types are named for the type checker, which reads the handlers before them
         self._is_behind = is_behind
         self.activity = Activity()
-        self._inbox = Inbox(self.activity, emit)
-        self._reporter = Reporter(emit, self._status, self.activity, self._inbox)
-        self._measuring = MeasurementRunner(self._reporter, self._inbox)
-        self._duelling = Duelling(self._reporter, self._inbox)
-        self._steps = StepsToDo()
-        self._stops = StopConditions(self._reporter, self._steps, self._duelling)
-        self._surprisal = SurprisalReporter(self._reporter)
-        self._watching = Watching(self._reporter)
-        self._phases = SuspendedSteps(
-            self._reporter, self._inbox, self.activity, self._steps, self._watching, self._guard
-        )
-        parts = self._steps, self._stops, self._watching, self._duelling
-        self._workspace = Workspace(self._reporter, self._inbox, self.activity, *parts)
-        self._reporter.memory = self._workspace.memory
-        self._parts = Parts(self._reporter, self._inbox, *parts, self._measuring, self._workspace, self._take_phase)
+        self.inbox: Inbox = Inbox(self.activity, emit)
+        self.reporter: Reporter = Reporter(emit, self._status, self.activity, self.inbox)
+        self.measuring: MeasurementRunner = MeasurementRunner(self.reporter, self.inbox)
+        self.duelling: Duelling = Duelling(self.reporter, self.inbox)
+        self.steps: StepsToDo = StepsToDo()
+        self.stops: StopConditions = StopConditions(self.reporter, self.steps, self.duelling)
+        self._surprisal = SurprisalReporter(self.reporter)
+        self.watching: Watching = Watching(self.reporter)
+        parts = self.steps, self.stops, self.watching, self.duelling
+        self.workspace: Workspace = Workspace(self.reporter, self.inbox, self.activity, *parts)
+        self.reporter.memory = self.workspace.memory
 
     def send(self, command: Command) -> None:
-        self._inbox.put(command)
+        self.inbox.put(command)
 
     def run(self) -> None:
         """Work until a `Shutdown` comes. After a device has failed, every command is refused, and the client has to
@@ -125,25 +60,25 @@ class EngineLoop:
         try:
             shutdown = self._work()
         except DeviceLost as lost:
-            shutdown = self._refuse_all(f"{self._workspace.device} does not work any more ({lost})")
-        self._reporter.answer(shutdown.id, Stopped())
+            shutdown = self._refuse_all(f"{self.workspace.device} does not work any more ({lost})")
+        self.reporter.answer(shutdown.id, Stopped())
 
     def _refuse_all(self, cause: str) -> Shutdown:
         """Report the engine as lost and refuse every command until a `Shutdown`."""
-        self._reporter.emit(EngineLost(cause))
-        while not isinstance(command := self._inbox.take() or self._inbox.wait(), Shutdown):
+        self.reporter.emit(EngineLost(cause))
+        while not isinstance(command := self.inbox.take() or self.inbox.wait(), Shutdown):
             if command is not None:
-                self._reporter.answer(command.id, Failed(f"{cause}: restart the engine."))
+                self.reporter.answer(command.id, Failed(f"{cause}: restart the engine."))
         return command
 
     def _work(self) -> Shutdown:
         """Handle commands as they come; without one do the most urgent piece of work: surprisals if there is time, a
         step, then the other run of a comparison, an opened file, a what-if trial."""
         while True:
-            self._reporter.end_all_but(self._steps.asked_by if self._has_work else None, self._measuring.asked_by)
+            self.reporter.end_all_but(self.steps.asked_by if self._has_work else None, self.measuring.asked_by)
             command = self._next_command()
             if isinstance(command, Shutdown):
-                self._reporter.end_all_but()
+                self.reporter.end_all_but()
                 return command
             if command is not None:
                 self._guard(command)
@@ -152,27 +87,38 @@ class EngineLoop:
                 self._surprisal.advance(self._session)
             elif self._session is not None and self._has_work:
                 self._advance(self._session)
-            elif self._duelling.has_more:
+            elif self.duelling.has_more:
                 self.activity.begin("the other run of a comparison")
-                self._duelling.advance(self._session)
-            elif self._workspace.opened.has_more:
-                self._workspace.opened.report_more()
-            elif self._measuring.is_trying:
+                self.duelling.advance(self._session)
+            elif self.workspace.opened.has_more:
+                self.workspace.opened.report_more()
+            elif self.measuring.is_trying:
                 self.activity.begin("trying another cache")
-                self._measuring.advance_trial()
+                self.measuring.advance_trial()
+
+    @property
+    def session(self) -> Session:
+        """The live session, for commands that need one."""
+        assert self.workspace.session is not None, "`handle` has checked it"
+        return self.workspace.session
+
+    @property
+    def source(self) -> Session | OpenedSnapshot:
+        """What has the rows, for commands that need some: the opened snapshot, else the live session."""
+        return self.workspace.opened.snapshot or self.session
 
     @property
     def _session(self) -> Session | None:
-        return self._workspace.session
+        return self.workspace.session
 
     @property
     def _has_work(self) -> bool:
-        return self._steps.count != 0 and self._session is not None and self._session.has_work
+        return self.steps.count != 0 and self._session is not None and self._session.has_work
 
     @property
     def _wait_s(self) -> float:
         """Seconds until the pace of the run allows the next step; prefill chunks are not paced."""
-        return 0.0 if self._session is not None and self._session.is_prefilling else self._steps.wait_s
+        return 0.0 if self._session is not None and self._session.is_prefilling else self.steps.wait_s
 
     @property
     def _pauses_now(self) -> bool:
@@ -180,27 +126,27 @@ class EngineLoop:
         return not self._has_work or self._wait_s > LONG_WAIT_S
 
     def _status(self) -> EngineStatus:
-        current = self._workspace.current
+        current = self.workspace.current
         if current is None:
-            cache, sampling = self._workspace.cache, self._workspace.sampling
-            status = EngineStatus(None, cache, sampling, (), None, running=False, work=self._reporter.work)
+            cache, sampling = self.workspace.cache, self.workspace.sampling
+            status = EngineStatus(None, cache, sampling, (), None, running=False, work=self.reporter.work)
         else:
-            status = current.status(self._workspace.sampling, self._reporter.work, running=self._has_work)
-        return self._stops.added_to(status, self._session)
+            status = current.status(self.workspace.sampling, self.reporter.work, running=self._has_work)
+        return self.stops.added_to(status, self._session)
 
     def _next_command(self) -> Command | None:
         """The next command; None when none has come and there is work to do. Waits for a command when there is no work,
         or while the pace of a run delays the next step."""
-        if (command := self._inbox.take()) is not None or self._has_time_for_surprisal:
+        if (command := self.inbox.take()) is not None or self._has_time_for_surprisal:
             return command
         if not self._has_work:
             self._rest()
-            has_more = self._measuring.is_trying or self._duelling.has_more or self._workspace.opened.has_more
-            return None if has_more else self._inbox.wait()
+            has_more = self.measuring.is_trying or self.duelling.has_more or self.workspace.opened.has_more
+            return None if has_more else self.inbox.wait()
         if (wait_s := self._wait_s) <= 0:
             return None
         self._rest()
-        return self._inbox.wait(wait_s)
+        return self.inbox.wait(wait_s)
 
     def _rest(self) -> None:
         """Tell the session that a pause comes before its next step."""
@@ -209,7 +155,7 @@ class EngineLoop:
 
     @property
     def _has_time_for_surprisal(self) -> bool:
-        return self._surprisal.has_time(self._session, self._steps.wait_s if self._has_work else None)
+        return self._surprisal.has_time(self._session, self.steps.wait_s if self._has_work else None)
 
     # ---- between commands ----------------------------------------------------------------------------------------
 
@@ -219,27 +165,34 @@ class EngineLoop:
         if self._session is not None:
             self._session.stepper.discard_ahead()
         if command.facts.ends_trial:
-            self._measuring.drop_trial()
-        self._reporter.take(command)
+            self.measuring.drop_trial()
+        self.reporter.take(command)
         self.activity.begin(command.facts.words)
         try:
-            self._parts.handle(command)
+            self.handle(command)
         except Cancelled:
-            self._reporter.end(command.id, word_of_cancelled(command))
+            self.reporter.end(command.id, word_of_cancelled(command))
         except Exception as error:
-            self._reporter.fail(error, type(command).__name__)
-        has_said, self._reporter.work = self._reporter.work is not None, None
+            self.reporter.fail(error, type(command).__name__)
+        has_said, self.reporter.work = self.reporter.work is not None, None
         if not self._has_work and self._session is not None:
-            self._watching.catch_up(self._session)
+            self.watching.catch_up(self._session)
         if were_open or has_said or not command.facts.is_quiet:
-            self._reporter.send_status()
+            self.reporter.send_status()
+
+    def handle(self, command: Command) -> None:
+        """Handle one command and answer it; raises `InputError` with the reason if it is refused."""
+        if command.session:
+            raise InputError(f"There is no session {command.session} here: this engine has session 0 and no other.")
+        self.workspace.check_has(command.facts.needs)
+        HANDLERS[type(command)](self, command)
 
     def _advance(self, session: Session, reached: Callable[[PhaseReached], None] | None = None) -> None:
         """Run one step and report it. The chunks of a prefill count as one unit together; a chunk that is interrupted
         is undone silently. `reached` is called at each phase of the step, and may delay or cancel it."""
-        self._measuring.drop_trial()
+        self.measuring.drop_trial()
         self.activity.begin("reading a prompt" if session.is_prefilling else "a decode step")
-        check = self._inbox.check_uninterrupted
+        check = self.inbox.check_uninterrupted
         try:
             if reached is None and self._may_read_late(session):
                 self._advance_late(session, session.step_late(check))
@@ -247,49 +200,49 @@ class EngineLoop:
             self._finish_records()
             record = session.step(check, reached)
         except Cancelled:
-            self._watching.undone(session)
+            self.watching.undone(session)
             return
         except Exception as error:
             self._finish_records()
-            self._steps.end()
-            self._watching.undone(session)
+            self.steps.end()
+            self.watching.undone(session)
             self._fail_steps(error, "a step")  # before pictures: frees the tensors that the failed step holds
-            self._watching.catch_up(session)
-            self._reporter.send_status()
+            self.watching.catch_up(session)
+            self.reporter.send_status()
             return
         is_half = record.phase == "prefill" and session.sequence(record.sequences[0].seq_id).is_prefilling
-        self._steps.done(is_unit=not is_half)
+        self.steps.done(is_unit=not is_half)
         if not session.has_work:
-            self._steps.end()
-        self._reporter.answer(self._steps.asked_by, record)
-        self._watching.after_step(session, record, is_last=self._pauses_now, is_behind=self._is_behind())
-        self._duelling.follow(session)
-        if self._stops.halt(session, record):
-            self._watching.catch_up(session)
-        self._reporter.send_status()
+            self.steps.end()
+        self.reporter.answer(self.steps.asked_by, record)
+        self.watching.after_step(session, record, is_last=self._pauses_now, is_behind=self._is_behind())
+        self.duelling.follow(session)
+        if self.stops.halt(session, record):
+            self.watching.catch_up(session)
+        self.reporter.send_status()
 
     # ---- records that are read late ------------------------------------------------------------------------------
 
     def _may_read_late(self, session: Session) -> bool:
         """Whether the next step may start before the measurements of this one are read: only in an unpaced decode run
         whose records no stop condition and no comparison waits for."""
-        is_run = self._steps.count is None or self._steps.count > 1
-        is_read = self._stops.is_evaluating or self._duelling.is_on or session.is_prefilling or self._steps.is_paced
+        is_run = self.steps.count is None or self.steps.count > 1
+        is_read = self.stops.is_evaluating or self.duelling.is_on or session.is_prefilling or self.steps.is_paced
         return session.ring.late_steps > 0 and is_run and not is_read
 
     def _advance_late(self, session: Session, records: list[StepRecord]) -> None:
         """Report after a decode step whose own record comes late; `records` are those of earlier steps, complete by
         now. Pictures show the present, so that all records are completed and sent before them."""
-        self._steps.done(is_unit=True)
+        self.steps.done(is_unit=True)
         if not session.has_work:
-            self._steps.end()
-        if not self._has_work or self._watching.is_due:
+            self.steps.end()
+        if not self._has_work or self.watching.is_due:
             records += session.observer.complete()
         self._send_records(session, records)
         if not self._has_work:  # also where a record that could not be read has ended the run
             self._finish_records()
-            self._watching.catch_up(session)
-        self._reporter.send_status()
+            self.watching.catch_up(session)
+        self.reporter.send_status()
 
     def _finish_records(self) -> bool:
         """Wait for and send the records of all finished steps; whether there were any. Raises `DeviceLost` where the
@@ -308,20 +261,65 @@ class EngineLoop:
         for number, record in enumerate(records, 1):
             is_newest = number == len(records) and not session.observer.num_open
             is_behind = self._is_behind() or not is_newest
-            self._reporter.answer(self._steps.asked_by, record)
-            self._watching.after_step(session, record, is_last=is_newest and not self._has_work, is_behind=is_behind)
+            self.reporter.answer(self.steps.asked_by, record)
+            self.watching.after_step(session, record, is_last=is_newest and not self._has_work, is_behind=is_behind)
         for why in session.observer.take_read_errors():
-            self._steps.end()
+            self.steps.end()
             self._fail_steps(why, "reading a step")
 
     def _fail_steps(self, error: Exception, what: str) -> None:
         """Report a failure to the command that asked for the steps; a further one answers no command."""
-        self._reporter.reply_to, self._steps.asked_by = self._steps.asked_by, None
-        self._reporter.fail(error, what)
+        self.reporter.reply_to, self.steps.asked_by = self.steps.asked_by, None
+        self.reporter.fail(error, what)
 
-    def _take_phase(self, session: Session, asked_by: int) -> None:
-        """Run one step that pauses at each of its phases."""
+    # ---- steps that pause at each of their phases ----------------------------------------------------------------
+
+    def take_phase(self, session: Session, asked_by: int) -> None:
+        """Run one step that pauses at each of its phases, for the command of that id."""
         session.go_on()
-        self._steps.end()
-        self._steps.asked_by = asked_by
-        self._advance(session, self._phases.take(session))
+        self.steps.end()
+        self.steps.asked_by = asked_by
+        self._advance(session, partial(self._reached, session))
+
+    def _reached(self, session: Session, event: PhaseReached) -> None:
+        """Report a phase and wait for the next command; after a `Step` or `Run` the step no longer waits. Raises
+        `Cancelled` where the step is given up."""
+        self.reporter.reply(event)
+        if not isinstance(event.phase, Written) and self.steps.count == 0:
+            self.reporter.send_status()
+            self.watching.at_phase(session)
+            self._wait_in_phase(session)
+            self.activity.begin("a step in phases")
+
+    def _wait_in_phase(self, session: Session) -> None:
+        """Wait until a command continues the step. Commands that only look are answered meanwhile as between two steps,
+        measurements are refused; every other command cancels the step and is handled after it."""
+        while True:
+            self.reporter.end_all_but()
+            command = self.inbox.take() or self.inbox.wait()
+            if command is None:
+                continue
+            if isinstance(command, NextPhase):
+                self.reporter.take(command)
+                self.steps.asked_by = command.id
+                return
+            match command.facts.effect:
+                case "looks":
+                    self._guard(command)
+                case "steps":
+                    self._guard(command)
+                    if self.steps.count != 0:
+                        return
+                case "measures":
+                    self._refuse(session, command)
+                case "acts":
+                    self.inbox.put_first(command)
+                    raise Cancelled
+
+    def _refuse(self, session: Session, command: Command) -> None:
+        where = session.stepper.phases.suspended if session.stepper.phases is not None else None
+        assert where is not None, "a step waits"
+        words = f"{where.words[:1].upper()}{where.words[1:]}"
+        why = f"{words}. Finish this step, or give it up, before anything is measured or written."
+        self.reporter.reply_to = command.id
+        self.reporter.fail(InputError(why), type(command).__name__)

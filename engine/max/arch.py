@@ -1,13 +1,7 @@
-"""MAX's architecture configs, which derive the parameters of a cache from the config of any Hugging Face model.
-
-``ArchConfigWithAttentionKVCache`` has MAX's fields, abstract properties and rules, so that a model's config class
-written for MAX's interface works here unchanged; therefore the classes are ordinary dataclasses, not frozen ones.
-"""
+"""MAX's architecture config, which derives the parameters of a cache from the config of any Hugging Face model."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,89 +30,21 @@ class KVCacheConfig:
         return None if self.kv_connector_config is None else self.kv_connector_config.host_kvcache_swap_space_gb
 
 
-def _every_device() -> list[DeviceRef]:
-    return [DeviceRef.CPU()]  # listing accelerators would need a framework, so callers pass them
-
-
 @dataclass
-class ArchConfigWithAttentionKVCache(ABC):
-    """Base of the architectures that keep K and V; a subclass defines the four cache dimensions."""
-
-    dtype: str
-    devices: list[DeviceRef] = field(default_factory=_every_device)
-    cache_dtype: str | None = None
-    kv_cache: KVCacheConfig = field(default_factory=KVCacheConfig)
-    data_parallel_degree: int = 1
-    user_provided_max_length: int | None = None
-    huggingface_config: Any = None
-    _kv_params: KVCacheParams | None = None
-
-    @property
-    @abstractmethod
-    def num_key_value_heads(self) -> int:
-        """KV heads per layer."""
-
-    @property
-    @abstractmethod
-    def head_dim(self) -> int:
-        """Numbers in one cached head."""
-
-    @property
-    @abstractmethod
-    def num_layers(self) -> int:
-        """Number of layers that are cached."""
-
-    @property
-    @abstractmethod
-    def model_max_seq_len(self) -> int:
-        """Context length of the model."""
-
-    def get_kv_params(self) -> KVCacheParams:
-        """The cache parameters; every call returns the same object."""
-        if self._kv_params is None:
-            self._kv_params = self._build_kv_params()
-        return self._kv_params
-
-    def get_max_seq_len(self) -> int:
-        """The user's maximum if there is one, else the model's; raises ValueError if it exceeds the model's."""
-        wanted = self.user_provided_max_length
-        if wanted is None:
-            return self.model_max_seq_len
-        if not 0 <= wanted <= self.model_max_seq_len:
-            raise ValueError(
-                f"max_length of {wanted} is outside what the model was built for: 0 to {self.model_max_seq_len}."
-            )
-        return wanted
-
-    def _build_kv_params(self) -> KVCacheParams:
-        return KVCacheParams(
-            dtype=self.cache_dtype or self.dtype,
-            n_kv_heads=self.num_key_value_heads,
-            head_dim=self.head_dim,
-            num_layers=self.num_layers,
-            devices=tuple(self.devices),
-            enable_prefix_caching=self.kv_cache.enable_prefix_caching,
-            kv_connector=self.kv_cache.kv_connector,
-            kv_connector_config=self.kv_cache.kv_connector_config,
-            host_kvcache_swap_space_gb=self.kv_cache.host_kvcache_swap_space_gb,
-            page_size=self.kv_cache.kv_cache_page_size,
-            data_parallel_degree=self.data_parallel_degree,
-            **self._attention_settings(),
-        )
-
-    def _attention_settings(self) -> dict[str, Any]:
-        """Further parameters, which subclasses may add: the base has no MLA and no quantisation."""
-        return {}
-
-
-@dataclass
-class HuggingFaceArchConfig(ArchConfigWithAttentionKVCache):
+class ArchConfigWithAttentionKVCache:
     """The dimensions of any Hugging Face decoder whose attention layers all keep the same shape.
 
     Layers without K and V are not counted. Windows are ignored: MAX reserves every page of every attention layer.
     Under MLA one head holds the latent and the rotary key together.
     """
 
+    dtype: str
+    devices: list[DeviceRef] = field(default_factory=lambda: [DeviceRef.CPU()])  # callers pass accelerators
+    cache_dtype: str | None = None
+    kv_cache: KVCacheConfig = field(default_factory=KVCacheConfig)
+    data_parallel_degree: int = 1
+    user_provided_max_length: int | None = None
+    huggingface_config: Any = None
     kvcache_quant_config: KVCacheQuantizationConfig | None = None
 
     @property
@@ -165,39 +91,33 @@ class HuggingFaceArchConfig(ArchConfigWithAttentionKVCache):
         num_kv_heads, key_dim, value_dim = shapes.pop()
         return num_kv_heads, key_dim + value_dim if geometry.is_latent else key_dim
 
-    def _attention_settings(self) -> dict[str, Any]:
+    def get_max_seq_len(self) -> int:
+        """The user's maximum if there is one, else the model's; raises ValueError if it exceeds the model's."""
+        wanted = self.user_provided_max_length
+        if wanted is None:
+            return self.model_max_seq_len
+        if not 0 <= wanted <= self.model_max_seq_len:
+            raise ValueError(
+                f"max_length of {wanted} is outside what the model was built for: 0 to {self.model_max_seq_len}."
+            )
+        return wanted
+
+    def get_kv_params(self) -> KVCacheParams:
+        """The cache parameters."""
         geometry = self.geometry
-        latent = {"is_mla": True, "num_q_heads": geometry.num_heads} if geometry.is_latent else {}
-        return {**latent, "kvcache_quant_config": self.kvcache_quant_config}
-
-
-@dataclass
-class GPT2ArchConfig(ArchConfigWithAttentionKVCache):
-    """GPT-2 as Modular's tutorial serves it: every token is recomputed, but a cache is reserved nevertheless."""
-
-    @property
-    def num_key_value_heads(self) -> int:
-        """``n_head``: every query head has its own K and V."""
-        return self._dimension("n_head")
-
-    @property
-    def head_dim(self) -> int:
-        """``n_embd // n_head``."""
-        return self._dimension("n_embd") // self._dimension("n_head")
-
-    @property
-    def num_layers(self) -> int:
-        """``n_layer``."""
-        return self._dimension("n_layer")
-
-    @property
-    def model_max_seq_len(self) -> int:
-        """``n_positions``."""
-        return self._dimension("n_positions")
-
-    def _dimension(self, name: str) -> int:
-        config = self.huggingface_config
-        value = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
-        if not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} in the GPT-2 config is {value!r}; it must be a whole number of 1 or more.")
-        return value
+        return KVCacheParams(
+            dtype=self.cache_dtype or self.dtype,
+            n_kv_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+            num_layers=self.num_layers,
+            devices=tuple(self.devices),
+            enable_prefix_caching=self.kv_cache.enable_prefix_caching,
+            kv_connector=self.kv_cache.kv_connector,
+            kv_connector_config=self.kv_cache.kv_connector_config,
+            host_kvcache_swap_space_gb=self.kv_cache.host_kvcache_swap_space_gb,
+            page_size=self.kv_cache.kv_cache_page_size,
+            is_mla=geometry.is_latent,
+            num_q_heads=geometry.num_heads if geometry.is_latent else None,
+            data_parallel_degree=self.data_parallel_degree,
+            kvcache_quant_config=self.kvcache_quant_config,
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 from msgspec.structs import replace
@@ -112,20 +111,8 @@ def opened_file(file: SnapshotFile) -> OpenedFile:
 def tokens_of(file: SnapshotFile) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """The ids and texts of all tokens that were fed; -1 and a question mark if they are not in the file."""
     n = file.manifest.num_tokens
-    ids, texts = file.token_ids or (-1,) * n, texts_of(file)
+    ids, texts = file.token_ids or (-1,) * n, file.token_texts
     return ids, texts or tuple(f"#{token_id}" if token_id >= 0 else UNKNOWN for token_id in ids)
-
-
-def texts_of(file: SnapshotFile) -> tuple[str, ...]:
-    """The text of every token; empty if the file has none."""
-    if "token_texts" not in file:
-        return ()
-    content, ends = file.array("token_texts").tobytes(), file.array("token_texts.offsets").tolist()
-    if ends[0] < 0 or ends[-1] > len(content) or any(stop < start for start, stop in pairwise(ends)):
-        raise InputError(
-            f"'{file.path}' is damaged: the texts of its tokens lie outside of it. Take another copy of it."
-        )
-    return tuple(content[start:stop].decode("utf-8", "replace") for start, stop in pairwise(ends))
 
 
 # ---- steps -------------------------------------------------------------------------------------------------------

@@ -11,11 +11,9 @@ import torch
 
 from engine.errors import InputError
 from engine.files.llama import kind_of
-from engine.look.lenses import held_of_all
 from engine.look.outliers import outliers_slice
 from engine.look.seen import Seen
-from engine.look.slices import NewestQuery, attention_slice, checked, of_queries, take
-from engine.look.source import PARTS
+from engine.look.slices import NewestQuery, attention_slice, limited, of_queries, take
 from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
 from engine.opened.rows import FileRows, FileSource
 from engine.saved.session import joined_text
@@ -121,11 +119,13 @@ class OpenedSnapshot:
     def take(self, request: SliceRequest) -> Slice:
         """Take one slice, as a session does of a live sequence."""
         geometry = self.info.geometry
-        request = checked(request, geometry, self.num_tokens, "this snapshot")
-        source = self.at(getattr(request, "num_tokens", self.num_tokens))
+        request, source = limited(request, self.at(self.num_tokens), geometry, "this snapshot")
         match request:
             case OutliersRequest():
-                return self._outliers(request, source)
+                layers = geometry.attention_layers if self._is_newest(request.step) else ()
+                rows = ((layer.index, self.attention(layer.index)) for layer in layers)
+                known = {layer: row for layer, row in rows if row is not None}
+                return outliers_slice(request, source, geometry, self._seen, known, self.num_tokens)
             case AttentionRequest():
                 if LENSES[request.lens].reads == "queries":
                     return attention_slice(request, of_queries(request, source), geometry)
@@ -133,17 +133,6 @@ class OpenedSnapshot:
                 note = "" if row is not None else f"The attention of step {request.step} is not in the file."
                 return attention_slice(request, NewestQuery(row, self.num_tokens - 1, "recorded", note), geometry)
         return take(request, source, geometry, self._seen)
-
-    def _outliers(self, request: OutliersRequest, source: FileSource) -> Slice:
-        layers = [layer.index for layer in self.info.geometry.attention_layers]
-        held = held_of_all(source, LENSES["keys"], layers)
-        keys, values = (self._seen.blocks.of(LENSES[part], source, held) for part in PARTS)
-        attention = {
-            layer: row
-            for layer in layers
-            if self._is_newest(request.step) and (row := self.attention(layer)) is not None
-        }
-        return outliers_slice(request, source, self.info.geometry, keys, values, attention, self.num_tokens)
 
     def _is_newest(self, step: int) -> bool:
         return self.last_step is None or step >= self.last_step

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.analysis.bench import as_kind
 from engine.geometry.dimensions import CacheGeometry, dtype_bytes
-from engine.max.arch import ArchConfigWithAttentionKVCache, GPT2ArchConfig
+from engine.max.arch import ArchConfigWithAttentionKVCache
 from engine.max.buffers import DeviceRef
 from engine.max.capacity import require_manager_page_size
 from engine.max.params import KVCacheParams, params_values
@@ -25,7 +25,7 @@ CONFIG = "the config alone"
 def allocated_lines(models: SeedModels) -> Iterator[SeedLine]:
     """The four dimensions, and how the cache is used in three steps: tokens fed, bytes reserved, rows written, bytes
     stored."""
-    arch = GPT2ArchConfig(dtype="float32", huggingface_config=published.GPT2_CONFIG)
+    arch = ArchConfigWithAttentionKVCache(dtype="float32", huggingface_config=published.GPT2_CONFIG)
     for name, shown in published.GPT2_DIMENSIONS.items():
         yield line_of("allocated", name, shown, getattr(arch, name), published.GPT2_PAGE)
     llama = CacheGeometry.from_config(published.LLAMA31_8B_CONFIG)
@@ -79,7 +79,7 @@ def max_lines(models: SeedModels) -> Iterator[SeedLine]:
 def length_limit_lines() -> Iterator[SeedLine]:
     """`get_max_seq_len`: the user's maximum, else the model's; a larger one is a ValueError."""
     for wanted, shown in ((None, 1024), (512, 512), (1025, "ValueError")):
-        arch = GPT2ArchConfig(
+        arch = ArchConfigWithAttentionKVCache(
             dtype="float32", user_provided_max_length=wanted, huggingface_config=published.GPT2_CONFIG
         )
         measured: FieldValue
@@ -93,7 +93,7 @@ def length_limit_lines() -> Iterator[SeedLine]:
 
 def example_lines() -> Iterator[SeedLine]:
     """The result of `get_kv_params()` for the example; the page names the properties without values."""
-    params = GPT2ArchConfig(dtype="bfloat16", huggingface_config=published.GPT2_CONFIG).get_kv_params()
+    params = ArchConfigWithAttentionKVCache(dtype="bfloat16", huggingface_config=published.GPT2_CONFIG).get_kv_params()
     d = published.GPT2_DIMENSIONS
     shape = [2, d["num_layers"], params.page_size, d["num_key_value_heads"], d["head_dim"]]
     by_definition: dict[str, Any] = {

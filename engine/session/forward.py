@@ -12,7 +12,7 @@ from engine.cache.attention_probe import Probe
 from engine.cache.part_timer import PartTimer, timed_layers
 from engine.history.late_surprisal import LateSurprisal
 from engine.look.probe import spread
-from engine.look.strip import MeasuredSequence
+from engine.look.strip import Measured
 from engine.model.batch import Batch, Result
 from engine.model.loader import LoadedModel
 from engine.model.products import products_ms
@@ -38,7 +38,7 @@ class Forward:
     surprisal: Surprisal | None
     weights: dict[int, torch.Tensor]
     probe: Probe | None = None
-    strip: MeasuredSequence | None = None  # what was measured within the forward
+    strip: Measured | None = None  # what was measured within the forward
     num_together: int = 1  # sequences in the same forward, whose weights are views of the same tensors
     is_borrowed: bool = False  # the next forward overwrites `weights`: copy what is kept
 

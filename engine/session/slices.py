@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
 from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.history.history import History
 from engine.look.canvas import Canvas
-from engine.look.lenses import held_of_all
 from engine.look.outliers import outliers_slice
-from engine.look.slices import NewestQuery, attention_slice, checked, drawn, of_queries, row_slice, take
-from engine.look.source import PARTS, HalfWritten, LiveSource, Source
+from engine.look.slices import NewestQuery, attention_slice, drawn, limited, of_queries, row_slice, take
+from engine.look.source import HalfWritten, LiveSource, Source
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
 from engine.session.queries import Queries
@@ -98,11 +95,10 @@ class SliceReader:
 
     def picture(self, request: SliceRequest, visible: VisibleSequence) -> Slice:
         """A slice of a sequence that is visible."""
-        began = time.perf_counter()
-        request, source = self._of_request(request, visible)
+        request, source = limited(request, visible.source, self._geometry, "this model")
         match request:
             case OutliersRequest():
-                return replace(self._outliers(request, source, visible), took_ms=(time.perf_counter() - began) * 1e3)
+                return self._outliers(request, source, visible)
             case AttentionRequest():
                 return attention_slice(request, self._query(request, visible), self._geometry)
             case TableRequest() if not visible.has_tables:
@@ -121,16 +117,9 @@ class SliceReader:
         is_counted: bool,
     ) -> WallSlice | HeadSlice | CellUpdate:
         """A watched wall or head: an update of the picture before, or whole; see `engine.look.slices.drawn`."""
-        limited, source = self._of_request(request, visible)
-        assert isinstance(limited, WallRequest | HeadRequest)
-        return drawn(limited, source, self._geometry, visible.seen, canvas, before, is_counted=is_counted)
-
-    def _of_request(self, request: SliceRequest, visible: VisibleSequence) -> tuple[SliceRequest, Source]:
-        """A request limited to what there is, and the rows that it is about."""
-        num_tokens = visible.source.num_tokens
-        request = checked(request, self._geometry, num_tokens, "this model")
-        wanted = getattr(request, "num_tokens", num_tokens)
-        return request, visible.source if wanted == num_tokens else visible.source.at(wanted)
+        asked, source = limited(request, visible.source, self._geometry, "this model")
+        assert isinstance(asked, WallRequest | HeadRequest)
+        return drawn(asked, source, self._geometry, visible.seen, canvas, before, is_counted=is_counted)
 
     def _row(self, request: RowRequest, source: Source, visible: VisibleSequence) -> Slice:
         """A row as the cache holds it, and as it was computed if that was captured for every layer that holds it."""
@@ -148,13 +137,10 @@ class SliceReader:
         return replace(piece, written_keys=keys, written_values=values)
 
     def _outliers(self, request: OutliersRequest, source: Source, visible: VisibleSequence) -> OutliersSlice:
-        layers = [layer.index for layer in self._geometry.attention_layers]
-        held = held_of_all(source, LENSES["keys"], layers)
-        keys, values = (visible.seen.blocks.of(LENSES[part], source, held) for part in PARTS)
         attention = self._history.attention_at(request.seq_id, request.step, visible.journal)
         mark = visible.journal.mark(request.seq_id, request.step)
         num_attended = mark.num_tokens if mark is not None else source.num_tokens
-        return outliers_slice(request, source, self._geometry, keys, values, attention, num_attended)
+        return outliers_slice(request, source, self._geometry, visible.seen, attention, num_attended)
 
     def _query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
         if LENSES[request.lens].reads == "weights":

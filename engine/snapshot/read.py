@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, get_args
@@ -263,7 +264,12 @@ class SnapshotFile:
         """The text of every token; empty if the file has none."""
         if "token_texts" not in self:
             return ()
-        return tuple(piece.decode("utf-8", "replace") for piece in Pieces(self, "token_texts"))
+        content, ends = self.array("token_texts").tobytes(), self.array("token_texts.offsets").tolist()
+        if ends[0] < 0 or ends[-1] > len(content) or any(stop < start for start, stop in pairwise(ends)):
+            raise InputError(
+                f"'{self.path}' is damaged: the texts of its tokens lie outside of it. Take another copy of it."
+            )
+        return tuple(content[start:stop].decode("utf-8", "replace") for start, stop in pairwise(ends))
 
     @property
     def records(self) -> Records:

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.spec.codec import CodecSpec, Coding
+from engine.spec.codec import CodecSpec
 from engine.spec.layouts import BACKENDS, LAYOUTS, MAX_HOST_GIB, MAX_PAGE_SIZE, LayoutRow
 from engine.spec.retention import RetentionSpec
 
@@ -188,49 +188,3 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
             return self
         layout = "growing" if self.layout == "quantized" else self.layout
         return replace(self, layout=layout, codec=CodecSpec(), retention=RetentionSpec(), quantizer=None)
-
-    # Parameters that people tune: each under one name, whichever part of the spec holds it.
-
-    @property
-    def budget(self) -> int | None:
-        return self.retention.budget
-
-    @property
-    def ratio(self) -> float | None:
-        return self.retention.ratio
-
-    @property
-    def sinks(self) -> int:
-        return self.retention.sinks
-
-    @property
-    def window(self) -> int | None:
-        return self.retention.window
-
-    @property
-    def rerotate(self) -> bool:
-        return self.retention.rerotate
-
-    @property
-    def backend(self) -> str | None:
-        return self.quantizer.backend if self.quantizer else None
-
-    @property
-    def bits(self) -> int | None:
-        return self.quantizer.bits if self.quantizer else self._coding("is_kivi").bits
-
-    @property
-    def group(self) -> int | None:
-        if self.quantizer:
-            return self.quantizer.group
-        coding = self._coding("has_groups")
-        return coding.group_size if coding.has_groups else None
-
-    @property
-    def residual(self) -> int | None:
-        return self.quantizer.residual if self.quantizer else self._coding("is_kivi").residual_size or None
-
-    def _coding(self, having: str) -> Coding:
-        """The coding of K, or that of V if V alone has the property `having`."""
-        keys, values = self.codec.keys, self.codec.values
-        return values if getattr(values, having) and not getattr(keys, having) else keys

@@ -24,6 +24,7 @@ from engine.spec.layouts import LAYOUTS, LayoutRow
 from engine.spec.retention import RetentionSpec
 from engine.spec.rules import RULES, RuleRow
 from engine.spec.terms import Parameter
+from engine.spec.tuning import value_of
 
 Family = Literal["lossless", "quantised", "evicting"]
 FAMILIES: tuple[tuple[Family, str], ...] = (
@@ -224,7 +225,7 @@ def row_words(spec: CacheSpec) -> tuple[str, ...]:
     """The parameters that determine the number of rows: all of the rule, and those of the layout that are not the
     default."""
     rule = spec.retention.row
-    layout = tuple(p for p in spec.row.parameters if p.kind == "choice" or getattr(spec, p.name) != p.default)
+    layout = tuple(p for p in spec.row.parameters if p.kind == "choice" or value_of(spec, p.name) != p.default)
     return _words_of(spec, (*(rule.parameters if rule else ()), *layout))
 
 
@@ -237,7 +238,7 @@ def bit_words(spec: CacheSpec) -> tuple[str, ...]:
 
 
 def _words_of(spec: CacheSpec, parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
-    found = ((p, getattr(spec, p.name)) for p in parameters if p.name != "layout")
+    found = ((p, value_of(spec, p.name)) for p in parameters if p.name != "layout")
     return tuple(parameter.words(value) for parameter, value in found if value)
 
 

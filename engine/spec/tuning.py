@@ -35,6 +35,21 @@ def tuned(spec: CacheSpec, **parameters: Any) -> CacheSpec:
     return replace(spec, **given)
 
 
+def value_of(spec: CacheSpec, name: str) -> Any:
+    """The value of a parameter; None where it is left to the cache, or where the cache has no such parameter."""
+    if name in _RETENTION:
+        return getattr(spec.retention, name)
+    if name == "backend" or (name in _CODEC and spec.quantizer is not None):
+        return getattr(spec.quantizer, name, None)
+    if name not in _CODEC:
+        return getattr(spec, name)
+    # of K, or of V if V alone has the parameter
+    both = (spec.codec.keys, spec.codec.values)
+    coding = next((each for each in both if name in [p.name for p in each.row.parameters]), spec.codec.keys)
+    group = coding.group_size if coding.has_groups else None
+    return {"bits": coding.bits, "group": group, "residual": coding.residual_size or None}[name]
+
+
 def _tuned_retention(retention: RetentionSpec, given: dict[str, Any]) -> RetentionSpec:
     if retention.keeps_all:
         raise InputError(

@@ -54,7 +54,7 @@ def together(model: LoadedModel, a: CacheSpec, b: CacheSpec, ids: tuple[int, ...
     while session.sequence(seq_id).num_tokens < len(ids) + steps:
         session.step()
         if duel is None:
-            follower = DuelFollower(model, b, "B", ids)
+            follower = DuelFollower(model, b, ids)
             duel = Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
         for _ in duel.catch_up():
             pass

@@ -131,4 +131,4 @@ def test_the_tour_leaves_pictures_a_snapshot_the_steps_and_a_session_that_replay
     assert said.err == ""
     last = json.loads(said.out.splitlines()[-1])
     assert (last["differences"], last["same"]) == (0, True)
-    assert last["moments"] >= len(steps)
+    assert last["steps"] >= len(steps)

@@ -57,18 +57,14 @@ class BarRows(Surface):
 
     def __init__(self, name: str, least: float = 3.0, most: float = 19.0, size: float = 11.5) -> None:
         super().__init__(name)
-        self._table = BarTable()
+        self.table = BarTable()
         self._least, self._most = least, most
         self._font, self._bold = font_fixed(size), font_fixed(size, QFont.Weight.Bold)
         self._small = font_text(10.5)
 
-    @property
-    def table(self) -> BarTable:
-        return self._table
-
     def show_table(self, table: BarTable) -> None:
-        if table != self._table:
-            self._table = table
+        if table != self.table:
+            self.table = table
             self.setAccessibleDescription("; ".join(row.tip for row in table.rows))
             if any(row.key is not None for row in table.rows):
                 self.can_be_walked()
@@ -90,12 +86,12 @@ class BarRows(Surface):
 
     @property
     def row_height(self) -> float:
-        room = (self.height() - _HEADER) / max(1, len(self._table.rows))
+        room = (self.height() - _HEADER) / max(1, len(self.table.rows))
         return min(max(room, self._least), self._most)
 
     def _columns(self) -> list[tuple[float, float]]:
         """(left, width) of the names, of every bar, and of the words at the end."""
-        metrics, rows = QFontMetricsF(self._font), self._table.rows
+        metrics, rows = QFontMetricsF(self._font), self.table.rows
         num_bars = max((len(row.bars) for row in rows), default=1)
         name = max((metrics.horizontalAdvance(row.name) for row in rows), default=0.0) + 2
         name = min(name, max(self.width() * 0.22, _LEAST_NAME), 112.0)
@@ -112,7 +108,7 @@ class BarRows(Surface):
 
     def _widest_number(self) -> float:
         metrics = QFontMetricsF(self._font)
-        numbers = (bar.number for row in self._table.rows for bar in row.bars)
+        numbers = (bar.number for row in self.table.rows for bar in row.bars)
         return max(map(metrics.horizontalAdvance, numbers), default=0.0)
 
     def _number_room(self) -> float:
@@ -125,22 +121,22 @@ class BarRows(Surface):
 
     def row_at(self, y: float) -> BarRow | None:
         index = int((y - _HEADER) // self.row_height)
-        return self._table.rows[index] if y >= _HEADER and 0 <= index < len(self._table.rows) else None
+        return self.table.rows[index] if y >= _HEADER and 0 <= index < len(self.table.rows) else None
 
     def items(self) -> Sequence[object]:
-        return [row.key for row in self._table.rows if row.key is not None]
+        return [row.key for row in self.table.rows if row.key is not None]
 
     def words(self, item: object) -> str:
-        return next((row.tip for row in self._table.rows if row.key == item), "")
+        return next((row.tip for row in self.table.rows if row.key == item), "")
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
     def paint(self, painter: QPainter, theme: Theme) -> None:
         columns, high = self._columns(), self.row_height
         self._paint_heads(painter, theme, columns)
-        marked = [index for index, row in enumerate(self._table.rows) if row.is_marked]
+        marked = [index for index, row in enumerate(self.table.rows) if row.is_marked]
         last = -99.0
-        for index, row in enumerate(self._table.rows):
+        for index, row in enumerate(self.table.rows):
             near = min([(index - last) * high, *(abs(index - other) * high for other in marked)])
             has_words = row.is_marked or near >= _LEAST_NAMED
             last = index if has_words else last
@@ -149,7 +145,7 @@ class BarRows(Surface):
     def _paint_heads(self, painter: QPainter, theme: Theme, columns: list[tuple[float, float]]) -> None:
         painter.setFont(self._small)
         painter.setPen(theme.color("muted"))
-        metrics, heads = QFontMetricsF(self._small), self._table.heads
+        metrics, heads = QFontMetricsF(self._small), self.table.heads
         if len(heads) == 1:  # a title
             painter.setPen(theme.color("text"))
             columns = [(0.0, float(self.width()))]

@@ -17,7 +17,7 @@ from app.kit.chart.surface import Surface
 from app.kit.pictures import magnitude_colors, pixels_image
 from app.kit.theme import Theme, font_fixed, font_text
 
-_TITLE, _AXIS, _GAP, _SCALE = 15, 14, 12, 54
+_TITLE, _AXIS, _GAP, _SCALE = 15, 14, 12, 60
 _LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 _RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 _MIDDLE = int(Qt.AlignmentFlag.AlignCenter)
@@ -39,7 +39,7 @@ class GridMaps(Surface):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._grids: tuple[ValueGrid, ...] = ()
-        self._limit = 1.0
+        self.limit = 1.0
         self._chosen = ChosenHead(0, 0)
         self._axis = ""
         self._images: tuple[QImage, ...] = ()
@@ -48,14 +48,9 @@ class GridMaps(Surface):
     def show_grids(self, grids: Sequence[ValueGrid], axis: str, chosen: ChosenHead) -> None:
         """Show these grids; `axis` is the name of the columns."""
         self._grids, self._axis, self._chosen = tuple(grids), axis, chosen
-        self._limit = draw.shared_limit(self._grids)
+        self.limit = draw.shared_limit(self._grids)
         self._images = ()
         self.update()
-
-    @property
-    def limit(self) -> float:
-        """The value of the last colour."""
-        return self._limit
 
     # ---- places --------------------------------------------------------------------------------------------------
 
@@ -94,7 +89,7 @@ class GridMaps(Surface):
             table, ratio = magnitude_colors(theme), self.devicePixelRatioF()
             self._images_theme = theme
             self._images = tuple(
-                pixels_image(draw.paint(shown, *self._pixels(plot), self._limit, table), ratio)
+                pixels_image(draw.paint(shown, *self._pixels(plot), self.limit, table), ratio)
                 for shown, plot in zip(self._grids, plots, strict=True)
             )
         for number, (shown, plot) in enumerate(zip(self._grids, plots, strict=True)):
@@ -181,8 +176,8 @@ class GridMaps(Surface):
     def _paint_scale(self, painter: QPainter, theme: Theme, plot: QRectF) -> None:
         """Paint the colour scale of all pictures."""
         ratio, left, height = self.devicePixelRatioF(), plot.right() + 9, int(plot.height())
-        values = np.linspace(self._limit, 0, max(2, int(height * ratio)), dtype=np.float32)
-        words = packed(magnitude_colors(theme))[np.minimum(magnitude_index(values, self._limit), HIGHEST)]
+        values = np.linspace(self.limit, 0, max(2, int(height * ratio)), dtype=np.float32)
+        words = packed(magnitude_colors(theme))[np.minimum(magnitude_index(values, self.limit), HIGHEST)]
         painter.drawImage(QPointF(left, plot.top()), pixels_image(np.repeat(words[:, None], int(7 * ratio), 1), ratio))
         painter.setPen(QPen(theme.color("hairline"), 1))
         painter.drawRect(QRectF(left - 0.5, plot.top() - 0.5, 8, height + 1))
@@ -190,7 +185,7 @@ class GridMaps(Surface):
         painter.setPen(theme.color("muted"))
         for share in (0.0, 0.5, 1.0) if height > 60 else (0.0, 1.0):
             y = min(max(plot.top() + share * height, plot.top() + 5), plot.bottom() - 5)
-            painter.drawText(QRectF(left + 11, y - 7, _SCALE - 11, 14), _LEFT, short_percent(self._limit * (1 - share)))
+            painter.drawText(QRectF(left + 11, y - 7, _SCALE - 11, 14), _LEFT, short_percent(self.limit * (1 - share)))
 
 
 def short_percent(value: float) -> str:

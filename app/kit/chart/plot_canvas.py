@@ -89,12 +89,12 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent, background=None)
         self.setCacheMode(PlotCanvas.CacheModeFlag.CacheNone)  # a cached background would keep the old theme's colours
-        self._chart: Chart | None = None
+        self.chart: Chart | None = None
         self._drawn_in: Theme | None = None
         self._items: list[object] = []
         self._pointed: int | None = None
         self._pressed: QPointF | None = None
-        self._is_zoomed = False
+        self.is_zoomed = False
         layout = pg.GraphicsLayout()
         layout.setContentsMargins(0, 4, 2, 0)
         layout.setSpacing(0)
@@ -128,19 +128,11 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         rect = self._view.sceneBoundingRect()
         return PlotFrame(rect, tuple(x_range), tuple(y_range), self.devicePixelRatioF(), current_theme())
 
-    @property
-    def chart(self) -> Chart | None:
-        return self._chart
-
-    @property
-    def is_zoomed(self) -> bool:
-        return self._is_zoomed
-
     def show_chart(self, chart: Chart) -> None:
-        if (current_theme(), chart) == (self._drawn_in, self._chart):
+        if (current_theme(), chart) == (self._drawn_in, self.chart):
             return
-        is_same_plot = self._chart is not None and len(chart.points) >= len(self._chart.points)
-        self._drawn_in, self._chart = current_theme(), chart
+        is_same_plot = self.chart is not None and len(chart.points) >= len(self.chart.points)
+        self._drawn_in, self.chart = current_theme(), chart
         if self._pointed is not None and self._pointed >= len(chart.points):
             self._pointed = None
         for item in self._items:
@@ -154,7 +146,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         self._view.setMouseEnabled(x=True, y=chart.can_zoom_y)
         (left, right), (low, high) = chart.home
         self._view.setLimits(xMin=left, xMax=right, yMin=low, yMax=high)
-        if not self._is_zoomed or not is_same_plot:
+        if not self.is_zoomed or not is_same_plot:
             self.reset_view()
         self._redraw()
 
@@ -177,7 +169,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
     def drawBackground(self, painter: QPainter, rect: QRectF) -> None:
         painter.fillRect(rect, current_theme().color("panel"))
         frame = self.frame
-        for mark in self._chart.marks if self._chart is not None else ():
+        for mark in self.chart.marks if self.chart is not None else ():
             if isinstance(mark, Band):
                 top, bottom = frame.y_of(mark.high), frame.y_of(mark.low)
                 area = QRectF(frame.rect.left(), top, frame.rect.width(), bottom - top)
@@ -189,12 +181,12 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
             painter.fillRect(area & frame.rect, current_theme().color(mark.role, 26))
 
     def drawForeground(self, painter: QPainter, rect: QRectF) -> None:
-        if self._chart is None:
+        if self.chart is None:
             return
         frame = self.frame
         painter.save()
         painter.setClipRect(frame.rect.adjusted(-1, -6, 6, 1))
-        for mark in self._chart.marks:
+        for mark in self.chart.marks:
             match mark:
                 case Painted(paint):
                     paint(painter, frame)
@@ -205,7 +197,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
                 case SelectedLine(x, role):
                     self._draw_line(painter, frame, role, x=x)
         if self._pointed is not None:
-            self._draw_pointed(painter, frame, *self._chart.points[self._pointed])
+            self._draw_pointed(painter, frame, *self.chart.points[self._pointed])
         painter.restore()
 
     def _draw_line(self, painter: QPainter, frame: PlotFrame, role: str, x: float = 0, y: float | None = None) -> None:
@@ -233,7 +225,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
     def _draw_pointed(self, painter: QPainter, frame: PlotFrame, x: float, y: float) -> None:
         """Draw the crosshair: a vertical line at the point of the read-out, and a ring around it."""
         place = frame.point_of(x, y)
-        if self._chart is not None and self._chart.reach is None:
+        if self.chart is not None and self.chart.reach is None:
             painter.setPen(QPen(current_theme().color("muted"), 1, Qt.PenStyle.DotLine))
             painter.drawLine(QPointF(place.x(), frame.rect.top()), QPointF(place.x(), frame.rect.bottom()))
         if np.isfinite(y):
@@ -246,13 +238,13 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
 
     def reset_view(self) -> None:
         """Show the whole chart again."""
-        if self._chart is not None:
-            (left, right), (low, high) = self._chart.home
+        if self.chart is not None:
+            (left, right), (low, high) = self.chart.home
             self._view.setRange(xRange=(left, right), yRange=(low, high), padding=0)
-        self._is_zoomed = False
+        self.is_zoomed = False
 
     def _on_zoomed(self, _axes: object) -> None:
-        self._is_zoomed = True
+        self.is_zoomed = True
 
     def _on_range(self, *_ranges: object) -> None:
         self._redraw()
@@ -261,7 +253,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
 
     def index_at(self, place: QPointF) -> int | None:
         """Return the index of the point at a place of the widget; None if there is none near."""
-        return self.frame.nearest(self._chart.points, place, self._chart.reach) if self._chart is not None else None
+        return self.frame.nearest(self.chart.points, place, self.chart.reach) if self.chart is not None else None
 
     def _point(self, index: int | None) -> None:
         if index != self._pointed:
@@ -297,16 +289,16 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
                 self.reset_view()
             case Qt.Key.Key_Plus | Qt.Key.Key_Equal | Qt.Key.Key_Minus as key:
                 factor = 1 / _ZOOM if key == Qt.Key.Key_Minus else _ZOOM
-                self._view.scaleBy(x=factor, y=factor if self._chart and self._chart.can_zoom_y else None)
-                self._is_zoomed = True
+                self._view.scaleBy(x=factor, y=factor if self.chart and self.chart.can_zoom_y else None)
+                self.is_zoomed = True
             case _:
                 QWidget.keyPressEvent(self, event)
 
     def _walk(self, by: int) -> None:
         """Point at the next point along x, `by` 1 to the right or -1 to the left."""
-        if self._chart is None or not len(self._chart.points):
+        if self.chart is None or not len(self.chart.points):
             return
-        order = np.argsort(self._chart.points[:, 0], kind="stable")
+        order = np.argsort(self.chart.points[:, 0], kind="stable")
         if self._pointed is None:
             self._point(int(order[0 if by > 0 else -1]))
             return

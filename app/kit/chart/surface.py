@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from PySide6.QtCore import QEvent, QPointF, Qt, Signal
-from PySide6.QtGui import QFocusEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QToolTip, QWidget
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt, Signal
+from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import QWidget
 
-from app.kit.labels import plain_tip
+from app.kit.labels import TellsPlaces
 from app.kit.theme import Theme, current_theme
 
 
@@ -32,7 +32,7 @@ class PointsWhileThere:
 _STEPS = {Qt.Key.Key_Up: -1, Qt.Key.Key_Left: -1, Qt.Key.Key_Down: 1, Qt.Key.Key_Right: 1}
 
 
-class Surface(PointsWhileThere, QWidget):
+class Surface(PointsWhileThere, TellsPlaces, QWidget):
     """Signals: `pointed(item or None)` and `picked(item)`. A subclass paints, says which item is where, lists the items
     in order, and describes each; the description is its tool tip, and is read out when the keys reach it."""
 
@@ -108,9 +108,6 @@ class Surface(PointsWhileThere, QWidget):
         else:
             super().keyPressEvent(event)
 
-    def event(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent):
-            item = self.item_at(QPointF(event.pos()))
-            QToolTip.showText(event.globalPos(), plain_tip(self.words(item)) if item is not None else "", self)
-            return True
-        return super().event(event)
+    def tip_at(self, place: QPoint) -> str:
+        item = self.item_at(QPointF(place))
+        return self.words(item) if item is not None else ""

@@ -14,9 +14,6 @@ from engine.wire.measurements import BenchRefused, BenchRow
 
 BenchOutcome = BenchRow | BenchRefused
 BenchQuantity = Literal["tok_per_s", "ttft_ms", "kv_bytes", "overhead_ratio"]
-COLUMNS = (
-    "cache", "context", "batch", "tok_per_s", "spread", "ratio", "ttft_ms", "kv_bytes", "overhead_ratio",
-)  # fmt: skip
 OTHERS = ("ms_per_step", "reserved_bytes", "base", "ratio_spread", "num_steps", "num_turns", "device", "dtype")
 _ROOM = 0.08  # margin beside the points, as a fraction of the range
 

@@ -9,21 +9,19 @@ import numpy as np
 from app.draw.axis import ByteTicks, LinearTicks
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands, tick_size
 from app.kit.boxes import row
-from app.kit.cells import ColumnHead, TableCell, with_arrow
-from app.kit.changes import on_change
+from app.kit.cells import ColumnHead, TableCell
 from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, Painted
 from app.kit.chart.plot import PointNames
 from app.kit.fields import SmallBox, small_steps
-from app.kit.provenance import Provenance
-from app.kit.rows_view import PLOT, TABLE, RowsView, ShownRows
+from app.kit.rows_view import PLOT, TABLE, Column, ModeName, RowsView, ShownRows
 from app.models import Models
 from app.models.loaded import geometry_of
 from app.panels.bench import draw
-from app.panels.bench.draw import BenchOutcome, BenchQuantity, Curves, key_of
+from app.panels.bench.draw import OTHERS, BenchOutcome, BenchQuantity, Curves
 from engine.counted import counted
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
-from engine.spec.presets import FAMILIES, PRESETS, Family, cache_label, cache_name, cache_summary, family_of
+from engine.spec.presets import FAMILIES, PRESETS, Family, cache_label, cache_summary, family_of
 from engine.wire.measurements import Bench, Benched, BenchRow
 
 _DOT, _RING = 6.0, 13.0
@@ -93,12 +91,43 @@ QUANTITIES = (
 )
 
 
+MEANING = (
+    "Modes take turns, a few decode steps each, the order swapped every round: medians, and the difference of the "
+    "quartiles as spread. The ratio is the speed over that of the first mode, turn by turn. Overhead is the "
+    "part of a step that is not spent in the model's forward. Nothing is observed meanwhile."
+)
+
+
+COLUMNS = (
+    Column("context", ColumnHead("tokens", "Tokens of each sequence before the first step"),
+           lambda row, _: TableCell(thousands(row.context)), of_all=True),
+    Column("batch",
+           ColumnHead("batch", "Sequences; in pages they decode together, in other caches one after the other"),
+           lambda row, _: TableCell(str(row.batch)), of_all=True),
+    Column("tok_per_s", ColumnHead("tok/s", "Tokens of all sequences a second, the median of the turns"),
+           lambda row, _: TableCell(decimal(row.tok_per_s, 1)), downwards=True),
+    Column("spread", ColumnHead("±", "The difference of the quartiles of the turns, in tokens a second"),
+           lambda row, _: TableCell(decimal(row.spread, 1), "muted")),
+    Column("ratio", ColumnHead("ratio", "Speed over that of the first mode that ran to the end, turn by turn"),
+           lambda row, _: TableCell(f"{decimal(row.ratio)}×", tip=f"over {row.base}, ± {decimal(row.ratio_spread)}"),
+           downwards=True),
+    Column("ttft_ms", ColumnHead("first", "Time until every sequence has its first token"),
+           lambda row, _: TableCell(milliseconds(row.ttft_ms))),
+    Column("kv_bytes", ColumnHead("KV", "Bytes of K and V stored at the end, of all sequences"),
+           lambda row, _: TableCell(byte_size(row.kv_bytes) if row.kv_bytes else "–", tip=(
+               f"{counted(row.kv_bytes, 'byte')}, {thousands(row.reserved_bytes)} reserved"))),
+    Column("overhead_ratio", ColumnHead("overhead", "Part of a step that is not spent in the model's forward"),
+           lambda row, _: TableCell(percent(row.overhead_ratio))),
+)  # fmt: skip
+
+
 class BenchView(RowsView):
     """The engine measures modes in turns, on sequences of its own, while the live session waits."""
 
     title, measures = "Bench", "bench"
     button_words, button_name = "Measure speed", "Measure the speed of cache modes"
-    columns, descending, file_name = (*draw.COLUMNS, *draw.OTHERS), (3, 5), "bench.csv"
+    columns, others, file_name, name_width = COLUMNS, OTHERS, "bench.csv", 124.0
+    key_of = staticmethod(draw.key_of)
     table_name, plot_name = "Speed of cache modes", "Speed of cache modes over the context"
     choices = (
         (TABLE, "table", "Every mode and context in numbers; a heading sorts"),
@@ -112,159 +141,68 @@ class BenchView(RowsView):
         self.batches = SmallBox("Batch", "Sequences that decode side by side", BATCHES)
         self.quantity = SmallBox("Quantity", "What the plot shows", QUANTITIES)
         self.steps = small_steps(32, MAX_STEPS, "Decode steps of every mode at every context, in turns")
-        self._build()
-        self.follow(models)
-
-    def _build(self) -> None:
         self.contexts.setCurrentIndex(1)
-        boxes = (self.modes_box, self.contexts, self.batches, self.quantity)
-        for box in boxes:
+        self.boxes = (self.modes_box, self.contexts, self.batches, self.quantity)
+        for box in self.boxes:
             box.let_shrink(4)
-        self.build(row(*((box, 3) for box in boxes[:3]), self.steps, None, (self.quantity, 1)), MEANING)
-        self.steps.lineEdit().returnPressed.connect(self.ask)
-        on_change(self.refresh, *boxes, self.steps)
+        self.build(row(*((box, 3) for box in self.boxes[:3]), self.steps, None, (self.quantity, 1)), MEANING)
+        self.follow(models)
 
     def request(self) -> Bench:
         caches = tuple(self._modes().items())
         return Bench(caches, counts(self.contexts), self.steps.value(), counts(self.batches))
 
+    def num_wanted(self, request: Bench) -> int:
+        return len(request.caches) * len(request.contexts) * len(request.batches)
+
     def problem(self) -> str:
         return "" if self._models.status.model is not None else "A model is needed first."
 
-    def key_of(self, row: BenchOutcome) -> str:
-        return draw.key_of(row)
-
-    def chosen(self) -> tuple[object, ...]:
-        boxes = (self.modes_box, self.contexts, self.batches, self.quantity)
-        return (*(box.currentData() for box in boxes), self.steps.value())
-
     def words_below(self, benched: tuple[Benched, ...], has_plot: bool) -> str:
         if benched or self.measurement.is_waiting:
-            return f"over {rests_on(benched)}" if benched else "the prompts are read first, three times"
+            return f"over {self.rests_on(benched)}" if benched else "the prompts are read first, three times"
         longest, geometry = max(counts(self.contexts)), geometry_of(self._models)
         context = context_length(geometry) if geometry is not None else 0
         beyond = f"; this model's context is {thousands(context)}" if longest + self.steps.value() >= context else ""
         return f"{counted(len(self._modes()), 'mode')}, in turns{beyond}: measure their speed"
 
-    def provenance(self, state: ShownRows) -> Provenance | None:
-        sentence = source_words(state.answers, state.is_waiting)
-        return Provenance("measured", "recomputed", sentence) if state.answers else None
+    def rests_on(self, benched: Sequence[Benched]) -> str:
+        row = next((each.row for each in benched if isinstance(each.row, BenchRow)), None)
+        where = f", {counted(row.num_turns, 'turn')}, {row.dtype} on {row.device}" if row is not None else ""
+        return f"{counted(benched[0].request.num_steps, 'step')}{where}"
 
-    def show_rows(self, state: ShownRows) -> None:
-        modes = self._benched_modes()
-        rows = [cells(each, modes[each.cache], state.marked) for each in self.sorted_rows()]
-        self.table.show_cells(heads(state.sort), rows)
-        if not state.has_plot:
-            return
+    def names(self) -> dict[str, ModeName]:
+        benched = self.measurement.answers
+        modes = dict(benched[0].request.caches) if benched else self._modes()
+        return {name: ModeName(cache_label(spec), cache_summary(spec)) for name, spec in modes.items()}
+
+    def chart(
+        self, state: ShownRows, marked: BenchOutcome | None, labels: Mapping[str, str]
+    ) -> tuple[Chart, tuple[str, ...]]:
         quantity = self.quantity.currentData()
         curves = draw.curves(state.rows, quantity)
-        self.point_keys = curves.keys
-        families = {name: family_of(spec) for name, spec in modes.items()}
-        chart = bench_chart(curves, quantity, families, labels(modes), state.mark, rests_on(state.answers))
-        self.plot.show_chart(chart)
-        found = next((each for each in state.rows if self.key_of(each) == state.mark), None)
-        self.plot.show_words(row_words(found, modes[found.cache]) if found is not None else "")
+        families = {name: family_of(spec) for name, spec in state.answers[0].request.caches}
+        return bench_chart(curves, quantity, families, labels, state.mark, self.rests_on(state.answers)), curves.keys
+
+    def point_words(self, row: BenchRow, label: str) -> str:
+        place = counted(row.context, "token") + (f" × {row.batch}" if row.batch > 1 else "")
+        return (
+            f"{label} · {place} · {decimal(row.tok_per_s, 1)} ± {decimal(row.spread, 1)} tok/s · "
+            f"{decimal(row.ratio)}× {row.base}"
+        )
 
     def _modes(self) -> dict[str, CacheSpec]:
-        """The modes to measure: the chosen presets, and the mode in use under its own name."""
+        """The modes to measure: the chosen presets, and the mode in use."""
         choice = self.modes_box.currentData()
-        modes = {
-            name: preset.spec
-            for name, preset in PRESETS.items()
-            if choice in ("all", preset.family) or (choice == USUAL and name in LAYOUTS)
-        }
-        status = self._models.status.now
-        if status is not None:
-            modes.setdefault(cache_name(status.cache), status.cache)
-        return modes
-
-    def _benched_modes(self) -> dict[str, CacheSpec]:
-        """The modes of the bench shown; before there is one, those to be measured."""
-        benched = self.measurement.answers
-        return dict(benched[0].request.caches) if benched else self._modes()
+        return self.with_mode_in_use(
+            {
+                name: preset.spec
+                for name, preset in PRESETS.items()
+                if choice in ("all", preset.family) or (choice == USUAL and name in LAYOUTS)
+            }
+        )
 
 
 def counts(box: SmallBox) -> tuple[int, ...]:
     """The numbers of a box's choice."""
     return tuple(map(int, box.currentData().split(",")))
-
-
-MEANING = (
-    "Modes take turns, a few decode steps each, the order swapped every round: medians, and the difference of the "
-    "quartiles as spread. The ratio is the speed over that of the first mode, turn by turn. Overhead is the "
-    "part of a step that is not spent in the model's forward. Nothing is observed meanwhile."
-)
-
-
-def heads(sort: tuple[int, bool]) -> list[ColumnHead]:
-    """The columns; the one that sorts has an arrow."""
-    found = [
-        ColumnHead("cache", is_words=True, most=124),
-        ColumnHead("tokens", "Tokens of each sequence before the first step"),
-        ColumnHead("batch", "Sequences; in pages they decode together, in other caches one after the other"),
-        ColumnHead("tok/s", "Tokens of all sequences a second, the median of the turns"),
-        ColumnHead("±", "The difference of the quartiles of the turns, in tokens a second"),
-        ColumnHead("ratio", "Speed over that of the first mode that ran to the end, turn by turn"),
-        ColumnHead("first", "Time until every sequence has its first token"),
-        ColumnHead("KV", "Bytes of K and V stored at the end, of all sequences"),
-        ColumnHead("overhead", "Part of a step that is not spent in the model's forward"),
-    ]
-    return with_arrow(found, *sort)
-
-
-def cells(row: BenchOutcome, spec: CacheSpec, marked: str) -> list[TableCell]:
-    """The cells of a row, or why it was refused; the `marked` row is highlighted."""
-    label, is_marked = cache_label(spec), key_of(row) == marked
-    place = [TableCell(thousands(row.context)), TableCell(str(row.batch))]
-    if not isinstance(row, BenchRow):
-        reason = TableCell(row.unavailable, "muted", row.unavailable, is_wide=True)
-        return [TableCell(label, "muted", cache_summary(spec)), *place, reason, *[TableCell("")] * 5]
-    return [
-        TableCell(label, "selected" if is_marked else "text", cache_summary(spec), is_marked),
-        *place,
-        TableCell(decimal(row.tok_per_s, 1)),
-        TableCell(decimal(row.spread, 1), "muted"),
-        TableCell(f"{decimal(row.ratio)}×", tip=f"over {row.base}, ± {decimal(row.ratio_spread)}"),
-        TableCell(milliseconds(row.ttft_ms)),
-        TableCell(
-            byte_size(row.kv_bytes) if row.kv_bytes else "–",
-            tip=f"{counted(row.kv_bytes, 'byte')}, {thousands(row.reserved_bytes)} reserved",
-        ),
-        TableCell(percent(row.overhead_ratio)),
-    ]
-
-
-def row_words(row: BenchOutcome, spec: CacheSpec) -> str:
-    """A point of the plot in one line."""
-    if not isinstance(row, BenchRow):
-        return ""
-    place = counted(row.context, "token") + (f" × {row.batch}" if row.batch > 1 else "")
-    return (
-        f"{cache_label(spec)} · {place} · {decimal(row.tok_per_s, 1)} ± {decimal(row.spread, 1)} tok/s · "
-        f"{decimal(row.ratio)}× {row.base}"
-    )
-
-
-def source_words(benched: Sequence[Benched], is_waiting: bool) -> str:
-    """What was measured, and whether the bench was stopped before its end."""
-    if not benched:
-        return ""
-    request = benched[0].request
-    total = len(request.caches) * len(request.contexts) * len(request.batches)
-    is_partial = not benched[-1].is_last and not is_waiting
-    return f"measured · {rests_on(benched)}" + (f" · stopped after {len(benched)} of {total}" if is_partial else "")
-
-
-def rests_on(benched: Sequence[Benched]) -> str:
-    """How many steps and turns every number is based on, and where it was measured."""
-    if not benched:
-        return ""
-    request = benched[0].request
-    row = next((each.row for each in benched if isinstance(each.row, BenchRow)), None)
-    where = f", {counted(row.num_turns, 'turn')}, {row.dtype} on {row.device}" if row is not None else ""
-    return f"{counted(request.num_steps, 'step')}{where}"
-
-
-def labels(modes: Mapping[str, CacheSpec]) -> dict[str, str]:
-    """The names of the modes."""
-    return {name: cache_label(spec) for name, spec in modes.items()}

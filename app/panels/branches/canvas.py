@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSizeF, Qt, Signal
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QFocusEvent,
     QFont,
-    QHelpEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
@@ -17,36 +20,342 @@ from PySide6.QtGui import (
     QPolygonF,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit, QToolTip
+from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QLineEdit
 
 from app.draw.edited import kind_of
 from app.draw.format import byte_size, thousands
 from app.kit import moment_words
 from app.kit.heatmap_marks import paint_mark
-from app.kit.labels import plain_tip
+from app.kit.labels import TellsPlaces
 from app.kit.moment_words import branch_name, node_lines
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed, font_text, owner_color
-from app.models import Models
-from app.panels.branches.draw import BranchRow, RowMark, thinned
-from app.panels.branches.tree_rows import BYTES_WIDTH, ROOM_FOR_STEPS, ROW, Drawn, TreeRows
+from app.models import Branch, Models
+from app.models.branches import branch_text
+from app.panels.branches.draw import BranchLine, BranchRow, DepthAxis, RowMark, branch_rows, thinned, with_rows
 from engine.wire.tree import BranchBytes
 
+ROW = 24
+INSET = 12.0  # pixels between the ends of the axis and the first and last node
+STEPS_WIDTH, OWN_WIDTH, BYTES_WIDTH, TEXT_SHARE = 46, 76, 168, 0.42
+ROOM_FOR_STEPS, ROOM_FOR_OWN, ROOM_FOR_BYTES = 360, 430, 700
 
-class TreePicture(TreeRows):
-    """Paints the visible part of the tree."""
+
+class Drawn(Struct, frozen=True):
+    """A version of the tree, its live and selected node, the sequence whose text is shown, and the memory of kept
+    nodes."""
+
+    version: int
+    live: int | None
+    looked_at: int | None
+    seq_id: int
+    path: frozenset[int] = frozenset()  # first nodes of the branches on the live path
+    kept: tuple[BranchBytes, ...] = ()
+    bookmarked: frozenset[int] = frozenset()
+    origins: tuple[tuple[int, int], ...] = ()  # (live sequence, node that it was forked from)
+
+    @property
+    def num_bytes(self) -> Mapping[int, BranchBytes]:
+        """The kept memory, by node."""
+        return {held.step: held for held in self.kept}
+
+
+NOTHING = Drawn(-1, None, None, 0)
+
+
+def size_words(held: BranchBytes | None, *, is_whole: bool = False) -> str:
+    """`1.2 MiB + 3 MiB shared`: the memory for the newest node of a branch, in addition to the live one's; None: not
+    kept."""
+    if held is None:
+        return "let go: computed again when it is gone to" if is_whole else "by replay"
+    own, shared = byte_size(held.private), byte_size(held.shared)
+    if is_whole:
+        return f"kept as it stood: {own} of its own, {shared} shared with others"
+    return f"{own} + {shared} shared" if held.shared else own
+
+
+class NameLine(QLineEdit):
+    """A line edit that consumes Enter and Esc, which the tree behind it would also handle. Signal: `left()` with
+    Esc."""
+
+    left = Signal()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape:
+            self.left.emit()
+        else:
+            super().keyPressEvent(event)
+        event.accept()
+
+
+class TreeCanvas(Themed, TellsPlaces, QAbstractScrollArea):
+    """Signals: `chosen(step)`, a node was clicked or reached by keys; `picked()`, several nodes are marked with
+    Ctrl+click; `opened(step)`, make it live; `named(first, name)`, a branch was named; `dismissed()` with Esc."""
+
+    chosen = Signal(int)
+    picked = Signal()
+    opened = Signal(int)
+    named = Signal(int, str)
+    dismissed = Signal()
 
     def __init__(self, models: Models) -> None:
-        super().__init__(models)
+        super().__init__()
+        self._models = models
+        self.drawn = NOTHING
+        self.rows: tuple[BranchRow, ...] = ()
+        self._all_rows: tuple[BranchRow, ...] = ()
+        self.folded: set[int] = set()  # first nodes of branches whose sub-branches are hidden
+        self.sought = ""  # only branches whose name or text contains this have a row
+        self._row_of: dict[int, int] = {}
+        self._shape = -1
+        self.marked: tuple[int, ...] = ()
+        self._hovered = -1
         self._text, self._bold = TextPainter(font_text(12)), TextPainter(font_text(12, QFont.Weight.DemiBold))
         self._fixed = TextPainter(font_fixed(11.5))
+        self.name_line = NameLine(self.viewport())
+        self.name_line.setAccessibleName("Name of the branch")
+        self.name_line.setPlaceholderText("Name, Enter keeps it")
+        self.name_line.setMaxLength(80)
+        self.name_line.hide()
+        self.name_line.editingFinished.connect(self._on_named)
+        self.name_line.left.connect(self._leave_name)
+        self._named_first = -1
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setMinimumSize(1, 1)
+        self.setAccessibleName("Branches of the history")
+        self.viewport().setMouseTracking(True)
+        self.verticalScrollBar().setSingleStep(ROW)
+
+    # ---- what to show --------------------------------------------------------------------------------------------
+
+    def show_tree(self, drawn: Drawn) -> None:
+        """Show a tree; scrolls to the live or selected node if one of these changed."""
+        old = self.drawn
+        self._take(drawn)
+        self._fit()
+        if (old.live, old.looked_at) != (drawn.live, drawn.looked_at):
+            self._reveal()
+        self.viewport().update()
+
+    def drop_picked(self) -> None:
+        """Unmark the nodes that were marked with Ctrl+click."""
+        if self.marked:
+            self.marked = ()
+            self.viewport().update()
+
+    def begin_naming(self) -> None:
+        """Let the user type the name of the selected branch in its row."""
+        if (step := self.step) is None:
+            return
+        self._reveal()
+        row, _ = self.place_of(step)
+        self._named_first = row.branch.first
+        self.name_line.setGeometry(self.text_cell(row.row).adjusted(-6, 1, 0, -1).toRect())
+        self.name_line.setText(self._models.history.name(row.branch.first))
+        self.name_line.show()
+        self.name_line.selectAll()
+        self.name_line.setFocus()
+
+    def _on_named(self) -> None:
+        if self.name_line.isVisible():
+            name = " ".join(self.name_line.text().split())
+            self._leave_name()
+            self.named.emit(self._named_first, name)
+
+    def _leave_name(self) -> None:
+        self.name_line.hide()
+        self.setFocus()
+
+    def _fit(self) -> None:
+        bar, viewport = self.verticalScrollBar(), self.viewport()
+        bar.setPageStep(viewport.height())
+        bar.setRange(0, max(0, len(self.rows) * ROW - viewport.height()))
+
+    def _reveal(self) -> None:
+        if (step := self.step) is None:
+            return
+        bar, top, room = self.verticalScrollBar(), self.place_of(step)[0].row * ROW, self.viewport().height()
+        if not bar.value() <= top <= bar.value() + room - ROW:
+            bar.setValue(top - max(0, (room - ROW) // 2))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self.name_line.hide()
+        self._fit()
+
+    def scrollContentsBy(self, dx: int, dy: int) -> None:
+        self.name_line.hide()
+        self.viewport().update()
+
+    def take_theme(self) -> None:
+        self.viewport().update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self.viewport())
+        painter.fillRect(event.rect(), current_theme().color("panel"))
+        self._paint(painter)
+
+    # ---- rows ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _room(self) -> QSize:
+        return self.viewport().size()
+
+    @property
+    def _scrolled(self) -> int:
+        return self.verticalScrollBar().value()
+
+    def _take(self, drawn: Drawn) -> None:
+        """Take a new version of the tree, or another live or selected node."""
+        history = self._models.history
+        if self._shape != history.shape:
+            self._shape = history.shape
+            self._all_rows = branch_rows(map(self.line, history.branches()))
+            self.folded &= {row.branch.first for row in self._all_rows}
+            self.drawn = drawn
+            self.choose_rows()
+        elif self.drawn.version != drawn.version and drawn.live is not None:
+            self._grow(history.branch_of(drawn.live))
+        self.marked = tuple(step for step in self.marked if step in history)
+        was_at, self.drawn = self.drawn.looked_at, drawn
+        if was_at != drawn.looked_at and len(self.rows) < len(self._all_rows):
+            self.choose_rows()
+
+    @property
+    def num_branches(self) -> int:
+        """The number of all branches, visible or not."""
+        return len(self._all_rows)
+
+    def choose_rows(self) -> None:
+        """Decide which branches have a row; those of the live path and of the selected node always do."""
+        always, looked_at = set(self.drawn.path), self.drawn.looked_at
+        if looked_at is not None:
+            always.add(self._models.history.branch_of(looked_at).first)
+        wanted = None
+        if self.sought:
+            wanted = {row.branch.first for row in self._all_rows if self._has_words(row.branch.first)}
+        self.rows = with_rows(self._all_rows, self.folded, always, wanted)
+        self._row_of = {row.branch.first: row.row for row in self.rows}
+
+    def _has_words(self, first: int) -> bool:
+        history = self._models.history
+        words = history.name(first) + "\n" + branch_text(history, first, self.drawn.seq_id)
+        return self.sought.casefold() in words.casefold()
+
+    def has_fold(self, row: BranchRow) -> bool:
+        """Whether a branch has sub-branches, so that it can be folded."""
+        return row.is_folded or any(other.parent_row == row.row for other in self.rows[row.row + 1 : row.row + 2])
+
+    def fold_at(self, point: QPointF) -> int | None:
+        """The branch whose fold sign is at a point; None if there is none."""
+        row = self._row_under(point.y())
+        if row is None or not self.has_fold(row):
+            return None
+        left = self._text_left()
+        return row.branch.first if left - 20 <= point.x() < left else None
+
+    def _row_under(self, y: float) -> BranchRow | None:
+        """The row at a height; the live one may be pinned to an edge."""
+        if (pinned := self.pinned) is not None and self._pinned_top <= y < self._pinned_top + ROW:
+            return pinned
+        number = int((y + self._scrolled) // ROW)
+        return self.rows[number] if 0 <= number < len(self.rows) else None
+
+    @property
+    def pinned(self) -> BranchRow | None:
+        """The row of the live branch, if it is scrolled out of sight."""
+        live, history = self.drawn.live, self._models.history
+        if live is None or live not in history or self._room.height() < 4 * ROW:
+            return None
+        row = self.rows[self._row_of[history.branch_of(live).first]]
+        top = self._top(row.row)
+        return row if top < -ROW / 2 or top > self._room.height() - ROW / 2 else None
+
+    @property
+    def _pinned_top(self) -> float:
+        """The y of the pinned row: at the edge beyond which its own place is."""
+        pinned = self.pinned
+        return 0.0 if pinned is not None and self._top(pinned.row) < 0 else self._room.height() - ROW
+
+    def _grow(self, branch: Branch) -> None:
+        """Extend the row of the live branch, when nothing else has changed."""
+        number = self._row_of[branch.first]
+        line = self.line(branch)
+        self.rows = tuple(_grown(row, line) if row.row == number else row for row in self.rows)
+        self._all_rows = tuple(_grown(row, line) if row.branch.first == line.first else row for row in self._all_rows)
+
+    def line(self, branch: Branch) -> BranchLine:
+        history, parent = self._models.history, branch.parent
+        if parent is None:
+            return BranchLine(branch.first, branch.tip, branch.num_nodes)
+        parent_first, index = history.branch_of(parent).first, history.index_of(parent)
+        return BranchLine(branch.first, branch.tip, branch.num_nodes, parent, parent_first, index)
+
+    @property
+    def step(self) -> int | None:
+        """The selected node, else the live one."""
+        asked = (self.drawn.looked_at, self.drawn.live)
+        return next((step for step in asked if step in self._models.history), None)
+
+    # ---- places --------------------------------------------------------------------------------------------------
+
+    @property
+    def _axis(self) -> DepthAxis:
+        deepest = max((row.end for row in self.rows), default=1)
+        return DepthAxis(INSET, max(INSET + 1, self._text_left() - 22), deepest)
+
+    def _text_left(self) -> float:
+        return self._room.width() - self._sizes_width() - self._room.width() * TEXT_SHARE
+
+    def _sizes_width(self) -> float:
+        return (STEPS_WIDTH if self._room.width() >= ROOM_FOR_STEPS else 0) + self._bytes_width()
+
+    def _bytes_width(self) -> float:
+        """The width of the sizes; where it is narrow, shared bytes are only in the tool tip."""
+        if not self.drawn.kept or self._room.width() < ROOM_FOR_OWN:
+            return 0
+        return BYTES_WIDTH if self._room.width() >= ROOM_FOR_BYTES else OWN_WIDTH
+
+    def _top(self, row: int) -> float:
+        return row * ROW - self._scrolled
+
+    def text_cell(self, row: int) -> QRectF:
+        left = self._text_left()
+        return QRectF(left, self._top(row), self._room.width() - self._sizes_width() - left, ROW)
+
+    def place_of(self, step: int) -> tuple[BranchRow, float]:
+        """(row, x) of a node; if its branch is hidden, of the node where it leaves a visible one."""
+        history = self._models.history
+        while (first := history.branch_of(step).first) not in self._row_of:
+            parent = history.branch(first).parent
+            if parent is None:
+                return self.rows[0], self._axis.x_of(0)
+            step = parent
+        row = self.rows[self._row_of[first]]
+        return row, self._axis.x_of(row.start + history.index_of(step) + 1)
+
+    def step_at(self, point: QPointF) -> int | None:
+        """The node at a point; in a branch's text its newest node; None if there is no row."""
+        row = self._row_under(point.y())
+        if row is None:
+            return None
+        if point.x() >= self._text_left() - 8:
+            return row.branch.tip
+        depth = self._axis.depth_at(point.x())
+        return self._models.history.node_at(row.branch.first, depth - row.start - 1)
+
+    def point_of(self, step: int) -> QPointF:
+        """The point of a node on the screen."""
+        row, x = self.place_of(step)
+        return QPointF(x, self._top(row.row) + ROW / 2)
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
-    def paint(self, painter: QPainter) -> None:
+    def _paint(self, painter: QPainter) -> None:
         """Paint everything that is visible."""
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        first, last = self.scrolled // ROW, (self.scrolled + int(self.size.height())) // ROW
+        first, last = self._scrolled // ROW, (self._scrolled + int(self._room.height())) // ROW
         shown = self.rows[first : last + 1]
         for row in shown:
             self._paint_ground(painter, row)
@@ -66,27 +375,28 @@ class TreePicture(TreeRows):
         row, top = self.pinned, self._pinned_top
         if row is None:
             return
-        theme, scrolled = current_theme(), self.scrolled
-        painter.fillRect(QRectF(0, top, self.size.width(), ROW), theme.color("title_strip"))
+        theme = current_theme()
+        painter.fillRect(QRectF(0, top, self._room.width(), ROW), theme.color("title_strip"))
         painter.setPen(QPen(theme.color("hairline"), 1))
         edge = top + ROW if top == 0 else top
-        painter.drawLine(QPointF(0, edge), QPointF(self.size.width(), edge))
-        self.scrolled = row.row * ROW - round(top)
+        painter.drawLine(QPointF(0, edge), QPointF(self._room.width(), edge))
+        painter.save()
+        painter.translate(0, round(top) - self._top(row.row))
         self._paint_line(painter, row)
         self._paint_words(painter, row)
         self._paint_moments(painter, row)
         self._paint_marks(painter, row)
-        self.scrolled = scrolled
+        painter.restore()
 
     def _paint_ground(self, painter: QPainter, row: BranchRow) -> None:
         is_chosen = self.step in self._models.history and self.place_of(self.step or 0)[0] is row
-        is_picked = any(self.place_of(step)[0] is row for step in self.picked)
-        if not is_chosen and not is_picked and row.row != self.hovered:
+        is_picked = any(self.place_of(step)[0] is row for step in self.marked)
+        if not is_chosen and not is_picked and row.row != self._hovered:
             return
-        ground = QRectF(0, self._top(row.row), self.size.width(), ROW)
+        ground = QRectF(0, self._top(row.row), self._room.width(), ROW)
         theme = current_theme()
         painter.fillRect(ground, theme.color("selected", 38) if is_picked else theme.color("title_strip"))
-        if is_chosen and self.has_keys:
+        if is_chosen and self.hasFocus():
             painter.setPen(QPen(current_theme().color("accent"), 1))
             painter.drawRect(ground.adjusted(0.5, 0.5, -0.5, -0.5))
 
@@ -164,7 +474,7 @@ class TreePicture(TreeRows):
             painter.setPen(QPen(theme.color("panel"), 1.5))
             painter.setBrush(theme.color("accent"))
             painter.drawEllipse(self.point_of(live), 5.5, 5.5)
-        for step in (self.drawn.looked_at, *self.picked):
+        for step in (self.drawn.looked_at, *self.marked):
             if step is not None and step in history and history.branch_of(step).first == row.branch.first:
                 painter.setPen(QPen(theme.color("selected"), 2.0))
                 painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -204,192 +514,60 @@ class TreePicture(TreeRows):
             painter.setPen(theme.color("text" if first in self.drawn.path and not name else "muted"))
             line = moment_words.text_line(self._models, first, int((end - x) / 6) + 4)
             self._fixed.left(painter, x, middle, self._fixed.elided(line, end - x))
-        right = self.size.width() - 8.0
+        right = self._room.width() - 8.0
         painter.setPen(theme.color("muted"))
         if (width := self._bytes_width()) > 0:
             held = self.drawn.num_bytes.get(row.branch.tip)
             told = size_words(held) if held is not None or self._is_let_go(row) else ""
             self._text.right(painter, right, middle, told if width == BYTES_WIDTH else told.split(" + ")[0])
             right -= width
-        if self.size.width() >= ROOM_FOR_STEPS:
+        if self._room.width() >= ROOM_FOR_STEPS:
             self._fixed.right(painter, right, middle, thousands(row.branch.num_nodes))
-
-
-def size_words(held: BranchBytes | None, *, is_whole: bool = False) -> str:
-    """`1.2 MiB + 3 MiB shared`: the memory for the newest node of a branch, in addition to the live one's; None: not
-    kept."""
-    if held is None:
-        return "let go: computed again when it is gone to" if is_whole else "by replay"
-    own, shared = byte_size(held.private), byte_size(held.shared)
-    if is_whole:
-        return f"kept as it stood: {own} of its own, {shared} shared with others"
-    return f"{own} + {shared} shared" if held.shared else own
-
-
-class NameLine(QLineEdit):
-    """A line edit that consumes Enter and Esc, which the tree behind it would also handle. Signal: `left()` with
-    Esc."""
-
-    left = Signal()
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() == Qt.Key.Key_Escape:
-            self.left.emit()
-        else:
-            super().keyPressEvent(event)
-        event.accept()
-
-
-class TreeCanvas(Themed, QAbstractScrollArea):
-    """Signals: `chosen(step)`, a node was clicked or reached by keys; `picked()`, several nodes are marked with
-    Ctrl+click; `opened(step)`, make it live; `named(first, name)`, a branch was named; `dismissed()` with Esc."""
-
-    chosen = Signal(int)
-    picked = Signal()
-    opened = Signal(int)
-    named = Signal(int, str)
-    dismissed = Signal()
-
-    def __init__(self, models: Models) -> None:
-        super().__init__()
-        self._models = models
-        self.picture = TreePicture(models)
-        self.name_line = NameLine(self.viewport())
-        self.name_line.setAccessibleName("Name of the branch")
-        self.name_line.setPlaceholderText("Name, Enter keeps it")
-        self.name_line.setMaxLength(80)
-        self.name_line.hide()
-        self.name_line.editingFinished.connect(self._on_named)
-        self.name_line.left.connect(self._leave_name)
-        self._named_first = -1
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setMinimumSize(1, 1)
-        self.setAccessibleName("Branches of the history")
-        self.viewport().setMouseTracking(True)
-        self.verticalScrollBar().setSingleStep(ROW)
-
-    # ---- what to show --------------------------------------------------------------------------------------------
-
-    @property
-    def step(self) -> int | None:
-        """The node that buttons and keys apply to; None if there is none."""
-        return self.picture.step
-
-    def show_tree(self, drawn: Drawn) -> None:
-        """Show a tree; scrolls to the live or selected node if one of these changed."""
-        old = self.picture.drawn
-        self.picture.take(drawn)
-        self._fit()
-        if (old.live, old.looked_at) != (drawn.live, drawn.looked_at):
-            self._reveal()
-        self.viewport().update()
-
-    def drop_picked(self) -> None:
-        """Unmark the nodes that were marked with Ctrl+click."""
-        if self.picture.picked:
-            self.picture.picked = ()
-            self.viewport().update()
-
-    def begin_naming(self) -> None:
-        """Let the user type the name of the selected branch in its row."""
-        if (step := self.step) is None:
-            return
-        self._reveal()
-        row, _ = self.picture.place_of(step)
-        self._named_first = row.branch.first
-        self.name_line.setGeometry(self.picture.text_cell(row.row).adjusted(-6, 1, 0, -1).toRect())
-        self.name_line.setText(self._models.history.name(row.branch.first))
-        self.name_line.show()
-        self.name_line.selectAll()
-        self.name_line.setFocus()
-
-    def _on_named(self) -> None:
-        if self.name_line.isVisible():
-            name = " ".join(self.name_line.text().split())
-            self._leave_name()
-            self.named.emit(self._named_first, name)
-
-    def _leave_name(self) -> None:
-        self.name_line.hide()
-        self.setFocus()
-
-    def _fit(self) -> None:
-        bar, viewport = self.verticalScrollBar(), self.viewport()
-        bar.setPageStep(viewport.height())
-        bar.setRange(0, max(0, self.picture.height - viewport.height()))
-        self.picture.size = QSizeF(viewport.size())
-        self.picture.scrolled = bar.value()
-
-    def _reveal(self) -> None:
-        if (step := self.step) is None:
-            return
-        bar, top, room = self.verticalScrollBar(), self.picture.place_of(step)[0].row * ROW, self.viewport().height()
-        if not bar.value() <= top <= bar.value() + room - ROW:
-            bar.setValue(top - max(0, (room - ROW) // 2))
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        self.name_line.hide()
-        self._fit()
-
-    def scrollContentsBy(self, dx: int, dy: int) -> None:
-        self.name_line.hide()
-        self.picture.scrolled = self.verticalScrollBar().value()
-        self.viewport().update()
-
-    def take_theme(self) -> None:
-        self.viewport().update()
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self.viewport())
-        painter.fillRect(event.rect(), current_theme().color("panel"))
-        self.picture.has_keys = self.hasFocus()
-        self.picture.paint(painter)
 
     # ---- mouse and keys ------------------------------------------------------------------------------------------
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
-        step, button = self.picture.step_at(event.position()), event.button()
-        if button == Qt.MouseButton.LeftButton and (first := self.picture.fold_at(event.position())) is not None:
+        step, button = self.step_at(event.position()), event.button()
+        if button == Qt.MouseButton.LeftButton and (first := self.fold_at(event.position())) is not None:
             self._fold(first)
             return
         if step is None or button not in (Qt.MouseButton.LeftButton, Qt.MouseButton.RightButton):
             return
         if button == Qt.MouseButton.LeftButton and event.modifiers() & Qt.KeyboardModifier.ControlModifier:
             self._pick(step)
-        elif button == Qt.MouseButton.LeftButton or step not in self.picture.picked:
+        elif button == Qt.MouseButton.LeftButton or step not in self.marked:
             self.chosen.emit(step)
 
     def _fold(self, first: int) -> None:
         """Hide the rows of the branches below a branch, or show them again."""
-        self.picture.fold(first)
+        self.folded ^= {first}
+        self.choose_rows()
         self._fit()
         self.viewport().update()
 
     def seek(self, text: str) -> None:
         """Show only the live path, the selected branch and those whose name or text contains `text`; all if it is
         empty."""
-        self.picture.sought = text.strip()
-        self.picture.choose_rows()
+        self.sought = text.strip()
+        self.choose_rows()
         self._fit()
         self._reveal()
         self.viewport().update()
 
     def _pick(self, step: int) -> None:
         """Mark one more node, or unmark it; the selected node is marked first."""
-        now, looked_at = self.picture.picked, self.picture.drawn.looked_at
+        now, looked_at = self.marked, self.drawn.looked_at
         if not now and looked_at is not None and looked_at != step:
             now = (looked_at,)
-        self.picture.picked = tuple(each for each in now if each != step) if step in now else (*now, step)
+        self.marked = tuple(each for each in now if each != step) if step in now else (*now, step)
         self.viewport().update()
         self.picked.emit()
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
-        step = self.picture.step_at(event.position())
+        step = self.step_at(event.position())
         if step is None or event.modifiers() & Qt.KeyboardModifier.ControlModifier:
             return
-        if event.button() == Qt.MouseButton.LeftButton and self.picture.fold_at(event.position()) is None:
+        if event.button() == Qt.MouseButton.LeftButton and self.fold_at(event.position()) is None:
             self.opened.emit(step)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
@@ -399,8 +577,8 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         self._hover(-1)
 
     def _hover(self, row: int) -> None:
-        if row != self.picture.hovered:
-            self.picture.hovered = row
+        if row != self._hovered:
+            self._hovered = row
             self.viewport().update()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
@@ -412,8 +590,8 @@ class TreeCanvas(Themed, QAbstractScrollArea):
         elif step is not None and key in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             self.opened.emit(step)
         elif step is not None and key in (Qt.Key.Key_Minus, Qt.Key.Key_Plus):
-            row = self.picture.place_of(step)[0]
-            if self.picture.has_fold(row) and row.is_folded == (key == Qt.Key.Key_Plus):
+            row = self.place_of(step)[0]
+            if self.has_fold(row) and row.is_folded == (key == Qt.Key.Key_Plus):
                 self._fold(row.branch.first)
         elif step is not None and (there := self._beside(step, key)) is not None:
             self.chosen.emit(there)
@@ -422,7 +600,7 @@ class TreeCanvas(Themed, QAbstractScrollArea):
 
     def _beside(self, step: int, key: Qt.Key) -> int | None:
         """The node that a key leads to; None for any other key."""
-        history, row = self._models.history, self.picture.place_of(step)[0]
+        history, row = self._models.history, self.place_of(step)[0]
         index = history.index_of(step)
         match key:
             case Qt.Key.Key_Left:
@@ -436,22 +614,17 @@ class TreeCanvas(Themed, QAbstractScrollArea):
                 return row.branch.tip
             case Qt.Key.Key_Up | Qt.Key.Key_Down:
                 number = row.row + (1 if key == Qt.Key.Key_Down else -1)
-                other = self.picture.rows[min(max(number, 0), len(self.picture.rows) - 1)]
+                other = self.rows[min(max(number, 0), len(self.rows) - 1)]
                 return history.node_at(other.branch.first, row.start + index - other.start)
         return None
 
-    def viewportEvent(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            step = self.picture.step_at(QPointF(event.pos()))
-            QToolTip.showText(event.globalPos(), plain_tip("" if step is None else self._tip(step)), self)
-            return True
-        return super().viewportEvent(event)
-
-    def _tip(self, step: int) -> str:
+    def tip_at(self, place: QPoint) -> str:
+        if (step := self.step_at(QPointF(place))) is None:
+            return ""
         branch = self._models.history.branch_of(step)
         lines = [branch_name(self._models, branch.first), *node_lines(self._models, step)]
-        held = self.picture.drawn.num_bytes.get(branch.tip)
-        if held is not None or (self.picture.drawn.num_bytes and branch.tip != self._models.history.live):
+        held = self.drawn.num_bytes.get(branch.tip)
+        if held is not None or (self.drawn.num_bytes and branch.tip != self._models.history.live):
             lines.append(size_words(held, is_whole=True))
         return "\n".join([*lines, "click: look · double click or Enter: go on from there · Ctrl+click: choose several"])
 
@@ -460,3 +633,7 @@ class TreeCanvas(Themed, QAbstractScrollArea):
 
     def focusOutEvent(self, event: QFocusEvent) -> None:
         self.viewport().update()
+
+
+def _grown(row: BranchRow, line: BranchLine) -> BranchRow:
+    return replace(row, branch=line, end=row.start + line.num_nodes)

@@ -18,8 +18,7 @@ from app.kit.reader import SELECTION, STATUS, SignalSource
 from app.kit.view import View
 from app.models import Models
 from app.models.branches import count_from, first_of_segment, origin_of
-from app.panels.branches.canvas import TreeCanvas
-from app.panels.branches.tree_rows import Drawn
+from app.panels.branches.canvas import Drawn, TreeCanvas
 from engine.counted import counted
 from engine.wire.commands import DeleteBranch, GoTo
 from engine.wire.status import EngineStatus
@@ -127,7 +126,7 @@ class BranchesView(View[Shown]):
         if self._to_delete not in history:
             self._to_delete = None
         self.tree.show_tree(state.drawn)
-        count, num_rows = self.tree.picture.num_branches, len(self.tree.picture.rows)
+        count, num_rows = self.tree.num_branches, len(self.tree.rows)
         self.seek.setVisible(count >= _MANY or bool(self.seek.text()))
         branches = counted(count, "branch", "branches")
         branches = branches if num_rows == count else f"{thousands(num_rows)} of {branches}"
@@ -140,7 +139,7 @@ class BranchesView(View[Shown]):
         if step is None or state is None:
             return
         is_live = step == history.live
-        is_hint_due = is_live and self.tree.picture.num_branches == 1 and self._to_delete is None
+        is_hint_due = is_live and self.tree.num_branches == 1 and self._to_delete is None
         self.hint.setVisible(is_hint_due)
         role, text = "muted", " · ".join(node_lines(self._models, step))
         if self._to_delete is not None:
@@ -152,8 +151,8 @@ class BranchesView(View[Shown]):
         )
         hint = f"{INVITATION}. " if is_hint_due else ""
         self.tree.setAccessibleDescription(hint + text)
-        if len(self.tree.picture.picked) > 1 and self._to_delete is None:
-            numbers = ", ".join(map(thousands, sorted(self.tree.picture.picked)))
+        if len(self.tree.marked) > 1 and self._to_delete is None:
+            numbers = ", ".join(map(thousands, sorted(self.tree.marked)))
             self.line.setText(f"steps {numbers} chosen")
         why_not = state.why_not or ("this is the live step" if is_live else "")
         holds_live = history.is_on_path(first_of_segment(history, step), history.live)
@@ -202,7 +201,7 @@ class BranchesView(View[Shown]):
     def _to_join(self) -> tuple[int, ...]:
         """The marked nodes, without the live one."""
         tree, live = self.tree, self._models.history.live
-        chosen = tree.picture.picked or (() if tree.step is None else (tree.step,))
+        chosen = tree.marked or (() if tree.step is None else (tree.step,))
         return tuple(step for step in chosen if step != live)
 
     def _on_join(self) -> None:
@@ -220,7 +219,7 @@ class BranchesView(View[Shown]):
 
     def _why_not_compared(self, is_live: bool) -> str:
         """Why the marked nodes cannot be compared; empty if they can."""
-        if count := len(self.tree.picture.picked):
+        if count := len(self.tree.marked):
             return "" if count <= 2 and self._to_join else f"{count} steps are chosen: choose two"
         return "this is the live step" if is_live else ""
 

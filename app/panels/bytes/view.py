@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
-from PySide6.QtCore import QEvent, QRect, QRectF, Qt
-from PySide6.QtGui import QAccessible, QHelpEvent, QImage, QPainter, QPaintEvent, QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QStackedWidget, QToolTip, QWidget
+from PySide6.QtCore import QPoint, QRect, QRectF, Qt
+from PySide6.QtGui import QAccessible, QImage, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QStackedWidget, QWidget
 
 from app.draw.axis import ByteTicks, LinearTicks, StepAxis, StepSeries
 from app.draw.format import byte_size, thousands, tick_size
@@ -18,7 +18,7 @@ from app.kit.chart.key import ColorKey
 from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, SelectedLine
 from app.kit.chart.plot import StepPlot
 from app.kit.facts import PITCH, Fact, Facts, WholeLines
-from app.kit.labels import Opaque, plain_tip
+from app.kit.labels import Opaque, TellsPlaces
 from app.kit.panel import MARGIN, STRIP_HEIGHT
 from app.kit.pictures import argb, pixels_image
 from app.kit.provenance import Provenance, shown_record, source_of
@@ -38,7 +38,7 @@ _MOST_PITCH = 64.0  # greatest width of a layer's bar, in pixels
 _PIECES = ("page_used", "page_shared", "page_cached", "page_host")
 
 
-class LayerBars(Themed, Opaque, QWidget):
+class LayerBars(Themed, TellsPlaces, Opaque, QWidget):
     """One bar per layer: stored bytes within reserved ones, with a line at the bytes predicted by the formula."""
 
     def __init__(self) -> None:
@@ -90,16 +90,10 @@ class LayerBars(Themed, Opaque, QWidget):
     def _pitch(self) -> float:
         return min(self.width() / max(1, len(self._bars)), _MOST_PITCH)
 
-    def event(self, event: QEvent) -> bool:
-        """Show the tool tip of the layer under the mouse, with all of its numbers."""
-        if isinstance(event, QHelpEvent):
-            index = int(event.pos().x() / self._pitch()) if self._bars else -1
-            if 0 <= index < len(self._bars):
-                QToolTip.showText(event.globalPos(), plain_tip(layer_words(self._bars[index].source)), self)
-            else:
-                QToolTip.hideText()
-            return True
-        return super().event(event)
+    def tip_at(self, place: QPoint) -> str:
+        """All numbers of the layer under the mouse."""
+        index = int(place.x() / self._pitch()) if self._bars else -1
+        return layer_words(self._bars[index].source) if 0 <= index < len(self._bars) else ""
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)

@@ -111,7 +111,7 @@ class CompareMaps(Themed, QWidget):
         self.maps = {side: HeatMap(name_position) for side in names}
         self.captions = {side: ElidedLabel(font_text(11.5), "muted") for side in names}
         self._display: Display = "beside"
-        self._is_b = False
+        self.is_b = False
         self.names = {"a": "", "b": ""}
         self.shown: Shown | None = None
         self.blink = QTimer(self, interval=BLINK_MS)
@@ -139,16 +139,11 @@ class CompareMaps(Themed, QWidget):
     def hover(self) -> QPointF | None:
         return self.maps["a"].hover
 
-    @property
-    def is_b(self) -> bool:
-        """Whether a single map shows side B."""
-        return self._is_b
-
     def set_display(self, display: Display) -> None:
         """Set how the sides are shown."""
         if display == self._display:
             return
-        self._display, self._is_b = display, False
+        self._display, self.is_b = display, False
         if display == "blink":
             self.blink.start()
         else:
@@ -160,7 +155,7 @@ class CompareMaps(Themed, QWidget):
     def flip(self) -> None:
         """Show the other side, in `swap` and `blink`."""
         if self._display in ("swap", "blink"):
-            self._is_b = not self._is_b
+            self.is_b = not self.is_b
             self._draw()
 
     def show_range(self, wanted: TokenRange | None) -> None:
@@ -208,7 +203,7 @@ class CompareMaps(Themed, QWidget):
         limits, name_a, name_b = shown.limits, self._caption("a"), self._caption("b")
         if self._display == "overlay":
             self._show("a", shown, shown.mean, limits, MEANS if shown.mean.has_extremes else MEAN)
-        elif self._is_b:
+        elif self.is_b:
             self._show("a", shown, shown.b, limits, name_b)
         else:
             self._show("a", shown, shown.a, limits, name_a)

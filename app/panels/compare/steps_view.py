@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from PySide6.QtCore import QModelIndex, Qt
+from PySide6.QtCore import Qt
 
 from app.draw.axis import UNJUDGED, StepPoints, kinds_of, step_points
 from app.draw.format import brief
@@ -165,8 +165,7 @@ class CompareStepsView(View[StepsShown]):
         for plot in self.plots.values():
             plot.connect_steps(self.refresh, self._on_picked, self.told)
         connect_all(
-            (self.layers.clicked, self._on_layer),
-            (self.layers.activated, self._on_layer),
+            (self.layers.chosen, self._on_layer),
             (self._models.comparison.stepped, self._on_stepped),
         )
 
@@ -175,10 +174,9 @@ class CompareStepsView(View[StepsShown]):
     def _on_picked(self, step: int) -> None:
         self._models.selection.update(step=step)
 
-    def _on_layer(self, index: QModelIndex) -> None:
-        compared = self._models.comparison.now
-        if compared is not None and index.row() < len(compared.layers):
-            self._models.selection.update(layer=compared.layers[index.row()])
+    def _on_layer(self, line: int) -> None:
+        if (compared := self._models.comparison.now) is not None:
+            self._models.selection.update(layer=compared.layers[line])
 
     def _on_stepped(self) -> None:
         if not self._models.status.is_running:  # while running, `texts_due` refreshes often enough

@@ -9,7 +9,7 @@ from typing import cast, get_args
 from msgspec import Struct
 from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QFileDialog, QMenu, QStackedWidget, QWidget
+from PySide6.QtWidgets import QMenu, QStackedWidget
 
 from app.draw.format import brief, short_dtype
 from app.draw.grid import TokenRange
@@ -17,6 +17,7 @@ from app.kit.boxes import column, row
 from app.kit.buttons import LinkButton, ProgressButton, push_button
 from app.kit.changes import connect_all, on_change
 from app.kit.fields import Option, SmallBox
+from app.kit.files_there import ask_path
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.map_view import LensMenu
 from app.kit.provenance import Provenance, lateness, source_words, step_of, tensor_name, token_name
@@ -41,7 +42,10 @@ from engine.wire.status import ModelInfo
 STEP, MODEL, FILE = "the step", "another model", "a snapshot"
 _CACHE, _DTYPE = "cache ", "dtype "
 _MODEL_LABEL = "another model…"
-SNAPSHOT_FILES = "Snapshots (*.safetensors *.npz *.bin)"
+ASKED = {  # what has to be asked for: the title of the dialog, and endings of files
+    MODEL: ("Compare with a model of the same vocabulary", ()),
+    FILE: ("Compare with a snapshot", (".safetensors", ".npz", ".bin")),
+}
 
 
 def cache_choice(name: str) -> str:
@@ -74,6 +78,11 @@ class OpponentBox(SmallBox):
     def __init__(self, models: Models) -> None:
         super().__init__("Compare with", "What the same tokens are fed to for comparison", _options(), characters=13)
         self._models = models
+        self.was_opened = False  # since something was chosen: arrow keys choose without opening it
+
+    def showPopup(self) -> None:
+        self.was_opened = True
+        super().showPopup()
 
     @property
     def choice(self) -> str:
@@ -102,20 +111,17 @@ class OpponentBox(SmallBox):
             return ""
         return f"The model of this file is not known here: choose '{_MODEL_LABEL}' and its folder, or another snapshot."
 
-    def opponent(self, parent: QWidget) -> Opponent | None:
-        """The chosen opponent; asks for a file or folder if necessary. None if nothing is possible or the user
-        cancelled."""
+    def opponent(self, path: str = "") -> Opponent | None:
+        """The chosen opponent, at `path` where it is a file or a folder; None if nothing is possible."""
         status, step = self._models.status.now, self._models.selection.now.step
         if self.problem() or status is None or status.model is None:
             return None
         if self.choice == STEP:
             return None if step is None else OtherStep(step)
         if self.choice == MODEL:
-            folder = QFileDialog.getExistingDirectory(parent, "Compare with a model of the same vocabulary")
-            return OtherRun(status.cache, ModelSpec(folder, _dtype_of(status.model))) if folder else None
+            return OtherRun(status.cache, ModelSpec(path, _dtype_of(status.model)))
         if self.choice == FILE:
-            path, _ = QFileDialog.getOpenFileName(parent, "Compare with a snapshot", "", SNAPSHOT_FILES)
-            return OtherFile(Path(path)) if path else None
+            return OtherFile(Path(path))
         if self.choice.startswith(_DTYPE):
             dtype = next(name for name in get_args(Dtype) if self.choice == _DTYPE + name)
             source = self._models.status.source_of_file or status.model.source
@@ -192,7 +198,6 @@ class CompareView(View[CompareShown]):
         self._stack = QStackedWidget()
         self.readout = plain_label(_POINT, font_fixed())
         self.shown: Shown | None = None
-        self._starts_when_chosen = False  # once the list has been opened by `choose_opponent`
         self._build()
         self.follow(models)
 
@@ -224,20 +229,22 @@ class CompareView(View[CompareShown]):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def choose_opponent(self) -> None:
-        """Open the list of what can be compared with: what is chosen there is compared at once."""
-        self._starts_when_chosen = True
+        """Open the list of what can be compared with."""
         self.opponents.setFocus()
         self.opponents.showPopup()
 
     def _on_chosen(self) -> None:
-        if self._starts_when_chosen:
+        """Compare at once with what is chosen in the list that was opened."""
+        if self.opponents.was_opened:
             self.compare()
 
-    def compare(self) -> None:
-        """Start a comparison with the chosen opponent, if possible."""
-        self._starts_when_chosen = False
-        against = self.opponents.opponent(self)
-        if against is not None:
+    def compare(self, path: str = "") -> None:
+        """Start a comparison with the chosen opponent, if possible; asks for its file or folder where that is one."""
+        self.opponents.was_opened = False
+        asked = ASKED.get(self.opponents.choice)
+        if asked is not None and not path and not self.opponents.problem():
+            ask_path(self, self._models.status.engine, self.wants.emit, *asked, self.compare)
+        elif (against := self.opponents.opponent(path)) is not None:
             self.compare_with(against)
 
     def compare_with(self, against: Opponent) -> None:

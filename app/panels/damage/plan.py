@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QModelIndex, QSignalBlocker, Signal
+from PySide6.QtCore import QSignalBlocker, Signal
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QWidget
 
@@ -57,7 +57,7 @@ class PlanSheet(QWidget):
         column(top, (self.table, 1), bottom, on=self)
         self._share.moved.connect(self._on_share)
         on_change(self._on_kib, self.kib)
-        self.table.clicked.connect(self._on_clicked)
+        self.table.chosen.connect(self._on_row)
 
     @property
     def budget_bytes(self) -> int:
@@ -127,7 +127,6 @@ class PlanSheet(QWidget):
         if self._exact:
             self._share.set_value(min(100.0, max(0.1, 100 * self.kib.value() * KIB / self._exact)))
 
-    def _on_clicked(self, index: QModelIndex) -> None:
-        row = index.row()
-        if self._found is not None and 0 <= row < len(self._found.plan):
-            self.picked.emit(self._found.plan[row].coding.layer)
+    def _on_row(self, line: int) -> None:
+        if self._found is not None:
+            self.picked.emit(self._found.plan[line].coding.layer)

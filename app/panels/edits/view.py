@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from PySide6.QtCore import QModelIndex, Qt, Signal
-from PySide6.QtGui import QAction, QGuiApplication
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QMenu
 
 from app.draw.edited import edit_name, edit_place
@@ -154,16 +154,11 @@ class EditsView(View[Shown]):
         self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.table.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         connect_all(
-            (self.table.clicked, self._on_row),
-            (self.table.activated, self._on_activated),
-            (self.table.customContextMenuRequested, self._on_table_menu),
+            (self.table.chosen, self._on_row),
+            (self.table.activated, self._on_go_to),
+            (self.table.customContextMenuRequested, self.open_menu),
         )
         self.follow(models)
-
-    def set_actions(self, undo: QAction, redo: QAction) -> None:
-        """Set the actions of the buttons Undo and Redo."""
-        self.undo.set_action(undo)
-        self.redo.set_action(redo)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
@@ -228,20 +223,12 @@ class EditsView(View[Shown]):
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
-    def _row_at(self, index: QModelIndex) -> EditRow | None:
-        rows = self.state.rows if self.state is not None else ()
-        return rows[index.row()] if 0 <= index.row() < len(rows) else None
-
-    def _on_row(self, index: QModelIndex) -> None:
-        if (found := self._row_at(index)) is not None:
-            self._marked = found.step
+    def _on_row(self, line: int) -> None:
+        if self.state is not None:
+            self._marked = self.state.rows[line].step
             if self._models.selection.now.step in {one.step for one in self._models.edits.made}:
-                self._models.selection.update(step=found.step)  # an edit was shown: show this one instead
+                self._models.selection.update(step=self._marked)  # an edit was shown: show this one instead
             self.refresh()
-
-    def _on_activated(self, index: QModelIndex) -> None:
-        self._on_row(index)
-        self._on_go_to()
 
     def _on_look(self) -> None:
         if self.state is not None and self.state.marked is not None:
@@ -276,9 +263,6 @@ class EditsView(View[Shown]):
             menu.addAction(text, slot).setEnabled(is_any)
         menu.addAction("Import and make edits…", self.import_edits)
         menu.addSeparator()
-
-    def _on_table_menu(self) -> None:
-        self._on_menu()
 
     def repeat_all(self) -> None:
         """Repeat all edits that are not undone on the selected sequence."""

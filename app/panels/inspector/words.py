@@ -23,7 +23,10 @@ from engine.wire.records import StepRecord
 from engine.wire.slices import AttentionSlice, RowSlice
 
 SURPRISAL = "Minus the logarithm of the probability that the model gave this token before it came."
-ATTENTION = "The share of its attention that the newest token gives this one: a bar for each head, and their mean."
+ATTENTION = (
+    "The share of its attention in this layer that the newest token gives this one: a bar for each head, from left to "
+    "right, and their mean."
+)
 DROPPED = "The selected layer and kv head hold its row no more."
 _SAME = 1e-4  # relative; two ways to sum the same squares differ by less
 
@@ -136,21 +139,25 @@ def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
     layer = models.selection.now.layer
     marked = norms.layers.index(layer) if layer in norms.layers else None
     facts, label = list[Fact](), layer_label(models, layer)
+    ends = [layer_label(models, each) for each in (norms.layers[0], norms.layers[-1])]
+    extent = "–".join(dict.fromkeys(ends))  # of the bars
     for name, written, rows, color in (
         ("‖k‖", norms.mean_keys(), row.keys if row is not None else (), "page_used"),
         ("‖v‖", norms.mean_values(), row.values if row is not None else (), "page_shared"),
     ):
         tip = _norm_tip(name, "the forward wrote it")
-        facts.append(_norm_fact(label, f"{name} as written", written, marked, color, tip, absent="none"))
+        facts.append(_norm_fact(label, f"{name} {extent}", written, marked, color, tip, absent="none"))
         stored = spark_draw.row_norms(row.layers, rows, norms.layers) if row is not None else written
         if not np.allclose(stored, written, rtol=_SAME, atol=0, equal_nan=True):
             tip = _norm_tip(name, "the cache holds it")
-            facts.append(_norm_fact(label, f"{name} as stored", stored, marked, color, tip))
+            facts.append(_norm_fact(label, f"{name} stored", stored, marked, color, tip))
     return facts
 
 
 def _norm_tip(name: str, how: str) -> str:
-    return f"The length of {name} as {how}: a bar for each layer, and the number of the selected layer."
+    return (
+        f"The length of {name} as {how}: a bar for each layer from left to right, and the number of the selected one."
+    )
 
 
 def _norm_fact(
@@ -170,7 +177,7 @@ def _looked_at(models: Models, token: Token, attention: AttentionSlice | None) -
     weights = attention_draw.received(attention, token.position) if attention is not None else None
     if attention is None or weights is None:
         return []
-    label = f"attention from newest, {layer_label(models, attention.request.layer)}"
+    label = f"attention {layer_label(models, attention.request.layer)}"
     column = token.position - int(attention.positions[0])
     held = weights[~attention_draw.gone(attention)[:, column]]
     if not held.size:
@@ -257,7 +264,10 @@ def _row_fact(label: str, values: Floats) -> Fact:
     most = float(np.abs(finite).max()) if finite.size else 1.0
     words = packed(signed_colors(current_theme()))[signed_index(values, most)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (math.nan, math.nan)
-    tip = "Its row in the selected layer and kv head, a colour for each channel: the lowest and the highest number."
+    tip = (
+        "Its row, by layer, kv head and position: a colour for each channel from left to right, and the lowest and the "
+        "highest number."
+    )
     return Fact(label, f"{brief(low)} … {brief(high)}", strip=tuple(int(word) for word in words), tip=tip)
 
 

@@ -32,7 +32,7 @@ class CandidateModel(QAbstractListModel):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._bars: tuple[CandidateBar, ...] = ()
-        self._refusal = self._offer = ""
+        self.refusal = self._offer = ""
 
     def set_offer(self, words: str) -> None:
         """Set what a click on a candidate does, for the tool tips."""
@@ -49,17 +49,13 @@ class CandidateModel(QAbstractListModel):
 
     def set_refusal(self, why: str) -> None:
         """Set why no candidate can be taken; empty if one can."""
-        if why != self._refusal:
-            self._refusal = why
+        if why != self.refusal:
+            self.refusal = why
             if self._bars:
                 self.dataChanged.emit(self.index(0), self.index(len(self._bars) - 1))
 
-    @property
-    def refusal(self) -> str:
-        return self._refusal
-
     def flags(self, index: Index) -> Qt.ItemFlag:
-        return Qt.ItemFlag.NoItemFlags if self._refusal else super().flags(index)
+        return Qt.ItemFlag.NoItemFlags if self.refusal else super().flags(index)
 
     def bar(self, row: int) -> CandidateBar | None:
         return self._bars[row] if 0 <= row < len(self._bars) else None
@@ -86,7 +82,7 @@ class CandidateModel(QAbstractListModel):
         ]
         if bar.is_out:
             words.append("removed by the sampler's filters")
-        words.append(self._refusal or self._offer)
+        words.append(self.refusal or self._offer)
         return "\n".join(words)
 
 

@@ -160,6 +160,7 @@ class NextTokenView(View[Shown]):
         self.candidates.setObjectName("bars")
         self.candidates.setAccessibleName("Most probable next tokens")
         self.summary = ElidedLabel(role="muted")
+        self._mark_other()
         self.continuation = ContinuationLine(models)
         self.other = push_button("Other…", self.begin_continuation, f"{_ANOTHER}  (Ctrl+Shift+T)")
         self.set_body(column((self.candidates, 1), self.continuation, row((self.summary, 1), self.other), spacing=4))
@@ -174,6 +175,16 @@ class NextTokenView(View[Shown]):
             (self.continuation.left, self._fit_continuation),
         )
         self.follow(models)
+
+    def choose(self, choice: str) -> None:
+        super().choose(choice)
+        self._mark_other()
+
+    def _mark_other(self) -> None:
+        """The line at a bar is the probability on the other scale: before the name of that stands such a line."""
+        here = ("", ": the bars"), ("| ", ": the line at each bar, where it differs")
+        marks = {key: here[key != self.choice] for key, _, _ in self.choices}
+        self.set_choices([(key, marks[key][0] + text, tip + marks[key][1]) for key, text, tip in self.choices])
 
     def _on_taken(self, index: QModelIndex) -> None:
         bar = self.list_model.bar(index.row())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
-from PySide6.QtCore import QModelIndex, Qt, Signal, SignalInstance
-from PySide6.QtGui import QAction, QGuiApplication, QKeyEvent
+from PySide6.QtCore import Qt, Signal, SignalInstance
+from PySide6.QtGui import QGuiApplication, QShortcut
 from PySide6.QtWidgets import QLineEdit
 
 from app.draw.format import thousands
@@ -81,18 +81,6 @@ class Shown(Struct, frozen=True):
     marked: Bookmark | None
 
 
-class NoteList(CellTable):
-    """The table. Signal: `delete_wanted()`, Del was pressed."""
-
-    delete_wanted = Signal()
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() == Qt.Key.Key_Delete:
-            self.delete_wanted.emit()
-            return
-        super().keyPressEvent(event)
-
-
 class NotesView(View[Shown]):
     """A click marks a bookmark; Enter or a double click goes there. Signals: `wanted(target)`, `edited(target)`,
     `deleted(target)`."""
@@ -107,7 +95,7 @@ class NotesView(View[Shown]):
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._marked: Bookmark | None = None
-        self.table = NoteList("Notes")
+        self.table = CellTable("Notes")
         self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.filter = QLineEdit()
         self.filter.setPlaceholderText("Filter")
@@ -123,16 +111,12 @@ class NotesView(View[Shown]):
         buttons = row(self.filter, None, self.new, *self._ways)
         self.set_body(column((self.table, 1), buttons, spacing=5))
         connect_all(
-            (self.table.clicked, self._on_row),
-            (self.table.activated, self._on_activated),
-            (self.table.delete_wanted, self._on_delete),
+            (self.table.chosen, self._on_row),
+            (self.table.activated, self._on_go),
+            (QShortcut("Del", self.table, context=Qt.ShortcutContext.WidgetShortcut).activated, self._on_delete),
             (self.filter.textChanged, self.refresh),
         )
         self.follow(models)
-
-    def set_action(self, add: QAction) -> None:
-        """Set the action of the button New."""
-        self.new.set_action(add)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
@@ -167,15 +151,10 @@ class NotesView(View[Shown]):
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
-    def _on_row(self, index: QModelIndex) -> None:
-        rows = self.state.rows if self.state is not None else ()
-        if 0 <= index.row() < len(rows):
-            self._marked = rows[index.row()].bookmark
+    def _on_row(self, line: int) -> None:
+        if self.state is not None:
+            self._marked = self.state.rows[line].bookmark
             self.refresh()
-
-    def _on_activated(self, index: QModelIndex) -> None:
-        self._on_row(index)
-        self._on_go()
 
     def _tell(self, signal: SignalInstance) -> None:
         if self.state is not None and self.state.marked is not None:

@@ -37,8 +37,8 @@ class PageCanvas(Themed, Opaque, QWidget):
         self._pools: tuple[PageMap, ...] = ()
         self.names: tuple[str, ...] = ()
         self._arrays: list[PoolArrays] = []
-        self._layouts: list[GridLayout] = []
-        self._images: list[QImage] = []
+        self.layouts: list[GridLayout] = []
+        self.images: list[QImage] = []
         self._mode: Mode = "state"
         self._step = 0
         self._selected: tuple[int, int] | None = None
@@ -53,14 +53,6 @@ class PageCanvas(Themed, Opaque, QWidget):
         self.set_background()
 
     # ---- what is shown -------------------------------------------------------------------------------------------
-
-    @property
-    def layouts(self) -> Sequence[GridLayout]:
-        return self._layouts
-
-    @property
-    def images(self) -> Sequence[QImage]:
-        return self._images
 
     def take_theme(self) -> None:
         if self._pools and current_theme() is not self._drawn_in:
@@ -87,12 +79,12 @@ class PageCanvas(Themed, Opaque, QWidget):
         ratio = self.devicePixelRatioF()
         height = self._room() - (_NAME_HEIGHT if self._has_names else 0)
         room = int(self.width() * ratio) - 2, int(height * ratio) - 2, int(LARGEST_CELL * ratio)
-        self._layouts = [draw.arrange(pool.num_pages, *room) for pool in self._pools]
+        self.layouts = [draw.arrange(pool.num_pages, *room) for pool in self._pools]
         self._drawn_in = current_theme()
         colors = grid_colors(self._drawn_in)
-        self._images = [
+        self.images = [
             pixels_image(draw.paint(layout, arrays, self._mode, self._step, colors), ratio)
-            for layout, arrays in zip(self._layouts, self._arrays, strict=False)
+            for layout, arrays in zip(self.layouts, self._arrays, strict=False)
         ]
         self.num_images += 1
         self.update()
@@ -111,7 +103,7 @@ class PageCanvas(Themed, Opaque, QWidget):
     def page_rect(self, pool: int, page_id: int) -> QRectF:
         """The rectangle of a page in the widget."""
         ratio = self.devicePixelRatioF()
-        x, y, width, height = (side / ratio for side in self._layouts[pool].rect(page_id))
+        x, y, width, height = (side / ratio for side in self.layouts[pool].rect(page_id))
         return QRectF(x, y, width, height).translated(self._origin(pool))
 
     # ---- painting ------------------------------------------------------------------------------------------------
@@ -119,7 +111,7 @@ class PageCanvas(Themed, Opaque, QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         self.fill_background(painter)
-        for number, image in enumerate(self._images):
+        for number, image in enumerate(self.images):
             if self._has_names:
                 painter.setFont(font_text(11))
                 painter.setPen(current_theme().color("muted"))
@@ -129,7 +121,7 @@ class PageCanvas(Themed, Opaque, QWidget):
             painter.drawImage(self._origin(number), image)
         self._paint_mine(painter)
         self._paint_noted(painter)
-        if self._selected is not None and self._selected[0] < len(self._layouts):
+        if self._selected is not None and self._selected[0] < len(self.layouts):
             self._paint_selected(painter, *self._selected)
         if self.hasFocus():
             painter.setPen(QPen(current_theme().color("accent"), 1))
@@ -137,8 +129,8 @@ class PageCanvas(Themed, Opaque, QWidget):
 
     def _paint_mine(self, painter: QPainter) -> None:
         """Outline every page of the selected sequence, where cells are large enough."""
-        for number, pages in enumerate(self._mine[: len(self._layouts)]):
-            layout = self._layouts[number]
+        for number, pages in enumerate(self._mine[: len(self.layouts)]):
+            layout = self.layouts[number]
             if layout.pitch < draw.LEAST_SHAPED or len(pages) > _MAX_OUTLINES:
                 continue
             painter.setPen(QPen(current_theme().color("text", 150), 1))
@@ -154,15 +146,15 @@ class PageCanvas(Themed, Opaque, QWidget):
 
     def _paint_noted(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        for number, pages in enumerate(self._noted[: len(self._layouts)]):
+        for number, pages in enumerate(self._noted[: len(self.layouts)]):
             for page_id in pages:
-                if page_id < self._layouts[number].num_pages:
+                if page_id < self.layouts[number].num_pages:
                     rect = self.page_rect(number, page_id)
                     paint_ribbon(painter, rect.right() - 1, rect.top() - 2, 0.9 if rect.width() >= 9 else 0.7)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
 
     def _paint_selected(self, painter: QPainter, pool: int, page_id: int) -> None:
-        if page_id >= self._layouts[pool].num_pages:
+        if page_id >= self.layouts[pool].num_pages:
             return
         rect = self.page_rect(pool, page_id)
         grow = max(0.0, (5 - rect.width()) / 2)  # so that a page of one pixel can be found
@@ -178,7 +170,7 @@ class PageCanvas(Themed, Opaque, QWidget):
     def page_at(self, point: QPointF) -> tuple[int, int] | None:
         """(pool, page) at a point; None if there is none."""
         ratio = self.devicePixelRatioF()
-        for number, layout in enumerate(self._layouts):
+        for number, layout in enumerate(self.layouts):
             inside = (point - self._origin(number)) * ratio
             page_id = layout.hit(inside.x(), inside.y())
             if page_id is not None:
@@ -208,13 +200,13 @@ class PageCanvas(Themed, Opaque, QWidget):
     def keyPressEvent(self, event: QKeyEvent) -> None:
         pool, page_id = self._selected or (0, 0)
         moves = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}
-        if self._layouts and pool < len(self._layouts):
-            columns, per_cell = self._layouts[pool].columns, self._layouts[pool].per_cell
+        if self.layouts and pool < len(self.layouts):
+            columns, per_cell = self.layouts[pool].columns, self.layouts[pool].per_cell
             moves |= {Qt.Key.Key_Up: -columns, Qt.Key.Key_Down: columns}
             move = moves.get(Qt.Key(event.key()))
             if move is not None:
                 there = page_id + move * per_cell
-                self.picked.emit(pool, int(np.clip(there, 0, self._layouts[pool].num_pages - 1)))
+                self.picked.emit(pool, int(np.clip(there, 0, self.layouts[pool].num_pages - 1)))
                 return
         super().keyPressEvent(event)
 

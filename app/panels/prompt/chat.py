@@ -156,19 +156,15 @@ class TemplateChoice(SmallBox):
         super().__init__("Chat template", "What writes the turns as one text, with special tokens")
         self.names: tuple[str, ...] | None = None
         self._own: Template | None = None  # read from a file
-        self._taken: Template = ("", "")
+        self.template: Template = ("", "")
         self.activated.connect(self._on_activated)
-
-    @property
-    def template(self) -> Template:
-        return self._taken
 
     def show_names(self, names: tuple[str, ...]) -> None:
         """Offer a model's templates; a chosen one that it does not have is dropped."""
         if names != self.names:
             self.names = names
-            if not self._taken[1] and self._taken[0] not in names:
-                self._taken = ("", "")
+            if not self.template[1] and self.template[0] not in names:
+                self.template = ("", "")
             self._fill()
 
     def take(self, name: str, text: str) -> None:
@@ -176,7 +172,7 @@ class TemplateChoice(SmallBox):
         if text and name != PLAIN_NAME:
             self._own = (name, text)
         known = bool(text) or name in (self.names or ())
-        self._taken = (name, text) if known else ("", "")
+        self.template = (name, text) if known else ("", "")
         self._fill()
 
     def _fill(self) -> None:
@@ -196,7 +192,7 @@ class TemplateChoice(SmallBox):
         self.blockSignals(False)
 
     def _show_taken(self) -> None:
-        found = (n for n in range(self.count()) if tuple(self.itemData(n) or ()) == self._taken)
+        found = (n for n in range(self.count()) if tuple(self.itemData(n) or ()) == self.template)
         self.setCurrentIndex(next(found, 0))
 
     def _on_activated(self, index: int) -> None:
@@ -213,7 +209,7 @@ class TemplateChoice(SmallBox):
                 self.refused.emit(str(error))
                 return
             template = self._own = (Path(path).name, text)
-        self._taken = tuple(template)
+        self.template = tuple(template)
         self._fill()
         self.changed.emit()
 
@@ -228,7 +224,7 @@ ENDINGS: dict[StopReason, str] = {  # of an answer that did not end by itself
 }
 ANSWER_TIP = (
     "Take what was generated so far as the assistant's turn, and write the next one. F5 generates more; an answer that "
-    "has ended is taken by itself"
+    "has ended, or that Esc has stopped, is taken by itself"
 )
 NEW_TIP = "Begin another conversation"
 
@@ -237,8 +233,8 @@ class ChatEditor(QWidget):
     """Signals: `typed()` at once, `edited()` after a pause, `send_wanted()`, `preview_wanted(chat, sequence or None)`.
 
     If the selected sequence was rendered from a conversation, the editor shows its turns, unless the user is writing
-    another one; the next turn then goes `after` that sequence. When the sequence's answer has ended, it becomes the
-    assistant's turn.
+    another one; the next turn then goes `after` that sequence. When the sequence's answer has ended or was stopped, it
+    becomes the assistant's turn.
     """
 
     typed = Signal()
@@ -252,7 +248,7 @@ class ChatEditor(QWidget):
         self._of: int | None = None  # the sequence that these turns belong to
         self._taken: tuple[Turn, ...] = EMPTY  # the turns as they were sent, or first shown
         self._seen: tuple[object, ...] = ()  # (sequence, history shape) for which the conversation was looked up
-        self._wants_answer = False
+        self._wants_answer = self._is_stopped = False
         self._answered: tuple[int, int] | None = None  # (sequence, number of tokens) whose answer was asked for
         self._noted: tuple[object, ...] = ()  # what the notes of the turns were looked up for
         self._endings: dict[int, str] = {}  # how answers ended, by the number of their turn
@@ -355,6 +351,10 @@ class ChatEditor(QWidget):
     def focus_last(self) -> None:
         self.turns.focus_last()
 
+    def stop_answer(self) -> None:
+        """Take the answer that is being written as it is when the run has ended, which is asked for elsewhere."""
+        self._is_stopped = not self.answer.isHidden() and self._models.status.is_running
+
     def ask(self) -> None:
         """Ask for tokens and rendered text. Not while the panel shows another mode, because the answer would replace
         the count of that mode's text."""
@@ -385,7 +385,8 @@ class ChatEditor(QWidget):
             self.answer.hide()
             return
         self.answer.show_answer(self._text_so_far(info), self._progress(info))
-        if info.stop is not None and self._answered != (info.seq_id, info.num_tokens):
+        has_ended = info.stop is not None or (self._is_stopped and not self._models.status.is_running)
+        if has_ended and self._answered != (info.seq_id, info.num_tokens):
             self._on_answer()
 
     def _text_so_far(self, info: SequenceInfo) -> str:
@@ -440,9 +441,9 @@ class ChatEditor(QWidget):
             self._wants_answer = False
             self._taken = ()  # what follows was not sent yet
             info = selected_info(self._models)
-            self._endings[len(self.turns.turns)] = (
-                "" if info is None or info.stop is None else ENDINGS.get(info.stop, "")
-            )
+            stop = "stopped" if self._is_stopped else None if info is None else info.stop
+            self._endings[len(self.turns.turns)] = "" if stop is None else ENDINGS.get(stop, "")
+            self._is_stopped = False
             self.turns.set_turns((*self.turns.turns, Turn("assistant", told.answer), Turn("user", "")))
             if self.isVisible() and self.isActiveWindow():
                 self.turns.focus_last()

@@ -7,10 +7,10 @@ from PySide6.QtCore import QObject, QPoint, QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtWidgets import QDoubleSpinBox, QFormLayout, QFrame, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from app.kit.changes import on_change
-from app.kit.fields import DecimalNumber, WholeNumber, inset
+from app.kit.fields import decimal_field, line_field, whole_field
 from app.kit.icons import icon
 from app.kit.labels import plain_label
-from app.kit.theme import Themed, current_theme, font_fixed, font_text
+from app.kit.theme import Themed, current_theme, font_text
 from app.models import Models
 from app.models.sequence_status import selected_info
 from engine.errors import InputError
@@ -18,6 +18,7 @@ from engine.spec.chat import TURN_ENDS
 from engine.spec.sampling import NEWEST_DRAWS, SamplingParams, stop_strings, stop_text
 
 LONGEST_ANSWER = 256  # tokens of an answer in Chat, unless the user sets another limit
+MOST = 1_000_000  # of a number
 ANSWER_TIP = "In Chat an answer ends after so many tokens, if not before. A text goes on until you pause it."
 
 
@@ -31,23 +32,26 @@ class SamplingPopup(QFrame):
         super().__init__(parent, Qt.WindowType.Popup)
         self.setObjectName("popup")
         self.setFrameShape(QFrame.Shape.StyledPanel)
-        self.temperature = self._decimal("Temperature", "greedy", 5.0, 0.1, 0.0)
-        self.top_k = self._whole("Top-k", "off")
-        self.top_p = self._decimal("Top-p", "", 1.0, 0.05, 1.0)
-        self.top_p.setMinimum(0.01)
-        self.min_p = self._decimal("Min-p", "off", 1.0, 0.01, 0.0)
-        self.stop = QLineEdit(self)
-        self.stop.setAccessibleName("Stop at")
-        self.stop.setFont(font_fixed())
-        self.stop.setPlaceholderText("no text")
-        self.stop.setToolTip(
-            'Texts that end a sequence once it has generated one: The end, or several: "\\n\\n" "The end"'
+        self.temperature = decimal_field("Temperature", 0.0, 0.0, 5.0, decimals=2, automatic="greedy")
+        self.top_k = whole_field("Top-k", 0, most=MOST, automatic="off")
+        self.top_p = decimal_field("Top-p", 1.0, 0.01, 1.0, decimals=2, step=0.05)
+        self.min_p = decimal_field("Min-p", 0.0, 0.0, 1.0, decimals=2, step=0.01, automatic="off")
+        self.stop = line_field(
+            "Stop at",
+            hint="no text",
+            tip='Texts that end a sequence once it has generated one: The end, or several: "\\n\\n" "The end"',
         )
         self.stop.editingFinished.connect(self._on_stop)
         self._stop: tuple[str, ...] = ()
-        self.longest_answer = self._whole("Longest answer", "no limit", LONGEST_ANSWER)
+        self.longest_answer = whole_field(
+            "Longest answer", LONGEST_ANSWER, most=MOST, automatic="no limit", tip=ANSWER_TIP
+        )
         self.longest_answer.setSuffix(" tokens")
-        self.longest_answer.setToolTip(ANSWER_TIP)
+        numbers = (self.temperature, self.top_k, self.top_p, self.min_p, self.longest_answer)
+        for number in numbers:
+            number.setFixedWidth(110)
+            number.setAlignment(Qt.AlignmentFlag.AlignRight)
+        on_change(self._on_value, *numbers)
         self.problem = plain_label(role="warning", wraps=True)
         self.problem.hide()
         form = QFormLayout(self)
@@ -114,32 +118,6 @@ class SamplingPopup(QFrame):
         self.problem.setText(problem)
         self.problem.setVisible(bool(problem))
         self.adjustSize()
-
-    def _decimal(self, name: str, off: str, most: float, step: float, value: float) -> QDoubleSpinBox:
-        field = DecimalNumber()
-        field.setRange(0.0, most)
-        field.setDecimals(2)
-        field.setSingleStep(step)
-        field.setValue(value)
-        field.setSpecialValueText(off)
-        self._finish(field, name)
-        return field
-
-    def _whole(self, name: str, off: str, value: int = 0) -> QSpinBox:
-        field = WholeNumber()
-        field.setRange(0, 1_000_000)
-        field.setValue(value)
-        field.setSpecialValueText(off)
-        self._finish(field, name)
-        return field
-
-    def _finish(self, field: QSpinBox | QDoubleSpinBox, name: str) -> None:
-        on_change(self._on_value, field)
-        field.setAccessibleName(name)
-        field.setFont(font_fixed())
-        inset(field)
-        field.setFixedWidth(110)
-        field.setAlignment(Qt.AlignmentFlag.AlignRight)
 
     def _on_value(self, _value: float) -> None:
         self.changed.emit()
@@ -218,18 +196,12 @@ def without_turn_end(told: SamplingParams) -> SamplingParams:
     return replace(told, bias=None, stop=tuple(text for text in told.stop if text not in TURN_ENDS))
 
 
-class SeedField(WholeNumber):
-    """A seed, narrow enough for the row below the editor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setRange(0, 2**31 - 1)
-        self.setPrefix("seed ")
-        self.setFont(font_fixed())
-        inset(self)
-        self.setAccessibleName("Seed")
-        self.setToolTip("The same seed draws the same tokens again")
-        self.setFixedWidth(70)
+def seed_field() -> QSpinBox:
+    """A field for a seed, narrow enough for the row below the editor."""
+    field = whole_field("Seed", 0, tip="The same seed draws the same tokens again")
+    field.setPrefix("seed ")
+    field.setFixedWidth(70)
+    return field
 
 
 class SamplingOf(QObject):

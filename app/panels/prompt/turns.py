@@ -72,9 +72,9 @@ class TurnRow(QWidget):
         self.remove = push_button("×", self._on_remove, "Take this turn out")
         self.remove.setFixedWidth(20)
         self.remove.setAccessibleName("Remove this turn")
-        self._note = plain_label(role="muted", font=font_text(11), wraps=True)
-        self._note.hide()
-        column(row(self.role, None, self.remove), self.edit, self._note, spacing=1, on=self)
+        self.note = plain_label(role="muted", font=font_text(11), wraps=True)
+        self.note.hide()
+        column(row(self.role, None, self.remove), self.edit, self.note, spacing=1, on=self)
         connect_all(
             (self.edit.textChanged, self.typed),
             (self.edit.edited, self.edited),
@@ -87,15 +87,11 @@ class TurnRow(QWidget):
     def turn(self) -> Turn:
         return Turn(str(self.role.currentData()), self.edit.text())
 
-    @property
-    def note(self) -> str:
-        return self._note.text()
-
     def show_note(self, words: str) -> None:
         """Say below the text what is known of the turn: how much of the cache was reused, or how it ended."""
-        if words != self.note:
-            self._note.setText(words)
-            self._note.setVisible(bool(words))
+        if words != self.note.text():
+            self.note.setText(words)
+            self.note.setVisible(bool(words))
 
     def _name(self) -> None:
         self.edit.setAccessibleName(f"What the {self.role.currentData()} says")
@@ -119,9 +115,9 @@ class AnswerRow(QWidget):
         self.edit = TurnEdit()
         self.edit.setReadOnly(True)
         self.edit.setAccessibleName("What the assistant says")
-        self._note = plain_label(role="muted", font=font_text(11), wraps=True)
+        self.note = plain_label(role="muted", font=font_text(11), wraps=True)
         head = row(plain_label("assistant", role="muted", font=font_text(11.5)), None, take)
-        column(head, self.edit, self._note, spacing=1, on=self)
+        column(head, self.edit, self.note, spacing=1, on=self)
         self.hide()
 
     def show_answer(self, text: str, note: str) -> None:
@@ -133,12 +129,8 @@ class AnswerRow(QWidget):
             cursor.insertText(text[len(shown) :])
         else:
             self.edit.setPlainText(text)
-        self._note.setText(note)
+        self.note.setText(note)
         self.show()
-
-    @property
-    def note(self) -> str:
-        return self._note.text()
 
 
 class TurnList(QScrollArea):

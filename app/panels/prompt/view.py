@@ -22,7 +22,7 @@ from app.models.sequence_status import reading, selected_info
 from app.panels.prompt import words
 from app.panels.prompt.chat import ChatEditor, conversation_of
 from app.panels.prompt.editor import Drafts, PromptEdit
-from app.panels.prompt.sampling import SamplingButton, SamplingOf, SeedField
+from app.panels.prompt.sampling import SamplingButton, SamplingOf, seed_field
 from app.panels.prompt.words import CHAT, IDS, MAX_COUNTED_CHARS, TEXT, PromptText, Shown
 from engine.errors import InputError
 from engine.predict.capacity import most_tokens
@@ -127,7 +127,7 @@ class PromptPanel(View[Shown]):
         self._settled = ""  # the text that was sent or put in last
         self.edit.setAccessibleName("Prompt text")
         self.sampling_button = SamplingButton()
-        self.seed = SeedField()
+        self.seed = seed_field()
         self.send = ActionButton("Send")
         self._add = ActionButton("+")
         self._clear = push_button("Clear", self._on_clear, "Take the long text out", is_small=False)

@@ -34,17 +34,20 @@ def facts_of(answer: PrefixExplained) -> tuple[Fact, ...]:
     role = "good" if answer.reused else "warning"
     facts = [
         Fact("reused", f"{thousands(answer.reused)} of {counted(answer.num_tokens, 'token')}", role=role,  # type: ignore[arg-type]
-             aside=percent(answer.reused / answer.num_tokens) if answer.num_tokens else ""),
-        Fact("to compute", counted(answer.num_tokens - answer.reused, "token")),
+             aside=percent(answer.reused / answer.num_tokens) if answer.num_tokens else "",
+             tip="Tokens of the prompt whose blocks are cached, from the first on"),
+        Fact("to compute", counted(answer.num_tokens - answer.reused, "token"), tip="The rest of the prompt"),
     ]  # fmt: skip
     if answer.at_least != answer.at_most:
-        facts.append(Fact("certain", f"{thousands(answer.at_least)} to {thousands(answer.at_most)}", role="warning"))
+        facts.append(Fact("certain", f"{thousands(answer.at_least)} to {thousands(answer.at_most)}", role="warning",
+                          tip="Between these two: not all events of the server were seen"))  # fmt: skip
     if answer.block_size:
-        facts.append(Fact("block", counted(answer.block_size, "token")))
+        facts.append(Fact("block", counted(answer.block_size, "token"), tip="Only whole blocks are reused"))
     if answer.differs_at is not None:
         facts += [
             Fact(""), Fact(f"From token {thousands(answer.differs_at)} on", is_head=True),
-            Fact("the prompt has", prose(answer.prompt_text)), Fact("stored is", prose(answer.stored_text)),
+            Fact("the prompt has", prose(answer.prompt_text), tip="Its tokens from there on"),
+            Fact("stored is", prose(answer.stored_text), tip="The tokens that are cached behind the same beginning"),
         ]  # fmt: skip
     return tuple(facts)
 

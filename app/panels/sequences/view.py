@@ -180,7 +180,7 @@ _WIDE = 860
 # Widths of columns, and the least width of the panel at which a column is shown.
 _WIDTHS = {SEQ: 50, TOKENS: 62, PAGES: 58, SHARED: 62, SERVED: 62, PREEMPTED: 78, BUTTONS: BUTTON * len(ORDER) + 8}
 _ORIGIN_WIDTH = 190
-_FROM_WIDTH = {PREEMPTED: 530, SHARED: 450, SERVED: 380, PAGES: 300}
+_FROM_WIDTH = {PREEMPTED: 550, SHARED: 470, SERVED: 404, PAGES: 330}
 
 
 class Shown(Struct, frozen=True):
@@ -336,8 +336,10 @@ class SequencesView(View[Shown]):
             self.why.setAlignment(Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag.AlignVCenter)
 
     def _fit_columns(self) -> None:
-        """Hide columns that do not fit; with forks, the page counts are hidden earlier."""
+        """Hide columns that do not fit, and the page counts where no cache has pages; with forks, these are hidden
+        earlier."""
         room = self.width() - (_ORIGIN_WIDTH if self._has_origins else 0)
+        room = room if any(row.is_paged for row in self._delegate.rows) else 0
         for column, least in _FROM_WIDTH.items():
             self.table.setColumnHidden(column, room < least)
         self.table.setColumnHidden(ORIGIN, not self._has_origins)

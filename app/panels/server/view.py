@@ -27,7 +27,8 @@ def facts_of(server: ServerState) -> tuple[Fact, ...]:
     """All lines below the sentence of the connection."""
     period = f"by {age_words(server.period_s * 1.0)}" if server.period_s > 1 else "by second"
     rates = [
-        Fact(f"{name} {period}", thousands(total), bars=tuple(float(row[place]) for row in server.rates), color=color)
+        Fact(f"{name} {period}", thousands(total), bars=tuple(float(row[place]) for row in server.rates), color=color,
+             tip="Blocks in all, and a bar for each span of time, the newest at the right")
         for place, (name, total, color) in enumerate((
             ("stored", server.stored - server.again, "accent"), ("evicted", server.evicted, "page_host"),
             ("stored again", server.again, "selected"),
@@ -35,8 +36,8 @@ def facts_of(server: ServerState) -> tuple[Fact, ...]:
     ]  # fmt: skip
     return (
         Fact("live blocks", thousands(server.live_blocks), tip="Copies count, as in the server's pool"),
-        Fact("most at once", thousands(server.most_blocks)),
-        Fact("live tokens", thousands(server.live_tokens)),
+        Fact("most at once", thousands(server.most_blocks), tip="The most blocks that were live at one time"),
+        Fact("live tokens", thousands(server.live_tokens), tip="Tokens whose K and V the server has now"),
         *section("Over time"),
         *rates,
         Fact("tokens computed again after eviction", thousands(server.again_tokens),
@@ -104,7 +105,7 @@ class ServerView(View[ServerState]):
         self.record.setText("End recording" if state.is_recording else "Record…")
 
     def provenance(self, state: ServerState) -> Provenance:
-        kind = "live cache" if state.state == "connected" else "stale"
+        kind = {"connected": "live cache", "recorded": "recorded"}.get(state.state, "stale")
         return Provenance(state.state, kind, state.words)
 
     def _remedy(self) -> str:

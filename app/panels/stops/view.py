@@ -192,11 +192,6 @@ class StopsView(View[Shown]):
         )
         self.follow(models)
 
-    def set_actions(self, previous: QAction, following: QAction) -> None:
-        """Set the actions of the two arrow buttons."""
-        self.previous.set_action(previous)
-        self.next.set_action(following)
-
     def begin_finding(self) -> None:
         """Focus the condition; Enter then goes to the steps where it held."""
         self._is_finding = True

@@ -14,9 +14,6 @@ from engine.wire.measurements import LEAST_KL, SweepRow, Unavailable, front
 
 SweepOutcome = SweepRow | Unavailable
 Quality = Literal["kl", "disagreement", "perplexity", "forgotten"]
-COLUMNS = (
-    "cache", "kv_bytes", "tok_per_s", "mean_kl", "top1_agreement", "perplexity", "lossless", "recall", "text",
-)  # fmt: skip
 OTHERS = ("max_abs_logit_diff", "kind", "num_prompt_tokens", "num_steps")
 _RANGES: dict[Quality, tuple[int, int, int]] = {  # decades that are always shown (lowest, highest), and the floor
     "kl": (-5, 0, -8), "disagreement": (-2, 0, -3), "perplexity": (0, 1, 0), "forgotten": (-2, 0, -3),

@@ -10,22 +10,21 @@ from msgspec.structs import replace
 from app.draw.axis import ByteTicks
 from app.draw.format import brief, byte_size, decimal, percent, tick_size
 from app.kit.boxes import row
-from app.kit.cells import ColumnHead, TableCell, with_arrow
+from app.kit.cells import ColumnHead, TableCell
 from app.kit.changes import on_change
 from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, Painted
 from app.kit.chart.plot import PointNames
 from app.kit.fields import SmallBox, small_steps
-from app.kit.provenance import Provenance
-from app.kit.rows_view import PLOT, TABLE, RowsView, ShownRows
+from app.kit.rows_view import PLOT, TABLE, Column, ModeName, RowsView, ShownRows
 from app.models import Models
 from app.panels.sweep import draw
-from app.panels.sweep.draw import Cloud, Quality, SweepOutcome, key_of
+from app.panels.sweep.draw import Cloud, Quality, SweepOutcome
 from engine.counted import counted
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import parse_codec
 from engine.spec.grid import SweepMode, SweepText, TextKind, grid
-from engine.spec.presets import PRESETS, cache_label, cache_name, cache_summary, size_words
+from engine.spec.presets import PRESETS, cache_label, cache_summary, size_words
 from engine.spec.sampling import Prompt
 from engine.wire.measurements import LEAST_KL, Sweep, SweepRow, Swept
 
@@ -41,7 +40,7 @@ TITLES: dict[Quality, str] = {
 }
 
 
-def sweep_chart(cloud: Cloud, quality: Quality, labels: dict[str, str], marked: str, rests_on: str) -> Chart:
+def sweep_chart(cloud: Cloud, quality: Quality, labels: Mapping[str, str], marked: str, rests_on: str) -> Chart:
     """Make the chart. `labels` are the names of modes; the one `marked` has a ring; `rests_on` says how much was
     measured."""
     is_marked = np.array([name == marked for name in cloud.names], dtype=np.bool_)
@@ -106,13 +105,81 @@ QUALITIES = (
 )
 
 
+MEANING = (
+    "Every mode is fed the same tokens: those the exact model chooses greedily, the last ones of the text itself, or "
+    "a fact that was planted in it. KL and top-1 compare each step with the model without a cache. Perplexity is of "
+    "those very tokens, so that of greedy ones it says how sure a mode is of what the exact model says, not of a text "
+    "that people wrote. Told: the part of the fact's tokens that come out."
+)
+PPL: Mapping[TextKind, str] = {
+    "greedy": "ppl is of the tokens that the exact model chose, not of a text that people wrote",
+    "given": "ppl is of the text's own last tokens",
+    "recall": "a fact was planted and asked for: told is the part that comes out",
+}
+
+
+def label_of(mode: SweepMode) -> str:
+    """The name of a mode, with its size if a grid has several."""
+    _, at, size = mode.name.rpartition("@")
+    is_size = at and "=" not in size  # with "=" it is a layer of a codec's plan
+    return cache_label(mode.cache) + (f" @{size}" if is_size else "")
+
+
+def _mode_tip(spec: CacheSpec) -> str:
+    return "\n".join(part for part in (cache_summary(spec), ", ".join(size_words(spec))) if part)
+
+
+def _perplexity(value: float) -> str:
+    return brief(value, 2) if value >= 1e5 else decimal(value, 2 if value < 1e3 else 0)
+
+
+def _share(share: float) -> str:
+    return percent(share).replace(".0 %", " %")
+
+
+def _kl(row: SweepRow) -> str:
+    return "0" if row.mean_kl < LEAST_KL else brief(row.mean_kl, 2)
+
+
+def _loss(row: SweepRow, rows: Sequence[SweepOutcome]) -> TableCell:
+    """A tick for a lossless mode, a dash for a lossy one, or (✓) if it lost nothing because its budget or residual
+    holds every token."""
+    if row.lossless:
+        return TableCell("✓", "good", "lossless")
+    of_text = (each for each in rows if isinstance(each, SweepRow) and each.text == row.text)
+    exact = next((other for other in of_text if other.cache == "growing"), None)
+    if exact is not None and row.kv_bytes == exact.kv_bytes and row.mean_kl < LEAST_KL:
+        return TableCell("(✓)", "muted", "lossy, but nothing is lost yet: it holds every token exactly")
+    return TableCell("–", "muted", "lossy")
+
+
+COLUMNS = (
+    Column("kv_bytes", ColumnHead("KV", "Bytes of K and V stored at the end"),
+           lambda row, _: TableCell(byte_size(row.kv_bytes), tip=counted(row.kv_bytes, "byte")) if row.kv_bytes
+           else TableCell("–", tip="It keeps nothing.")),
+    Column("tok_per_s", ColumnHead("tok/s", "Decode steps a second, nothing observed"),
+           lambda row, _: TableCell(decimal(row.tok_per_s, 0)), downwards=True),
+    Column("mean_kl", ColumnHead("mean KL", "Nats, against the model without a cache, mean of all steps"),
+           lambda row, _: TableCell(_kl(row), tip=brief(row.mean_kl))),
+    Column("top1_agreement", ColumnHead("top-1", "Steps whose most probable token is the same"),
+           lambda row, _: TableCell(_share(row.top1_agreement)), downwards=True),
+    Column("perplexity", ColumnHead("ppl", MEANING), lambda row, _: TableCell(_perplexity(row.perplexity))),
+    Column("lossless", ColumnHead("exact", "Whether it hands attention exactly what was computed"), _loss),
+    Column("recall", ColumnHead("told", "The part of a planted fact that comes out"),
+           lambda row, _: TableCell("–" if row.recall is None else _share(row.recall)), downwards=True),
+    Column("text", ColumnHead("text", is_words=True, most=90), lambda row, _: TableCell(row.text, "muted", row.text)),
+)  # fmt: skip
+_OF_TEXTS = 2  # the last columns, which distinguish several texts
+
+
 class SweepView(RowsView):
     """Measures every preset, and the mode in use, on the tokens of the selected sequence. A sweep that was stopped
     continues where it stopped."""
 
     title, measures = "Sweep", "sweep"
     button_words, button_name = "Measure all", "Measure every cache mode"
-    columns, descending, file_name = (*draw.COLUMNS, *draw.OTHERS), (2, 4, 7), "sweep.csv"
+    columns, others, file_name = COLUMNS, draw.OTHERS, "sweep.csv"
+    key_of = staticmethod(draw.key_of)
     table_name, plot_name = "Cache modes side by side", "Bytes against damage of every cache mode"
     choices = (
         (TABLE, "table", "Every mode in numbers; a heading sorts"),
@@ -128,20 +195,15 @@ class SweepView(RowsView):
         self.codecs = SmallBox("Codecs", "How the modes that keep exact rows write K and V", CODECS)
         self.quality = SmallBox("Damage", "What the plot sets against bytes", QUALITIES)
         self.steps = small_steps(24, MAX_STEPS, "How many tokens follow; a planted fact has as many as it has")
-        self._build()
-        self.follow(models)
-
-    def _build(self) -> None:
         self.budgets.setCurrentIndex(2)
         self.boxes = (self.source, self.budgets, self.codecs, self.quality)
         for box in self.boxes:
             box.let_shrink(1)
         self._top = row(self.source, self.steps, self.budgets, self.codecs, None, self.quality, spacing=3)
         self.build(self._top, MEANING)
-        self.steps.lineEdit().returnPressed.connect(self.ask)
-        on_change(self.refresh, self.steps, *self.boxes)
         on_change(self._share_room, *self.boxes)
         self._share_room()
+        self.follow(models)
 
     def _share_room(self) -> None:
         """Give each box width according to its present text, and before any free space, so that a narrow panel cuts
@@ -154,7 +216,7 @@ class SweepView(RowsView):
     def request(self) -> Sweep:
         """The question: every mode on the chosen texts; rows that a stopped sweep of the same has measured are left
         out."""
-        request = Sweep(self.texts(), self.steps.value(), self._grid())
+        request = self._whole_request()
         swept = self.measurement.answers
         if not swept or swept[-1].is_last:
             return request
@@ -181,18 +243,29 @@ class SweepView(RowsView):
         """Modes × budgets × codecs; with a single budget each mode keeps its plain name."""
         shares = [float(part) for part in self.budgets.currentData().split(",") if part]
         codecs = [parse_codec(part) for part in self.codecs.currentData().split(",") if part]
-        found = grid(self._modes(), shares or (None,), codecs or (None,))
+        found = grid(
+            self.with_mode_in_use({name: preset.spec for name, preset in PRESETS.items()}),
+            shares or (None,),
+            codecs or (None,),
+        )
         if len(shares) > 1:
             return found
         return tuple(replace(mode, name=mode.name.rpartition("@")[0] or mode.name) for mode in found)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
-    def key_of(self, row: SweepOutcome) -> str:
-        return draw.key_of(row)
+    def _whole_request(self) -> Sweep:
+        return Sweep(self.texts(), self.steps.value(), self._grid())
 
-    def chosen(self) -> tuple[object, ...]:
-        return (*(box.currentData() for box in self.boxes), self.steps.value())
+    @property
+    def _asked(self) -> Sweep:
+        """The question of the sweep shown; before there is one, the one that would be asked."""
+        answers = self.measurement.answers
+        request: Sweep = answers[0].request if answers else self._whole_request()
+        return request
+
+    def num_wanted(self, request: Sweep) -> int:
+        return request.num_rows
 
     def _most_tokens(self) -> int:
         model = self._models.status.model
@@ -205,52 +278,51 @@ class SweepView(RowsView):
             return "Send a prompt first: every cache mode is measured on its tokens."
         return ""
 
-    def provenance(self, state: ShownRows) -> Provenance | None:
-        sentence = source_words(state.answers, state.is_waiting)
-        return Provenance("measured", "recomputed", sentence) if state.answers else None
+    def names(self) -> dict[str, ModeName]:
+        """With the sizes that modes had for the first text."""
+        request = self._asked
+        first = next((each for each in self.rows() if isinstance(each, SweepRow)), None)
+        ids = request.texts[0].prompt.token_ids or ()
+        num_tokens = len(ids) + request.num_steps if first is None else first.num_prompt_tokens + first.num_steps
+        return {mode.name: ModeName(label_of(mode), _mode_tip(mode.fitted(num_tokens))) for mode in request.modes}
 
-    def show_rows(self, state: ShownRows) -> None:
-        request = state.answers[0].request if state.answers else Sweep(self.texts(), self.steps.value(), self._grid())
-        has_texts = len(request.texts) > 1 or request.texts[0].kind == "recall"
-        labels = {mode.name: label_of(mode) for mode in request.modes}
-        specs = self._fitted(request, state.rows)
-        rows = [
-            cells(each, labels[each.cache], specs[each.cache], state.answers, state.marked, has_texts)
-            for each in self.sorted_rows()
+    def shown_columns(self) -> tuple[Column, ...]:
+        texts = self._asked.texts
+        return COLUMNS if len(texts) > 1 or texts[0].kind == "recall" else COLUMNS[:-_OF_TEXTS]
+
+    def waiting(self, state: ShownRows) -> list[list[TableCell]]:
+        """The rows of modes that were not measured yet, with their descriptions."""
+        if state.rows and not state.is_waiting:
+            return []
+        request, has_texts = self._asked, len(self.shown_columns()) == len(COLUMNS)
+        done = {draw.key_of(row) for row in state.rows}
+        missing = [(m, t.name) for t in request.texts for m in request.modes if f"{m.name} on {t.name}" not in done]
+        return [
+            self.told_instead(TableCell(label_of(mode), "muted"), f"{text}: {waits}" if has_texts else waits, waits)
+            for mode, text in missing
+            for waits in (cache_summary(mode.cache),)
         ]
-        waiting = waiting_cells(request, state.rows, has_texts) if not rows or state.is_waiting else []
-        self.table.show_cells(heads(state.sort, has_texts), rows + waiting)
-        if state.has_plot:
-            self._show_plot(state, labels)
 
-    def _show_plot(self, state: ShownRows, labels: dict[str, str]) -> None:
-        """Show the plot for the text of the marked row, or of the first row."""
-        found = next((each for each in state.rows if self.key_of(each) == state.mark), None)
-        text = found.text if found is not None else state.rows[0].text
-        cloud = draw.cloud(state.rows, text, self.quality.currentData())
-        self.point_keys = tuple(f"{name} on {text}" for name in cloud.names)
+    def chart(
+        self, state: ShownRows, marked: SweepOutcome | None, labels: Mapping[str, str]
+    ) -> tuple[Chart, tuple[str, ...]]:
+        """The plot for the text of the marked row, or of the first row."""
+        text = marked.text if marked is not None else state.rows[0].text
+        quality = self.quality.currentData()
+        cloud = draw.cloud(state.rows, text, quality)
         source = rests_on(state.answers, text)
         if len(state.answers[0].request.texts) > 1:
             source += f" · {text}"
-        marked = found.cache if found is not None else ""
-        self.plot.show_chart(sweep_chart(cloud, self.quality.currentData(), labels, marked, source))
-        self.plot.show_words(point_words(found, labels[found.cache]) if found is not None else "")
+        chart = sweep_chart(cloud, quality, labels, marked.cache if marked is not None else "", source)
+        return chart, tuple(f"{name} on {text}" for name in cloud.names)
 
-    @staticmethod
-    def _fitted(request: Sweep, rows: tuple[SweepOutcome, ...]) -> dict[str, CacheSpec]:
-        """The modes with the sizes they had for the first text."""
-        first = next((each for each in rows if isinstance(each, SweepRow)), None)
-        ids = request.texts[0].prompt.token_ids or ()
-        num_tokens = len(ids) + request.num_steps if first is None else first.num_prompt_tokens + first.num_steps
-        return {mode.name: mode.fitted(num_tokens) for mode in request.modes}
+    def point_words(self, row: SweepRow, label: str) -> str:
+        told = "" if row.recall is None else f" · told {_share(row.recall)}"
+        ppl = f" · ppl {decimal(row.perplexity)}" if row.kind == "given" else ""
+        return f"{label} · {byte_size(row.kv_bytes)} · KL {_kl(row)} · top-1 {percent(row.top1_agreement)}{told}{ppl}"
 
-    def _modes(self) -> dict[str, CacheSpec]:
-        """The modes of a sweep: every preset, and the mode in use under its own name if it is no preset."""
-        modes = {name: preset.spec for name, preset in PRESETS.items()}
-        status = self._models.status.now
-        if status is not None:
-            modes.setdefault(cache_name(status.cache), status.cache)
-        return modes
+    def rests_on(self, swept: Sequence[Swept]) -> str:
+        return rests_on(swept)
 
     def words_below(self, swept: tuple[Swept, ...], has_plot: bool) -> str:
         if not swept and not self.measurement.is_waiting:
@@ -270,125 +342,6 @@ class SweepView(RowsView):
         first = "the first " if count == self._most_tokens() < held else ""
         several = f"{counted(len(texts), 'text')} × " if len(texts) > 1 else ""
         return f"from {first}{counted(count, 'token')}, {several}{counted(len(modes), 'mode')}: measure them all"
-
-
-MEANING = (
-    "Every mode is fed the same tokens: those the exact model chooses greedily, the last ones of the text itself, or "
-    "a fact that was planted in it. KL and top-1 compare each step with the model without a cache. Perplexity is of "
-    "those very tokens, so that of greedy ones it says how sure a mode is of what the exact model says, not of a text "
-    "that people wrote. Told: the part of the fact's tokens that come out."
-)
-PPL: Mapping[TextKind, str] = {
-    "greedy": "ppl is of the tokens that the exact model chose, not of a text that people wrote",
-    "given": "ppl is of the text's own last tokens",
-    "recall": "a fact was planted and asked for: told is the part that comes out",
-}
-
-
-def heads(sort: tuple[int, bool], has_texts: bool) -> list[ColumnHead]:
-    """The columns; the one that sorts has an arrow. `has_texts` adds those that distinguish several texts."""
-    found = [
-        ColumnHead("cache", is_words=True, most=150),
-        ColumnHead("KV", "Bytes of K and V stored at the end"),
-        ColumnHead("tok/s", "Decode steps a second, nothing observed"),
-        ColumnHead("mean KL", "Nats, against the model without a cache, mean of all steps"),
-        ColumnHead("top-1", "Steps whose most probable token is the same"),
-        ColumnHead("ppl", MEANING),
-        ColumnHead("exact", "Whether it hands attention exactly what was computed"),
-    ]
-    if has_texts:
-        found += [
-            ColumnHead("told", "The part of a planted fact that comes out"),
-            ColumnHead("text", is_words=True, most=90),
-        ]
-    return with_arrow(found, *sort)
-
-
-def label_of(mode: SweepMode) -> str:
-    """The name of a mode, with its size if a grid has several."""
-    _, at, size = mode.name.rpartition("@")
-    is_size = at and "=" not in size  # with "=" it is a layer of a codec's plan
-    return cache_label(mode.cache) + (f" @{size}" if is_size else "")
-
-
-def cells(
-    row: SweepOutcome, label: str, spec: CacheSpec, swept: Sequence[Swept], marked: str, has_texts: bool
-) -> list[TableCell]:
-    """The cells of a mode, or why it could not be measured; the `marked` one is highlighted."""
-    tip = "\n".join(part for part in (cache_summary(spec), ", ".join(size_words(spec))) if part)
-    if not isinstance(row, SweepRow):
-        reason = TableCell(row.unavailable, "muted", row.unavailable, is_wide=True)
-        return [TableCell(label, "muted", tip), reason, *[TableCell("")] * (7 if has_texts else 5)]
-    is_marked = key_of(row) == marked
-    bytes_tip = counted(row.kv_bytes, "byte") if row.kv_bytes else "It keeps nothing."
-    found = [
-        TableCell(label, "selected" if is_marked else "text", tip, is_marked),
-        TableCell(byte_size(row.kv_bytes) if row.kv_bytes else "–", tip=bytes_tip),
-        TableCell(decimal(row.tok_per_s, 0)),
-        TableCell(_kl(row), tip=brief(row.mean_kl)),
-        TableCell(_share(row.top1_agreement)),
-        TableCell(_perplexity(row.perplexity)),
-        TableCell("✓", "good", "lossless") if row.lossless else _loss(row, swept),
-    ]
-    if has_texts:
-        found += [TableCell("–" if row.recall is None else _share(row.recall)), TableCell(row.text, "muted", row.text)]
-    return found
-
-
-def _perplexity(value: float) -> str:
-    return brief(value, 2) if value >= 1e5 else decimal(value, 2 if value < 1e3 else 0)
-
-
-def _share(share: float) -> str:
-    return percent(share).replace(".0 %", " %")
-
-
-def waiting_cells(request: Sweep, done: Sequence[SweepOutcome], has_texts: bool) -> list[list[TableCell]]:
-    """The rows of modes that were not measured yet, with their descriptions."""
-    names = {key_of(row) for row in done}
-    missing = [(m, t.name) for t in request.texts for m in request.modes if f"{m.name} on {t.name}" not in names]
-    return [
-        [
-            TableCell(label_of(mode), "muted"),
-            TableCell(waits if not has_texts else f"{text}: {waits}", "muted", waits, is_wide=True),
-            *[TableCell("")] * (7 if has_texts else 5),
-        ]
-        for mode, text in missing
-        for waits in (cache_summary(mode.cache),)
-    ]
-
-
-def _kl(row: SweepRow) -> str:
-    return "0" if row.mean_kl < LEAST_KL else brief(row.mean_kl, 2)
-
-
-def _loss(row: SweepRow, swept: Sequence[Swept]) -> TableCell:
-    """A dash for a lossy mode, or (✓) if it lost nothing because its budget or residual holds every token."""
-    rows = (s.row for s in swept if isinstance(s.row, SweepRow) and s.row.text == row.text)
-    exact = next((other for other in rows if other.cache == "growing"), None)
-    is_idle = exact is not None and row.kv_bytes == exact.kv_bytes and row.mean_kl < LEAST_KL
-    if is_idle:
-        return TableCell("(✓)", "muted", "lossy, but nothing is lost yet: it holds every token exactly")
-    return TableCell("–", "muted", "lossy")
-
-
-def point_words(row: SweepOutcome, label: str) -> str:
-    """A point of the plot in one line."""
-    if not isinstance(row, SweepRow):
-        return ""
-    told = "" if row.recall is None else f" · told {_share(row.recall)}"
-    ppl = f" · ppl {decimal(row.perplexity)}" if row.kind == "given" else ""
-    return f"{label} · {byte_size(row.kv_bytes)} · KL {_kl(row)} · top-1 {percent(row.top1_agreement)}{told}{ppl}"
-
-
-def source_words(swept: Sequence[Swept], is_waiting: bool) -> str:
-    """What was measured, and whether the sweep was stopped before its end."""
-    if not swept:
-        return ""
-    request = swept[0].request
-    is_partial = not swept[-1].is_last and not is_waiting
-    stopped = f" · stopped after {len(swept)} of {request.num_rows}" if is_partial else ""
-    return f"measured · {rests_on(swept)}{stopped}"
 
 
 def rests_on(swept: Sequence[Swept], text: str | None = None) -> str:

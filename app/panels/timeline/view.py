@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from PySide6.QtCore import QEvent, QSize, Qt, Signal
-from PySide6.QtGui import QContextMenuEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+from PySide6.QtCore import QEvent, QPoint, QSize, Qt, Signal
+from PySide6.QtGui import QContextMenuEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.draw.format import milliseconds, shortened, thousands, visible
 from app.kit.bookmark_places import tip_lines
-from app.kit.labels import Opaque, plain_tip
+from app.kit.labels import Opaque, TellsPlaces
 from app.kit.moment_words import node_lines
 from app.kit.reader import BOOKMARKS, EACH_STEP, SELECTION, STATUS, STOPS, Reader, SignalSource
 from app.models import Models
@@ -27,7 +27,7 @@ from engine.counted import counted
 from engine.wire.records import StepRecord
 
 
-class TimelineBar(Reader[Shown], Opaque, QWidget):
+class TimelineBar(Reader[Shown], TellsPlaces, Opaque, QWidget):
     """Writes the selected step; the newest node of the path is the live one. Signals: `ran_here()`, run to the chosen
     place; `menu_wanted(point on the screen)`, for that place or the step shown."""
 
@@ -182,15 +182,10 @@ class TimelineBar(Reader[Shown], Opaque, QWidget):
 
     # ---- tips ----------------------------------------------------------------------------------------------------
 
-    def event(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            text = self.tip_at(event.pos().x()) if len(self._ticks) else ""
-            QToolTip.showText(event.globalPos(), plain_tip(text), self)
-            return True
-        return super().event(event)
-
-    def tip_at(self, x: float) -> str:
-        """The tool tip at `x`."""
+    def tip_at(self, place: QPoint) -> str:
+        x = place.x()
+        if not len(self._ticks):
+            return ""
         if (behind := self._left_at(x)) is not None and self.state is not None and self.state.left is not None:
             return f"{self._tip_of(behind)}\n{self.state.left.words}: click looks at it"
         if num_steps := self.track.ahead_at(x):

@@ -17,7 +17,6 @@ Flags = npt.NDArray[np.bool_]
 
 # From the bottom of a bar up. What was timed inside a forward is separate from its rest; the gap before a step is not
 # part of it, and is drawn on top.
-# step, and lies on top of the one behind it.
 PHASES = ("forward", "attention", "cache", "prepare", "sample", "looking", "gap")
 _HATCH = 4
 LABEL_GAP = 3.0  # pixels between a bar and its label

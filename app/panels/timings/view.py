@@ -59,14 +59,14 @@ class TimeBars:
     def paint(self, painter: QPainter, frame: PlotFrame) -> None:
         bars = self.bars(frame)
         painter.drawImage(frame.rect.topLeft(), self._image)
-        self._paint_cut(painter, frame, bars)
-        if bars.per_bar > 1:
-            self._paint_tag(painter, frame, f"each bar the slowest of {bars.per_bar}")
-        if self._selected is not None:
+        if self._selected is not None:  # below the labels, which would be crossed by it
             painter.setPen(QPen(frame.theme.color("selected"), 1))
             left, right = self._span(frame, self._selected)
             box = QRectF(round(left) - 0.5, frame.rect.top() + 0.5, max(round(right - left), 2), frame.rect.height())
             painter.drawRect(box)
+        self._paint_cut(painter, frame, bars)
+        if bars.per_bar > 1:
+            self._paint_tag(painter, frame, f"each bar the slowest of {bars.per_bar}")
 
     def _span(self, frame: PlotFrame, index: int) -> tuple[float, float]:
         """The pixels of a bar; at least one wide, where several share a pixel."""

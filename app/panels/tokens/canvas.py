@@ -10,7 +10,6 @@ from PySide6.QtGui import (
     QBrush,
     QColor,
     QContextMenuEvent,
-    QHelpEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
@@ -18,13 +17,13 @@ from PySide6.QtGui import (
     QPen,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QPushButton, QScrollBar, QSizePolicy, QToolTip, QWidget
+from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QPushButton, QScrollBar, QSizePolicy, QWidget
 
 from app.draw.edited import EditedRows, at
 from app.draw.format import decimal, shortened, thousands, visible
 from app.kit.bookmark_places import paint_ribbon, tip_lines
 from app.kit.changes import connect_all
-from app.kit.labels import Opaque, plain_tip
+from app.kit.labels import Opaque, TellsPlaces
 from app.kit.pictures import ghost_brush
 from app.kit.provenance import Holders
 from app.kit.text_lines import TextPainter
@@ -195,15 +194,15 @@ class EndFollower(QObject):
         super().__init__(area)
         self._area = area
         self._slack = slack
-        self._follows = True
-        self._button = QPushButton("newest ↓", area)
-        self._button.setObjectName("small")
-        self._button.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self._button.setToolTip("Follow the newest token again")
-        self._button.setAccessibleName("Follow the newest token")
-        self._button.hide()
+        self.is_following = True
+        self.button = QPushButton("newest ↓", area)
+        self.button.setObjectName("small")
+        self.button.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.button.setToolTip("Follow the newest token again")
+        self.button.setAccessibleName("Follow the newest token")
+        self.button.hide()
         connect_all(
-            (self._button.clicked, self.resume),
+            (self.button.clicked, self.resume),
             (self._bar.actionTriggered, self._on_scrolled),
             (self._bar.rangeChanged, self._on_range),
         )
@@ -212,15 +211,6 @@ class EndFollower(QObject):
     @property
     def _bar(self) -> QScrollBar:
         return self._area.verticalScrollBar()
-
-    @property
-    def is_following(self) -> bool:
-        return self._follows
-
-    @property
-    def button(self) -> QPushButton:
-        """The button that leads back to the end; hidden while the end is followed."""
-        return self._button
 
     def resume(self) -> None:
         """Scroll to the end, and follow it."""
@@ -232,10 +222,10 @@ class EndFollower(QObject):
         self._follow(self._is_at_end(self._bar.value()))
 
     def _follow(self, follows: bool) -> None:
-        self._follows = follows
-        self._button.setVisible(not follows)
+        self.is_following = follows
+        self.button.setVisible(not follows)
         # the button has a line of its own below the rows, so that it covers none of them
-        self._area.setViewportMargins(0, 0, 0, 0 if follows else self._button.sizeHint().height() + EDGE)
+        self._area.setViewportMargins(0, 0, 0, 0 if follows else self.button.sizeHint().height() + EDGE)
         self._place()
 
     def _is_at_end(self, value: int) -> bool:
@@ -247,20 +237,20 @@ class EndFollower(QObject):
         self._follow(self._is_at_end(self._bar.sliderPosition()))
 
     def _on_range(self, _least: int, most: int) -> None:
-        if self._follows:
+        if self.is_following:
             self._bar.setValue(most)
         elif most == 0:
             self._follow(True)
 
     def _place(self) -> None:
-        view, size = self._area.viewport().geometry(), self._button.sizeHint()
-        self._button.setGeometry(
+        view, size = self._area.viewport().geometry(), self.button.sizeHint()
+        self.button.setGeometry(
             view.right() - size.width() - EDGE, view.bottom() + 1 + EDGE // 2, size.width(), size.height()
         )
-        self._button.raise_()
+        self.button.raise_()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.Resize and not self._follows:
+        if event.type() == QEvent.Type.Resize and not self.is_following:
             self._place()
         return False
 
@@ -273,7 +263,7 @@ MAX_CHARS = 48
 GHOST_LEAST, GHOST_MOST = 2.0, 6.0
 
 
-class TokenCanvas(Themed, QAbstractScrollArea):
+class TokenCanvas(Themed, TellsPlaces, QAbstractScrollArea):
     """Signals: `picked(position)` when a token is clicked or reached by keys, None when the selection is cleared;
     `dragged(start, stop)` over several; `menu_wanted(position or None, point on the screen)`."""
 
@@ -283,7 +273,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
 
     def __init__(self) -> None:
         super().__init__()
-        self._chips = Chips()
+        self.chips = Chips()
         self._layout = ChipLayout()
         self._noted: dict[tuple[int, int], Bookmark] = {}
         self._hatch: QBrush | None = None
@@ -300,14 +290,9 @@ class TokenCanvas(Themed, QAbstractScrollArea):
 
     # ---- what to show --------------------------------------------------------------------------------------------
 
-    @property
-    def chips(self) -> Chips:
-        """The state shown."""
-        return self._chips
-
     def show_chips(self, chips: Chips) -> None:
         """Show a state; lays out and paints only the chips that changed."""
-        old, self._chips = self._chips, chips
+        old, self.chips = self.chips, chips
         self._noted = {(one.target.step, one.target.position): one for one in chips.noted}  # type: ignore[union-attr]
         if chips.tokens is not old.tokens or chips.pending != old.pending:
             self._take_tokens(old.tokens, chips.tokens)
@@ -366,7 +351,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
 
     def _lay_out(self) -> None:
         self._layout.width = self.viewport().width()
-        self._layout.extend(self._width(token.text) for token in self._chips.tokens[len(self._layout) :])
+        self._layout.extend(self._width(token.text) for token in self.chips.tokens[len(self._layout) :])
         # One more row is reserved for the pending chip, so that the text does not jump when it comes.
         height = (self._pending_place().row + 1) * ROW_HEIGHT
         bar = self.verticalScrollBar()
@@ -375,7 +360,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
         bar.setRange(0, max(0, height - self.viewport().height()))
 
     def _pending_place(self) -> ChipPlace:
-        pending = self._chips.pending
+        pending = self.chips.pending
         return self._layout.after_last(self._width(pending) if pending is not None else 0.0)
 
     def _width(self, text: str) -> float:
@@ -399,15 +384,15 @@ class TokenCanvas(Themed, QAbstractScrollArea):
             left, width, row = self._layout[index]
             if changed.intersects(QRect(int(left), row * ROW_HEIGHT - offset, int(width) + 2, ROW_HEIGHT)):
                 self._paint_token(painter, index)
-        if visible_tokens.stop == len(self._chips.tokens) and self._chips.pending is not None:
-            self._paint_pending(painter, self._chips.pending)
+        if visible_tokens.stop == len(self.chips.tokens) and self.chips.pending is not None:
+            self._paint_pending(painter, self.chips.pending)
 
     def _chip(self, place: ChipPlace) -> QRectF:
         return QRectF(place.left, place.row * ROW_HEIGHT + (ROW_HEIGHT - CHIP_HEIGHT) / 2, place.width, CHIP_HEIGHT)
 
     def _paint_token(self, painter: QPainter, index: int) -> None:
-        token, chip, theme = self._chips.tokens[index], self._chip(self._layout[index]), current_theme()
-        dropped = self._chips.dropped_share(index)
+        token, chip, theme = self.chips.tokens[index], self._chip(self._layout[index]), current_theme()
+        dropped = self.chips.dropped_share(index)
         fill = surprisal_color(theme, token.surprisal) if dropped < 1 else None
         if fill is not None:
             painter.setPen(Qt.PenStyle.NoPen)
@@ -415,17 +400,17 @@ class TokenCanvas(Themed, QAbstractScrollArea):
             painter.drawRoundedRect(chip.adjusted(0, 0.5, 0, -0.5), 3.5, 3.5)
         if dropped > 0:
             self._paint_ghost(painter, chip, dropped)
-        if token.position < self._chips.num_source:
+        if token.position < self.chips.num_source:
             paint_source(painter, chip)
-        is_special = token.token_id in self._chips.special
-        is_first = self._chips.is_start(index)
+        is_special = token.token_id in self.chips.special
+        is_first = self.chips.is_start(index)
         paint_marks(painter, chip, PADDING, is_special=is_special, is_forced=token.forced, is_first=is_first)
         painter.setPen(theme.color("text" if dropped < 1 else "muted"))
         self._painter.left(painter, chip.left() + PADDING, chip.center().y(), _shown(token.text))
-        paint_edited(painter, chip, at(self._chips.edited, token.position))
+        paint_edited(painter, chip, at(self.chips.edited, token.position))
         if (token.step, token.position) in self._noted:
             paint_ribbon(painter, chip.right() - 1, chip.top() - 2, 0.85)
-        if self._chips.is_outlined(token.position):
+        if self.chips.is_outlined(token.position):
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.setPen(QPen(theme.color("selected"), 1.6))
             painter.drawRoundedRect(chip, 4, 4)
@@ -460,14 +445,14 @@ class TokenCanvas(Themed, QAbstractScrollArea):
         if event.button() != Qt.MouseButton.LeftButton:
             return
         index = self.index_at(event.position().toPoint())
-        is_longer = bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier) and self._chips.selected is not None
+        is_longer = bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier) and self.chips.selected is not None
         self._is_dragging = False
-        if is_longer and index is not None and self._chips.selected is not None:
-            self._drag_over(self._chips.selected, index)
+        if is_longer and index is not None and self.chips.selected is not None:
+            self._drag_over(self.chips.selected, index)
             return
         self._pressed = index
-        position = None if index is None else self._chips.tokens[index].position
-        is_same = position == self._chips.selected and self._chips.area is None
+        position = None if index is None else self.chips.tokens[index].position
+        is_same = position == self.chips.selected and self.chips.area is None
         self.picked.emit(None if is_same else position)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
@@ -480,22 +465,22 @@ class TokenCanvas(Themed, QAbstractScrollArea):
         self._pressed = None
 
     def _drag_over(self, pressed: int, index: int) -> None:
-        positions = sorted(self._chips.tokens[at].position for at in (pressed, index))
+        positions = sorted(self.chips.tokens[at].position for at in (pressed, index))
         self.dragged.emit(positions[0], positions[1] + 1)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         index = self.index_at(event.pos())
-        self.menu_wanted.emit(None if index is None else self._chips.tokens[index].position, event.globalPos())
+        self.menu_wanted.emit(None if index is None else self.chips.tokens[index].position, event.globalPos())
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        tokens, key = self._chips.tokens, Qt.Key(event.key())
+        tokens, key = self.chips.tokens, Qt.Key(event.key())
         if not tokens or key not in _KEYS:
             super().keyPressEvent(event)
             return
-        last, selected = len(tokens) - 1, self._chips.selected
+        last, selected = len(tokens) - 1, self.chips.selected
         here = last if selected is None else min(selected, last)
-        if event.modifiers() & Qt.KeyboardModifier.ShiftModifier and self._chips.area is not None:
-            here = min(self._chips.area[1] - 1, last)
+        if event.modifiers() & Qt.KeyboardModifier.ShiftModifier and self.chips.area is not None:
+            here = min(self.chips.area[1] - 1, last)
         there = {
             Qt.Key.Key_Left: max(here - 1, 0),
             Qt.Key.Key_Right: min(here + 1, last),
@@ -511,28 +496,21 @@ class TokenCanvas(Themed, QAbstractScrollArea):
 
     def _lengthen(self, there: int) -> None:
         """With Shift, the keys move the end of the area that begins at the selected token."""
-        first = self._chips.selected
-        if first is not None and first < len(self._chips.tokens):
+        first = self.chips.selected
+        if first is not None and first < len(self.chips.tokens):
             self._drag_over(first, max(there, first))
 
-    def viewportEvent(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            index = self.index_at(event.pos())
-            QToolTip.showText(
-                event.globalPos(),
-                plain_tip("" if index is None else self.words(self._chips.tokens[index])),
-                self,
-            )
-            return True
-        return super().viewportEvent(event)
+    def tip_at(self, place: QPoint) -> str:
+        index = self.index_at(place)
+        return "" if index is None else self.words(self.chips.tokens[index])
 
     def words(self, token: Token) -> str:
         """Describe a token, in several lines."""
         noted = self._noted.get((token.step, token.position))
-        return token_words(token, self._chips.holders, self._chips.edited, noted, num_source=self._chips.num_source)
+        return token_words(token, self.chips.holders, self.chips.edited, noted, num_source=self.chips.num_source)
 
     def _reveal(self) -> None:
-        selected = self._chips.selected
+        selected = self.chips.selected
         if selected is None or selected >= len(self._layout):
             return
         top, bar = self._layout[selected].row * ROW_HEIGHT, self.verticalScrollBar()
@@ -545,7 +523,7 @@ class TokenCanvas(Themed, QAbstractScrollArea):
 
     def _describe(self) -> None:
         """Set the accessible description to that of the selected token; empty if none is selected."""
-        index, tokens = self._chips.selected, self._chips.tokens
+        index, tokens = self.chips.selected, self.chips.tokens
         self.setAccessibleDescription(self.words(tokens[index]) if index is not None and index < len(tokens) else "")
 
 

@@ -177,8 +177,8 @@ class WallCanvas(QWidget):
         super().__init__()
         self.rows: tuple[WallRow, ...] = ()
         self._room = QSize(0, 0)
-        self._layout: WallLayout | None = None
-        self._image = QImage()
+        self.layout_now: WallLayout | None = None
+        self.image = QImage()
         self.thumbnails = QRegion()
         self._piece: WallSlice | None = None
         self._selected: tuple[int, int, PositionSpan | None] = (0, 0, None)
@@ -190,14 +190,6 @@ class WallCanvas(QWidget):
         self.setMinimumSize(40, 20)
 
     # ---- what is shown -------------------------------------------------------------------------------------------
-
-    @property
-    def layout_now(self) -> WallLayout | None:
-        return self._layout
-
-    @property
-    def image(self) -> QImage:
-        return self._image
 
     def set_rows(self, rows: tuple[WallRow, ...]) -> None:
         if rows != self.rows:
@@ -212,8 +204,8 @@ class WallCanvas(QWidget):
 
     def show_picture(self, image: QImage, piece: WallSlice, marks: WallMarks) -> None:
         """Show the thumbnails; the labels beside them are painted again only if their texts changed."""
-        painted, is_blank = (self.marks.words, self._head_name), self._image.isNull()
-        self._image, self._piece, self.marks = image, piece, marks
+        painted, is_blank = (self.marks.words, self._head_name), self.image.isNull()
+        self.image, self._piece, self.marks = image, piece, marks
         are_labels_painted = not is_blank and painted == (marks.words, self._head_name)
         self.update(self.thumbnails if are_labels_painted else QRegion(self.rect()))
 
@@ -231,20 +223,20 @@ class WallCanvas(QWidget):
 
     def selected_rect(self) -> QRectF:
         """The rectangle of the selected thumbnail, to scroll to it."""
-        tile = self._layout.tile(*self._selected[:2]) if self._layout else None
+        tile = self.layout_now.tile(*self._selected[:2]) if self.layout_now else None
         return self._rect(tile) if tile else QRectF()
 
     def _arrange(self) -> None:
         ratio = self.devicePixelRatioF()
         if not self.rows or self._room.isEmpty():
-            self._layout = None
+            self.layout_now = None
             return
         # 3 pixels less, for the outline of the last thumbnail
         width, height = int((self._room.width() - 3) * ratio), int((self._room.height() - 3) * ratio)
-        self._layout = draw.arrange(self.rows, width, height, self._margins(ratio))
-        self.setFixedSize(self._room.width(), max(self._room.height(), int(self._layout.height / ratio) + 3))
-        self._image = QImage()
-        self.thumbnails = self._region_of(self._layout)
+        self.layout_now = draw.arrange(self.rows, width, height, self._margins(ratio))
+        self.setFixedSize(self._room.width(), max(self._room.height(), int(self.layout_now.height / ratio) + 3))
+        self.image = QImage()
+        self.thumbnails = self._region_of(self.layout_now)
         self.update()
         self.arranged.emit()
 
@@ -268,24 +260,24 @@ class WallCanvas(QWidget):
     # ---- painting ------------------------------------------------------------------------------------------------
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        if self._layout is None:
+        if self.layout_now is None:
             return
         painter = QPainter(self)
-        if self._image.isNull():
+        if self.image.isNull():
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(current_theme().color("signed_middle"))
-            painter.drawRects([self._rect(tile) for tile in self._layout.tiles])
+            painter.drawRects([self._rect(tile) for tile in self.layout_now.tiles])
         else:
-            painter.drawImage(QPointF(0, 0), self._image)
-        has_notes = any(label.note for label in self._layout.labels)  # notes are inside the thumbnails' region
+            painter.drawImage(QPointF(0, 0), self.image)
+        has_notes = any(label.note for label in self.layout_now.labels)  # notes are inside the thumbnails' region
         if has_notes or not event.region().subtracted(self.thumbnails).isEmpty():
-            self._paint_header(painter, self._layout)
-            self._paint_labels(painter, self._layout)
-        if self._piece is not None and not self._image.isNull():
-            paint_by_hand(painter, self._layout, self._piece, self._by_hand, self.devicePixelRatioF())
-            self._paint_residual(painter, self._layout, self._piece)
-        self._paint_selected(painter, self._layout)
-        self._paint_alarms(painter, self._layout)
+            self._paint_header(painter, self.layout_now)
+            self._paint_labels(painter, self.layout_now)
+        if self._piece is not None and not self.image.isNull():
+            paint_by_hand(painter, self.layout_now, self._piece, self._by_hand, self.devicePixelRatioF())
+            self._paint_residual(painter, self.layout_now, self._piece)
+        self._paint_selected(painter, self.layout_now)
+        self._paint_alarms(painter, self.layout_now)
 
     def _paint_header(self, painter: QPainter, layout: WallLayout) -> None:
         font = font_text(11)
@@ -359,7 +351,7 @@ class WallCanvas(QWidget):
     def _paint_selected(self, painter: QPainter, layout: WallLayout) -> None:
         layer, kv_head, run = self._selected
         painter.setBrush(Qt.BrushStyle.NoBrush)
-        if run is not None and self._piece is not None and not self._image.isNull():
+        if run is not None and self._piece is not None and not self.image.isNull():
             self._paint_columns(painter, layout, self._piece, run)
         tile = layout.tile(layer, kv_head)
         if tile is not None:
@@ -425,17 +417,17 @@ class WallCanvas(QWidget):
     # ---- mouse ---------------------------------------------------------------------------------------------------
 
     def _at(self, pixel: QPointF) -> tuple[Thumbnail | None, int | None]:
-        if self._layout is None:
+        if self.layout_now is None:
             return None, None
         point = pixel * self.devicePixelRatioF()
-        tile = self._layout.hit(point.x(), point.y())
+        tile = self.layout_now.hit(point.x(), point.y())
         if tile is None or self._piece is None or tile.layer not in self._piece.layers:
             return tile, None
         return tile, draw.position_at(tile, self._piece, point.x())
 
     def _name_at(self, pixel: QPointF) -> tuple[int | None, int | None]:
         """The layer, or the head, whose name is at a point."""
-        layout, point = self._layout, pixel * self.devicePixelRatioF()
+        layout, point = self.layout_now, pixel * self.devicePixelRatioF()
         if layout is None or not layout.tiles:
             return None, None
         if point.y() < layout.tiles[0].y:

@@ -147,7 +147,7 @@ class WhatIfKnobs(QWidget):
         retention = self._retention
         if retention.is_by_position:
             retention = replace(retention, sinks=self.knobs["sinks"].number if "sinks" in self._parameters else 0)
-        half = fitted(CacheSpec(retention=retention), self._num_rows, SHARE)
+        half = fitted(CacheSpec(retention=retention), self._num_rows, SHARE).retention
         if "budget" not in self._own:
             self.knobs["budget"].set_value(half.budget or 1)
         if "window" not in self._own:

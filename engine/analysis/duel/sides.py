@@ -155,7 +155,7 @@ class FileRun:
             raise InputError(f"{self._opened.file.path.name} is in {info.dtype}, which no table of rounding knows.")
         is_lossy = not rows.spec.is_exact or rows.spec.layout == "quantized"
         file = self._opened.file
-        cache = cache_label(rows.spec) if file.manifest.cache_spec is not None else "not known"
+        cache = self._opened.opened.foreign_cache or cache_label(rows.spec)
         edited_from = file.manifest.edited_from
         return DuelSide(file.path.name, info.name, cache, info.dtype, is_lossy, moves=False, edited_from=edited_from)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import Struct
+from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QApplication, QPushButton
 
 from app.control.recovering import Recovering
@@ -34,7 +35,7 @@ def told(driver: Driver) -> Told:
     view, chips = driver.window.next_token, driver.window.tokens.state
     assert view.state is not None
     assert chips is not None
-    return Told(view.state.bars, view.state.summary, view.provenance_text, chips.pending, red_marks(driver))
+    return Told(view.state.bars, view.state.summary, view.provenance_label.text, chips.pending, red_marks(driver))
 
 
 def red_marks(driver: Driver) -> tuple[int, ...]:
@@ -100,5 +101,5 @@ def test_a_recovered_window_tells_of_the_next_token_and_of_its_stops_what_it_tol
     assert undone_and_redone(driver) == (undone, redone)
     bar = driver.window.timeline
     assert f"breakpoint: {STOP} · entropy" in bar.tip_at(
-        bar.track.x_of(driver.models.timeline.nodes.index(before.red[-1]))
+        QPoint(round(bar.track.x_of(driver.models.timeline.nodes.index(before.red[-1]))), 0)
     )

@@ -209,10 +209,10 @@ def test_while_it_is_gone_nothing_looks_live(running: Shell, engine: FakeEngine)
     models, window = running.models, running.window
     assert (sequence_status(models).words, sequence_status(models).role) == ("engine gone", "warning")
     assert window.status._place.text() == "engine gone: restart it under Run · Engine"
-    assert "engine gone" in window.wall.provenance_text
+    assert "engine gone" in window.wall.provenance_label.text
     models.selection.update(step=4)
     turn(running)
-    assert "on its way" not in window.wall.provenance_text
+    assert "on its way" not in window.wall.provenance_label.text
 
 
 def test_the_banner_stays_whatever_is_pressed_and_nobody_is_asked(running: Shell, engine: FakeEngine) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from app.dialogs.elsewhere import AddressDialog, FilesThere
+from pathlib import Path
+
+from app.dialogs.elsewhere import AddressDialog
+from app.dialogs.export import ExportDialog
+from app.dialogs.loading import LoadingDialog
+from app.kit.files_there import FilesThere
+from app.panels.compare.view import FILE
 from app.shell import Shell
-from engine.wire.commands import ListFolder, LoadModel, OpenSnapshot
+from engine.wire.commands import ListFolder, LoadModel, OpenSnapshot, StartDuel
+from engine.wire.duel import OtherFile
 from engine.wire.events import EngineLine, Failed, FolderListed
+from engine.wire.exporting import Export
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
@@ -59,6 +67,40 @@ def test_a_model_folder_there(shell: Shell, engine: FakeEngine) -> None:
     dialog._names.setCurrentRow(1)
     dialog.accept()
     assert engine.of(LoadModel)[-1].model.source == "/models/llama"
+
+
+def test_files_of_the_engine_are_browsed_there_by_every_dialog(running: Shell, engine: FakeEngine) -> None:
+    """And what it will write there is not looked for here."""
+    running.models.status.set_engine("ssh://rack")
+
+    def chosen(name: str) -> None:
+        there = next(each for each in running.window.findChildren(FilesThere) if each.isVisible())
+        engine.emit(FolderListed("/of/rack", (name,), (f"{name}.npz",), reply_to=engine.id_of(ListFolder)))
+        turn(running)
+        there._names.setCurrentRow(there._names.count() - 1)
+        there.accept()
+
+    running.actions["export"].trigger()
+    export = running.window.findChild(ExportDialog)
+    assert export is not None
+    export._on_browse()
+    chosen("runs")
+    export.accept()
+    assert str(engine.of(Export)[-1].path).startswith("/of/rack/runs/kvloupe")
+    running.actions["model.compute"].trigger()
+    loading = running.window.findChild(LoadingDialog)
+    assert loading is not None
+    loading.folder.click()
+    chosen("llama")
+    loading.adapter.click()
+    chosen("lora")
+    loading.accept()
+    assert engine.of(LoadModel)[-1].model.source == "/of/rack/llama+adapter:/of/rack/lora"
+    compare = running.window.compare()
+    compare.opponents.choose(FILE)
+    compare.compare()
+    chosen("a")
+    assert engine.of(StartDuel)[-1].against == OtherFile(Path("/of/rack/a.npz"))
 
 
 def test_the_status_line_names_the_machine_and_the_delay(running: Shell, engine: FakeEngine) -> None:

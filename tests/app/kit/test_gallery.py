@@ -253,7 +253,7 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "bars": (lambda w: w.show_table(BarTable(("other",), (BarRow("two", (Bar(0.25, "25 %", "bad"),), ""),))),),
     "grids": (lambda w: w.show_grids(w._grids[:1], "channels", ChosenHead(0, 0, 1)),),
     "plot": (
-        lambda w: w.show_chart(replace(w.canvas._chart, marks=w.canvas._chart.marks[:3])),
+        lambda w: w.show_chart(replace(w.canvas.chart, marks=w.canvas.chart.marks[:3])),
         lambda w: w.show_words("other words"),
     ),
     "heat_map": (

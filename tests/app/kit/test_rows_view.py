@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog, QMenu
 from pytestqt.qtbot import QtBot
 
@@ -64,6 +66,17 @@ def test_a_click_marks_the_row_that_stands_there_and_a_second_one_lets_it_go(vie
     view.table.horizontalHeader().sectionClicked.emit(KV)
     assert view.state is not None
     assert view.state.sort == (KV, False)
+
+
+def test_a_double_click_marks_a_row_and_enter_marks_and_lets_go(view: BenchView, qtbot: QtBot) -> None:
+    surface, place = view.table.viewport(), view.table.visualRect(view.table.model().index(1, 0)).center()
+    QTest.mouseClick(surface, Qt.MouseButton.LeftButton, pos=place)
+    QTest.mouseDClick(surface, Qt.MouseButton.LeftButton, pos=place)
+    assert view.state is not None
+    assert view.state.marked == draw.key_of(ROWS[1])
+    for marked in ("", draw.key_of(ROWS[1])):
+        qtbot.keyClick(view.table, Qt.Key.Key_Return)
+        assert view.state.marked == marked
 
 
 def test_other_modes_that_are_chosen_leave_the_rows_that_were_measured(view: BenchView) -> None:

@@ -97,11 +97,11 @@ def test_the_same_state_is_shown_once(view: PlaceView, models: Models) -> None:
 def test_a_view_without_a_state_says_why_and_has_no_source(view: PlaceView, models: Models) -> None:
     models.timeline.append(samples.story(1))
     models.selection.update(layer=1)
-    assert view.provenance_text == "recorded"
+    assert view.provenance_label.text == "recorded"
     models.selection.update(layer=9)
-    assert (view.empty_text, view.provenance_text, view.state) == ("No layer is selected.", "", None)
+    assert (view.empty_text, view.provenance_label.text, view.state) == ("No layer is selected.", "", None)
     models.selection.update(layer=1)
-    assert (view.empty_text, view.provenance_text, view.state) == ("", "recorded", Place(1, "one"))
+    assert (view.empty_text, view.provenance_label.text, view.state) == ("", "recorded", Place(1, "one"))
     assert view.shown[-2:] == [Place(1, "one"), Place(1, "one")], "what was taken away is shown again"
 
 
@@ -128,10 +128,10 @@ def test_what_would_help_where_there_is_nothing_has_a_button(
 def test_the_source_is_told_anew_where_the_numbers_stay(view: PlaceView, models: Models) -> None:
     models.timeline.append(samples.story(1))
     models.timeline.announce()
-    assert view.provenance_text == "recorded"
+    assert view.provenance_label.text == "recorded"
     models.timeline.append(samples.story(2)[1:])
     models.timeline.announce()
-    assert view.provenance_text == "recorded · step 1", "the newest step is another one"
+    assert view.provenance_label.text == "recorded · step 1", "the newest step is another one"
     assert view.shown == [Place(0, "one")]
 
 

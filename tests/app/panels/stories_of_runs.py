@@ -37,13 +37,13 @@ def branches(view: BranchesView, models: Models, folder: Path) -> Steps:
     tree, surface = view.tree, view.tree.viewport()
 
     def at(step: int) -> QPoint:
-        return tree.picture.point_of(step).toPoint()
+        return tree.point_of(step).toPoint()
 
     def click(step: int, keys: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier) -> None:
         QTest.mouseClick(surface, Qt.MouseButton.LeftButton, keys, at(step))
 
     def fold() -> None:
-        place = QPoint(round(tree.picture._text_left()) - 10, 10)
+        place = QPoint(round(tree._text_left()) - 10, 10)
         QTest.mouseClick(surface, Qt.MouseButton.LeftButton, pos=place)
 
     def name(text: str, key: Key) -> None:
@@ -192,7 +192,7 @@ def edits(view: EditsView, models: Models, folder: Path) -> Steps:
     yield "looked at", view.look.click
     yield "the other one while it is looked at", row(1)
     yield "gone to", view.go_to.click
-    yield "opened", lambda: view.table.activated.emit(view.table.model().index(0, 0))
+    yield "opened", lambda: (row(0)(), view.table.activated.emit(view.table.model().index(0, 0)))
     yield "repeated", view.again.click
     yield "all repeated on the other sequence", lambda: (models.selection.update(seq_id=1), view.repeat_all())
     yield "copied", view.copy_text

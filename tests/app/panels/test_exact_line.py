@@ -34,14 +34,14 @@ def test_on_head(qapp: QApplication, show: Callable[..., Any]) -> None:
     feed(models)
     piece = models.slices.head
     assert piece is not None
-    assert LINE not in view.detail_text
+    assert LINE not in view.detail.text()
     before = pixels(view.map)
     models.slices.put(replace(piece, exact_from=TOKENS // 2))
-    assert LINE in view.detail_text
+    assert LINE in view.detail.text()
     assert len(changed_columns(before, pixels(view.map))) == 1
     for whole in (0, TOKENS):
         models.slices.put(replace(piece, exact_from=whole))
-        assert LINE not in view.detail_text
+        assert LINE not in view.detail.text()
         assert changed_columns(before, pixels(view.map)) == []
 
 
@@ -51,11 +51,11 @@ def test_on_the_wall_in_the_layers_that_have_both(qapp: QApplication, show: Call
     feed(models)
     piece = models.slices.wall
     assert piece is not None
-    assert LINE not in view.detail_text
+    assert LINE not in view.detail.text()
     before = pixels(view.canvas)
     half = TOKENS // 2
     models.slices.put(replace(piece, exact_from=(half, TOKENS, *(0 for _ in range(samples.LAYERS - 2)))))
-    assert LINE in view.detail_text
+    assert LINE in view.detail.text()
     assert len(changed_columns(before, pixels(view.canvas))) == samples.KV_HEADS, "one line in each head"
     rows = np.flatnonzero((before != pixels(view.canvas)).any(axis=1))
     tile = view.canvas.layout_now.tile(0, 0)

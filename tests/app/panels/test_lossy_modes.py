@@ -14,7 +14,7 @@ from app.shell import Shell
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import FAMILIES, PRESETS, cache_preset, preset_of
-from engine.spec.tuning import fitted, tuned
+from engine.spec.tuning import fitted, tuned, value_of
 from tests.app.driver import Driver
 
 TEXT = "Once upon a time there was a little girl named Lily. She loved to play with her red ball in the park."
@@ -178,7 +178,7 @@ def test_wrong_combinations_are_refused_in_the_engines_words(shell: Shell) -> No
     budget.setValue(400)
     dialog.accept()
     assert not dialog.isVisible()
-    assert (chosen[0].sinks, chosen[0].budget) == (300, 400)
+    assert (chosen[0].retention.sinks, chosen[0].retention.budget) == (300, 400)
 
 
 def test_a_ratio_takes_the_place_of_a_budget_and_nothing_is_a_value(shell: Shell) -> None:
@@ -188,7 +188,7 @@ def test_a_ratio_takes_the_place_of_a_budget_and_nothing_is_a_value(shell: Shell
     dialog.fields["ratio"].setValue(0.25)  # type: ignore[union-attr]
     dialog.fields["window"].setValue(0)  # type: ignore[union-attr]
     dialog.accept()
-    assert (chosen[0].budget, chosen[0].ratio, chosen[0].window) == (None, 0.25, None)
+    assert (chosen[0].retention.budget, chosen[0].retention.ratio, chosen[0].retention.window) == (None, 0.25, None)
 
 
 def test_the_quantiser_is_chosen_by_name(shell: Shell) -> None:
@@ -203,7 +203,7 @@ def test_the_quantiser_is_chosen_by_name(shell: Shell) -> None:
     chosen: list[CacheSpec] = []
     dialog.chosen.connect(chosen.append)
     dialog.accept()
-    assert (chosen[0].backend, chosen[0].bits) == ("quanto", 4)
+    assert (value_of(chosen[0], "backend"), value_of(chosen[0], "bits")) == ("quanto", 4)
 
 
 def test_a_mode_can_be_made_so_small_that_it_is_felt() -> None:
@@ -211,7 +211,7 @@ def test_a_mode_can_be_made_so_small_that_it_is_felt() -> None:
         smaller = fitted(preset.spec, 60, 1 / 3)
         if smaller != preset.spec and preset.spec.layout != "static":
             assert not preset.lossless, name
-            assert smaller.retention.num_kept(60) < 60 or (smaller.residual or 0) < 60
+            assert smaller.retention.num_kept(60) < 60 or (value_of(smaller, "residual") or 0) < 60
     with pytest.raises(InputError):
         tuned(cache_preset("h2o").spec, budget=None, ratio=None)
 
@@ -229,7 +229,7 @@ def test_exact_rows_beside_quantised_ones_are_called_exact(drive: Callable[..., 
         models.selection.update(layer=layer, kv_head=0, position=position, channel=3)
         driver.wait_until_idle()
         for panel in (window.wall, window.head):
-            assert panel.provenance_text.startswith("partly dequantised")
+            assert panel.provenance_label.text.startswith("partly dequantised")
             assert panel.provenance_label.kind == "dequantised"
         window.head.map.hover_at(QPointF(position + 0.5, 3.5))
         assert window.head.readout.text().split("   ")[2] == words

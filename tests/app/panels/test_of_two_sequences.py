@@ -122,7 +122,7 @@ PANELS: dict[str, tuple[Callable[[Models], Any], Told, Expected]] = {
     ),
     "sequences": (
         lambda models: SequencesView(models),
-        lambda view: (view.state.seq_id, view.state.can_stop, view.provenance_text),
+        lambda view: (view.state.seq_id, view.state.can_stop, view.provenance_label.text),
         lambda models: (
             models.selection.now.seq_id,
             models.selection.now.seq_id == 0,
@@ -209,7 +209,7 @@ def test_rows_of_the_selected_token_are_facts_and_no_others(inspector: Inspector
 def test_attention_of_the_shown_step_and_sequence_is_a_fact_and_no_other(
     inspector: InspectorView, models: Models
 ) -> None:
-    label = "attention from newest, L2"
+    label = "attention L2"
     for seq_id, step in ((0, STEPS), (1, STEPS - 1)):
         models.slices.put(samples.attention_slice(AttentionRequest(seq_id, step, 2, 512), LONG + STEPS))
         assert label not in facts(inspector), "of another sequence or step"
@@ -234,11 +234,11 @@ def test_who_holds_the_tokens_of_another_sequence_is_told_of_none(qtbot: QtBot, 
     bring(1, LONG + STEPS)
     assert view.state is not None
     assert view.state.holders is None
-    assert view.detail_text == "surprisal"
+    assert view.detail.text() == "surprisal"
     bring(0, samples.PROMPT + STEPS)
     assert view.state.holders is not None
     assert view.state.holders.words(3) == "held by 5 of 24 heads, in 6 of 6 layers"
-    assert view.detail_text == "hatched: dropped"
+    assert view.detail.text() == "hatched: dropped"
     models.selection.update(seq_id=1)
     assert view.state.holders is None
-    assert view.detail_text == "surprisal"
+    assert view.detail.text() == "surprisal"

@@ -11,7 +11,7 @@ from tests.app.panels.desk import PromptedDesk
 def test_rows_that_the_cache_dropped_are_rebuilt_without_a_question(prompted: PromptedDesk) -> None:
     models, damage, evicted = prompted.models, prompted.damage, prompted.shell.window.panels["evicted"]
     prompted.shell.intents.send(SetCache(tuned(cache_preset("h2o").spec, budget=8)))
-    prompted.until(lambda: models.status.now.cache.budget == 8)  # type: ignore[union-attr]
+    prompted.until(lambda: models.status.now.cache.retention.budget == 8)  # type: ignore[union-attr]
     all_three = models.measurements.what_if, models.measurements.damage, models.measurements.regret
     evicted.measure()  # type: ignore[attr-defined]
     prompted.until(lambda: all(each.answer is not None for each in all_three))

@@ -19,7 +19,7 @@ from app.panels.reuse.view import ReuseView
 from app.panels.server.view import ServerView
 from app.shell import Shell
 from app.start.arguments import parse
-from engine.client.serving import ServingClient
+from engine.client.serving import Player, ServingClient
 from engine.serving.text import BUNDLED
 from engine.wire.serving import ServersChanged, ServerSpec
 
@@ -50,7 +50,7 @@ class Desk:
                     self.models.servers.take(event)
                 self.sender.take(event)
             QApplication.processEvents()
-            assert time.monotonic() < end, panel.empty_text or panel.detail_text
+            assert time.monotonic() < end, panel.empty_text or panel.detail.text()
             time.sleep(0.005)
 
 
@@ -64,7 +64,9 @@ def desk(models: Models, qtbot: QtBot) -> Iterator[Desk]:
 def test_tree_reason_and_server(desk: Desk) -> None:
     assert "Attach to a server" in desk.server.empty_text
     desk.client.attach(ServerSpec(RECORDED, tokenizer=str(BUNDLED)))
-    desk.until(lambda: desk.tree.detail_text.startswith("1,952 tokens"), desk.tree)
+    desk.until(lambda: desk.tree.detail.text().startswith("1,952 tokens"), desk.tree)
+    assert "played to its end" in desk.server.words.text()
+    assert desk.models.servers.now.state == "recorded", "nobody is connected"  # type: ignore[union-attr]
     rows = desk.tree.table.cells.rows
     assert rows[0][0].text.startswith("<|begin|>Once upon a time")
     assert [cell.text for cell in rows[0][1:5]] == ["0", "128", "512", "1.5 MiB"]
@@ -85,6 +87,16 @@ def test_tree_reason_and_server(desk: Desk) -> None:
     assert "live blocks\t62" in text
     assert "tokens computed again after eviction\t928" in text
     assert "63 blocks\t49.0 %" in text
+
+
+def test_a_recording_that_is_damaged_or_cut_says_so_once_it_is_played(tmp_path: Path) -> None:
+    content = Path(RECORDED).read_bytes()
+    for file, words in ((content + b"\xff\xff\xff\x7f", "is damaged after batch 180"), (content[:-3], "which is cut")):
+        (tmp_path / "a.kvevents").write_bytes(file)
+        player = Player(tmp_path / "a.kvevents", speed=0.0)
+        while player.take():
+            pass
+        assert words in player.words()
 
 
 def test_without_a_tokenizer_tokens_are_numbers(desk: Desk) -> None:

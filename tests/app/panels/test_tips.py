@@ -56,7 +56,7 @@ def test_words_beside_the_titles(qapp: QApplication, show: Callable[..., Any], v
     shown = show(view(models))
     feed(models)
     (detail,) = (
-        label for label in shown.findChildren(ElidedLabel) if label.text() and label.text() == shown.detail_text
+        label for label in shown.findChildren(ElidedLabel) if label.text() and label.text() == shown.detail.text()
     )
     where = detail.rect().center().toPointF()
     QApplication.sendEvent(detail, QEnterEvent(where, where, where))

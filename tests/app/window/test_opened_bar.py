@@ -62,7 +62,7 @@ def test_what_needs_a_forward_is_greyed_with_the_reason(running: Shell, engine: 
     assert actions["run.step"].isEnabled()
     assert not actions["snapshot.continue"].isEnabled()
     running.window.prompt.refuse(Failed("This model has no tokenizer."))
-    assert running.window.prompt.detail_text == "This model has no tokenizer."
+    assert running.window.prompt.detail.text() == "This model has no tokenizer."
     opened(running, engine, tmp_path / "a.safetensors")
     assert {name: actions.reason(name) for name in NEEDS_MODEL} == dict.fromkeys(NEEDS_MODEL, REASON)
     assert not any(actions[name].isEnabled() for name in NEEDS_MODEL)
@@ -72,7 +72,7 @@ def test_what_needs_a_forward_is_greyed_with_the_reason(running: Shell, engine: 
     assert not running.window.top.cache.isEnabled()
     assert REASON in running.window.top.cache.toolTip()
     running.window.prompt.refuse(Failed("This file has no tokenizer."))
-    assert "no tokenizer" not in running.window.prompt.detail_text, "nobody counted the draft"
+    assert "no tokenizer" not in running.window.prompt.detail.text(), "nobody counted the draft"
     engine.status = replace(engine.status, opened=None)
     engine.emit(StateChanged(engine.status))
     turn(running)

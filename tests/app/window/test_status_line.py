@@ -103,6 +103,9 @@ def test_a_click_on_a_disabled_button_says_why(shell: Shell, engine: FakeEngine,
     turn(shell)
     qtbot.mouseClick(shell.window.prompt.send, Qt.MouseButton.LeftButton)
     assert shell.window.status._note.text() == "Send prompt is not possible now. Type a prompt first."
+    shell.models.draft.update("The tokenizer is another model's.", "")
+    turn(shell)
+    assert shell.actions.why_not("prompt.send").endswith("now. The tokenizer is another model's.")
 
 
 def test_the_reason_why_an_action_is_disabled_goes_once_it_is_enabled(

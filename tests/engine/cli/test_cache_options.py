@@ -12,6 +12,7 @@ import pytest
 from engine.__main__ import main
 from engine.cli.arguments import add_cache_arguments, all_parameters, spec_of
 from engine.spec.presets import PRESETS, cache_name, cache_named
+from engine.spec.tuning import value_of
 from tests.engine.tiny import prompt_ids, write_config
 
 IDS = ",".join(map(str, prompt_ids(60)))
@@ -145,7 +146,7 @@ def test_every_parameter_has_an_option(name: str) -> None:
     add_cache_arguments(parser)
     option = "--pool-pages" if name == "num_pages" else "--" + name.replace("_", "-")
     args = parser.parse_args([option] if value is True else [option, str(value)])
-    assert getattr(spec_of(cache, args), name) == value
+    assert value_of(spec_of(cache, args), name) == value
     assert spec_of(cache, parser.parse_args([])) == PRESETS[cache].spec
 
 

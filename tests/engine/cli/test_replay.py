@@ -26,14 +26,14 @@ def saved(twin: Twin, folder: Path, tmp_path: Path) -> Path:
 def test_a_session_is_repeated(twin: Twin, folder: Path, saved: Path) -> None:
     lines = twin.lines("replay", saved, "--model", folder)
     steps = [node.step for node in read_session(saved).session.nodes]
-    assert [line["step"] for line in lines if line["event"] == "moment"] == steps
+    assert [line["step"] for line in lines if line["event"] == "step"] == steps
     nodes = read_session(saved).session.nodes
     parts = [part for node in nodes if node.work is not None for part in node.work.parts]
     num_tokens = sum((part.token_id is not None) + (part.sampled is not None) for part in parts)
     num_checksums = sum(len(node.checksums) for node in nodes)
     assert num_checksums == 2 * len(steps)
     assert lines[-1] | {"seconds": 0} == {
-        "event": "done", "moments": len(steps), "differences": 0, "seconds": 0, "problem": "", "same": True,
+        "event": "done", "steps": len(steps), "differences": 0, "seconds": 0, "problem": "", "same": True,
         "tokens_compared": num_tokens, "checksums_compared": num_checksums, "rows_not_compared": {},
     }  # fmt: skip
     told = twin.run("replay", saved, "--model", folder)[1].splitlines()
@@ -89,7 +89,7 @@ def test_another_checksum_is_named_with_its_step_sequence_and_layer(twin: Twin, 
     status, out, err = twin.run("replay", path, "--model", folder, "--json")
     assert (status, err) == (1, "")
     lines = [json.loads(line) for line in out.splitlines()]
-    assert [line["differences"] for line in lines if line["event"] == "moment" and line["step"] != 2] == [[]] * 3
+    assert [line["differences"] for line in lines if line["event"] == "step" and line["step"] != 2] == [[]] * 3
     (difference,) = lines[2]["differences"]
     words = "step 2, sequence 0, layer 1: the rows of K and V are others"
     assert difference == {

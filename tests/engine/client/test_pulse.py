@@ -102,7 +102,7 @@ def test_a_loop_that_sleeps_in_a_thread_is_named_and_comes_back(monkeypatch: pyt
         begun.set()
         wake.wait(60.0)
 
-    monkeypatch.setattr("engine.loop.handlers.Parts.handle", sleep)
+    monkeypatch.setattr("engine.loop.loop.EngineLoop.handle", sleep)
     client = ThreadClient(clock)
     client.drain()
     client.send(Tokenize("a text"))

@@ -86,7 +86,7 @@ def test_a_step_that_cannot_be_read_ends_a_run(counting_once: Driver, monkeypatc
 
 def test_a_run_that_waits_long_for_its_next_step(counting_once: Driver) -> None:
     counting_once.send(ALL, Watch((WALL, HEAD)), Run(3), SetPace(1e-3, 1e6), Run())
-    steps, activity = counting_once.loop._loop._steps, counting_once.loop._loop.activity
+    steps, activity = counting_once.loop._loop.steps, counting_once.loop._loop.activity
     counting_once.wait(lambda: steps.wait_s > 100 and not activity.what)
     counting_once.events += counting_once.loop.drain()
     assert counting_once.status.running

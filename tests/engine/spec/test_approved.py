@@ -27,7 +27,7 @@ from engine.spec.presets import (
     size_words,
 )
 from engine.spec.retention import RetentionSpec, parse_budget
-from engine.spec.tuning import fitted, tuned
+from engine.spec.tuning import fitted, tuned, value_of
 from tests.engine.spec.modes import MODES
 from tests.engine.told import approve, told
 
@@ -46,8 +46,8 @@ def of_mode(spec: CacheSpec) -> Iterator[str]:
     yield f"  {family_of(spec)}, form {spec.form}, {', '.join(name for name in is_what if getattr(spec, name))}"
     yield f"  lossless {preset_of(spec).lossless}, needs {preset_of(spec).needs}"
     yield f"  {mode_detail(spec)} | {mode_words(spec)} | {' · '.join(size_words(spec))}"
-    yield f"  {', '.join(f'{p.name}={getattr(spec, p.name)}' for p in parameters_of(spec))}"
-    yield f"  {', '.join(f'{name}={getattr(spec, name)}' for name in sizes if getattr(spec, name))}"
+    yield f"  {', '.join(f'{p.name}={value_of(spec, p.name)}' for p in parameters_of(spec))}"
+    yield f"  {', '.join(f'{name}={value_of(spec, name)}' for name in sizes if value_of(spec, name))}"
     shares = [fitted(spec, 40, share) for share in (None, 0.5)]
     yield f"  other codecs {takes_codecs(spec)}; for 40 tokens {' | '.join(mode_words(each) for each in shares)}"
 

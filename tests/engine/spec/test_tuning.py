@@ -10,16 +10,16 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import coding_of, fitting_group
 from engine.spec.presets import PRESETS, cache_named
 from engine.spec.retention import LayerBudgets
-from engine.spec.tuning import fitted, tuned
+from engine.spec.tuning import fitted, tuned, value_of
 
 H2O = PRESETS["h2o"].spec
 
 
 def test_a_budget_and_a_ratio_take_each_others_place() -> None:
     by_ratio = tuned(H2O, ratio=0.25)
-    assert (by_ratio.budget, by_ratio.ratio) == (None, 0.25)
+    assert (by_ratio.retention.budget, by_ratio.retention.ratio) == (None, 0.25)
     again = tuned(by_ratio, budget=12)
-    assert (again.budget, again.ratio) == (12, None)
+    assert (again.retention.budget, again.retention.ratio) == (12, None)
     with pytest.raises(InputError, match="give exactly one"):
         tuned(H2O, budget=None)
     with pytest.raises(InputError, match="give exactly one"):
@@ -28,9 +28,9 @@ def test_a_budget_and_a_ratio_take_each_others_place() -> None:
 
 def test_none_leaves_a_parameter_to_the_cache() -> None:
     windowed = tuned(H2O, window=8, sinks=2)
-    assert (windowed.window, windowed.sinks) == (8, 2)
+    assert (windowed.retention.window, windowed.retention.sinks) == (8, 2)
     left = tuned(windowed, window=None, sinks=None)
-    assert (left.window, left.sinks) == (None, 0)
+    assert (left.retention.window, left.retention.sinks) == (None, 0)
 
 
 def test_a_budget_by_layer_is_uniform_again_with_one_number() -> None:
@@ -61,17 +61,18 @@ def test_what_does_not_apply_is_refused(parameter: str) -> None:
 def test_a_mode_is_fitted_to_a_share_of_a_text(name: str, kept: dict[str, int | None]) -> None:
     spec = cache_named(name)
     smaller = fitted(spec, 100, 0.25)
-    assert {parameter: getattr(smaller, parameter) for parameter in kept} == kept
+    assert {parameter: value_of(smaller, parameter) for parameter in kept} == kept
     assert (smaller == spec) == (not kept)
     assert fitted(spec, 100) == spec, "without a share only a static cache is fitted"
 
 
 def test_what_no_share_can_be_is_as_small_as_can_be() -> None:
-    assert fitted(tuned(H2O, sinks=3), 4, 0.25).budget == 4, "the sinks and one more"
-    assert fitted(cache_named("paged+h2o"), 8, 0.25).budget == 16, "a page"
-    assert fitted(PRESETS["streamingllm"].spec, 4, 0.25).window == 1
-    assert fitted(tuned(H2O, window=80), 100, 0.25).window is None, "a window that no longer fits is the rule's own"
-    assert fitted(tuned(H2O, window=8), 100, 0.25).window == 8
+    assert fitted(tuned(H2O, sinks=3), 4, 0.25).retention.budget == 4, "the sinks and one more"
+    assert fitted(cache_named("paged+h2o"), 8, 0.25).retention.budget == 16, "a page"
+    assert fitted(PRESETS["streamingllm"].spec, 4, 0.25).retention.window == 1
+    # a window that no longer fits is the rule's own
+    assert fitted(tuned(H2O, window=80), 100, 0.25).retention.window is None
+    assert fitted(tuned(H2O, window=8), 100, 0.25).retention.window == 8
 
 
 def test_a_static_cache_reserves_the_text() -> None:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from PySide6.QtCore import QBuffer, QIODevice, QPointF, QRect
-from PySide6.QtGui import QPainter
+from PySide6.QtGui import QFontMetricsF, QPainter
 from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
@@ -15,7 +15,7 @@ from pytestqt.qtbot import QtBot
 from app.draw.grid import grid
 from app.kit.chart.grid import ChosenHead, GridMaps
 from app.kit.chart.surface import Surface
-from app.kit.theme import current_theme, load_fonts
+from app.kit.theme import current_theme, font_fixed, load_fonts
 from tests.app.mouse import move_mouse
 
 
@@ -52,6 +52,8 @@ def test_the_scale_is_named_from_its_limit_at_the_top_to_nothing_at_the_bottom(m
     scale = sorted((y, text) for x, y, text in written(maps) if x > right)
     assert maps.limit == pytest.approx(0.4, abs=0.01)
     assert [text for _, text in scale] == ["40 %", "20 %", "0"]
+    left = min(x for x, _, _ in written(maps) if x > right)
+    assert left + QFontMetricsF(font_fixed(9.5)).horizontalAdvance("0.53 %") <= maps.width(), "small ones are longest"
 
 
 def test_layers_are_named_once_and_positions_under_each_picture(maps: GridMaps) -> None:

@@ -2,34 +2,60 @@
 
 from __future__ import annotations
 
-from app.panels.bench import view
-from engine.spec.cache import CacheSpec
+import pytest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.kit.theme import load_fonts
+from app.models import Models
+from app.panels.bench.view import BenchView
 from engine.spec.presets import PRESETS
+from engine.wire.events import Failed
 from engine.wire.measurements import Bench, Benched
+from tests.app import samples
 from tests.app.panels.bench.rows import ROWS
 
-REQUEST = Bench(tuple((name, PRESETS[name].spec) for name in ("dynamic", "int8", "static")), (128, 512), 32)
+REQUEST = Bench(tuple((name, PRESETS[name].spec) for name in ("dynamic", "int8", "static")), (128, 512), 32, id=7)
 
 
-def test_cells_stand_under_their_headings() -> None:
-    heads = [head.text for head in view.heads((3, True))]
+@pytest.fixture
+def view(qtbot: QtBot, qapp: QApplication, models: Models) -> BenchView:
+    load_fonts()
+    models.status.set(samples.status())
+    view = BenchView(models)
+    qtbot.addWidget(view)
+    view.resize(900, 300)
+    view.show()
+    models.measurements.bench.ask(REQUEST, 6)
+    for each in ROWS:
+        models.measurements.bench.take(Benched(REQUEST, each, False, reply_to=7))
+    return view
+
+
+def test_cells_stand_under_their_headings(view: BenchView) -> None:
+    view.table.horizontalHeader().sectionClicked.emit(3)
+    heads = [head.text for head in view.table.cells.heads]
     assert heads[:5] == ["cache", "tokens", "batch", "tok/s ↓", "±"]
-    cells = dict(zip(heads, view.cells(ROWS[4], PRESETS["int8"].spec, "int8 128 4"), strict=True))
+    line = view.sorted_rows().index(ROWS[4])
+    view.table.chosen.emit(line)
+    cells = dict(zip(heads, view.table.cells.rows[line], strict=True))
     assert {name: cell.text for name, cell in cells.items()} == {
         "cache": "INT8", "tokens": "128", "batch": "4", "tok/s ↓": "60.0", "±": "2.5", "ratio": "1.50×",
         "first": "5.00 ms", "KV": "1.0 KiB", "overhead": "25.0 %",
     }  # fmt: skip
     assert cells["cache"].role == "selected"
-    refused = view.cells(ROWS[3], PRESETS["static"].spec, "")
+    assert view.plot.words == "INT8 · 128 tokens × 4 · 60.0 ± 2.5 tok/s · 1.50× dynamic"
+    line = view.sorted_rows().index(ROWS[3])
+    view.table.chosen.emit(line)
+    refused = view.table.cells.rows[line]
     assert [cell.text for cell in refused[:3]] == ["Static", "2,048", "1"]
     assert refused[3].is_wide
     assert "exceed" in refused[3].text
+    assert view.plot.words == ""
 
 
-def test_what_it_rests_on_and_where_it_was_stopped() -> None:
-    first = Benched(REQUEST, ROWS[0], False)
-    assert view.rests_on((first,)) == "32 steps, 8 turns, float32 on cpu"
-    assert view.source_words((first,), True) == "measured · 32 steps, 8 turns, float32 on cpu"
-    assert view.source_words((first,), False).endswith("stopped after 1 of 6")
-    assert view.row_words(ROWS[4], PRESETS["int8"].spec) == "INT8 · 128 tokens × 4 · 60.0 ± 2.5 tok/s · 1.50× dynamic"
-    assert view.row_words(ROWS[3], CacheSpec()) == ""
+def test_what_it_rests_on_and_where_it_was_stopped(view: BenchView) -> None:
+    rests_on = "measured · 32 steps, 8 turns, float32 on cpu"
+    assert view.provenance_label.whole == rests_on
+    view.measurement.refuse(Failed("", reply_to=7))
+    assert view.provenance_label.whole == f"{rests_on} · stopped after {len(ROWS)} of 6"

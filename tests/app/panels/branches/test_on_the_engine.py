@@ -194,7 +194,7 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     window.show_panel("branches")
     driver.until(lambda: window.branches.state is not None)
     tree = window.branches.tree
-    tree.picture.picked = (STEPS, 9)
+    tree.marked = (STEPS, 9)
     tree.picked.emit()
     window.branches.actions_["compare"].trigger()
     driver.until(lambda: models.comparison.now is not None)

@@ -178,13 +178,13 @@ def test_zoom_is_that_of_the_head_everywhere(compared: CompareDesk) -> None:
 
 
 def test_pictures_of_another_step_say_so(compared: CompareDesk) -> None:
-    assert compared.view.provenance_text == "difference"
+    assert compared.view.provenance_label.text == "difference"
     compared.models.selection.update(step=5)
-    assert "showing" in compared.view.provenance_text
+    assert "showing" in compared.view.provenance_label.text
     compared.answer()
     turn(compared.shell)
     compared.answer()
-    assert compared.view.provenance_text == "difference"
+    assert compared.view.provenance_label.text == "difference"
     shown = compared.view.shown
     assert shown is not None
     assert shown.a.whole == (0, samples.PROMPT + 5)

@@ -112,7 +112,7 @@ def test_while_it_runs_steps_are_drawn_no_more_often_than_words_can_be_read(comp
 
 def test_plots_of_many_steps_wait_for_more_of_them_while_it_runs_and_end_whole(desk: CompareDesk) -> None:
     def drawn() -> int:
-        chart = desk.steps.plots["kl"].canvas._chart
+        chart = desk.steps.plots["kl"].canvas.chart
         return len(chart.points) if chart is not None else 0
 
     desk.start(samples.duel_started(40))

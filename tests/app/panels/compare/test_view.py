@@ -14,7 +14,7 @@ from app.kit.view import COMPARE
 from app.panels.compare.view import BUTTON, FILE, MODEL, STEP, cache_choice
 from app.panels.compare.words import INVITATION
 from engine.spec.model import ModelSpec
-from engine.spec.presets import cache_named
+from engine.spec.presets import PRESETS, cache_named
 from engine.wire.commands import Cancel, EndDuel, StartDuel
 from engine.wire.duel import DuelEnded, DuelScanned, FirstDifference, OtherFile, OtherRun, OtherStep
 from engine.wire.events import Failed, StateChanged
@@ -94,6 +94,19 @@ def test_an_earlier_step_is_compared_with_once_it_is_looked_at(desk: CompareDesk
     assert desk.view.button.isEnabled()
     desk.view.button.click()
     assert against(desk) == OtherStep(7)
+
+
+def test_what_is_chosen_in_the_open_list_is_compared_at_once(desk: CompareDesk) -> None:
+    """Not what arrow keys pass by while it is closed."""
+    box = desk.view.opponents
+    for opens in (False, True):
+        if opens:
+            box.showPopup()
+            box.hidePopup()
+        box.choose(cache_choice("int8"))
+        box.activated.emit(box.currentIndex())
+        assert len(desk.engine.of(StartDuel)) == opens
+    assert against(desk) == OtherRun(PRESETS["int8"].spec)
 
 
 def test_another_dtype_loads_the_same_model_in_it(desk: CompareDesk) -> None:

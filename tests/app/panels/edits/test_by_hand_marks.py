@@ -32,7 +32,7 @@ def test_an_edit_is_marked_where_it_was_made_and_nowhere_else(desk: Shell, engin
     boxes = desk.window.head.state.edited
     assert [(box.start, box.stop, box.first, box.last) for box in boxes] == [(3, 7, 5, 7), (3, 7, 9, 10)]
     assert [len(desk.window.tokens.strip.chips.edited)] == [1]
-    assert desk.window.head.provenance_text.endswith("edited")
+    assert desk.window.head.provenance_label.text.endswith("edited")
     assert "edited by hand since step 21" in desk.window.head.provenance_label.whole
     desk.models.selection.update(kv_head=2)
     turn(desk)
@@ -55,7 +55,7 @@ def test_before_the_edit_nothing_is_marked_and_undo_takes_the_marks_away(desk: S
     desk.window.actions_["edit.undo"].trigger()
     turn(desk)
     assert desk.window.head.state.edited == ()
-    assert not desk.window.head.provenance_text.endswith("edited")
+    assert not desk.window.head.provenance_label.text.endswith("edited")
 
 
 def test_an_unmasked_row_looks_masked_no_more(desk: Shell, engine: FakeEngine) -> None:
@@ -93,7 +93,7 @@ def test_the_list_says_what_where_when_and_dims_what_was_undone(shown: Shell, en
     turn(shown)
     assert listed(shown)[0][1] == "Scale · undone"
     assert listed(shown)[1][1] == "Zero"
-    assert shown.window.edits.detail_text == "1 made · 1 undone"
+    assert shown.window.edits.detail.text() == "1 made · 1 undone"
 
 
 def test_an_edit_of_the_list_is_gone_to_and_repeated(shown: Shell, engine: FakeEngine) -> None:

@@ -146,7 +146,7 @@ def test_a_banned_token_is_not_chosen(growing: Driver) -> None:
     growing.wait_until_idle(lambda: num_edits(growing) == 1)
     growing.wait_until_idle()
     bars = growing.window.next_token.state.bars
-    assert growing.window.next_token.provenance_text == "after the edit"
+    assert growing.window.next_token.provenance_label.text == "after the edit"
     assert {bar.token_id: (bar.is_out, bar.is_chosen) for bar in bars}[best] == (True, False)
     chosen = next(bar for bar in bars if bar.is_chosen)
     pending = growing.window.tokens.strip.chips.pending
@@ -157,7 +157,7 @@ def test_a_banned_token_is_not_chosen(growing: Driver) -> None:
     fed = growing.models.timeline.latest.sequences[0]
     assert fed.token_ids == (chosen.token_id,) != (best,)
     assert fed.texts == (pending,)
-    assert growing.window.next_token.provenance_text != "after the edit"
+    assert growing.window.next_token.provenance_label.text != "after the edit"
 
 
 def test_the_counter_and_the_newest_row_are_those_of_the_edit(desk: Driver) -> None:

@@ -50,17 +50,17 @@ def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[
     written, stored = float(stats.key_norm[3].mean()), float(np.linalg.norm(row.keys[3], axis=1).mean())
     assert written != pytest.approx(stored, rel=0.01)
     facts = facts_of(view)
-    assert facts["‖k‖ as written"] == f"L3 {written:.3g}"
-    assert facts["‖k‖ as stored"] == f"L3 {stored:.3g}"
+    assert facts["‖k‖ L0–L5"] == f"L3 {written:.3g}"
+    assert facts["‖k‖ stored"] == f"L3 {stored:.3g}"
     # a cache that holds what was written says it once
     same = tuple(np.tile(stats.key_norm[n, :, :1] / np.sqrt(8), 8) for n in range(samples.LAYERS))
     models.slices.put(replace(row, keys=same))
     facts = facts_of(view)
-    assert facts["‖k‖ as written"] == f"L3 {written:.3g}"
-    assert "‖k‖ as stored" not in facts
-    assert "‖v‖ as stored" in facts
+    assert facts["‖k‖ L0–L5"] == f"L3 {written:.3g}"
+    assert "‖k‖ stored" not in facts
+    assert "‖v‖ stored" in facts
     models.slices.put(replace(row, layers=row.layers[:3], keys=row.keys[:3], values=row.values[:3]))
-    assert facts_of(view)["‖k‖ as stored"] == "L3 gone"
+    assert facts_of(view)["‖k‖ stored"] == "L3 gone"
 
 
 def test_a_row_of_another_token_is_not_taken_for_this_one(models: Models, show: Callable[..., Any]) -> None:
@@ -69,16 +69,16 @@ def test_a_row_of_another_token_is_not_taken_for_this_one(models: Models, show: 
     assert "K[3, 1, 13]" in facts_of(view)
     models.selection.update(position=5)
     assert not [label for label in facts_of(view) if label.startswith(("K[", "V["))]
-    assert "‖k‖ as stored" not in facts_of(view)
+    assert "‖k‖ stored" not in facts_of(view)
 
 
 def test_attention_of_another_step_is_no_fact_of_this_one(models: Models, show: Callable[..., Any]) -> None:
     show(AttentionView(models))
     view = show(InspectorView(models))
     feed(models)
-    assert "attention from newest, L3" in facts_of(view)
+    assert "attention L3" in facts_of(view)
     models.selection.update(step=STEPS - 1)
-    assert "attention from newest, L3" not in facts_of(view)
+    assert "attention L3" not in facts_of(view)
 
 
 def test_a_token_that_a_past_step_has_not_reached_is_not_inspected(models: Models, show: Callable[..., Any]) -> None:

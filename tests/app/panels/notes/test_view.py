@@ -173,6 +173,7 @@ def test_the_filter_edit_delete_and_copy(desk: Driver) -> None:
     assert desk.models.bookmarks.at(OnStep(4)) == Bookmark(OnStep(4), "a bird")
     notes.filter.setText("")
     notes.table.clicked.emit(notes.table.cells.index(0, 0))
+    notes.table.setFocus()
     QTest.keyClick(notes.table, Qt.Key.Key_Delete)
     assert [one.target for one in desk.models.bookmarks.all] == [OnStep(4), OnHead(6, 0, 1, 1)]
 

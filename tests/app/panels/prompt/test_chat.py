@@ -13,6 +13,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
+from app.control.pace import PACES, USUAL_PACE
 from app.panels.prompt.chat import FILE, MAX_SHOWN, NONE, RenderedText, conversation_of, pieces_of
 from engine.spec.chat import PLAIN_NAME, Chat, Turn
 from engine.spec.model import ModelSpec
@@ -77,7 +78,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     first = f"{BEGIN}user\nhi{END}\n{BEGIN}assistant\n"
     assert prompt.chat.rendered.toPlainText() == first.replace("\n", "⏎\n")
     assert prompt.chat.rendered.special_texts == (BEGIN, END, BEGIN)
-    assert prompt.detail_text == f"{len(ids_of(first))} of 512 tokens"
+    assert prompt.detail.text() == f"{len(ids_of(first))} of 512 tokens"
     QTest.keyClick(prompt.chat.turns.rows[0].edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
     assert prompt.chat.turns.turns == (Turn("user", "hi\n"),)
     write(driver, "hi")
@@ -98,7 +99,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     says(driver, f"<think>hm</think>yes{END}")
     assert prompt.chat.answer.isVisible()
     assert prompt.chat.answer.edit.toPlainText() == "<think>hm</think>yes", "while it is generated"
-    assert prompt.chat.answer.note == f"paused · {len(ids_of(f'<think>hm</think>yes{END}'))} tokens · F5 goes on"
+    assert prompt.chat.answer.note.text() == f"paused · {len(ids_of(f'<think>hm</think>yes{END}'))} tokens · F5 goes on"
     prompt.chat._take.click()
     driver.until(lambda: len(prompt.chat.turns.turns) == 3)
     assert prompt.chat.turns.turns[1:] == (Turn("assistant", "<think>hm</think>yes"), Turn("user", ""))
@@ -137,7 +138,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     driver.window.sequences.refresh()
     assert driver.window.sequences.read().why.startswith(words)  # type: ignore[union-attr]
     assert [turn.role for turn in conversation_of(models, child).turns] == ["user", "assistant", "user"]  # type: ignore[union-attr]
-    notes = [row.note for row in prompt.chat.turns.rows]
+    notes = [row.note.text() for row in prompt.chat.turns.rows]
     assert notes == ["", "", f"{kept} of {len(ids_of(whole))} tokens reused from the cache"]
     driver.window.tokens.refresh()
     assert ids_of(BEGIN)[0] in driver.window.tokens.strip.chips.special
@@ -248,6 +249,23 @@ def test_a_conversation_that_is_too_long_says_so_and_is_not_cut(driver: Driver) 
     prompt.choose("text")
 
 
+def test_an_answer_that_is_stopped_is_taken_and_the_next_turn_can_be_written(driver: Driver) -> None:
+    prompt, chat = driver.window.prompt, driver.window.prompt.chat
+    prompt.choose("chat")
+    chat.new_line.click()
+    write(driver, "hi")
+    driver.intents.set_pace(PACES["5"])
+    prompt.send.click()
+    driver.until(lambda: not chat.answer.isHidden())
+    driver.window.actions_["run.cancel"].trigger()
+    driver.until(lambda: len(chat.turns.rows) == 3)
+    assert (chat.turns.turns[1].role, chat.turns.rows[1].note) == ("assistant", "stopped")
+    assert chat.turns.turns[2] == Turn("user", "")
+    driver.intents.set_pace(PACES[USUAL_PACE])
+    chat.new_line.click()
+    prompt.choose("text")
+
+
 def test_an_answer_ends_at_the_limit_and_a_text_has_none(driver: Driver) -> None:
     prompt, models = driver.window.prompt, driver.models
     prompt.sampling_button.popup.longest_answer.setValue(3)
@@ -259,7 +277,7 @@ def test_an_answer_ends_at_the_limit_and_a_text_has_none(driver: Driver) -> None
     driver.until(lambda: len(prompt.chat.turns.rows) == 3)
     (info,) = models.status.now.sequences  # type: ignore[union-attr]
     assert (info.stop, info.num_tokens - info.num_prompt_tokens) == ("length", 2), "the last is chosen, and not fed"
-    assert prompt.chat.turns.rows[1].note == "ended at the longest answer"
+    assert prompt.chat.turns.rows[1].note.text() == "ended at the longest answer"
     assert prompt.sampling.stop == (), "the empty line that ends a turn is not the user's"
     prompt.choose("text")
     assert prompt.sampling.max_new_tokens is None

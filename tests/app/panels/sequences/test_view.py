@@ -90,6 +90,7 @@ def test_without_pages_their_numbers_are_not_made_up(desk: Desk, view: Sequences
     plain = tuple(replace(info, why_not_reused=None) for info in desk.story.infos())
     desk.models.status.set(replace(desk.models.status.now, cache=CacheSpec(), sequences=plain))
     assert text(view, 1, SHARED) == "–"
+    assert all(view.table.isColumnHidden(each) for each in (PAGES, SHARED, SERVED)), "others need the room"
     assert "choose Paged" in view.why.text()
 
 
@@ -192,11 +193,11 @@ def test_where_no_reason_is_known_nothing_is_said(desk: Desk, view: SequencesVie
 
 
 def test_the_last_state_of_a_dead_engine_is_not_called_live(view: SequencesView, desk: Desk) -> None:
-    assert (view.provenance_text, view.provenance_label.kind) == ("engine state", "live cache")
+    assert (view.provenance_label.text, view.provenance_label.kind) == ("engine state", "live cache")
     desk.models.status.lose_engine("gone")
-    assert (view.provenance_text, view.provenance_label.kind) == ("engine gone · last state", "past")
+    assert (view.provenance_label.text, view.provenance_label.kind) == ("engine gone · last state", "past")
     desk.models.status.lose_engine("")
-    assert view.provenance_text == "engine state"
+    assert view.provenance_label.text == "engine state"
 
 
 def test_the_selected_sequence_is_marked_again_where_a_person_unmarked_its_row(view: SequencesView, desk: Desk) -> None:

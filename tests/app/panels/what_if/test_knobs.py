@@ -32,14 +32,14 @@ def test_every_rule_can_be_tried_and_begins_at_half_of_the_rows(knobs: WhatIfKno
     knobs.choose(name, "int8")
     spec, preset = knobs.spec(), PRESETS[name].spec
     assert spec.retention.row is RULES[name]
-    assert (spec.retention.schedule, spec.sinks) == (preset.retention.schedule, preset.sinks)
+    assert (spec.retention.schedule, spec.retention.sinks) == (preset.retention.schedule, preset.retention.sinks)
     assert spec.codec == CodecSpec(Coding("int8"), Coding("int8"))
     if name == "streamingllm":
-        assert (spec.sinks, spec.window) == (4, 16)
+        assert (spec.retention.sinks, spec.retention.window) == (4, 16)
     elif name == "sliding":
-        assert spec.window == 20
+        assert spec.retention.window == 20
     else:
-        assert (spec.budget, spec.window) == (20, None)
+        assert (spec.retention.budget, spec.retention.window) == (20, None)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_budget_gives_its_place_to_a_ratio_where_the_rule_takes_one(knobs: Wha
     knobs.choose("tova", "exact")
     knobs.knobs["budget"].renamed.emit()
     assert shown(knobs) == ["ratio", "sinks", "window"]
-    assert (knobs.spec().budget, knobs.spec().ratio) == (None, 0.5)
+    assert (knobs.spec().retention.budget, knobs.spec().retention.ratio) == (None, 0.5)
     knobs.choose("pyramidkv", "exact")
     assert shown(knobs) == ["budget", "sinks", "window"], "a pyramid spreads a budget"
 
@@ -102,12 +102,12 @@ def test_sizes_follow_the_rows_until_a_person_sets_one(qapp: QApplication) -> No
     knobs.set_num_rows(440)
     assert knobs.spec().retention == RetentionSpec("sinks+window", sinks=4, window=216), "half of what is there now"
     knobs.choose("h2o", "exact")
-    assert knobs.spec().budget == 220
+    assert knobs.spec().retention.budget == 220
     knobs.knobs["budget"].track.setValue(9)
     knobs.set_num_rows(600)
-    assert knobs.spec().budget == 10, "a size that was set stays"
+    assert knobs.spec().retention.budget == 10, "a size that was set stays"
     knobs.choose("streamingllm", "exact")
-    assert knobs.spec().window == 296
+    assert knobs.spec().retention.window == 296
 
 
 @pytest.mark.parametrize(("own", "budget", "window"), [("budget", 7, None), ("window", 40, 7), ("", 40, None)])
@@ -115,11 +115,11 @@ def test_a_size_that_a_person_has_set_stays_and_the_others_follow_the_rows(
     knobs: WhatIfKnobs, own: str, budget: int, window: int | None
 ) -> None:
     knobs.choose("h2o", "exact")
-    assert (knobs.spec().budget, knobs.spec().window) == (20, None)
+    assert (knobs.spec().retention.budget, knobs.spec().retention.window) == (20, None)
     if own:
         knobs.knobs[own].field.setValue(7)
     knobs.set_num_rows(80)
-    assert (knobs.spec().budget, knobs.spec().window) == (budget, window)
+    assert (knobs.spec().retention.budget, knobs.spec().retention.window) == (budget, window)
 
 
 def test_another_rule_begins_with_a_window_of_its_own(knobs: WhatIfKnobs) -> None:
@@ -127,8 +127,8 @@ def test_another_rule_begins_with_a_window_of_its_own(knobs: WhatIfKnobs) -> Non
     knobs.choose("streamingllm", "exact")
     knobs.knobs["window"].set_value(7)
     knobs.knobs["window"].moved.emit()
-    assert knobs.spec().window == 7
+    assert knobs.spec().retention.window == 7
     knobs.set_num_rows(60)
-    assert knobs.spec().window == 7
+    assert knobs.spec().retention.window == 7
     knobs.choose("sliding", "exact")
-    assert knobs.spec().window == 30
+    assert knobs.spec().retention.window == 30

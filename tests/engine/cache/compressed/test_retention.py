@@ -174,7 +174,7 @@ def test_budgets_are_read_as_they_are_written() -> None:
     assert parse_budget("64") == 64
     pyramid = tuned(PRESETS["snapkv"].spec, budget=parse_budget("pyramid:64"))
     assert preset_of(pyramid).name == "pyramidkv"
-    assert (pyramid.budget, pyramid.retention.schedule) == (64, "pyramid")
+    assert (pyramid.retention.budget, pyramid.retention.schedule) == (64, "pyramid")
     assert tuned(pyramid, budget=32).retention.schedule == "pyramid"
     listed = tuned(pyramid, budget=parse_budget("64, 32"))
     assert listed.retention == RetentionSpec("snapkv", layer_budgets=(64, 32))
