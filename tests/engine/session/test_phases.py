@@ -101,7 +101,7 @@ def test_the_wall_says_which_layers_lack_the_new_rows(mode: str, phase: str) -> 
     def look(event: PhaseReached) -> None:
         if isinstance(event.phase, Written):
             return
-        count = session.slices.num_tokens(0)
+        count = session.slices.visible(0).source.num_tokens
         wall = session.take_slice(WallRequest(0, count, count, "keys", False, 200, 200))
         assert isinstance(wall, WallSlice)
         assert wall.absent is not None
@@ -123,7 +123,7 @@ def test_without_a_cache_later_layers_have_no_rows_at_all() -> None:
 
     def look(event: PhaseReached) -> None:
         if not isinstance(event.phase, Written):
-            count = session.slices.num_tokens(0)
+            count = session.slices.visible(0).source.num_tokens
             wall = session.take_slice(WallRequest(0, count, count, "keys", False, 200, 200))
             assert isinstance(wall, WallSlice)
             seen.append(wall.layers)
@@ -242,7 +242,7 @@ def test_pictures_of_a_finished_step_count_the_rows_as_they_were_coded() -> None
     session, twin = prepared("llama", MODES["int8"], "decode"), prepared("llama", MODES["int8"], "decode")
 
     def look(_event: PhaseReached) -> None:
-        count = session.slices.num_tokens(0)
+        count = session.slices.visible(0).source.num_tokens
         session.take_slice(WallRequest(0, count, count, "keys", False, 50, 8))
 
     phased(session, look)
