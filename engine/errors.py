@@ -6,11 +6,18 @@ from __future__ import annotations
 import re
 import sys
 import traceback
+from collections.abc import Collection
 from typing import NamedTuple
 
 
 class InputError(ValueError):
     """Bad input, in one plain sentence for the user: the cause, what it concerns, and what to do about it."""
+
+
+def check_known(what: str, name: str, known: Collection[str]) -> None:
+    """Raise `InputError`, which lists what is known, unless `name` is."""
+    if name not in known:
+        raise InputError(f"Unknown {what} '{name}': choose one of {', '.join(known)}.")
 
 
 class DeviceLost(Exception):

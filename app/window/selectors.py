@@ -186,9 +186,9 @@ class ModelSelector(SelectorButton[ModelInfo]):
             self.chosen.emit(spec)
 
     def read(self) -> ModelInfo | str:
-        status = self._models.status.now
-        is_loading = status is None or status.work is not None
-        return self._models.status.model or ("Loading model…" if is_loading else "No model")
+        status = self._models.status
+        why = "Starting…" if status.now is None else "Loading model…" if status.is_loading else "No model"
+        return status.model or why
 
     def show_state(self, state: ModelInfo) -> None:
         self.set_texts(shortened(prose(state.name), 40), _model_detail(state))

@@ -13,12 +13,12 @@ from engine.cli.conversation import add_chat_arguments, chat_of
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
 from engine.spec.cache import CacheSpec
-from engine.spec.codec import CodecSpec, get_codec_names, parse_codec
+from engine.spec.codec import get_codec_names, parse_codec
 from engine.spec.codecs import CODECS, CodecRow
 from engine.spec.layouts import LAYOUTS, LayoutRow
 from engine.spec.model import AUTO_DEVICE, BUNDLED, PAGED_ATTENTION, RUNNERS, WEIGHTS, Dtype, ModelSpec, with_adapters
 from engine.spec.presets import NAMES, PRESETS, cache_named, parameters_of
-from engine.spec.retention import LayerBudgets, parse_budget
+from engine.spec.retention import parse_budget
 from engine.spec.rules import RULES, RuleRow
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.terms import Parameter
@@ -170,7 +170,7 @@ def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
             )
     group.add_argument(
         "--codec",
-        type=_codec,
+        type=_refusing(parse_codec),
         metavar="NAME[/NAME][@LAYER=NAME]",
         help="how K (and V, and single layers) are written in a growing or a paged cache: "
         f"{', '.join(get_codec_names())}",
@@ -179,7 +179,7 @@ def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _type_of(parameter: Parameter) -> Callable[[str], Any]:
     if parameter.name == "budget":
-        return _budget
+        return _refusing(parse_budget)
     return {"number": _whole, "share": _number, "size": _number}.get(parameter.kind, str)
 
 
@@ -199,18 +199,16 @@ def _number(text: str) -> float:
     return number
 
 
-def _budget(text: str) -> int | LayerBudgets:
-    try:
-        return parse_budget(text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _refusing(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same parser, which refuses as argparse expects it."""
 
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
-def _codec(text: str) -> CodecSpec:
-    try:
-        return parse_codec(text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return parsed
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:

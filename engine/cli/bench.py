@@ -15,9 +15,9 @@ from engine.cli.arguments import (
     specs_of,
 )
 from engine.cli.output import add_command, print_rows
-from engine.errors import InputError
+from engine.errors import InputError, check_known
 from engine.spec.cache import CacheSpec
-from engine.spec.model import check_runner
+from engine.spec.model import RUNNERS
 from engine.spec.sampling import SamplingParams
 
 DEFAULT_CONTEXTS = "128,512"
@@ -66,7 +66,7 @@ def contenders_of(args: argparse.Namespace) -> tuple[dict[str, CacheSpec], dict[
     ways = {name: way for name, (_, colon, way) in parts.items() if colon}
     for name in (name for way in ways.values() for name in way.split("+")):
         if name != "pages":
-            check_runner(name)
+            check_known("runner", name, RUNNERS)
     return (specs if args.caches == "all" else {name: specs[cache] for name, (cache, _, _) in parts.items()}), ways
 
 

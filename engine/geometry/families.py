@@ -218,8 +218,8 @@ OTHER_ENCODER_DECODERS: Final[Mapping[str, str]] = {
 # Families without a rule for the types of layers: the config must list them.
 LAYERS_ARE_LISTED: Final = frozenset({"nemotron_h", "zamba", "zamba2"})
 
-# Families in which every layer keeps a state and no K and V.
-ALL_RECURRENT: Final = frozenset({"mamba", "falcon_mamba", "mamba2"})
+# Families in which every layer keeps a state and no K and V, unless the config lists its layers.
+ALL_RECURRENT: Final = frozenset({"mamba", "falcon_mamba", "mamba2", "granitemoehybrid"})
 
 # transformers keeps the state of these families outside its cache classes, or not as one row per token.
 NO_CACHE_OBJECT: Final[Mapping[str, str]] = {

@@ -56,8 +56,6 @@ def layer_types(text: Config, family: str) -> tuple[str, ...]:
 
 def _types_by_rule(text: Config, family: str, num_layers: int) -> tuple[str, ...]:
     indices = range(num_layers)
-    if family in ALL_RECURRENT:
-        return ("linear_attention",) * num_layers
     if rule := _RULES.get(family):
         return tuple(rule(text, num_layers))
     if family in ATTENTION_EVERY:
@@ -142,14 +140,6 @@ def _kimi_linear_types(text: Config, num_layers: int) -> Iterable[str]:
     return ("full_attention" if i in chosen else "linear_attention" for i in range(num_layers))
 
 
-def _recurrent_by_default(text: Config, num_layers: int) -> Iterable[str]:
-    return ("linear_attention",) * num_layers
-
-
-def _hybrid_everywhere(text: Config, num_layers: int) -> Iterable[str]:
-    return ("hybrid",) * num_layers
-
-
 _RULES: Final[Mapping[str, Callable[[Config, int], Iterable[str]]]] = {
     "lfm2": _lfm2_types,
     "jamba": _jamba_types,
@@ -158,8 +148,8 @@ _RULES: Final[Mapping[str, Callable[[Config, int], Iterable[str]]]] = {
     "smollm3": _smollm3_types,
     "qwen2_moe": _qwen2_moe_types,
     "kimi_linear": _kimi_linear_types,
-    "granitemoehybrid": _recurrent_by_default,
-    "falcon_h1": _hybrid_everywhere,
+    "falcon_h1": lambda _, num_layers: ("hybrid",) * num_layers,
+    **dict.fromkeys(ALL_RECURRENT, lambda _, num_layers: ("linear_attention",) * num_layers),
 }
 
 

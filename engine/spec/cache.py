@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from engine.errors import InputError
+from engine.errors import InputError, check_known
 from engine.spec.codec import CodecSpec
 from engine.spec.layouts import BACKENDS, LAYOUTS, MAX_HOST_GIB, MAX_PAGE_SIZE, LayoutRow
 from engine.spec.retention import RetentionSpec
@@ -23,8 +23,7 @@ class Quantizer(Struct, frozen=True):
     residual: int | None = None
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise InputError(f"Unknown quantiser '{self.backend}': choose one of {', '.join(map(str, BACKENDS))}.")
+        check_known("quantiser", self.backend, BACKENDS)
         given = [name for name in ("bits", "group", "residual") if getattr(self, name) is not None]
         if self.backend == "fp8" and given:
             raise InputError(f"transformers' fp8 quantiser has one scale per tensor and no {given[0]}: leave it out.")
@@ -58,8 +57,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
     quantizer: Quantizer | None = None
 
     def __post_init__(self) -> None:
-        if self.layout not in LAYOUTS:
-            raise InputError(f"Unknown cache layout '{self.layout}': choose one of {', '.join(LAYOUTS)}.")
+        check_known("cache layout", self.layout, LAYOUTS)
         if self.max_length is not None and self.form != "static":
             raise InputError(f"max_length reserves a static cache; the {self.layout} layout has no use for it.")
         if self.max_length is not None and self.max_length < 1:

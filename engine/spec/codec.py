@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from engine.errors import InputError
+from engine.errors import InputError, check_known
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.codecs import BITS, CODECS, DEFAULT_GROUP, DEFAULT_RESIDUAL, GROUP, RESIDUAL, ROW_OF_NAME, CodecRow
 from engine.spec.terms import Named, Term
@@ -64,8 +64,7 @@ class Coding(Struct, frozen=True):
     residual: int | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in ROW_OF_NAME:
-            raise InputError(f"Unknown codec '{self.name}': choose one of {', '.join(ROW_OF_NAME)}.")
+        check_known("codec", self.name, ROW_OF_NAME)
         if self.group is not None and not self.has_groups:
             raise InputError(f"Groups belong to the KIVI and MAX codecs; {self.name} has none.")
         if self.residual is not None and not self.is_kivi:

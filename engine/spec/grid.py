@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from engine.errors import InputError
+from engine.errors import InputError, check_known
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
 from engine.spec.presets import cache_name
@@ -112,8 +112,7 @@ class SweepText(Struct, frozen=True, array_like=True):
     depth: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(TextKind):
-            raise InputError(f"Unknown kind of text '{self.kind}': choose one of {', '.join(get_args(TextKind))}.")
+        check_known("kind of text", self.kind, get_args(TextKind))
         if not 0 <= self.depth <= 1:
             raise InputError(f"A depth of {self.depth:g} is outside the text: give 0 for its beginning up to 1.")
         if self.num_tokens is not None and self.num_tokens < 1:

@@ -180,4 +180,4 @@ LAYOUTS: Mapping[str, LayoutRow] = {
         ),
     )
 }
-BACKENDS = _BACKEND.values
+BACKENDS = tuple(map(str, _BACKEND.values))

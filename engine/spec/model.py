@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from engine.errors import InputError
+from engine.errors import InputError, check_known
 
 RunnerName = Literal["auto", "transformers", "fused", "graph", "compile"]
 PagedAttentionName = Literal["auto", "gather", "pages"]
@@ -72,18 +72,6 @@ def runner_words(names: str) -> str:
 def reads_in_place(names: str) -> bool:
     """Whether a step with these runners read pages in place, without gathering them."""
     return "pages" in names.split("+")
-
-
-def check_runner(name: str) -> None:
-    """Raise `InputError` if there is no runner of that name."""
-    if name not in get_args(RunnerName):
-        raise InputError(f"Unknown runner '{name}': choose one of {', '.join(get_args(RunnerName))}.")
-
-
-def check_paged_attention(name: str) -> None:
-    """Raise `InputError` if there is no such way of reading pages."""
-    if name not in PAGED_ATTENTION:
-        raise InputError(f"Unknown paged attention '{name}': choose one of {', '.join(PAGED_ATTENTION)}.")
 
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -153,18 +141,16 @@ class ModelSpec(Struct, frozen=True):
         if not self.source.strip():
             raise InputError("The model has no name: give a folder, a hub name, 'bundled' or 'shape:CONFIG.json'.")
         self._check_adapter()
-        if self.dtype not in get_args(Dtype):
-            raise InputError(f"Unknown dtype '{self.dtype}': choose one of {', '.join(get_args(Dtype))}.")
-        if self.weights not in WEIGHTS:
-            raise InputError(f"Unknown weights '{self.weights}': choose one of {', '.join(WEIGHTS)}.")
+        check_known("dtype", self.dtype, get_args(Dtype))
+        check_known("weights", self.weights, WEIGHTS)
         if self.num_threads is not None and self.num_threads < 1:
             raise InputError(f"{self.num_threads} threads cannot compute: give 1 or more.")
         if self.num_threads is not None and self.num_threads > MAX_THREADS:
             raise InputError(
                 f"{self.num_threads:,} threads are more than can be started: give at most {MAX_THREADS:,}."
             )
-        check_runner(self.runner)
-        check_paged_attention(self.paged_attention)
+        check_known("runner", self.runner, RUNNERS)
+        check_known("paged attention", self.paged_attention, PAGED_ATTENTION)
 
     def loaded_as(self, chosen: ModelSpec) -> ModelSpec:
         """This model with the dtype, device, threads and weight format of `chosen`. A model with an adapter keeps its

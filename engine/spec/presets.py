@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from engine.errors import InputError
+from engine.errors import InputError, check_known
 from engine.spec.cache import CacheSpec, Quantizer
 from engine.spec.codec import (
     CodecSpec,
@@ -135,8 +135,7 @@ NAMES = (  # the names that `cache_named` accepts, for the help of the command l
 
 def cache_preset(name: str) -> Preset:
     """The preset `name`; raises `InputError`, which lists the presets, if there is none."""
-    if name not in ALL_PRESETS:
-        raise InputError(f"Unknown cache '{name}': choose one of {', '.join(ALL_PRESETS)}.")
+    check_known("cache", name, ALL_PRESETS)
     return ALL_PRESETS[name]
 
 

@@ -12,9 +12,9 @@ from typing import Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from engine.errors import InputError
+from engine.errors import InputError, check_known
 from engine.geometry.dimensions import CacheGeometry
-from engine.spec.rules import RULES, RuleRow, rule_row
+from engine.spec.rules import SPEC_NAMES, RuleRow, rule_row
 
 Schedule = Literal["uniform", "pyramid"]
 
@@ -43,15 +43,12 @@ class RetentionSpec(Struct, frozen=True):
     layer_budgets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.name != "all" and self.row is None:
-            known = dict.fromkeys(row.spec_name for row in RULES.values())
-            raise InputError(f"Unknown retention '{self.name}': choose one of all, {', '.join(known)}.")
+        check_known("retention", self.name, ("all", *SPEC_NAMES))
         if isinstance(self.sinks, bool) or self.sinks < 0 or (self.window is not None and self.window < 0):
             raise InputError("Sinks and window are numbers of tokens from 0 up.")
         if self.rerotate and self.name != "sinks+window":
             raise InputError(f"Re-rotation closes the gap behind sinks; {self.name} has no such gap: use sinks+window.")
-        if self.schedule not in get_args(Schedule):
-            raise InputError(f"Unknown schedule '{self.schedule}': choose one of {', '.join(get_args(Schedule))}.")
+        check_known("schedule", self.schedule, get_args(Schedule))
         if self.schedule == "pyramid" and self.budget is None:
             raise InputError("A pyramid spreads a budget over the layers: give their mean as the budget.")
         if self.name == "all":

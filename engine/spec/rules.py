@@ -209,6 +209,9 @@ RULES: Mapping[str, RuleRow] = {
 _ROW_OF_SPEC = {(row.spec_name, row.schedule): row for row in RULES.values()}
 
 
+SPEC_NAMES = tuple(dict.fromkeys(row.spec_name for row in RULES.values()))
+
+
 def rule_row(name: str, schedule: str) -> RuleRow | None:
     """The row of a spec's rule; None if the cache keeps all rows."""
     return _ROW_OF_SPEC.get((name, schedule)) or _ROW_OF_SPEC.get((name, "uniform"))

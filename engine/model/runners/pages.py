@@ -21,12 +21,12 @@ from engine.cache.paged.blocks import QUERIES, PageBlocks
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.store import PageStore
-from engine.errors import InputError, first_line, is_of_machine
+from engine.errors import InputError, check_known, first_line, is_of_machine
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.model.attention import record_pieces, weighted_values, weights_in_pieces, without_hidden
 from engine.model.batch import AttentionArguments
 from engine.model.runners.compiler import Compiling, allow_shapes, at_once, in_any_thread
-from engine.spec.model import PAGED_ATTENTION, PagedAttentionName, check_paged_attention
+from engine.spec.model import PAGED_ATTENTION, PagedAttentionName
 
 # queries [B, H, T, D], keys and values [1, H_kv, slots, D], which pages are read, scale -> [B, H, T, D_v]
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PageBlocks, float], torch.Tensor]
@@ -114,25 +114,21 @@ class PagedAttention:
 
     def choose(self, name: str) -> None:
         """Set how pages are read from now on; raises `InputError` where that is impossible."""
-        check_paged_attention(name)
+        check_known("paged attention", name, PAGED_ATTENTION)
         row = PAGED_ATTENTION[name]  # type: ignore[index]
         if row.name == "pages" and self.why_not:
             raise InputError(f"This model cannot read pages in place: {self.why_not}. Use auto.")
         self.chosen, self.refused = row.name, ""
         self._tried = {shape: why for shape, why in self._tried.items() if not why}
 
-    @property
-    def _can_none(self) -> bool:
-        """Whether no more shapes are tried, until the user chooses again: several have failed, and none has
-        succeeded."""
-        return len(self._tried) >= MOST_FAILURES and all(self._tried.values())
-
     def reader(self, cache: Any) -> PageReader | None:
         """The reader for the planned forward, so that the layers of the cache return only the new rows; None where rows
         are to be gathered, or are not in pages."""
         self.hindrance = ""
-        if cache is None or not self._is_wanted or self.why_not or self._can_none:
+        if cache is None or not self._is_wanted or self.why_not:
             return None
+        if len(self._tried) >= MOST_FAILURES and all(self._tried.values()):
+            return None  # several shapes have failed and none has succeeded: no more are tried until the user chooses
         self.refused = ""
         if type(cache.layers[0]) is not PagedLayer:
             return None

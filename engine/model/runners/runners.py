@@ -11,14 +11,14 @@ from functools import cached_property
 from typing import Any
 
 from engine.cache.layers.compiled import compiled_static
-from engine.errors import InputError
+from engine.errors import InputError, check_known
 from engine.model.batch import Batch, Result
 from engine.model.runners.compiled_step import CompiledStep, OwnForward
 from engine.model.runners.compiler import Compiling, at_once, why_not_compiled
 from engine.model.runners.decoder import FusedDecoder
 from engine.model.runners.launch import Announce, Launches, recorder_of
 from engine.model.runners.pages import PAGES, PagedAttention
-from engine.spec.model import RUNNERS, PagedAttentionName, RunnerName, check_runner, reads_in_place
+from engine.spec.model import RUNNERS, PagedAttentionName, RunnerName, reads_in_place
 from engine.wire.status import RunnerState
 
 
@@ -91,7 +91,7 @@ class Runners:
 
     def choose(self, name: str) -> None:
         """Set the runner from now on; raises `InputError` where it is impossible."""
-        check_runner(name)
+        check_known("runner", name, RUNNERS)
         row = RUNNERS[name]  # type: ignore[index]
         if why := self.why_not(row.name):
             raise InputError(f"The runner '{name}' cannot compute this model: {why}. Use auto.")

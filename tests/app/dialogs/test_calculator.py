@@ -149,7 +149,7 @@ def test_a_bad_config_is_refused_in_one_sentence(sheet: Calculator, tmp_path: Pa
 def test_a_missing_config_is_refused(sheet: Calculator, tmp_path: Path) -> None:
     choose(sheet, CONFIG, "dynamic")
     sheet.read_config(tmp_path / "nothing.json")
-    assert "cannot be read" in sheet.problem.text()
+    assert "cannot be opened" in sheet.problem.text()
 
 
 def test_an_impossible_reservation_stands_in_place(sheet: Calculator) -> None:

@@ -11,6 +11,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import ALL_PRESETS, OPT_IN_PRESETS, cache_preset
 from engine.wire.commands import LoadModel, SetCache
 from engine.wire.events import LocalModel, StateChanged
+from engine.wire.status import Work
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 from tests.app.painted import painted
@@ -32,6 +33,17 @@ def test_found_and_recent_models_can_be_chosen(shell: Shell, engine: FakeEngine)
     selector._menu.close()
     found[2].trigger()
     assert engine.of(LoadModel)[0].model == ModelSpec("org/two")
+
+
+def test_only_a_model_that_is_loaded_is_called_so(shell: Shell, engine: FakeEngine) -> None:
+    selector = shell.window.top.model
+    for work, words in (
+        (Work("Opening a.safetensors", 0, None), "No model"),
+        (Work("Loading", 0, None, is_loading=True), "Loading model…"),
+    ):
+        engine.emit(StateChanged(replace(engine.status, model=None, work=work)))
+        turn(shell)
+        assert any(f"‹{words}›" in line for line in painted(selector))
 
 
 def test_caches_can_be_chosen_by_menu_and_by_action(running: Shell, engine: FakeEngine) -> None:
