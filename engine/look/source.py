@@ -372,7 +372,7 @@ class LiveSource(Source):
         """K and V of a layer with final rows, from a position on: earlier ones are not dequantised."""
         if layer in self._kept or not first:
             return self._whole(layer)
-        return cut(self.cache.newest_rows_at(layer, self._shown_at, first), self.num_tokens)
+        return cut(self.cache.rows_at(layer, self._shown_at, first), self.num_tokens)
 
     def held(self, layer: int, *, ever: bool = False) -> Held | None:
         if ever:

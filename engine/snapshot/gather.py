@@ -296,7 +296,7 @@ def sequence_entry(seq_id: int, num_prompt_tokens: int, mark: SequenceState | No
     """The entry of a sequence in the manifest, with its state at the mark if there is one."""
     if mark is None:
         return SequenceEntry(seq_id, num_prompt_tokens)
-    forced = mark.forced.token_ids[mark.forced.start :]
+    forced = tuple(mark.forced[::-1])
     entry = SequenceEntry(seq_id, num_prompt_tokens, mark.sampled, mark.sampled_is_forced, forced, mark.stop)
     return replace(entry, sampling=mark.sampling)
 

@@ -9,11 +9,11 @@ from typing import Any, get_args
 import torch
 from msgspec import structs
 
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.paged.pool import PoolExhausted
 from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.history.state import Pending, Run, SequenceState
+from engine.history.state import Run, SequenceState, to_force
 from engine.look.source import chosen
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
@@ -360,7 +360,7 @@ def sequence_of(file: SnapshotFile) -> SequenceState:
         manifest.num_tokens,
         entry.sampled,
         entry.sampled_is_forced,
-        Pending(entry.forced),
+        to_force(entry.forced),
         None if is_over else entry.stop,
     )
 

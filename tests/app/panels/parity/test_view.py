@@ -154,7 +154,7 @@ def test_a_lossless_mode_is_not_called_lossy_for_the_steps_of_the_mode_before_it
 def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     put = BoundedLog.put
 
-    def put_alone(log: BoundedLog[Any], *entry: Any) -> None:
+    def put_alone(log: BoundedLog, *entry: Any) -> None:
         log.clear()
         put(log, *entry)
 
