@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from app.draw.colormap import Floats, Indices, magnitude_index
-from app.draw.ghost import Flags, Ghosts, shares
+from app.draw.ghost import Flags, Ghosts, ghosts
 from app.draw.grid import column_at
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
@@ -21,12 +21,11 @@ SINK_SHARE = 0.25
 
 
 class HeadMass(Struct, frozen=True):
-    """A query head's attention mass on position 0 and on the last 16 positions, and its entropy in nats."""
+    """A query head's attention mass on position 0 and on the last 16 positions."""
 
     head: int
     first: float
     recent: float
-    entropy: float
 
 
 class PositionWeight(Struct, frozen=True):
@@ -118,10 +117,7 @@ def sinks(piece: AttentionSlice) -> tuple[PositionWeight, ...]:
 
 def ghosts_of(piece: AttentionSlice) -> Ghosts | None:
     """The dropped rows, which the query could not attend to, by head; None if there are none."""
-    if piece.absent is None or not piece.absent.any():
-        return None
-    start, stop = extent(piece)
-    return Ghosts(shares(piece.absent, piece.tokens_per_column, stop - start), start, piece.tokens_per_column)
+    return ghosts(piece.absent, *extent(piece), piece.tokens_per_column)
 
 
 def gone(piece: AttentionSlice) -> Flags:
@@ -184,8 +180,7 @@ def masses(summary: AttentionSummary, layer: int, entropy: Floats | None) -> tup
     first, recent = summary.first_mass[index], summary.recent_mass[index]
     if entropy is None or len(entropy) != len(first):
         return ()
-    columns = (first, recent, entropy)
-    return tuple(HeadMass(head, *(float(column[head]) for column in columns)) for head in range(len(columns[0])))
+    return tuple(HeadMass(head, float(first[head]), float(recent[head])) for head in range(len(first)))
 
 
 def received(piece: AttentionSlice, position: int) -> Floats | None:

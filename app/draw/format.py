@@ -105,6 +105,11 @@ def tick_size(number: int) -> str:
     return byte_size(number).replace(".0 ", " ")
 
 
+def probable(prob: float) -> float:
+    """A probability as the length of a bar, 0 … 1: rounding may have put it beyond."""
+    return min(max(prob, 0.0), 1.0) if prob == prob else 0.0
+
+
 def decimal(number: float, digits: int = 2, *, is_signed: bool = False) -> str:
     """A number with `digits` digits after the point and commas between thousands. What rounds to zero has no minus
     sign."""

@@ -6,6 +6,8 @@ rows stay visible between the lines.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
@@ -45,6 +47,18 @@ def shares(absent: Ints, per_column: int, num_positions: int) -> Floats:
     if room.size:
         room[-1] = max(1, num_positions - (room.size - 1) * per_column)
     return np.minimum(absent / room, 1.0).astype(np.float32)
+
+
+def ghosts(absent: Ints | None, start: int, stop: int, per_column: int) -> Ghosts | None:
+    """The ghosts of counts `[…, columns]` of dropped positions, from `start` to `stop`; None if nothing was dropped."""
+    if absent is None or not absent.any():
+        return None
+    return Ghosts(shares(absent, per_column, stop - start), start, per_column)
+
+
+def extremes(low: float, high: float, write: Callable[[float], str]) -> str:
+    """A cell as text: one number, or its extremes."""
+    return write(low) if low == high or (low != low and high != high) else f"{write(low)} … {write(high)}"
 
 
 def outside_held(piece: WallSlice) -> Ints:

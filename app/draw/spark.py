@@ -40,17 +40,11 @@ def spark(values: Sequence[float], width: int, height: int, gap: int, marked: in
 
 
 class TokenNorms(Struct, frozen=True):
-    """L2 norms of one token's K and V rows: `[L, H_kv]`."""
+    """L2 norms of one token's K and V rows, the mean over heads of each of `layers`."""
 
     layers: tuple[int, ...]
-    keys: npt.NDArray[np.float32]
-    values: npt.NDArray[np.float32]
-
-    def mean_keys(self) -> list[float]:
-        return _means(self.keys)
-
-    def mean_values(self) -> list[float]:
-        return _means(self.values)
+    keys: list[float]
+    values: list[float]
 
 
 def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
@@ -58,7 +52,8 @@ def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
     offset = position - part.first_position
     if part.rows is None or not 0 <= offset < part.rows.key_norm.shape[2]:
         return None
-    return TokenNorms(part.rows.layers, part.rows.key_norm[:, :, offset], part.rows.value_norm[:, :, offset])
+    keys, values = (row_means(norm[:, :, offset]) for norm in (part.rows.key_norm, part.rows.value_norm))
+    return TokenNorms(part.rows.layers, keys, values)
 
 
 def row_norms(layers: tuple[int, ...], rows: tuple[Floats, ...], shown: tuple[int, ...]) -> list[float]:
@@ -67,13 +62,12 @@ def row_norms(layers: tuple[int, ...], rows: tuple[Floats, ...], shown: tuple[in
     norms = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan, np.float32)
     for at, row in enumerate(rows):
         norms[at, : len(row)] = np.linalg.norm(row, axis=1)
-    found = dict(zip(layers, _means(norms), strict=True))
+    found = dict(zip(layers, row_means(norms), strict=True))
     return [found.get(layer, float("nan")) for layer in shown]
 
 
-def _means(rows: Floats) -> list[float]:
-    """The mean over the heads of each layer of `[L, H_kv]`, without NaN (heads that the layer does not have); NaN if
-    none is left."""
+def row_means(rows: Floats) -> list[float]:
+    """The mean of each row of numbers without its NaN (places that do not exist); NaN if none is left."""
     is_there = ~np.isnan(rows)
     count = is_there.sum(axis=1)
     total = np.where(is_there, rows, 0).sum(axis=1)

@@ -14,7 +14,7 @@ from engine.wire.message import Command
 SERVERS = SignalSource("servers")
 
 
-class AskingView(View[State]):
+class AnswerView(View[State]):
     """A subclass says what it asks in `question`, None for nothing; `answer` is the newest one, or the refusal's
     sentence, and None before. One question at a time is on its way, unless another is asked meanwhile."""
 

@@ -201,16 +201,16 @@ class CellTable(WholeRows):
     def _fit(self) -> None:
         """Set the column widths. Spare width is shared, so that numbers stay near their headings, or goes to one
         column; if the space is too narrow, the gaps between columns shrink down to the least."""
-        room, widths = self.viewport().width(), self._needed()
+        room, widths = self.viewport().width(), self.needed_widths()
         for apart in range(_APART - 1, _LEAST_APART - 1, -1):
-            widths = self._needed(apart) if sum(widths) > room else widths
+            widths = self.needed_widths(apart) if sum(widths) > room else widths
         spare = room - sum(widths) - 2
         rest = next((column for column, head in enumerate(self.cells.heads) if head.takes_rest), None)
         for column, width in enumerate(widths):
             more = max(0, spare) // len(widths) if rest is None else spare if column == rest else 0
             self.horizontalHeader().resizeSection(column, max(width + more, _LEAST_WIDTH))
 
-    def _needed(self, apart: int = _APART) -> list[int]:
+    def needed_widths(self, apart: int = _APART) -> list[int]:
         """Return the width of each column: its longest text and a gap of `apart` pixels, but at least its heading."""
         widths = []
         metrics = self.horizontalHeader().fontMetrics()

@@ -80,34 +80,27 @@ class RefusingNumber(QObject):
         return number if isfinite(number) else None
 
 
-class WholeNumber(QSpinBox):
-    """A field for a whole number that refuses one beyond its limits in a sentence."""
+class Refuses:
+    """Mixin, named before the field's class, of a field that refuses a number beyond its limits in a sentence."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.refusing = RefusingNumber(self)
+        self.refusing = RefusingNumber(self)  # type: ignore[arg-type]
 
     def validate(self, text: str, cursor: int) -> tuple[QValidator.State, str, int]:
-        state, text, cursor = super().validate(text, cursor)
+        state, text, cursor = super().validate(text, cursor)  # type: ignore[misc]
         return self.refusing.validated(state, text), text, cursor
 
     def fixup(self, text: str) -> str:
         return self.refusing.fixed(text)
 
 
-class DecimalNumber(QDoubleSpinBox):
+class WholeNumber(Refuses, QSpinBox):
+    """A field for a whole number."""
+
+
+class DecimalNumber(Refuses, QDoubleSpinBox):
     """The same for a number with decimals: Qt has a class for each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.refusing = RefusingNumber(self)
-
-    def validate(self, text: str, cursor: int) -> tuple[QValidator.State, str, int]:
-        state, text, cursor = super().validate(text, cursor)
-        return self.refusing.validated(state, text), text, cursor
-
-    def fixup(self, text: str) -> str:
-        return self.refusing.fixed(text)
 
 
 def whole_field(

@@ -65,7 +65,7 @@ class HeatMap(Themed, QWidget):
         self._whole = (0.0, 1.0)
         self._range: TokenRange | None = None
         self._num_rows = 1
-        self._can_select = False
+        self.can_select = False  # whether a drag selects an area
         self._is_selecting = False  # the present drag selects an area instead of panning
         self.hover: QPointF | None = None
         self._pressed: QPointF | None = None
@@ -149,7 +149,7 @@ class HeatMap(Themed, QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         painter, theme = QPainter(self), current_theme()
         painter.fillRect(event.rect(), theme.color("panel"))
-        frame = self._framed()
+        frame = self.framed()
         if self._image is not None and self._image.image is not None and self._image.image.size:
             self._paint_image(painter, frame, self._image)
             self._paint_ghosts(painter, frame)
@@ -193,7 +193,7 @@ class HeatMap(Themed, QWidget):
                 if self._ink.width(words) < place.width():
                     self._ink.between(painter, words, center.x(), center.y(), left, right, place.width())
 
-    def _framed(self) -> PictureFrame:
+    def framed(self) -> PictureFrame:
         """The area, ticks and row names; computed once per range, size and marks."""
         if self._frame is None:
             plot, (low, high) = self.plot_rect, self.visible_range
@@ -232,10 +232,6 @@ class HeatMap(Themed, QWidget):
     @property
     def is_zoomed(self) -> bool:
         return self.visible_range != self._whole
-
-    def set_can_select(self, can_select: bool) -> None:
-        """Set whether a drag selects an area."""
-        self._can_select = can_select
 
     def show_range(self, wanted: TokenRange | None) -> None:
         """Make these positions visible; None: all."""
@@ -297,9 +293,9 @@ class HeatMap(Themed, QWidget):
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         button, is_shifted = event.button(), bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier)
-        if button == Qt.MouseButton.LeftButton or (button == Qt.MouseButton.MiddleButton and self._can_select):
+        if button == Qt.MouseButton.LeftButton or (button == Qt.MouseButton.MiddleButton and self.can_select):
             self._pressed, self._dragged_from = event.position(), self.visible_range
-            self._is_selecting = self._can_select and button == Qt.MouseButton.LeftButton and not is_shifted
+            self._is_selecting = self.can_select and button == Qt.MouseButton.LeftButton and not is_shifted
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         if self._pressed is not None and self._dragged_from is not None:
@@ -334,7 +330,7 @@ class HeatMap(Themed, QWidget):
             self.picked.emit(point)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        if self._can_select:
+        if self.can_select:
             self.menu_wanted.emit(self.point_at(QPointF(event.pos())), event.globalPos())
         else:
             event.ignore()

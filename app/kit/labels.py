@@ -75,7 +75,7 @@ class ElidedLabel(Opaque, QLabel):
 
     def __init__(self, font: QFont | None = None, role: TextRole | None = None) -> None:
         super().__init__()
-        self._text = self._brief = self._more = ""
+        self._text = self.brief = self._more = ""
         self.setTextFormat(Qt.TextFormat.PlainText)
         _dress(self, font, role)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
@@ -86,14 +86,14 @@ class ElidedLabel(Opaque, QLabel):
         it."""
         self._more = more
         text, brief = inert(text), inert(brief)
-        if (text, brief) != (self._text, self._brief):
+        if (text, brief) != (self._text, self.brief):
             if text != self._text:
                 self.setAccessibleName(text)
-            self._text, self._brief = text, brief
+            self._text, self.brief = text, brief
             self.update()
 
     def enterEvent(self, event: QEnterEvent) -> None:
-        if self._brief or self._more:
+        if self.brief or self._more:
             told = "\n".join(filter(None, (self._text, self._more)))
             self.setToolTip(plain_tip(told))  # the whole text, as the painted one may be the brief one
         super().enterEvent(event)
@@ -112,7 +112,7 @@ class ElidedLabel(Opaque, QLabel):
         self.fill_background(painter)
         painter.setPen(self.palette().color(self.foregroundRole()))
         rect, metrics = self.contentsRect(), self.fontMetrics()
-        text = self._brief if self._brief and metrics.horizontalAdvance(self._text) > rect.width() else self._text
+        text = self.brief if self.brief and metrics.horizontalAdvance(self._text) > rect.width() else self._text
         shown = whole_words(text, rect.width(), metrics.horizontalAdvance)
         painter.drawText(rect, int(self.alignment() | Qt.TextFlag.TextSingleLine), shown)
 
@@ -122,7 +122,7 @@ class DotLabel(Opaque, QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.text = self.whole = self._brief = ""
+        self.text = self.whole = self.brief = ""
         self.kind = "live cache"
         self._room = self._width = 0
         self.set_background("title_strip")
@@ -143,9 +143,9 @@ class DotLabel(Opaque, QWidget):
         name = self.whole if kind == "past" else text
         if name != self.accessibleName():
             self.setAccessibleName(name)
-        if (text, kind, brief) == (self.text, self.kind, self._brief):
+        if (text, kind, brief) == (self.text, self.kind, self.brief):
             return
-        self.text, self.kind, self._brief = text, kind, brief
+        self.text, self.kind, self.brief = text, kind, brief
         if self.isHidden() == bool(text):
             self.setVisible(bool(text))
         self._width = self.fontMetrics().horizontalAdvance(text)
@@ -176,8 +176,8 @@ class DotLabel(Opaque, QWidget):
         shown = self.text
         if self._width > rect.width():
             advance = self.fontMetrics().horizontalAdvance
-            has_brief = self._brief and advance(self._brief) <= rect.width()
-            shown = self._brief if has_brief else whole_words(shown, rect.width(), advance)
+            has_brief = self.brief and advance(self.brief) <= rect.width()
+            shown = self.brief if has_brief else whole_words(shown, rect.width(), advance)
         painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), shown)
 
 

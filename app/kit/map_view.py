@@ -4,7 +4,7 @@ of lenses."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from PySide6.QtCore import QPoint, QPointF, Signal
 from PySide6.QtGui import QAction, QActionGroup
@@ -22,7 +22,7 @@ from app.kit.view import View
 from app.models import Models
 from app.models.chosen_rows import is_within
 from engine.spec.edit import Rows
-from engine.spec.lenses import LENSES, Lens
+from engine.spec.lenses import LENSES, TABLE, Lens
 
 
 class MapView(View[State]):
@@ -31,6 +31,7 @@ class MapView(View[State]):
     Signal: `menu_wanted(point on the screen)`, for the selection."""
 
     abilities = frozenset(("view.reset", "view.zoom"))
+    can_pin = True
     kind: ClassVar[str]
     name_length: ClassVar[int] = 12  # characters of a token's text
     readout_size: ClassVar[float] = FIXED_SIZE
@@ -38,12 +39,12 @@ class MapView(View[State]):
     menu_wanted = Signal(object)
 
     def __init__(self, models: Models) -> None:
-        super().__init__(models, can_pin=True)
+        super().__init__(models)
         self.map = HeatMap(self._token_name)
         self.readout = plain_label(font=font_fixed(self.readout_size))
         self.readout.setObjectName("readout")
         self.readout.setMinimumWidth(1)
-        self.map.set_can_select(True)
+        self.map.can_select = True
         self._lay_out()
         connect_all(
             (self.map.hovered, self.tell),
@@ -55,6 +56,12 @@ class MapView(View[State]):
             (self.map.fit_wanted, self.fit_colors),
             (models.viewport.changed, self._on_viewport),
         )
+
+    @property
+    def piece(self) -> Any:
+        """The slice that is shown; None if there is none."""
+        state: Any = self.state
+        return None if state is None else state.piece
 
     def _lay_out(self) -> None:
         self._row = row((self.map, 1), spacing=8)
@@ -108,25 +115,26 @@ class MapView(View[State]):
     @property
     def _shown_seq_id(self) -> int:
         """The sequence that the picture shows, which for a moment may not be the selected one."""
-        return self._models.selection.now.seq_id
+        piece = self.piece
+        return self._models.selection.now.seq_id if piece is None else int(piece.request.seq_id)
 
     def _token_name(self, position: int) -> str:
         return token_name(self._models, self._shown_seq_id, position, self.name_length)
 
 
 class LensMenu(QToolButton):
-    """Names the lens of the picture shown; its menu has all that the picture can have. Signal: `chosen(name)`."""
+    """Names the lens of the picture shown; its menu has all that the picture can have, and selects it: for pictures of
+    rows, or `of_queries` for those of attention."""
 
-    chosen = Signal(str)
-
-    def __init__(self, lenses: Iterable[Lens]) -> None:
+    def __init__(self, models: Models, lenses: Iterable[Lens] = TABLE, *, of_queries: bool = False) -> None:
         super().__init__()
+        self._models, self._of_queries = models, of_queries
         self.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.setToolTip("What is drawn of each row")
         menu = QMenu(self)
         menu.setToolTipsVisible(True)
         self._actions = QActionGroup(menu)
-        for lens in lenses:
+        for lens in lenses if not of_queries else [lens for lens in lenses if lens.heads == "query"]:
             action = self._actions.addAction(f"{lens.words}  ({lens.label})")
             action.setData(lens.name)
             action.setCheckable(True)
@@ -145,4 +153,7 @@ class LensMenu(QToolButton):
             action.setChecked(action.data() == name)
 
     def _on_triggered(self, action: QAction) -> None:
-        self.chosen.emit(str(action.data()))
+        if self._of_queries:
+            self._models.viewport.update(attention_lens=str(action.data()))
+        else:
+            self._models.selection.update(lens=str(action.data()), change=False)

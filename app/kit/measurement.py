@@ -12,6 +12,8 @@ from app.kit.reader import SELECTION, STATUS, STEPS, State
 from app.kit.view import View
 from app.models import Models
 from app.models.measurement import Measurement, Request
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import PRESETS, preset_of
 
 
 class MeasuringView(View[State]):
@@ -119,6 +121,13 @@ class AskButton(ProgressButton):
             self.stopped.emit()
         else:
             self.asked.emit()
+
+
+def mode_named(models: Models, name: str) -> CacheSpec:
+    """The cache preset of that name; the mode in use keeps its present parameters."""
+    status = models.status.now
+    is_in_use = status is not None and preset_of(status.cache).name == name and status.cache.codec.is_uniform
+    return status.cache if status is not None and is_in_use else PRESETS[name].spec
 
 
 def why_nothing(models: Models, before: str, past: str, few: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +12,6 @@ from msgspec import Struct
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMenu, QSpinBox
 
-from app.draw import measured_rows
 from app.kit.boxes import column, row
 from app.kit.cells import CellTable, ColumnHead, TableCell, with_arrow
 from app.kit.changes import connect_all, on_change
@@ -27,6 +28,36 @@ from app.models.measurement import MeasurementState
 from engine.counted import counted
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_name
+
+
+def is_refused(row: Any) -> bool:
+    """Whether the row gives a reason instead of a measurement."""
+    return hasattr(row, "unavailable")
+
+
+def sorted_by(rows: Sequence[Any], columns: Sequence[str], column: int, is_descending: bool) -> list[Any]:
+    """Sort by a column (-1: keep the order); rows without a value in it, then refused ones, come last in either
+    order."""
+    there = [row for row in rows if not is_refused(row)]
+    missing = [row for row in rows if is_refused(row)]
+    if column >= 0:
+        values = {id(row): getattr(row, columns[column]) for row in there}
+        without = [row for row in there if values[id(row)] is None]
+        there = [row for row in there if values[id(row)] is not None]
+        there.sort(key=lambda row: values[id(row)], reverse=is_descending)
+        there += without
+    return [*there, *missing]
+
+
+def csv_of(rows: Sequence[Any], columns: Sequence[str]) -> str:
+    """The table as CSV, with numbers in full precision; the last column says why a row was refused."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*columns, "unavailable"])
+    for each in rows:
+        writer.writerow([getattr(each, name, "") for name in (*columns, "unavailable")])
+    return out.getvalue()
+
 
 TABLE, PLOT = "table", "plot"
 _WIDE = 760
@@ -175,7 +206,7 @@ class RowsView(AskingView[ShownRows]):
         return "cache", *(each.field for each in self.columns), *self.others
 
     def csv_text(self) -> str:
-        return measured_rows.csv_text(self.rows(), self.fields)
+        return csv_of(self.rows(), self.fields)
 
     def copy_table(self) -> None:
         """Copy the rows to the clipboard, with numbers in full precision."""
@@ -224,7 +255,7 @@ class RowsView(AskingView[ShownRows]):
         return tuple(answer.row for answer in self.measurement.answers)
 
     def sorted_rows(self) -> list[Any]:
-        return measured_rows.sorted_rows(self.rows(), self.fields, *self._sort)
+        return sorted_by(self.rows(), self.fields, *self._sort)
 
     def read(self) -> ShownRows | str:
         answers, problem = self.measurement.answers, self.problem()
@@ -264,12 +295,12 @@ class RowsView(AskingView[ShownRows]):
         labels = {name: each.label for name, each in names.items()}
         chart, self.point_keys = self.chart(state, found, labels)
         self.plot.show_chart(chart)
-        has_words = found is not None and not measured_rows.is_refused(found)
+        has_words = found is not None and not is_refused(found)
         self.plot.show_words(self.point_words(found, labels[found.cache]) if found is not None and has_words else "")
 
     def _cells(self, row: Any, name: ModeName, state: ShownRows) -> list[TableCell]:
         """The cells of a row, or why it was refused; the marked one is highlighted."""
-        if measured_rows.is_refused(row):
+        if is_refused(row):
             known = [each.cell(row, state.rows) for each in self.columns if each.of_all]
             return self.told_instead(TableCell(name.label, "muted", name.tip), row.unavailable, row.unavailable, known)
         is_marked = self.key_of(row) == state.marked

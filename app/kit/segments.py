@@ -49,10 +49,10 @@ class Segments(QWidget):
         self.setAccessibleName(names.get(self.choice, self.choice))
 
     def sizeHint(self) -> QSize:
-        rects = self._rects()
+        rects = self.rects()
         return QSize(int(rects[-1].right()) + 1 if rects else 0, HEIGHT)
 
-    def _rects(self) -> list[QRectF]:
+    def rects(self) -> list[QRectF]:
         metrics = QFontMetricsF(self._font)
         left, rects = 0.0, []
         for _, text, _ in self._choices:
@@ -69,7 +69,7 @@ class Segments(QWidget):
         outline.addRoundedRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5), 4, 4)
         painter.fillPath(outline, current_theme().color("field"))
         painter.setClipPath(outline)
-        for rect, (key, text, _) in zip(self._rects(), self._choices, strict=True):
+        for rect, (key, text, _) in zip(self.rects(), self._choices, strict=True):
             is_on = key == self.choice
             if is_on:
                 painter.fillRect(rect, current_theme().color("accent"))
@@ -80,7 +80,7 @@ class Segments(QWidget):
         painter.drawPath(outline)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
-        for rect, (key, _, _) in zip(self._rects(), self._choices, strict=True):
+        for rect, (key, _, _) in zip(self.rects(), self._choices, strict=True):
             if rect.contains(event.position()):
                 self._choose(key)
 
@@ -100,7 +100,7 @@ class Segments(QWidget):
             event.accept()
             return True
         if event.type() == QEvent.Type.ToolTip:
-            for rect, (_, _, tip) in zip(self._rects(), self._choices, strict=True):
+            for rect, (_, _, tip) in zip(self.rects(), self._choices, strict=True):
                 if rect.contains(event.pos()):  # type: ignore[attr-defined]
                     QToolTip.showText(event.globalPos(), tip, self)  # type: ignore[attr-defined]
             return True

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, QTimer
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabBar, QTabWidget, QWidget
 
-from app.kit.panel import STRIP_HEIGHT, Panel
+from app.kit.view import STRIP_HEIGHT, View
 from app.window.layouts import (
     BOTTOM_ROW,
     BOTTOM_SHARE,
@@ -34,7 +35,7 @@ STATE_VERSION = 1
 class PanelDock(QDockWidget):
     """A dock whose title bar is the panel's own title strip."""
 
-    def __init__(self, name: str, panel: Panel, parent: QWidget) -> None:
+    def __init__(self, name: str, panel: View[Any], parent: QWidget) -> None:
         super().__init__(panel.accessibleName(), parent)
         self.setObjectName(name)
         self.setTitleBarWidget(panel.take_strip())
@@ -46,7 +47,7 @@ class PanelDock(QDockWidget):
 class DockHost(QMainWindow):
     """Holds the panels. Until the user moves a gap or a panel, it keeps the proportions of its named layout."""
 
-    def __init__(self, panels: Mapping[str, Panel]) -> None:
+    def __init__(self, panels: Mapping[str, View[Any]]) -> None:
         super().__init__()
         self.setWindowFlags(Qt.WindowType.Widget)
         self.setDockNestingEnabled(True)
@@ -74,7 +75,7 @@ class DockHost(QMainWindow):
     def layout_name(self) -> str:
         return self._layout_name
 
-    def add(self, panels: Mapping[str, Panel]) -> None:
+    def add(self, panels: Mapping[str, View[Any]]) -> None:
         """Add panels that were built later; they stay hidden until a layout or the menu shows them."""
         for name, panel in panels.items():
             dock = self.docks[name] = PanelDock(name, panel, self)
@@ -242,7 +243,7 @@ class DockHost(QMainWindow):
         for dock in self.docks.values():
             is_tabbed = bool(self.tabifiedDockWidgets(dock)) and not dock.isFloating()
             panel = dock.widget()
-            if isinstance(panel, Panel):
+            if isinstance(panel, View):
                 panel.show_title(not is_tabbed)
         for bar in self.findChildren(QTabBar, options=Qt.FindChildOption.FindDirectChildrenOnly):
             bar.setDrawBase(False)

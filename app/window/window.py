@@ -25,8 +25,7 @@ from app.kit.boxes import column, holder
 from app.kit.buttons import ActionButton
 from app.kit.changes import connect_all
 from app.kit.measurement import MeasuringView
-from app.kit.panel import Panel
-from app.kit.view import ATTACH, COMPARE, GO_THERE, LOAD, MEASURE, PAGED
+from app.kit.view import ATTACH, COMPARE, GO_THERE, LOAD, MEASURE, PAGED, View
 from app.models import Models, Selected
 from app.models.chosen_rows import chosen_rows
 from app.panels.attention.view import AttentionView
@@ -158,7 +157,7 @@ class MainWindow(QMainWindow):
             (self.stops.previous, "stops.previous"), (self.stops.next, "stops.next"),
         ):  # fmt: skip
             button.set_action(actions[action])
-        self.panels: dict[str, Panel] = {
+        self.panels: dict[str, View[Any]] = {
             name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)
         }  # in the order in which Tab moves through them
         self.docks = DockHost(self.panels)
@@ -170,7 +169,7 @@ class MainWindow(QMainWindow):
         self.timeline = TimelineBar(models)
         self.status = StatusLine(models, self.actions_["run.cancel"], self.actions_["session.return"])
         self._footer = Footer(self.timeline, self.status, self.phases)
-        self._last_picture: Panel = self.wall
+        self._last_picture: View[Any] = self.wall
         self._build()
         self.recent = RecentFiles("Recent files", self)
         self.sessions = RecentFiles("Recent sessions", self)
@@ -201,7 +200,7 @@ class MainWindow(QMainWindow):
             return
 
         self._late.add(layout)
-        build: dict[str, Callable[[Models], Mapping[str, Panel]]] = {
+        build: dict[str, Callable[[Models], Mapping[str, View[Any]]]] = {
             "compare": compare_panels, "truth": truth_panels, "servers": server_panels,
         }  # fmt: skip
         panels = build[layout](self.models)
@@ -224,7 +223,7 @@ class MainWindow(QMainWindow):
         for layout in LATE_MARKS:
             self.need(layout)
 
-    def _listen_to(self, panels: Mapping[str, Panel]) -> None:
+    def _listen_to(self, panels: Mapping[str, View[Any]]) -> None:
         """Show the messages of panels in the status line, pass on what they want of the engine, and let a click on a
         picture give it the focus."""
         for panel in panels.values():
@@ -291,7 +290,7 @@ class MainWindow(QMainWindow):
         self._show("inspect", "stops")
         return self.stops
 
-    def _show(self, layout: str, name: str) -> Panel:
+    def _show(self, layout: str, name: str) -> View[Any]:
         """Bring a panel to the front and return it; if it is hidden, arrange a layout that contains it."""
         self.need(layout)
         if not self.docks.docks[name].isVisible():
@@ -363,7 +362,7 @@ class MainWindow(QMainWindow):
             self.actions_.check(f"edit.{part}", rows is not None and rows.part == part)
 
     @property
-    def picture(self) -> Panel:
+    def picture(self) -> View[Any]:
         """The panel that had the focus last: copying and zooming apply to it."""
         return self._last_picture
 
@@ -391,7 +390,7 @@ class MainWindow(QMainWindow):
     # ---- events of the window ------------------------------------------------------------------------------------
 
     def _on_focus(self, _old: QWidget | None, now: QWidget | None) -> None:
-        while now is not None and not isinstance(now, Panel):
+        while now is not None and not isinstance(now, View):
             now = now.parentWidget()
         if now is not None and now not in (self.prompt, self.tokens):
             self._last_picture = now
@@ -472,7 +471,7 @@ def truth_panels(models: Models) -> dict[str, MeasuringView[Any]]:
     }
 
 
-def server_panels(models: Models) -> dict[str, Panel]:
+def server_panels(models: Models) -> dict[str, View[Any]]:
     """The panels of the Servers layout, by name."""
     from app.panels.prefixes.view import PrefixesView
     from app.panels.reuse.view import ReuseView
@@ -481,7 +480,7 @@ def server_panels(models: Models) -> dict[str, Panel]:
     return {"prefixes": PrefixesView(models), "reuse": ReuseView(models), "server": ServerView(models)}
 
 
-def compare_panels(models: Models) -> dict[str, Panel]:
+def compare_panels(models: Models) -> dict[str, View[Any]]:
     """The panels of the Compare layout, by name: the pictures of two runs, and their steps."""
     from app.panels.compare.steps_view import CompareStepsView
     from app.panels.compare.view import CompareView

@@ -118,7 +118,7 @@ def check_late(model: LoadedModel, cache: str) -> str:
     at_once, late = (run_session(model, late_steps, cache, 2) for late_steps in (0, 2))
     expected = [at_once.step() for _ in range(RUN_STEPS)]
     found = [late.step(), late.step(), *(each for _ in range(RUN_STEPS - 2) for each in late.step_late())]
-    found += late.finish_records()
+    found += late.observer.complete()
     if late.ring.note:
         raise Fault(late.ring.note)
     for one, other in zip(expected, found, strict=True):
@@ -196,7 +196,7 @@ def check_times(model: LoadedModel) -> str:
     host measures."""
     session = run_session(model, None)
     session.step()
-    records = [record for _ in range(RUN_STEPS) for record in session.step_late()] + session.finish_records()
+    records = [record for _ in range(RUN_STEPS) for record in session.step_late()] + session.observer.complete()
     times = [record.timings for record in islice(records, 3, None)]
     parts, wall = sum(one.total_ms + one.gap_ms for one in times), sum(one.wall_ms for one in times)
     share = abs(parts - wall) / wall
@@ -266,7 +266,7 @@ def check_waits(model: LoadedModel, cache: str, runner: RunnerName) -> str:
         with no_waits():
             for _ in range(STEPS):
                 session.step_late()
-    session.finish_records()
+    session.observer.complete()
     session.close()
     return f"{STEPS} steps without one"
 

@@ -13,7 +13,7 @@ import torch
 
 from engine.analysis.rounding import first_wrong_row, largest
 from engine.analysis.tolerance import TOLERANCES
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry

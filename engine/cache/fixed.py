@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -30,50 +30,6 @@ Gather = Callable[[torch.Tensor], torch.Tensor]
 Layout = tuple[object, ...]  # what a recording depends on (kind, capacity, addresses): if it changes, record again
 
 
-class Buffers(Protocol):
-    """The K and V tensors of every layer. A recording keeps them alive, and therefore references nothing else of the
-    cache."""
-
-    def appending(self, positions: torch.Tensor, table: torch.Tensor | None, bucket: int) -> Append:
-        """A function that writes the rows at `positions` `[B, 1]` and returns the first `bucket` rows of each
-        sequence."""
-        ...
-
-    def newest(self, positions: torch.Tensor, table: torch.Tensor | None) -> dict[int, Pair]:
-        """The rows at `positions` `[B, 1]` of every layer, `[B, H_kv, 1, D]`."""
-        ...
-
-
-class FixedRows(Protocol):
-    """The rows of all sequences of one forward, at fixed addresses. `owner` is the object with whose life the buffers
-    end; `capacity` is how many rows a sequence has place for, None where pages are taken as they are needed."""
-
-    @property
-    def owner(self) -> object: ...
-
-    @property
-    def layout(self) -> Layout: ...
-
-    @property
-    def capacity(self) -> int | None: ...
-
-    @property
-    def buffers(self) -> Buffers: ...
-
-    def tables(self, bucket: int) -> torch.Tensor | None:
-        """The page ids of each sequence now, `[B, pages]` on the host; None where there are no pages."""
-        ...
-
-    def clear_from(self, length: int) -> None:
-        """Make the rows from `length` on finite: the step reads them, with a weight of zero, and zero times NaN is
-        NaN."""
-        ...
-
-    def count_row(self) -> None:
-        """Count the row that the step has written in every layer."""
-        ...
-
-
 def fixed_rows(cache: Any, lengths: Sequence[int] | None) -> FixedRows | None:
     """The rows of the cache that the model is called with, if every layer keeps exact rows at fixed addresses; else
     None. `lengths` are those of a batch of sequences, None for one alone."""
@@ -87,7 +43,8 @@ def fixed_rows(cache: Any, lengths: Sequence[int] | None) -> FixedRows | None:
 
 
 class ContiguousRows:
-    """Rows of one sequence in contiguous buffers with spare capacity."""
+    """Rows of one sequence in contiguous buffers with spare capacity. `owner` is the object with whose life the buffers
+    end; `capacity` is how many rows the sequence has place for, None where pages are taken as they are needed."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
         self._layers, self.owner = layers, layers[0]
@@ -96,25 +53,32 @@ class ContiguousRows:
         self.layout: Layout = (type(self.owner).__name__, self.capacity, *addresses(self.buffers.pairs))
 
     def tables(self, bucket: int) -> torch.Tensor | None:
+        """The page ids of each sequence now, `[B, pages]` on the host; None where there are no pages."""
         return None
 
     def clear_from(self, length: int) -> None:
+        """Make the rows from `length` on finite: the step reads them, with a weight of zero, and zero times NaN is
+        NaN."""
         for pair in self.buffers.pairs:
             for part in pair:
                 part[:, :, length:].zero_()
 
     def count_row(self) -> None:
+        """Count the row that the step has written in every layer."""
         for layer in self._layers:
             layer.count_row()
 
 
 @dataclass(frozen=True, eq=False)
 class ContiguousBuffers:
-    """Buffers `[1, H_kv, capacity, D]` of each layer."""
+    """Buffers `[1, H_kv, capacity, D]` of each layer. A recording keeps them alive, and therefore references nothing
+    else of the cache."""
 
     pairs: list[Pair]
 
     def appending(self, positions: torch.Tensor, table: torch.Tensor | None, bucket: int) -> Append:
+        """A function that writes the rows at `positions` `[B, 1]` and returns the first `bucket` rows of each
+        sequence."""
         place = positions[0]
 
         def append(layer: int, keys: torch.Tensor, values: torch.Tensor) -> Pair:
@@ -126,14 +90,15 @@ class ContiguousBuffers:
         return append
 
     def newest(self, positions: torch.Tensor, table: torch.Tensor | None) -> dict[int, Pair]:
+        """The rows at `positions` `[B, 1]` of every layer, `[B, H_kv, 1, D]`."""
         place = positions[0]
         pairs = enumerate(self.pairs)
         return {n: (keys.index_select(2, place), values.index_select(2, place)) for n, (keys, values) in pairs}
 
 
 class PagedRows:
-    """Rows of some sequences in one pool. Columns beyond the end of a sequence are read from the null page, which is
-    zero."""
+    """Rows of some sequences in one pool, as `ContiguousRows` gives those of one. Columns beyond the end of a sequence
+    are read from the null page, which is zero."""
 
     capacity: int | None = None
 
@@ -164,7 +129,7 @@ class PagedRows:
 
 @dataclass(frozen=True, eq=False)
 class PagedBuffers:
-    """Buffers `[H_kv, slots, D]` of each layer."""
+    """Buffers `[H_kv, slots, D]` of each layer, as `ContiguousBuffers`."""
 
     pairs: list[Pair]
     page_size: int
@@ -226,3 +191,8 @@ class PagedBuffers:
 def addresses(pairs: Sequence[Pair]) -> tuple[int, ...]:
     """The memory addresses of K and V of every layer."""
     return tuple(part.data_ptr() for pair in pairs for part in pair)
+
+
+# the rows of all sequences of one forward, at fixed addresses, and the K and V tensors of every layer
+FixedRows = ContiguousRows | PagedRows
+Buffers = ContiguousBuffers | PagedBuffers

@@ -6,20 +6,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from engine.cache.compressed.layer import Dropped
+    from engine.cache.paged.retention import DroppedPages
 
 
-class EvictedMark(Protocol):
-    """Rows that were evicted when the sequence had `at` tokens, with all that is needed to restore them."""
-
-    @property
-    def at(self) -> int: ...
-
-    @property
-    def num_bytes(self) -> int: ...
-
-
-Entry = TypeVar("Entry", bound=EvictedMark)
+# rows that were evicted when the sequence had `at` tokens, with all that is needed to restore them
+Entry = TypeVar("Entry", bound="Dropped | DroppedPages")
 Memory = TypeVar("Memory")
 
 

@@ -1,4 +1,5 @@
-"""How a model turns its keys by their positions (rotary embeddings, Su et al., 2021), and how to turn them back."""
+"""How a model turns its keys by their positions (rotary embeddings, Su et al., 2021), how to turn them back, and how to
+turn them to other positions."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ import torch
 from transformers import DynamicCache
 
 from engine.cache.layers.build import cache_argument
+from engine.errors import InputError
 
 SHIFT = 5
 TOLERANCE = 1e-3
 MOVING = ("dynamic", "longrope")  # their angles depend on the length at which a key was written
+FIXED_FREQUENCIES = {"default", "linear", "llama3", "yarn"}
 
 Style = Literal["halves", "pairs"]
 
@@ -103,4 +106,64 @@ def are_same(rotation: ModelRotation, near: dict[int, torch.Tensor], far: dict[i
     """Whether keys of the same tokens are the same once both are turned back, and were not before."""
     places = torch.arange(2).expand(len(near[layer]), -1)
     one, other = rotation.undone(near[layer], places, layer), rotation.undone(far[layer], places + SHIFT, layer)
-    return bool((one - other).abs().max() <= TOLERANCE * max(1.0, float(near[layer].abs().max())))
+    return are_near(one, other, near[layer])
+
+
+def are_near(one: torch.Tensor, other: torch.Tensor, keys: torch.Tensor) -> bool:
+    """Whether two ways to compute keys of the size of `keys` differ by rounding at most."""
+    return bool((one - other).abs().max() <= TOLERANCE * max(1.0, float(keys.abs().max())))
+
+
+class KeyRotation:
+    """`k' = k cos(d f) + rotate_half(k) sin(d f)` for a shift of d positions; f are the model's inverse frequencies."""
+
+    def __init__(self, inverse_frequencies: torch.Tensor) -> None:
+        self._frequencies = inverse_frequencies.double()
+
+    def rotate(self, keys: torch.Tensor, shift: int) -> torch.Tensor:
+        """Keys `[…, D]` as they would be `shift` positions later."""
+        if shift == 0:
+            return keys
+        angles = (shift * self._frequencies).repeat(2)
+        half = keys.shape[-1] // 2
+        rotated = torch.cat([-keys[..., half:], keys[..., :half]], -1)
+        return (keys.double() * angles.cos() + rotated.double() * angles.sin()).to(keys.dtype)
+
+
+def rotates_at_any_position(model: Any) -> bool:
+    """Whether the model's keys are rotated with frequencies that are the same at every position.
+
+    Such a model can be fed beyond the positions that it was trained for, as long as its cache keeps the rows that
+    attention reads at near positions (Xiao et al., 2023, streaming language models).
+    """
+    if not rope_types(model.config.get_text_config()) <= FIXED_FREQUENCIES:
+        return False
+    try:
+        key_rotation_of(model)
+    except (InputError, RuntimeError, TypeError):
+        return False
+    return True
+
+
+@torch.inference_mode()
+def key_rotation_of(model: Any) -> KeyRotation:
+    """The rotation of a model, after a test that its keys really are rotated this way; raises `InputError` if not.
+
+    The test does not rely on names: the same two tokens five positions later must give the same keys rotated by five,
+    in every layer. Models with learned positions, ALiBi, interleaved or partial rotation or latent caches fail it.
+    """
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise InputError("Re-rotation is not done behind an encoder: keep the positions.")
+    refusal = InputError(
+        "Re-rotation needs keys that turn with their position over all of head_dim, half against half; "
+        "this model's do not: keep the positions."
+    )
+    frequencies = next((b for name, b in model.named_buffers() if name.endswith("rotary_emb.inv_freq")), None)
+    if frequencies is None:
+        raise refusal
+    rotation = KeyRotation(frequencies)
+    near, far = keys_at(model, 0), keys_at(model, SHIFT)
+    for layer, keys in near.items():
+        if keys.shape[-1] != 2 * len(frequencies) or not are_near(rotation.rotate(keys, SHIFT), far[layer], keys):
+            raise refusal
+    return rotation

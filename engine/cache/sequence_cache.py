@@ -55,8 +55,8 @@ class SequenceCache:
         self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
         self._set_live(self._build())
         self._scratch_before: Any = None
-        # number of tokens and a copy of the layers, kept while a step may fail: see `_needs_backup`
-        self._backup: tuple[int, Any] | None = None
+        # number of tokens and copies of layers by index, kept while a step may fail: see `_needs_backup`
+        self._backup: tuple[int, dict[int, Any]] | None = None
         self.num_tokens = 0
         self.by_hand = UNTOUCHED
         self._idle = idle_cache(self._config, max_length) if spec.layout == "allocated" else None
@@ -128,7 +128,7 @@ class SequenceCache:
                 # every step recomputes K and V, but the encoder runs only once
                 self.live.encoded = self._scratch_before.encoded
         elif self._needs_backup:
-            self._backup = self.num_tokens, self._copied_layers(self.live)
+            self._backup = self.num_tokens, dict(enumerate(self._copied_layers(self.live).layers))
         for layer in self.layers:
             layer.reserve(num_new)
 
@@ -216,8 +216,8 @@ class SequenceCache:
         if self.spec.recomputes:
             return self._crop_scratch(num_tokens)
         if self._backup is not None and self._backup[0] == num_tokens:
-            self._set_live(self._backup[1])
-            self.num_tokens, self._backup = num_tokens, None
+            self._restore_backup(self._backup[1])
+            self.num_tokens = num_tokens
             return True
         if self._needs_backup and self._backup is None and num_tokens == self.num_tokens:
             return True  # no forward has begun
@@ -228,6 +228,11 @@ class SequenceCache:
         self.num_tokens = num_tokens
         self._deltas.clear()
         return True
+
+    def _restore_backup(self, layers: Mapping[int, Any]) -> None:
+        self.live.layers = [layers.get(index, layer) for index, layer in enumerate(self.live.layers)]
+        self._set_live(self.live)
+        self._backup = None
 
     def _crop_scratch(self, num_tokens: int) -> bool:
         """Replace the scratch cache of a failed step by that of the step before it."""
@@ -273,26 +278,21 @@ class SequenceCache:
         return self.layers[layer_index].exact_from(num_tokens, part)
 
     @torch.inference_mode()
-    def rows_at(self, layer_index: int, num_tokens: int) -> HeldRows | None:
-        """The rows of a layer when the sequence had `num_tokens` tokens; rows of later tokens may follow them."""
-        return self.layers[layer_index].rows_at(num_tokens) if layer_index < len(self.layers) else None
-
-    @torch.inference_mode()
-    def newest_rows(self, layer_index: int, first_position: int) -> HeldRows | None:
-        """The rows from a position on, none of which has been evicted yet; None where the layer has none of them."""
-        return self.layers[layer_index].newest_rows(first_position) if layer_index < len(self.layers) else None
-
-    @torch.inference_mode()
-    def newest_rows_at(self, layer_index: int, num_tokens: int, first_position: int) -> HeldRows | None:
-        """`newest_rows` as they were when the sequence had `num_tokens` tokens, of a layer with `num_final` rows then;
-        rows of later tokens may follow them."""
-        return self.layers[layer_index].newest_rows_at(num_tokens, first_position)
+    def rows_at(
+        self, layer_index: int, num_tokens: int | None = None, first_position: int | None = None
+    ) -> HeldRows | None:
+        """The rows of a layer when the sequence had `num_tokens` tokens (None: now); rows of later tokens may follow
+        them. With `first_position` only those from there on, none of which has been evicted yet; None where the layer
+        has none of them."""
+        if layer_index >= len(self.layers):
+            return None
+        return self.layers[layer_index].rows_at(num_tokens, first_position)
 
     def all_newest_rows(
         self, first_position: int, layers: Sequence[int] | None = None, num_tokens: int | None = None
     ) -> dict[int, Pair]:
-        """`newest_rows` of every layer that has any, or of these layers: keys `[H_kv, T, D_k]`, values
-        `[H_kv, T, D_v]`, views where they are stored exactly. With `num_tokens`, `newest_rows_at` of layers with
+        """The rows from a position on of every layer that has any, or of these layers: keys `[H_kv, T, D_k]`, values
+        `[H_kv, T, D_v]`, views where they are stored exactly. With `num_tokens` as they were then, of layers with
         `num_final` rows then."""
         indices = range(len(self.layers)) if layers is None else layers
         pairs = rows_at_once([self.layers[index] for index in indices], first_position)
@@ -300,11 +300,7 @@ class SequenceCache:
             return dict(zip(indices, pairs, strict=True))
         found: dict[int, Pair] = {}
         for index in indices:
-            layer = self.layers[index]
-            if num_tokens is None:
-                rows = layer.newest_rows(first_position)
-            else:
-                rows = layer.newest_rows_at(num_tokens, first_position)
+            rows = self.layers[index].rows_at(num_tokens, first_position)
             if rows is not None:
                 found[index] = rows.keys[0], rows.values[0]
         return found
@@ -420,15 +416,9 @@ class SequenceCache:
         self.by_hand = self.by_hand.edited(self.num_tokens, first_position)
         self._deltas.clear()
 
-    def mark_rows(self, first_position: int, *, hidden: RowMarks | None = None, pinned: RowMarks | None = None) -> None:
-        """Set which rows are hidden from attention and which are pinned from now on; None leaves the marks as they
-        are."""
-        before = self.by_hand
-        self.by_hand = replace(
-            before,
-            hidden=before.hidden if hidden is None else hidden,
-            pinned=before.pinned if pinned is None else pinned,
-        )
+    def mark_rows(self, first_position: int, marked: ByHand) -> None:
+        """Hide rows from attention or pin them from now on, as `marked` says."""
+        self.by_hand = marked
         self.note_edit(first_position)
 
     @property

@@ -42,7 +42,7 @@ def verify_command(args: argparse.Namespace) -> int:
     (prompt,) = prompts_of(args, SamplingParams())
     model = load_model(args)
     from engine.analysis.reference import parity, reference
-    from engine.cache.paged.pages import PoolCorrupted
+    from engine.cache.paged.pool import PoolCorrupted
     from engine.session.prompt import first_ids
 
     truth = reference(model, tuple(first_ids(model, prompt)), steps)

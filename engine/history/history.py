@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from engine.history.journal import Checkpoint, Journal
+from engine.history.journal import Checkpoint, Journal, Note
 from engine.history.late_surprisal import LateSurprisal
 from engine.history.state import SequenceState, States
 from engine.history.tree import Moment, Tree
@@ -20,24 +20,16 @@ if TYPE_CHECKING:
     import torch
 
 
-class Sized(Protocol):
-    @property
-    def nbytes(self) -> int: ...
-
-
-T = TypeVar("T", bound=Sized)
-
-
-class BoundedLog(Generic[T]):
+class BoundedLog:
     """Tensors by (step, seq_id). Keeps at most `max_bytes` of the newest entries, so that observing a session takes
     bounded memory; those of the newest step are kept however much they take."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.num_bytes = 0
-        self._entries: OrderedDict[tuple[int, int], dict[int, T]] = OrderedDict()
+        self._entries: OrderedDict[tuple[int, int], dict[int, torch.Tensor]] = OrderedDict()
 
-    def put(self, key: tuple[int, int], entry: dict[int, T]) -> None:
+    def put(self, key: tuple[int, int], entry: dict[int, torch.Tensor]) -> None:
         """Set the entry of a (step, seq_id), and drop the oldest entries beyond the limit."""
         self.drop(key)
         num_bytes = sum(e.nbytes for e in entry.values())
@@ -46,7 +38,7 @@ class BoundedLog(Generic[T]):
         while self.num_bytes > self.max_bytes and (oldest := next(iter(self._entries)))[0] != key[0]:
             self.drop(oldest)
 
-    def get(self, key: tuple[int, int] | None) -> dict[int, T] | None:
+    def get(self, key: tuple[int, int] | None) -> dict[int, torch.Tensor] | None:
         """The entry of a (step, seq_id), None where none is kept or `key` is None."""
         return None if key is None else self._entries.get(key)
 
@@ -83,9 +75,10 @@ class LoggedLogits:
 
 @dataclass(frozen=True, eq=False)
 class HistoryState:
-    """What `History.restore` returns to: the path to the live node, and changes and nodes not reported yet."""
+    """What `History.restore` returns to: the live node, the notes and changes since, and nodes not reported yet."""
 
-    journal: Journal
+    last_step: int | None
+    notes: tuple[Note, ...]
     changes: list[Change]
     added: list[Node]
     next_step: int
@@ -96,9 +89,9 @@ class History:
     next node; numbers are never used twice. `changes` are those made since the newest node of the path."""
 
     def __init__(self) -> None:
-        self.attention: BoundedLog[torch.Tensor] = BoundedLog(ATTENTION_LOG_BYTES)
-        self.logits: BoundedLog[torch.Tensor] = BoundedLog(LOGITS_LOG_BYTES)
-        self.rows: BoundedLog[torch.Tensor] = BoundedLog(ROWS_LOG_BYTES)
+        self.attention: BoundedLog = BoundedLog(ATTENTION_LOG_BYTES)
+        self.logits: BoundedLog = BoundedLog(LOGITS_LOG_BYTES)
+        self.rows: BoundedLog = BoundedLog(ROWS_LOG_BYTES)
         self.surprisal = LateSurprisal()
         self._clear()
 
@@ -167,10 +160,6 @@ class History:
                 (step, seq_id), {2 * layer + part: pair[part] for layer, pair in rows.items() for part in (0, 1)}
             )
 
-    def set_checksums(self, step: int, checksums: tuple[int, ...]) -> None:
-        """Set the checksums of a step, which are known only after it was added."""
-        self.tree.set_checksums(step, checksums)
-
     def drop_logs(self, seq_id: int) -> None:
         """Drop what was logged for a sequence in the step being done, because it failed."""
         for log in (self.attention, self.logits, self.rows, self.surprisal):
@@ -220,13 +209,16 @@ class History:
         self.changes.clear()
 
     def state(self) -> HistoryState:
-        """The state that `restore` returns to. O(steps of the path), some pointers each."""
-        return HistoryState(self.journal.copied(), [*self.changes], [*self.added], self.next_step)
+        """The state that `restore` returns to. O(what was done since the newest step)."""
+        return HistoryState(self.last_step, self.journal.notes, [*self.changes], [*self.added], self.next_step)
 
     def restore(self, state: HistoryState) -> None:
         """Return to an earlier `state()`; nodes that were added since are removed."""
+        if self.last_step != state.last_step:
+            self.go_to(state.last_step)
         self.tree.remove([step for step in range(state.next_step, self.next_step) if step in self.tree])
-        self.journal, self.changes, self.added = state.journal, state.changes, state.added
+        self.journal.restore_notes(state.notes)
+        self.changes, self.added = state.changes, state.added
         self.next_step = state.next_step
 
     def journal_to(self, step: int) -> Journal:
@@ -248,15 +240,8 @@ class History:
     # ---- what steps gave -----------------------------------------------------------------------------------------
 
     def logits_at(self, seq_id: int, step: int) -> torch.Tensor | None:
-        """The logits `[V]` that a sequence had after a step, if they are still kept."""
-        return self._logits_of(self.journal.fed_at(seq_id, step))
-
-    def logits_on_path(self, seq_id: int, step: int) -> torch.Tensor | None:
         """The logits `[V]` that a sequence had after a step of any branch, if they are still kept."""
-        return self._logits_of(self.tree.fed_at(seq_id, step))
-
-    def _logits_of(self, fed_at: tuple[int, int] | None) -> torch.Tensor | None:
-        entry = self.logits.get(fed_at)
+        entry = self.logits.get(self.tree.fed_at(seq_id, step))
         return entry[0] if entry else None
 
     def attention_at(self, seq_id: int, step: int, journal: Journal | None = None) -> dict[int, torch.Tensor]:
@@ -312,29 +297,15 @@ class History:
                 return {key // 2: (found[key], found[key + 1]) for key in found if key % 2 == 0 and key + 1 in found}
         return {}
 
-    def logged_logits(self, seq_id: int) -> list[LoggedLogits]:
-        """The logits still kept of all steps that fed a sequence, as far as it still has the same tokens."""
+    def logged_logits(self, seq_id: int, above: int = -1) -> list[LoggedLogits]:
+        """The logits still kept of all steps that fed a sequence up to more than `above` tokens, as far as it still has
+        the same tokens. O(steps since it had more)."""
         found = []
-        for step in self.journal.steps:
-            checkpoint, mark = self.journal.at(step), self.journal.mark(seq_id, step)
-            fed_at = self.journal.fed_at(seq_id, step)
-            entry = self.logits.get(fed_at) if fed_at is not None and fed_at[0] == step else None
-            if entry is None or checkpoint is None or mark is None:
-                continue
-            if mark.num_tokens <= self.journal.num_same(seq_id, step):
-                found.append(LoggedLogits(step, mark.num_tokens, entry[0], checkpoint.cache))
-        return found
-
-    def logged_steps(self, seq_id: int, above: int, cache: CacheSpec) -> dict[int, int]:
-        """The steps in this cache mode whose logits are kept, by the number of tokens (ascending, more than `above`)
-        that the sequence had after them. O(tokens above)."""
-        found: list[tuple[int, int]] = []
         for step, mark, fed_at in self._back_from_now(seq_id, above + 1):
-            checkpoint = self.journal.at(step)
-            is_in_mode = checkpoint is not None and checkpoint.cache == cache
-            if is_in_mode and fed_at is not None and fed_at[0] == step and self.logits.get(fed_at) is not None:
-                found.append((mark.num_tokens, step))
-        return dict(found[::-1])
+            checkpoint, entry = self.journal.at(step), self.logits.get(fed_at)
+            if entry is not None and checkpoint is not None and fed_at is not None and fed_at[0] == step:
+                found.append(LoggedLogits(step, mark.num_tokens, entry[0], checkpoint.cache))
+        return found[::-1]
 
     def step_at(self, seq_id: int, num_tokens: int) -> int | None:
         """The newest step that fed a sequence up to exactly `num_tokens` tokens; None where none is known."""

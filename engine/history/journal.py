@@ -78,16 +78,9 @@ class Birth:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A sequence begins without rows: it is new, or it was preempted and lost those of `move.had` tokens."""
-
-    seq_id: int
-    move: Move
-
-
-@dataclass(frozen=True)
 class RowsMoved:
-    """The rows of sequences changed: another cache mode, or an edit by hand."""
+    """The rows of sequences changed: they begin without any (a new sequence, or one that was preempted and lost those
+    of `had` tokens), in another cache mode, or by an edit by hand."""
 
     moves: dict[int, Move]
 
@@ -107,7 +100,7 @@ class Rewritten(RowsMoved):
     """Rows of a sequence were edited by hand, and the logits of its newest token were computed again."""
 
 
-Note = Begun | RowsMoved | ForkNoted
+Note = RowsMoved | ForkNoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +116,6 @@ class Checkpoint:
 
 # ---- the journal ---------------------------------------------------------------------------------------------
 
-NoteCounts = tuple[int, dict[int, int]]  # the number of notes, and the number of moves of each sequence
 MAX_STEPS = 1 << 17  # steps that can be gone back to; each takes some 300 bytes here
 
 
@@ -177,20 +169,16 @@ class Journal:
         """The notes taken since the newest step."""
         return tuple(self._notes)
 
-    def add(self, checkpoint: Checkpoint) -> None:
-        """Append a step that was just done; its checkpoint holds the `notes` taken before it."""
-        self._append(checkpoint)
-
     def append_known(self, checkpoint: Checkpoint) -> None:
         """Append a step that was done earlier: its notes are applied again."""
         self._discard_notes()
         for note in checkpoint.notes:
             self._apply(note)
-        self._append(checkpoint)
+        self.add(checkpoint)
 
-    def _append(self, checkpoint: Checkpoint) -> None:
-        """Append a checkpoint. A sequence that has not changed shares its mark with the previous step, to save
-        memory."""
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Append a step that was just done; its checkpoint holds the `notes` taken before it. A sequence that has not
+        changed shares its mark with the previous step, to save memory."""
         before = self._checkpoints[-1].marks if self._checkpoints else {}
         rewritten = {i for note in checkpoint.notes if isinstance(note, Rewritten) for i in note.moves}
         for seq_id in rewritten & checkpoint.marks.keys():
@@ -215,15 +203,6 @@ class Journal:
         self._notes.clear()
         self._forked.clear()
 
-    def copied(self) -> Journal:
-        """An independent copy."""
-        made = Journal()
-        made._checkpoints, made._steps, made._notes = [*self._checkpoints], [*self._steps], [*self._notes]
-        made._births, made._forked = {**self._births}, {**self._forked}
-        made._moves = {seq_id: [*moves] for seq_id, moves in self._moves.items()}
-        made._fed = {seq_id: [*steps] for seq_id, steps in self._fed.items()}
-        return made
-
     def at(self, step: int) -> Checkpoint | None:
         """The checkpoint of a step; None if it is not on the path."""
         index = bisect_left(self._steps, step)
@@ -234,7 +213,8 @@ class Journal:
         keep = bisect_right(self._steps, step)
         del self._checkpoints[keep:], self._steps[keep:]
         self._discard_notes()
-        self._births = {child: birth for child, birth in self._births.items() if birth.until < step}
+        for child in [child for child, birth in self._births.items() if birth.until >= step]:
+            del self._births[child], self._moves[child]
         self._moves = {seq_id: self._moves_until(seq_id, step) for seq_id in self._moves}
         for steps in self._fed.values():
             del steps[bisect_right(steps, step) :]
@@ -247,8 +227,6 @@ class Journal:
 
     def _apply(self, note: Note) -> None:
         match note:
-            case Begun(seq_id, move):
-                self._moves.setdefault(seq_id, []).append(move)
             case RowsMoved(moves):
                 for seq_id, move in moves.items():
                     self._moves.setdefault(seq_id, []).append(move)
@@ -258,24 +236,16 @@ class Journal:
                 if birth is not None:
                     self._births[child] = birth
 
-    def note_counts(self) -> NoteCounts:
-        """How many notes and moves there are, to be passed to `discard_notes_after` on a failure."""
-        return len(self._notes), {seq_id: len(moves) for seq_id, moves in self._moves.items()}
-
-    def discard_notes_after(self, known: NoteCounts) -> None:
-        """Discard the notes taken since `known` was counted, because what they describe failed."""
-        for note in self._notes[known[0] :]:
-            if isinstance(note, ForkNoted):
-                self._births.pop(note.child, None)
-                self._forked.pop(note.child, None)
-        del self._notes[known[0] :]
-        for seq_id, moves in self._moves.items():
-            del moves[known[1].get(seq_id, 0) :]
+    def restore_notes(self, notes: Iterable[Note]) -> None:
+        """Discard the notes taken since the newest step, because what they describe failed, and take these instead."""
+        self.cut_after(self._newest)
+        for note in notes:
+            self._note(note)
 
     def note_start(self, seq_id: int, cache: CacheSpec, had: int = 0) -> None:
         """Note that after the newest step a sequence begins without rows: a new one, or one that was preempted and
         loses the rows of the `had` tokens that it had."""
-        self._note(Begun(seq_id, Move(self._newest, 0, cache, had=had)))
+        self._note(RowsMoved({seq_id: Move(self._newest, 0, cache, had=had)}))
 
     def note_mode_change(self, cache: CacheSpec, sequences: dict[int, Moved]) -> None:
         """Note that after the newest step sequences changed to the cache mode `cache`."""
@@ -350,16 +320,7 @@ class Journal:
         later = (move.num_same for move in self._moves.get(seq_id, ()) if move.step >= step)
         return min(later, default=ALL_TOKENS)
 
-    def holds(self, seq_id: int, step: int, num_tokens: int) -> bool:
-        """Whether the first `num_tokens` rows that a sequence has now are those that it had after `step`, judged by its
-        moves since then; see `are_kept`."""
-        return are_kept(num_tokens, (move for move in self._moves.get(seq_id, ()) if move.step >= step))
-
     # ---- sequences and their forks -------------------------------------------------------------------------------
-
-    def birth(self, seq_id: int) -> Birth | None:
-        """Where a sequence was forked; None where it was not, or no step had been done."""
-        return self._births.get(seq_id)
 
     def _lineage(self, seq_id: int, step: int) -> Iterator[LineageSegment]:
         """The history of a sequence up to `step` in segments, each with the sequence that it took place in: the newest

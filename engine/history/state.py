@@ -120,47 +120,20 @@ def num_shared(one: Sequence[object], other: Sequence[object]) -> int:
 UNKNOWN = -1  # stands for a token that a file does not contain
 
 
-class Pending(Struct, frozen=True, eq=False, gc=False):
-    """Forced tokens to be fed next: `token_ids` from `start` on. What is left after one was fed shares the tuple, so
-    that the state after every step copies nothing."""
-
-    token_ids: tuple[int, ...] = ()
-    start: int = 0
-
-    def __len__(self) -> int:
-        return len(self.token_ids) - self.start
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Pending):
-            return NotImplemented
-        if self.token_ids is other.token_ids:
-            return self.start == other.start
-        return self.token_ids[self.start :] == other.token_ids[other.start :]
-
-    def __hash__(self) -> int:
-        return hash(len(self))
-
-    @property
-    def first(self) -> int:
-        return self.token_ids[self.start]
-
-    @property
-    def rest(self) -> Pending:
-        """All but the first."""
-        return Pending(self.token_ids, self.start + 1) if len(self) > 1 else NOTHING
-
-    def with_first(self, token_id: int) -> Pending:
-        """The same tokens behind `token_id`."""
-        return Pending((token_id, *self.token_ids[self.start :]))
+def to_force(token_ids: Sequence[int]) -> Run[int]:
+    """Tokens to be fed next, as a state holds them: the first one last, so that what is left after it was fed shares
+    the list, and the state after every step copies nothing."""
+    return Run(token_ids[::-1])
 
 
-NOTHING = Pending()
+NOTHING: Run[int] = Run()
 
 
 class SequenceState(Struct, frozen=True, gc=False):
     """One sequence after a step. The first `num_tokens` of its `token_ids` have rows in the cache. `sampled`, chosen
-    with `sampling`, is fed next, then the tokens in `forced`. `chat` is the conversation that its prompt was rendered
-    from. Immutable: a change or a step gives another state, which shares the tokens.
+    with `sampling`, is fed next, then the tokens in `forced`, of which the last one comes first. `chat` is the
+    conversation that its prompt was rendered from. Immutable: a change or a step gives another state, which shares the
+    tokens.
 
     ::
 
@@ -174,7 +147,7 @@ class SequenceState(Struct, frozen=True, gc=False):
     num_tokens: int = 0
     sampled: int | None = None
     sampled_is_forced: bool = False
-    forced: Pending = NOTHING
+    forced: Run[int] = NOTHING
     stop: StopReason | None = None
     num_preemptions: int = 0
     chat: Chat | None = None
@@ -228,14 +201,14 @@ class SequenceState(Struct, frozen=True, gc=False):
     def chosen(self, token_id: int, stop: StopReason | None) -> SequenceState:
         """After this token was chosen to be fed next, unless a forced token comes first. `stop`: why it ends here."""
         if self.forced:
-            return replace(self, sampled=self.forced.first, sampled_is_forced=True, forced=self.forced.rest, stop=stop)
+            return self._with_forced(self.forced, stop)
         return replace(self, sampled=token_id, sampled_is_forced=False, stop=stop)
 
     def preempted(self) -> SequenceState:
         """After its rows were freed. Its tokens and the next one are kept, and are prefilled again later."""
         forced = self.forced
         if self.sampled_is_forced and self.sampled is not None:
-            forced = forced.with_first(self.sampled)  # the prefill samples again, and a forced token must stay
+            forced = Run([*forced, self.sampled])  # the prefill samples again, and a forced token must stay
         count = self.num_preemptions + 1
         return replace(self, num_tokens=0, forced=forced, sampled_is_forced=False, num_preemptions=count)
 
@@ -250,7 +223,7 @@ class SequenceState(Struct, frozen=True, gc=False):
             case SequenceStopped():
                 return replace(self, stop=self.stop or "stopped")
             case TokensForced(_, token_ids):
-                return self._force(Pending(token_ids))
+                return self._force(to_force(token_ids))
             case SamplingChanged(_, sampling):
                 is_lifted = self.stop == "length" and sampling.max_new_tokens is None
                 return replace(self, sampling=sampling, stop=None if is_lifted else self.stop)
@@ -268,13 +241,17 @@ class SequenceState(Struct, frozen=True, gc=False):
         run, count = self.token_ids.first(num_tokens), min(self.num_tokens, num_tokens)
         return SequenceState(run, self.num_prompt_tokens, self.sampling, count, chat=self.chat)
 
-    def _force(self, forced: Pending) -> SequenceState:
+    def _with_forced(self, forced: Run[int], stop: StopReason | None) -> SequenceState:
+        rest = forced.first(len(forced) - 1)
+        return replace(self, sampled=forced[-1], sampled_is_forced=True, forced=rest, stop=stop)
+
+    def _force(self, forced: Run[int]) -> SequenceState:
         """Feed these tokens next, the first in place of the token already chosen."""
         # a forced token continues a sequence that has ended, unless there is no room for it
         stop = self.stop if self.stop in ("context full", "cache full") else None
         if self.is_prefilling:
             return replace(self, forced=forced, stop=stop)
-        return replace(self, sampled=forced.first, sampled_is_forced=True, forced=forced.rest, stop=stop)
+        return self._with_forced(forced, stop)
 
     def _replace(self, edit: ReplaceTokens) -> SequenceState:
         run = self.token_ids.replaced(edit.position, edit.stop, edit.token_ids)

@@ -54,7 +54,8 @@ class Tree(TreeShape):
         self._num_replacements += num_replacements
 
     def set_checksums(self, step: int, checksums: tuple[int, ...]) -> None:
-        """Set the checksums of the rows that a step wrote; nothing where the step was dropped meanwhile."""
+        """Set the checksums of the rows that a step wrote, which are known only after it was added; nothing where the
+        step was dropped meanwhile."""
         if checksums and (moment := self._moments.get(step)) is not None:
             moment.node = replace(moment.node, checksums=checksums)
 

@@ -117,7 +117,7 @@ def grid_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheG
     is_coarse, coarse = False, None if request.change else source.coarseness(request.lens)
     if coarse is not None:
         is_fine = coarse[0] <= per_column and coarse[1] <= per_row
-        is_coarse = is_fine or source.num_numbers(request.lens) > EXACT_NUMBERS
+        is_coarse = is_fine or coarse[2] > EXACT_NUMBERS
         if is_coarse:
             per_column, per_row = -(-per_column // coarse[0]) * coarse[0], -(-per_row // coarse[1]) * coarse[1]
     num_columns, num_rows = -(-tokens // per_column), -(-values // per_row)
@@ -140,8 +140,8 @@ def _grid_of_head(request: HeadRequest, layers: tuple[Layer, ...], is_scattered:
 
 @dataclass(eq=False)
 class Canvas:
-    """One picture as it was last drawn: `low` and `high` `[L, H, columns, rows]`, NaN where there are no rows, and how
-    many rows are `held` in each `[L, H, columns]`.
+    """One picture as it was last drawn: `low` and `high` `[L, H, columns, rows]`, NaN where there are no rows; and how
+    many rows are `held` in each `[L, H, columns]` of the layers that have gaps between their rows.
 
     Cells stay as they are where nothing has happened to their rows; `draw` tells which ones it has drawn. `num_removed`
     columns were removed at the left end, and `deltas` are what happened to the rows of each layer since the picture
@@ -232,14 +232,14 @@ class Canvas:
         """Fill the wanted cells from the rows of a source, of which few are in memory at a time if that is a file."""
         lens, change = LENSES[request.lens], Change.of(request, source)
         alike: dict[object, list[int]] = {}  # layers of which the same columns are filled with rows of one form
+        are_whole = bool(grid.layers) and rows_at_once(source, lens, grid.layers[0].index) == ALL_ROWS
         for number, (layer, want) in enumerate(zip(grid.layers, wanted, strict=True)):
             if not grid.num_columns or not len(want):
                 continue
             if change is not None or layer.held.positions is not None or not isinstance(want, range):
                 self._gather(number, want, lens, source, change)
             else:  # of a file, no piece is kept until the next one is read
-                is_whole = rows_at_once(source, lens, layer.index) == ALL_ROWS
-                key = (layer.held.form, want) if is_whole else number
+                key = (layer.held.form, want) if are_whole else number
                 alike.setdefault(key, []).append(number)
         for numbers in alike.values():
             want = wanted[numbers[0]]
@@ -253,7 +253,6 @@ class Canvas:
         layer, layers = grid.layers[numbers[0]], [grid.layers[number] for number in numbers]
         columns = (as_slice(numbers), slice(layer.num_heads), slice(want.start, want.stop))
         self.low[columns] = self.high[columns] = np.nan
-        self.held[columns] = _held_in_columns(layer.held, grid, want)
         if grid.is_coarse and self._fill_from_extremes(numbers[0], want, lens, source):
             return
         span, at_once = grid.span(want), max(1, rows_at_once(source, lens, layer.index) // grid.per_column)
@@ -295,14 +294,13 @@ class Canvas:
         if rows is None:
             return
         places = rows.places
-        found = rows_in(places - grid.first, is_wanted, grid.per_column, grid.stop - grid.first)
-        values, positions = rows.numbers[found.heads, found.slots].float(), places[found.heads, found.slots]
+        heads, slots, at = rows_in(places - grid.first, is_wanted, grid.per_column, grid.stop - grid.first)
+        values, positions = rows.numbers[heads, slots].float(), places[heads, slots]
         if change is not None:
-            values = change.of_rows(values, found.heads, positions, layer, lens, span)
+            values = change.of_rows(values, heads, positions, layer, lens, span)
         values = computed(lens, values[None], positions[None], source, layer.index)[0]
-        cells = cells_of(values, found.cells, int(is_wanted.sum()), grid.per_row)
-        low[..., :num_rows][is_wanted], high[..., :num_rows][is_wanted] = cells.low, cells.high
-        held[is_wanted] = cells.held
+        lows, highs, held[is_wanted] = cells_of(values, at, int(is_wanted.sum()), grid.per_row)
+        low[..., :num_rows][is_wanted], high[..., :num_rows][is_wanted] = lows, highs
 
     def _fill_from_extremes(self, number: int, want: range, lens: Lens, source: Source) -> bool:
         """Fill the cells of a layer from the extremes that a file stores; False if it has none of this layer."""
@@ -362,7 +360,7 @@ def _places(wanted: Sequence[Wanted], grid: Grid) -> Ints:
     return read_only_ints(np.stack(is_wanted.nonzero()))
 
 
-def _held_in_columns(held: Held, grid: Grid, columns: range) -> Ints:
+def held_in_columns(held: Held, grid: Grid, columns: range) -> Ints:
     """How many of the rows of a layer without gaps are in each of these columns."""
     edges = grid.first + np.arange(columns.start, columns.stop + 1) * grid.per_column
     return read_only_ints(np.diff(np.clip(np.minimum(edges, grid.stop), held.first, max(held.first, held.stop))))
@@ -371,7 +369,7 @@ def _held_in_columns(held: Held, grid: Grid, columns: range) -> Ints:
 def _held_in_cells(held: Held, grid: Grid) -> Ints:
     """How many rows each head of a layer holds in each column: `[H_kv, columns]`, or `[1, columns]` for all."""
     if held.positions is None:
-        return _held_in_columns(held, grid, range(grid.num_columns))[None]
+        return held_in_columns(held, grid, range(grid.num_columns))[None]
     places, last = held.positions, grid.num_columns
     columns = torch.where(places < grid.stop, places // grid.per_column, last).clamp(max=last)
     counts = torch.zeros(len(places), last + 1, dtype=torch.long, device=places.device)

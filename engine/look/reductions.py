@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -86,27 +85,11 @@ def in_runs(tensor: torch.Tensor, size: int) -> torch.Tensor:
     return tensor.reshape(tensor.shape[0], -1, size, tensor.shape[2])
 
 
-@dataclass(frozen=True, eq=False)
-class CellExtremes:
-    """Cells `[…, rows]`: the extremes of the rows in each, NaN where there are none, and the number of these rows."""
-
-    low: Floats
-    high: Floats
-    held: Ints
-
-
-@dataclass(frozen=True, eq=False)
-class RowsInCells:
-    """The rows `[M]` that are in some cells, by head and slot, with the index of the cell `[M]` of each."""
-
-    heads: torch.Tensor
-    slots: torch.Tensor
-    cells: torch.Tensor
-
-
-def rows_in(positions: torch.Tensor, wanted: Flags, per_column: int, stop: int) -> RowsInCells:
-    """The rows at `positions` `[H, S]`, from 0 up to `stop`, that are in the `wanted` ones of cells `[H, columns]`;
-    wanted cells are numbered in order."""
+def rows_in(
+    positions: torch.Tensor, wanted: Flags, per_column: int, stop: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The rows at `positions` `[H, S]`, from 0 up to `stop`, that are in the `wanted` ones of cells `[H, columns]`: the
+    head, the slot and the cell `[M]` of each; wanted cells are numbered in order."""
     columns = wanted.shape[1]
     numbers = np.full((wanted.shape[0], columns + 1), -1, np.int64)  # the last column is that of all other positions
     numbers[:, :columns][wanted] = np.arange(int(wanted.sum()))
@@ -114,11 +97,12 @@ def rows_in(positions: torch.Tensor, wanted: Flags, per_column: int, stop: int) 
     column = torch.where(is_shown, positions // per_column, columns)
     cells = torch.from_numpy(numbers).to(positions.device).gather(1, column)
     heads, slots = (cells >= 0).nonzero(as_tuple=True)
-    return RowsInCells(heads, slots, cells[heads, slots])
+    return heads, slots, cells[heads, slots]
 
 
-def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row: int) -> CellExtremes:
-    """The extremes of rows `[M, D]`, by the index of the cell `[M]` that each is in. A NaN makes its cell NaN."""
+def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row: int) -> tuple[Floats, Floats, Ints]:
+    """The extremes `[cells, rows]` of rows `[M, D]`, by the index of the cell `[M]` that each is in, NaN where there
+    are none, and how many rows each has. A NaN makes its cell NaN."""
     num_rows = -(-values.shape[1] // per_row)
     low = high = values
     if per_row > 1 and len(values):
@@ -131,7 +115,7 @@ def cells_of(values: torch.Tensor, cells: torch.Tensor, num_cells: int, per_row:
     high = (-lowest).scatter_reduce(0, index, high, "amax")
     held = torch.bincount(cells, minlength=num_cells)
     is_empty = (held == 0)[:, None]
-    return CellExtremes(
+    return (
         low.masked_fill(is_empty, torch.nan).cpu().numpy(),
         high.masked_fill(is_empty, torch.nan).cpu().numpy(),
         held.cpu().numpy(),

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.look.canvas import Canvas, Layer, has_no_size
+from engine.look.canvas import Canvas, Layer, has_no_size, held_in_columns
 from engine.look.lenses import queries_words, read, why_not
 from engine.look.probe import entropy_of
 from engine.look.reductions import (
@@ -59,24 +59,16 @@ WORTH_UPDATING = 0.5
 def take(request: SliceRequest, source: Source, geometry: CacheGeometry, seen: Seen) -> Slice:
     """One picture of a source. A wall reuses what the last one of the same rows has drawn."""
     match request:
-        case WallRequest():
-            return whole(request, source, geometry, seen, Canvas() if has_no_size(request) else seen.wall)
-        case HeadRequest():
-            return whole(request, source, geometry, seen, Canvas())
+        case WallRequest() | HeadRequest():
+            reuses = isinstance(request, WallRequest) and not has_no_size(request)
+            piece = drawn(request, source, geometry, seen, seen.wall if reuses else Canvas())
+            assert not isinstance(piece, CellUpdate), "there is no picture before"
+            return piece
         case RowRequest():
             return row_slice(request, source, geometry)
         case TableRequest():
             return table_slice(request, source)
     raise InputError("Of this there are pictures of the wall, of a head, of a row and of the page table.")
-
-
-def whole(
-    request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry, seen: Seen, canvas: Canvas
-) -> WallSlice | HeadSlice:
-    """A whole wall or head."""
-    piece = drawn(request, source, geometry, seen, canvas)
-    assert not isinstance(piece, CellUpdate)
-    return piece
 
 
 # ---- wall and head -------------------------------------------------------------------------------------------------
@@ -149,9 +141,12 @@ def absent_cells(canvas: Canvas) -> np.ndarray | None:
     if not (grid.is_scattered or is_half):
         return None
     expected = num_positions_of(np.arange(grid.num_columns), grid.per_column, grid.stop - grid.first)
-    absent: np.ndarray = np.maximum(expected - canvas.held, 0)
+    held = canvas.held.copy()
     for number, layer in enumerate(grid.layers):
-        absent[number, layer.num_heads if is_half or layer.held.positions is not None else 0 :] = 0
+        if is_half and layer.held.positions is None:
+            held[number] = held_in_columns(layer.held, grid, range(grid.num_columns))
+        held[number, layer.num_heads if is_half or layer.held.positions is not None else 0 :] = expected
+    absent: np.ndarray = np.maximum(expected - held, 0)
     return absent
 
 

@@ -247,18 +247,14 @@ class Source:
         """Colour limit, largest magnitude and share beyond the limit, of all rows; None where they are not stored."""
         return None
 
-    def coarseness(self, lens: str) -> tuple[int, int] | None:
-        """Of how many tokens and channels a cell of the extremes is; None where there are none, or not of these
-        rows."""
+    def coarseness(self, lens: str) -> tuple[int, int, int] | None:
+        """Of how many tokens and channels a cell of the extremes is, and how many numbers the layers with extremes
+        have; None where there are none, or not of these rows."""
         return None
 
     def extremes(self, layer: int, lens: str) -> Extremes | None:
         """The extremes that are stored of a layer; None where there are none."""
         return None
-
-    def num_numbers(self, lens: str) -> int:
-        """How many numbers the layers with extremes have."""
-        return 0
 
 
 def provenance_of(source: Source, layers: Iterable[int], parts: Collection[Part] = PARTS, first: int = 0) -> Provenance:
@@ -376,7 +372,7 @@ class LiveSource(Source):
         """K and V of a layer with final rows, from a position on: earlier ones are not dequantised."""
         if layer in self._kept or not first:
             return self._whole(layer)
-        return cut(self.cache.newest_rows_at(layer, self._shown_at, first), self.num_tokens)
+        return cut(self.cache.rows_at(layer, self._shown_at, first), self.num_tokens)
 
     def held(self, layer: int, *, ever: bool = False) -> Held | None:
         if ever:
@@ -598,7 +594,7 @@ def chosen(rows: HeldRows, part: Part) -> torch.Tensor:
     return rows.keys if part == "keys" else rows.values
 
 
-def places_of(rows: HeldRows | Held, num_heads: int | None = None) -> torch.Tensor:
+def places_of(rows: HeldRows | Held) -> torch.Tensor:
     """The positions `[H_kv, S]` of rows."""
     if rows.positions is not None:
         return rows.positions

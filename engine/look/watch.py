@@ -188,23 +188,30 @@ class Watcher:
     def _update_for(
         self, session: Session, picture: WatchedPicture, shown: dict[int, VisibleSequence], *, is_counted: bool
     ) -> Iterator[Slice | SliceUpdate]:
-        request, seq_id = self._request_now(session, picture.watched), picture.watched.request.seq_id
+        seq_id = picture.watched.request.seq_id
+        if seq_id not in shown:
+            try:
+                shown[seq_id] = session.slices.visible(seq_id)
+            except InputError:  # it was removed
+                return
+        visible = shown[seq_id]
+        count, half = visible.source.num_tokens, visible.source.half
+        if half is None:
+            request = request_now(picture.watched, count, session.last_step, self._previous.get(seq_id))
+        else:
+            request = request_now(picture.watched, count, half.step, session.cache_of(seq_id).num_tokens)
         is_owed = is_counted and picture.source is not None and picture.num_counted < picture.source.num_tokens
         if request is None or (request == picture.request and not is_owed):
             return
-        if seq_id not in shown:
-            shown[seq_id] = session.slices.visible(seq_id)
-        visible = shown[seq_id]
         found: Slice | SliceUpdate
+        before = picture.piece if picture.source is not None else None  # None: it is to be sent whole
         if isinstance(request, WallRequest | HeadRequest):
-            before = picture.piece if picture.source is not None else None
             assert before is None or isinstance(before, WallSlice | HeadSlice)
             found = session.slices.drawn(request, visible, picture.canvas, before, is_counted=is_counted)
         elif is_row_unchanged(picture, visible.source):
             found = Unchanged(request)
         else:
             found = session.slices.picture(request, visible)
-            before = picture.piece if picture.source is not None else None  # None: it is to be sent whole
             if isinstance(found, TableSlice) and is_same_table(found, before):
                 found = Unchanged(request)
         if not isinstance(found, Unchanged):
@@ -213,17 +220,6 @@ class Watcher:
         if is_counted or not isinstance(found, CellUpdate):
             picture.num_counted = visible.source.num_tokens
         yield replace(found, reply_to=picture.watched.id)
-
-    def _request_now(self, session: Session, watched: Watched) -> SliceRequest | None:
-        """The request for the present state; None where the sequence or the requested row does not exist."""
-        seq_id = watched.request.seq_id
-        try:
-            count, half = session.slices.num_tokens(seq_id), session.slices.half_written(seq_id)
-        except InputError:  # it was removed
-            return None
-        if half is not None:
-            return request_now(watched, count, half.step, session.cache_of(seq_id).num_tokens)
-        return request_now(watched, count, session.last_step, self._previous.get(seq_id))
 
 
 def is_row_unchanged(picture: WatchedPicture, source: Source) -> bool:

@@ -151,7 +151,7 @@ class EngineLoop:
     def _rest(self) -> None:
         """Tell the session that a pause comes before its next step."""
         if self._session is not None:
-            self._session.rest()
+            self._session.stepper.rest()
 
     @property
     def _has_time_for_surprisal(self) -> bool:
@@ -163,7 +163,7 @@ class EngineLoop:
         """Handle one command. Any error is reported as one `Failed`, and the session is unchanged."""
         were_open = self._finish_records()
         if self._session is not None:
-            self._session.discard_ahead()
+            self._session.stepper.discard_ahead()
         if command.facts.ends_trial:
             self.measuring.drop_trial()
         self.reporter.take(command)
@@ -237,7 +237,7 @@ class EngineLoop:
         if not session.has_work:
             self.steps.end()
         if not self._has_work or self.watching.is_due:
-            records += session.finish_records()
+            records += session.observer.complete()
         self._send_records(session, records)
         if not self._has_work:  # also where a record that could not be read has ended the run
             self._finish_records()
@@ -247,10 +247,10 @@ class EngineLoop:
     def _finish_records(self) -> bool:
         """Wait for and send the records of all finished steps; whether there were any. Raises `DeviceLost` where the
         device that holds the measurements has failed."""
-        if self._session is None or not self._session.has_open_records:
+        if self._session is None or not self._session.observer.num_open:
             return False
         try:
-            records = self._session.finish_records()
+            records = self._session.observer.complete()
         except Exception as error:  # a device failure: all other errors come with the records, as `take_read_errors`
             raise DeviceLost(first_line(error)) from None
         self._send_records(self._session, records)
@@ -259,11 +259,11 @@ class EngineLoop:
     def _send_records(self, session: Session, records: list[StepRecord]) -> None:
         """Send records with the pictures that they change; a record that could not be read ends the run."""
         for number, record in enumerate(records, 1):
-            is_newest = number == len(records) and not session.has_open_records
+            is_newest = number == len(records) and not session.observer.num_open
             is_behind = self._is_behind() or not is_newest
             self.reporter.answer(self.steps.asked_by, record)
             self.watching.after_step(session, record, is_last=is_newest and not self._has_work, is_behind=is_behind)
-        for why in session.take_read_errors():
+        for why in session.observer.take_read_errors():
             self.steps.end()
             self._fail_steps(why, "reading a step")
 
@@ -317,7 +317,7 @@ class EngineLoop:
                     raise Cancelled
 
     def _refuse(self, session: Session, command: Command) -> None:
-        where = session.phases.suspended if session.phases is not None else None
+        where = session.stepper.phases.suspended if session.stepper.phases is not None else None
         assert where is not None, "a step waits"
         words = f"{where.words[:1].upper()}{where.words[1:]}"
         why = f"{words}. Finish this step, or give it up, before anything is measured or written."

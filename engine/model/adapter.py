@@ -7,12 +7,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from engine.errors import InputError, first_line, is_of_machine
 from engine.files.text import read_json_object
-from engine.model.folder import ADAPTER
+from engine.model.folder import ADAPTER, check_opens
 
 WEIGHTS = "adapter_model.safetensors"
 PICKLED = "adapter_model.bin"
@@ -47,13 +46,7 @@ def check_adapter(folder: Path) -> None:
                 "convert them to safetensors first."
             )
         raise InputError(f"'{folder}' has no {WEIGHTS}: give the folder of an adapter as peft saves it.")
-    try:
-        with safe_open(folder / WEIGHTS, framework="pt"):
-            pass
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"'{folder / WEIGHTS}' is damaged or cut short ({first_line(error)}): copy it again."
-        ) from None
+    check_opens(folder / WEIGHTS)
     if find_spec("peft") is None:
         raise InputError("An adapter needs peft, which is not installed: pip install 'kvloupe[adapters]'.")
 

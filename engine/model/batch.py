@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -12,25 +12,12 @@ from engine.cache.attention_probe import Probe
 from engine.look.strip import Measured, Wanted
 from engine.model.surprisal import Surprisal
 
+if TYPE_CHECKING:
+    from engine.model.runners.pages import PageReader
+
 HiddenRows = Mapping[int, torch.Tensor]
 # called after each layer with its index and its output [B, T, hidden]
 LayerCallback = Callable[[int, torch.Tensor], None]
-
-
-class PagedRowReader(Protocol):
-    """Computes attention over the pages of a forward in place."""
-
-    @property
-    def kernel(self) -> Any:
-        """Reads the pages of all sequences at once; None: page by page."""
-        ...
-
-    def read(
-        self, layer: int, query: torch.Tensor, new_keys: torch.Tensor, asked: AttentionArguments, probe: Probe | None
-    ) -> torch.Tensor:
-        """Attention output `[B, T, H, D_v]` of queries `[B, H, T, D]` of a layer, whose new rows are written
-        already."""
-        ...
 
 
 class AttentionArguments(NamedTuple):
@@ -68,7 +55,7 @@ class Batch:
     hidden: HiddenRows = field(default_factory=dict)
     check: Callable[[], None] | None = None
     on_layer: LayerCallback | None = None
-    pages: PagedRowReader | None = None
+    pages: PageReader | None = None
 
     @property
     def starts(self) -> tuple[int, ...]:

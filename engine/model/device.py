@@ -37,6 +37,10 @@ class Placement:
     why_device: str = ""
     notes: tuple[str, ...] = ()
 
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
     def with_next_best_weights(self, why: str) -> Placement:
         """The same placement with the next weight format, which takes more memory and is supported more widely."""
         weights = NEXT_BEST[self.weights]

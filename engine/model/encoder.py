@@ -72,13 +72,9 @@ def arguments_of(model: Any, batch: Batch) -> dict[str, Any]:
 def run_encoder(model: Any, source: torch.Tensor, check: Callable[[], None] | None) -> torch.Tensor:
     """The encoder's output `[1, S, D]` for a source `[1, S]`."""
     run = model.get_encoder()
-    asked = {} if check is None or not reads_arguments(model) else {"batch": Batch(source, None, check=check)}
+    reads = check is not None and model.config._attn_implementation == ATTENTION  # additional arguments reach ours only
+    asked = {"batch": Batch(source, None, check=check)} if reads else {}
     return run(input_ids=source, **asked).last_hidden_state  # type: ignore[no-any-return]
-
-
-def reads_arguments(model: Any) -> bool:
-    """Whether additional arguments of a forward reach our attention function."""
-    return bool(model.config._attn_implementation == ATTENTION)
 
 
 def attentions_of(output: Any) -> Iterator[torch.Tensor]:

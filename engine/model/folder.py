@@ -99,11 +99,16 @@ def check_weights(folder: Path) -> None:
             "a whole model."
         )
     for file in files:
-        try:
-            with safe_open(file, framework="pt"):
-                pass
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"'{file}' is damaged or cut short ({first_line(error)}): copy it again.") from None
+        check_opens(file)
+
+
+def check_opens(file: Path) -> None:
+    """Raise `InputError` for a safetensors file whose header cannot be read, or that is cut short."""
+    try:
+        with safe_open(file, framework="pt"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"'{file}' is damaged or cut short ({first_line(error)}): copy it again.") from None
 
 
 def check_shards(folder: Path, index: Path) -> None:

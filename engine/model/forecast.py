@@ -75,7 +75,6 @@ def forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
 def _forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
     source = find_source(replace(asked.model, allow_download=False), lambda label, done, total: None)
     placement = placement_of(asked.model, source)
-    dtype = str(placement.dtype).removeprefix("torch.")
     geometry = CacheGeometry.from_config(source.config)
     context, notes = context_of(geometry, asked.context), placement.notes
     if asked.context is not None and asked.context > context:
@@ -83,9 +82,9 @@ def _forecast(asked: ForecastLoad, freed_bytes: int) -> LoadForecast:
     return LoadForecast(
         asked.model,
         "split" if placement.is_split else str(placement.device),
-        dtype,
-        weight_bytes(tensors_of(source, is_coded=placement.weights != "stored"), dtype, placement.weights),
-        cache_bytes(geometry, asked.cache, dtype, context),
+        placement.dtype_name,
+        needed_bytes(source, placement),
+        cache_bytes(geometry, asked.cache, placement.dtype_name, context),
         context,
         free_on(placement),
         freed_bytes,
@@ -99,10 +98,15 @@ def check_fits(source: ModelSource, placement: Placement) -> None:
     program."""
     if source.folder is None and is_tiny(source.config):
         return
-    dtype = str(placement.dtype).removeprefix("torch.")
-    needed = weight_bytes(tensors_of(source, is_coded=placement.weights != "stored"), dtype, placement.weights)
-    if needed > (free := free_on(placement)):
-        raise InputError(too_large_text(source.name, needed, dtype, free, placement, "unload the present model first"))
+    needed, free = needed_bytes(source, placement), free_on(placement)
+    if needed > free:
+        raise InputError(too_large_text(source.name, needed, free, placement, "unload the present model first"))
+
+
+def needed_bytes(source: ModelSource, placement: Placement) -> int:
+    """The bytes of a model's weights as they will be placed."""
+    tensors = tensors_of(source, is_coded=placement.weights != "stored")
+    return weight_bytes(tensors, placement.dtype_name, placement.weights)
 
 
 def is_tiny(config: Any) -> bool:
@@ -118,19 +122,18 @@ def out_of_memory_text(spec: ModelSpec, *, has_present: bool) -> str:
     source = find_source(spec, lambda label, done, total: None)
     placement = placement_of(spec, source)
     release_memory(placement.device)
-    dtype = str(placement.dtype).removeprefix("torch.")
-    needed = weight_bytes(tensors_of(source, is_coded=placement.weights != "stored"), dtype, placement.weights)
     other = "unload the present model first" if has_present else "take a smaller model"
-    return too_large_text(source.name, needed, dtype, free_on(placement), placement, other)
+    return too_large_text(source.name, needed_bytes(source, placement), free_on(placement), placement, other)
 
 
-def too_large_text(name: str, needed: int, dtype: str, free: int, placement: Placement, other: str) -> str:
+def too_large_text(name: str, needed: int, free: int, placement: Placement, other: str) -> str:
     """The message that a model's weights are too large, with two remedies."""
     where = "all GPUs" if placement.is_split else str(placement.device)
     fewer = "int8 or int4 weights" if placement.weights == "stored" else "a narrower dtype"
     return (
-        f"There is not enough memory for {name}: its weights take {needed / 2**30:,.1f} GiB in {dtype}, with room for "
-        f"a forward beside them, and {free / 2**30:,.1f} GiB are free on {where}: take {fewer}, or {other}."
+        f"There is not enough memory for {name}: its weights take {needed / 2**30:,.1f} GiB in {placement.dtype_name}, "
+        f"with room for a forward beside them, and {free / 2**30:,.1f} GiB are free on {where}: take {fewer}, "
+        f"or {other}."
     )
 
 

@@ -10,37 +10,23 @@ import torch
 
 from engine.model.batch import LayerCallback
 from engine.model.encoder import has_encoder
-from engine.model.surprisal import last_hidden
-
-
-@contextmanager
-def heartbeat_at_layers(model: Any, heartbeat: Callable[[], None] | None) -> Iterator[None]:
-    """While this context is open, call `heartbeat` before every module with a `layer_idx`."""
-    with ExitStack() as hooks:
-        if heartbeat is not None:
-            for layer in (module for module in model.modules() if hasattr(module, "layer_idx")):
-                hooks.callback(layer.register_forward_pre_hook(lambda *_: heartbeat()).remove)
-        yield
 
 
 @contextmanager
 def watched(
-    model: Any, heartbeat: Callable[[], None] | None, on_layer: LayerCallback | None, reads_hidden: bool
+    model: Any,
+    heartbeat: Callable[[], None] | None = None,
+    on_layer: LayerCallback | None = None,
+    reads_hidden: bool = False,
 ) -> Iterator[list[Any]]:
-    """While this context is open, call `heartbeat` before and `on_layer` after every layer, and collect what the
-    model's body returns, if wanted."""
-    with (
-        heartbeat_at_layers(model, heartbeat),
-        call_after_layers(model, on_layer),
-        last_hidden(model, reads_hidden) as seen,
-    ):
-        yield seen
-
-
-@contextmanager
-def call_after_layers(model: Any, on_layer: LayerCallback | None) -> Iterator[None]:
-    """While this context is open, call `on_layer` after every layer of a model, with the layer's index and output."""
+    """While this context is open, call `heartbeat` before every module with a `layer_idx`, and `on_layer` after every
+    layer with the layer's index and output; if `reads_hidden`, collect what the model's body (all of it but the head)
+    returns."""
+    found: list[Any] = []
     with ExitStack() as hooks:
+        if heartbeat is not None:
+            for layer in (module for module in model.modules() if hasattr(module, "layer_idx")):
+                hooks.callback(layer.register_forward_pre_hook(lambda *_: heartbeat()).remove)
         if on_layer is not None:
             for index, layer in layers_by_index(model.get_decoder() if has_encoder(model) else model).items():
 
@@ -48,7 +34,10 @@ def call_after_layers(model: Any, on_layer: LayerCallback | None) -> Iterator[No
                     on_layer(index, output[0] if isinstance(output, tuple) else output)
 
                 hooks.callback(layer.register_forward_hook(call_back).remove)
-        yield
+        if reads_hidden:
+            hook = model.get_decoder().register_forward_hook(lambda _module, _inputs, output: found.append(output))
+            hooks.callback(hook.remove)
+        yield found
 
 
 def layers_by_index(model: Any) -> dict[int, Any]:

@@ -15,10 +15,9 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 from transformers.utils import logging as transformers_logging
 
-from engine.cache.compressed.rotary import rotates_at_any_position
 from engine.cache.layers.build import cache_argument
 from engine.cache.layers.cross import SourceCache
-from engine.cache.rotation import ModelRotation, rotation_of
+from engine.cache.rotation import ModelRotation, rotates_at_any_position, rotation_of
 from engine.chat.template import template_names
 from engine.errors import InputError, first_line
 from engine.geometry.dimensions import CacheGeometry
@@ -29,7 +28,7 @@ from engine.model.device import Placement
 from engine.model.encoder import arguments_of, attentions_of, has_encoder, number_attention, start_id
 from engine.model.forecast import check_fits, placement_of
 from engine.model.generation_rules import apply_generation_rules
-from engine.model.layer_hooks import heartbeat_at_layers, layers_by_index, watched
+from engine.model.layer_hooks import layers_by_index, watched
 from engine.model.progress import LoadProgress, num_tensors
 from engine.model.runners.attending import right_aligned
 from engine.model.runners.pages import PagedAttention, why_not_in_place
@@ -183,7 +182,7 @@ class LoadedModel:
             arguments["logits_to_keep"], rows = rows, slice(None)
         self.model.set_attn_implementation(self.native_attention)
         try:
-            with heartbeat_at_layers(self.model, self.heartbeat):
+            with watched(self.model, self.heartbeat):
                 if isinstance(record, SourceCache):
                     arguments |= arguments_of(self.model, Batch(ids, record))
                 tokens = None if isinstance(record, SourceCache) else ids
@@ -285,7 +284,7 @@ def describe(
         source=spec.source,
         architecture=type(model).__name__,
         geometry=geometry,
-        dtype=str(placement.dtype).removeprefix("torch."),
+        dtype=placement.dtype_name,
         device=str(placement.device),
         num_threads=torch.get_num_threads(),
         num_parameters=sum(p.numel() for p in model.parameters()),

@@ -73,7 +73,8 @@ def fingerprint(source: ModelSource, weights: WeightFormat = "stored") -> str:
     if source.folder is None:
         digest = hashlib.blake2b(source.config.to_json_string().encode(), digest_size=16)
     else:
-        digest = digest_of_folder(source.folder)
+        digest = hashlib.blake2b((source.folder / "config.json").read_bytes(), digest_size=16)
+        digest_weights(digest, source.folder)
     if weights != "stored":
         digest.update(weights.encode())
     if source.adapter is not None:
@@ -92,13 +93,6 @@ def text_fingerprint(folder: Path | None) -> str:
         digest.update(f"{file.name}:{file.stat().st_size}".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-def digest_of_folder(folder: Path) -> hashlib.blake2b:
-    """The BLAKE2b digest of a model folder, as described at `fingerprint`."""
-    digest = hashlib.blake2b((folder / "config.json").read_bytes(), digest_size=16)
-    digest_weights(digest, folder)
-    return digest
 
 
 def digest_weights(digest: hashlib.blake2b, folder: Path) -> None:

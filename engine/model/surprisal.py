@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.nn.functional import cross_entropy
 
+if TYPE_CHECKING:
+    from engine.model.runners.decoder import DeferredOutputs
+
 OutputHead = Callable[[torch.Tensor], torch.Tensor]
+# the last layer's output for a chunk, `[1, T, hidden]`: a tensor, or an object that computes the requested part
+Outputs: TypeAlias = "torch.Tensor | DeferredOutputs"
 
 # numbers in the logits held at once: those of a whole prompt would take gigabytes, and leave the CPU's caches
 SLICE_LOGITS = 1 << 23
 SLICE_PRODUCTS = 2 * 10**9  # multiplications of a slice, about 50 ms of two cores: the longest that a command waits
 LEAST_ROWS = 8  # of a slice: reading the head's weights takes as long for one row as for a few
 PRODUCTS_IN_STEP = 2 * 10**8  # most multiplications inside a step, about 5 ms of two cores, by which the token is later
-
-
-class Outputs(Protocol):
-    """The last layer's output for a chunk, `[1, T, hidden]`: a tensor, or an object that computes the requested
-    part."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    @property
-    def shape(self) -> torch.Size: ...
-
-    def narrow(self, dim: int, start: int, length: int) -> torch.Tensor: ...
-
-    def clone(self) -> Outputs: ...
 
 
 class Surprisal:
@@ -108,22 +97,6 @@ class Surprisal:
         """One value for each token but the first, None where it is not computed yet."""
         known: list[float] = torch.cat(self._parts).tolist() if self._parts else []
         return [*known, *[None] * (len(self._targets) - len(known))]
-
-
-@contextmanager
-def last_hidden(model: Any, is_wanted: bool) -> Iterator[list[Any]]:
-    """While this context is open, collect what the model's body (all of it but the head) returns, if wanted."""
-    found: list[Any] = []
-
-    def note(module: Any, arguments: Any, output: Any) -> None:
-        found.append(output)
-
-    hooks = [model.get_decoder().register_forward_hook(note)] if is_wanted else []
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def head_of(model: Any, body_output: Any) -> OutputHead:

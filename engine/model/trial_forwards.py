@@ -17,8 +17,9 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.batch import Batch
 from engine.model.encoder import arguments_of, has_encoder
+from engine.model.layer_hooks import watched
 from engine.model.runners.decoder import FusedDecoder, has_llama_structure
-from engine.model.surprisal import head_of, last_hidden
+from engine.model.surprisal import head_of
 from engine.predict.capacity import context_length
 
 NOISE_SEED = 0
@@ -58,7 +59,7 @@ def is_head_apart(model: Any) -> bool:
     """Whether the head can be applied to the last layer's output alone: for two tokens its logits equal the model's."""
     try:
         ids = torch.arange(1, 3, device=model.device)[None] % model.get_input_embeddings().num_embeddings
-        with last_hidden(model, True) as seen:
+        with watched(model, reads_hidden=True) as seen:
             logits = model(ids, use_cache=False).logits
         return torch.equal(head_of(model, seen[0])(seen[0].last_hidden_state), logits)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:

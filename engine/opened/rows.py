@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from engine.cache.contract import StateMatrix
-from engine.cache.layers.state import matrices_of
+from engine.cache.layers.of_transformers import matrices_of
 from engine.look.source import (
     NO_POSITION,
     Extremes,
@@ -19,9 +19,10 @@ from engine.look.source import (
     rewrites,
     rows_of_weights,
 )
-from engine.snapshot.format import PARTS, LayerEntry, StateEntry
+from engine.snapshot.format import PARTS, LayerEntry
 from engine.snapshot.manifest import table_name
 from engine.snapshot.read import SnapshotFile
+from engine.snapshot.verify_extremes import num_numbers
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.spec.lenses import LENSES
@@ -69,15 +70,6 @@ class FileRows:
             for entry in self.file.layers
         }
 
-    def states(self, layer: int) -> tuple[StateMatrix, ...]:
-        """The recurrent states of a layer, as they were written."""
-        mine = [state for state in self.file.manifest.states if state.layer == layer]
-        return tuple(matrix for state in mine for matrix in matrices_of(state.kind, self._state(state)))
-
-    def _state(self, state: StateEntry) -> torch.Tensor:
-        numbers = torch.from_numpy(np.array(self.file.array(state.name)))
-        return numbers.view(torch.bfloat16) if self.file.entries[state.name].dtype == "BF16" else numbers
-
     def positions(self, entry: LayerEntry) -> torch.Tensor | None:
         """The positions `[H_kv, S]` of rows with gaps between them, or of a layer of which some heads were not
         written; else None."""
@@ -94,7 +86,7 @@ class FileRows:
         """Numbers `[H, T, D]` in the dtype of the rows. The last result is kept."""
         query = entry.index, part, heads, rows
         if self._last is None or self._last[0] != query:
-            found = torch.empty(len(heads), len(rows), entry.dim(part), dtype=dtype_of(entry))
+            found = torch.empty(len(heads), len(rows), entry.dim(part), dtype=getattr(torch, entry.dtype))
             for number, head in enumerate(heads):
                 self._read_head(entry, part, head, rows, found[number])
             self._last = query, found
@@ -115,13 +107,6 @@ class FileRows:
 def is_run(entry: LayerEntry) -> bool:
     """Whether the rows of all heads are written, at consecutive positions."""
     return not entry.has_positions and len(entry.heads) == entry.num_kv_heads
-
-
-def dtype_of(entry: LayerEntry) -> torch.dtype:
-    """The dtype of the rows as attention reads them."""
-    found = getattr(torch, entry.dtype)
-    assert isinstance(found, torch.dtype)
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +202,13 @@ class FileSource(Source):
         return sum(len(each.heads) * each.num_rows * each.dim(part) for each in entries) <= COUNTED_NUMBERS
 
     def states(self, layer: int) -> tuple[StateMatrix, ...]:
-        return self.reader.states(layer) if self.is_now else ()
+        file, found = self.reader.file, list[StateMatrix]()
+        for state in file.manifest.states if self.is_now else ():
+            if state.layer == layer:
+                numbers = torch.from_numpy(np.array(file.array(state.name)))
+                is_bfloat16 = file.entries[state.name].dtype == "BF16"
+                found += matrices_of(state.kind, numbers.view(torch.bfloat16) if is_bfloat16 else numbers)
+        return tuple(found)
 
     def weights(self, layer: int) -> Rows | None:
         row = self.reader.file.attention(layer) if self.is_now and self.reader.entry(layer) is not None else None
@@ -242,10 +233,12 @@ class FileSource(Source):
         told = self._beside(layer, f"{lens}.magnitudes")
         return None if told is None else (float(told[0]), float(told[1]), float(told[2]))
 
-    def coarseness(self, lens: str) -> tuple[int, int] | None:
-        pyramid, part = self.reader.file.manifest.pyramid, LENSES[lens].part
-        is_stored = part == lens and self.is_now  # of K and V themselves, and of all rows
-        return (pyramid.tokens_per_column, pyramid.channels(part)) if pyramid and part and is_stored else None
+    def coarseness(self, lens: str) -> tuple[int, int, int] | None:
+        file, part = self.reader.file, LENSES[lens].part
+        pyramid = file.manifest.pyramid
+        if pyramid is None or part != lens or not self.is_now:  # of K and V themselves, and of all rows
+            return None
+        return pyramid.tokens_per_column, pyramid.channels(part), num_numbers(file, part)
 
     def extremes(self, layer: int, lens: str) -> Extremes | None:
         entry, coarse = self.reader.entry(layer), self.coarseness(lens)
@@ -253,11 +246,6 @@ class FileSource(Source):
         if entry is None or coarse is None or low is None or high is None or len(entry.heads) < entry.num_kv_heads:
             return None
         return Extremes(low, high, range(entry.first // coarse[0], -(-(entry.first + entry.num_rows) // coarse[0])))
-
-    def num_numbers(self, lens: str) -> int:
-        file, part = self.reader.file, LENSES[lens].part
-        layers = [entry for entry in file.layers if entry.name(f"{lens}.low") in file]
-        return sum(len(entry.heads) * entry.num_rows * entry.dim(part) for entry in layers if part)
 
     def _beside(self, layer: int, what: str) -> np.ndarray | None:
         entry, file = self.reader.entry(layer), self.reader.file

@@ -193,11 +193,11 @@ def check_version(version: int) -> None:
 
 
 def _read(content: bytes, path: Path) -> ReadSession:
-    lines = read_lines(content)
-    if lines is not None:
-        check_version(lines.version)
-        check(lines.session)
-        return ReadSession(lines.session, path, lines.created, lines.problem)
+    if (lines := read_lines(content)) is not None:
+        head, session, problem = lines
+        check_version(head.version)
+        check(session)
+        return ReadSession(session, path, head.created[:100], problem)
     try:
         head = msgspec.json.decode(content, type=Head)
         if head.format != FORMAT:

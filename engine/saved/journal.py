@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
-from msgspec import Struct
 
 from engine.errors import InputError
 from engine.files.atomic import lock
@@ -27,15 +26,6 @@ from engine.saved.session import VERSION, Head, JournalEntry, SavedSession, Sess
 FORMAT = "kvloupe-journal"
 DIGITS = 8
 LOCK_ATTEMPTS = 20
-
-
-class Lines(Struct, frozen=True):
-    """What was read from a journal, up to its first damaged line; `problem` says what was left out, if anything."""
-
-    version: int
-    created: str
-    session: SavedSession
-    problem: str
 
 
 def line_of(body: bytes) -> bytes:
@@ -52,17 +42,12 @@ class JournalFile:
         self._stream = FileIO(os.open(path, flags, 0o600), "wb")
         try:
             lock_patiently(self._stream)
-            self._num_bytes = 0
+            self.num_bytes = 0
             self._put(line_of(msgspec.json.encode(Head(FORMAT, VERSION, created, written_by))))
         except BaseException:
             self.close()
             path.unlink(missing_ok=True)
             raise
-
-    @property
-    def num_bytes(self) -> int:
-        """The length of the file."""
-        return self._num_bytes
 
     def append(self, *entries: JournalEntry) -> None:
         """Append a line for each entry, in one write. Raises `OSError` where that fails; the file then ends as
@@ -77,11 +62,11 @@ class JournalFile:
         except OSError:
             self._cut()
             raise
-        self._num_bytes += len(content)
+        self.num_bytes += len(content)
 
     def _cut(self) -> None:
         try:
-            os.ftruncate(self._stream.fileno(), self._num_bytes)
+            os.ftruncate(self._stream.fileno(), self.num_bytes)
         except OSError:
             return  # the reader leaves a torn last line out
 
@@ -102,8 +87,9 @@ def lock_patiently(stream: IO[bytes]) -> None:
             time.sleep(0.001)
 
 
-def read_lines(content: bytes) -> Lines | None:
-    """Read a journal; None for content that is not one, or whose first line is damaged."""
+def read_lines(content: bytes) -> tuple[Head, SavedSession, str] | None:
+    """Read a journal up to its first damaged line: what it says first, the session, and what was left out, in words if
+    anything was. None for content that is not one, or whose first line is damaged."""
     lines = content.split(b"\n")
     head = _head(lines[0])
     if head is None:
@@ -116,7 +102,7 @@ def read_lines(content: bytes) -> Lines | None:
             problem = f"line {number + 1:,} of {last:,} is damaged: it and what followed it are left out"
             break
         builder.add(entry)
-    return Lines(head.version, head.created[:100], builder.session(), problem)
+    return head, builder.session(), problem
 
 
 def _body(line: bytes) -> bytes | None:

@@ -117,7 +117,7 @@ class SessionRecorder:
             case NodeAdded(node=node):
                 texts = self._unknown(zip(replacing_tokens(node.changes), event.texts, strict=False))
                 entry = JournalEntry(node=node, texts=texts)
-                return entry if event.is_live else replace(entry, live=self._live, pending=())
+                return entry if event.is_live else replace(entry, live=self._builder.value("live"), pending=())
             case WentTo(step=step):
                 return JournalEntry(live=step, pending=())
             case BranchDeleted(steps=steps):
@@ -126,12 +126,6 @@ class SessionRecorder:
                 texts = self._unknown(zip(event.token_ids, event.texts, strict=True))
                 return JournalEntry(texts=texts) if texts else None
         return None
-
-    @property
-    def _live(self) -> int | None:
-        live = self._builder.value("live")
-        assert live is None or isinstance(live, int)
-        return live
 
     def _of_status(self, status: EngineStatus) -> JournalEntry | None:
         """The entry for what only a status says: model, cache mode, sampling of the next prompt, pending changes; None

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from engine.history.history import History
+from engine.session.kept import KeptStates
 from engine.session.live import LiveSequences
 
 if TYPE_CHECKING:
@@ -19,27 +20,26 @@ T = TypeVar("T")
 
 class StateBefore:
     """The state of a session before a command, to be restored if the command fails: sequences, their bookkeeping,
-    changes and notes since the newest step, and page tables. Rows are not copied: a command writes only into new
-    caches."""
+    changes and notes since the newest step, kept states, and page tables. Rows are not copied: a command writes only
+    into new caches."""
 
-    def __init__(self, live: LiveSequences, history: History) -> None:
-        self._live, self._history = live, history
+    def __init__(self, live: LiveSequences, history: History, kept: KeptStates) -> None:
+        self._live, self._history, self._kept, self._kept_before = live, history, kept, kept.all
         self._mode, self._next_id = live.mode, live.next_id
         self._sequences = {each.seq_id: each for each in live}
         self._states = [replace(each) for each in live]
-        self._num_changes, self._noted = len(history.changes), history.journal.note_counts()
-        self._surprisal = history.surprisal.owners()
+        self._before, self._surprisal = history.state(), history.surprisal.owners()
         store = live.mode.store
         self._tables = [(group, {*group.tables}) for group in (store.groups if store is not None else ())]
 
     def restore(self) -> None:
         """Undo what was done since this was made: pages taken since are freed, removed sequences are live again."""
+        self._kept.restore(self._kept_before)
         self._live.undo_replace(self._mode, self._sequences, self._next_id)
         for each, state in zip(self._sequences.values(), self._states, strict=True):
             each.sequence, each.cache, each.is_stale = state.sequence, state.cache, state.is_stale
             each.set_logits(state.logits, state.logprobs)
-        del self._history.changes[self._num_changes :]
-        self._history.journal.discard_notes_after(self._noted)
+        self._history.restore(self._before)
         self._history.surprisal.restore_owners(self._surprisal)
         self.free_tables()
 
@@ -57,8 +57,8 @@ def atomic(command: Callable[Concatenate[Session, P], T]) -> Callable[Concatenat
 
     @wraps(command)
     def done(session: Session, *args: P.args, **kwargs: P.kwargs) -> T:
-        session.discard_ahead()
-        before = StateBefore(session.live, session.history)
+        session.stepper.discard_ahead()
+        before = StateBefore(session.live, session.history, session.kept)
         try:
             return command(session, *args, **kwargs)
         except BaseException:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.cache.paged.pages import PoolExhausted
+from msgspec import structs
+
+from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
 from engine.errors import InputError
@@ -40,17 +42,12 @@ class ConvertedCache:
 def set_mode(session: Session, spec: CacheSpec) -> str:
     """Change the cache mode of a session; returns in words how. The state before is kept. All of it succeeds or nothing
     changes."""
-    live, kept = session.live, session.kept
+    live = session.live
     old, old_store = live.caches, live.mode.store
-    before = session.state_of_newest_step()
+    before = session.restorer.state_of_newest_step()
     if before is not None:
-        kept.keep(before)
-    try:
-        how = change_mode(session.model, live, session.history, spec)
-    except BaseException:
-        if before is not None:
-            kept.undo_keep(before)
-        raise
+        session.kept.keep(before)
+    how = change_mode(session.model, live, session.history, spec)
     session.history.changes.append(ModeChanged(spec))
     if before is None and old_store is not None:  # no state keeps these caches, but kept states may share their store
         for cache in old:
@@ -69,11 +66,12 @@ def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec:
             raise InputError(f"The pool cannot hold the live sequences ({error}): give it more pages.") from None
     if not made:
         mode.check()
-    caches = {seq_id: one.cache for seq_id, one in made.items()}
-    stops = {each.seq_id: mode.stop_of(each.sequence, caches[each.seq_id]) for each in live}
+    moved = {each.seq_id: each.copied(made[each.seq_id].cache) for each in live}
+    for each in moved.values():
+        each.sequence = structs.replace(each.sequence, stop=mode.stop_of(each.sequence, each.cache))
     how = words(spec, list(made.values()))
     history.journal.note_mode_change(spec, {seq_id: one.moved for seq_id, one in made.items()})
-    live.switch(mode, caches, stops)
+    live.replace(mode, moved)
     return how
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.attention_probe import Probe
+from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
 from engine.errors import InputError
@@ -42,12 +43,15 @@ class Driver:
         self.token_ids = list(token_ids)
         self.weights: dict[int, torch.Tensor] = {}  # `[B, H, S]` of the newest query, where a rule reads attention
 
-    def feed(self, token_ids: Sequence[int], check: Callable[[], None] | None = None) -> torch.Tensor:
+    def feed(
+        self, token_ids: Sequence[int], check: Callable[[], None] | None = None, probe: Probe | None = None
+    ) -> torch.Tensor:
         """Feed these tokens in one forward; returns the newest logits `[V]`. `check` is called between layers and
-        raises to cancel. After a failure the cache may hold part of the tokens."""
+        raises to cancel; a `probe` records attention, else the one that the cache's rule needs does. After a failure
+        the cache may hold part of the tokens."""
         cache, stop = self.cache, len(self.token_ids) + len(token_ids)
         cache.begin(len(token_ids))
-        probe = cache.probe(False)
+        probe = probe or cache.probe(False)
         fed = [*self.token_ids, *token_ids] if cache.spec.recomputes else list(token_ids)
         cache.plan_forward(len(token_ids))
         ids = to_device(torch.tensor([fed]), self.model.device)
@@ -79,7 +83,9 @@ class ModeDriver(Driver):
         super().__init__(model, self._mode.new_cache(0, num_prompt_tokens), num_prompt_tokens)
         self._mode.check_fits(num_prompt_tokens, self.cache)
 
-    def feed(self, token_ids: Sequence[int], check: Callable[[], None] | None = None) -> torch.Tensor:
+    def feed(
+        self, token_ids: Sequence[int], check: Callable[[], None] | None = None, probe: Probe | None = None
+    ) -> torch.Tensor:
         """As `Driver.feed`, in several forwards where the cache takes fewer tokens at once. Raises `InputError` where
         the cache has no room."""
         count = len(self.token_ids)
@@ -88,7 +94,7 @@ class ModeDriver(Driver):
         try:
             at_once = self.cache.max_forward_tokens or len(token_ids)
             for start in range(0, len(token_ids), at_once):
-                logits = super().feed(token_ids[start : start + at_once], check)
+                logits = super().feed(token_ids[start : start + at_once], check, probe)
             return logits
         except PoolExhausted:
             raise InputError(f"The page pool is full after {counted(count, 'token')}: give it more pages.") from None

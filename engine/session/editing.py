@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from engine.cache.contract import HeldRows
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.paged.pool import PoolExhausted
 from engine.errors import InputError
 from engine.history.journal import ALL_TOKENS
 from engine.session.atomic import atomic
 from engine.session.change_mode import set_mode
 from engine.session.edits.apply import EditOutcome, apply_edit, changes_rows
 from engine.session.edits.numbers import RowsFrom, RowsOfMoment
-from engine.session.live import LiveSequence, close_all
+from engine.session.live import LiveSequence, close_all, on_failure
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Edit, Overwrite, ReplaceTokens
 from engine.spec.presets import cache_label
@@ -125,24 +125,17 @@ def take_edited(
     the history, which is returned; earlier changes become a node before it. On failure the session is as before, and
     the caller still owns the copies."""
     history, mode = session.history, session.live.mode
-    old, before = {each.seq_id: each for each in session.live}, None
-    state = history.state()
-    try:
+    old = {each.seq_id: each for each in session.live}
+    with on_failure(lambda: history.drop_logs(edit.seq_id)):
         if is_node:
             session.add_changes()
-        before = session.state_of_newest_step()
+        before = session.restorer.state_of_newest_step()
         if before is not None:
             session.kept.keep(before)
         session.live.replace(mode, copies)
         note(session, edit, copies[edit.seq_id], edited, had=old[edit.seq_id].sequence.num_tokens)
         history.changes.append(EditMade(edit))
         node = session.add_changes(is_empty_allowed=True) if is_node else None
-    except BaseException:
-        if before is not None:
-            session.kept.undo_keep(before)
-        history.drop_logs(edit.seq_id)
-        history.restore(state)
-        raise
     if before is None:
         close_all(old)
     return node
@@ -175,7 +168,7 @@ def source_of(session: Session, edit: Edit, open_files: ExitStack, check: Check)
     if edit.from_step is None:
         cache, where = session.cache_of(seq_id), f"cache of sequence {seq_id}"
     else:
-        state = session.state_at(edit.from_step, check)
+        state = session.restorer.state_at(edit.from_step, check)
         open_files.callback(state.close)
         if seq_id not in state.sequences:
             raise InputError(f"Sequence {seq_id} was not there at step {edit.from_step}: choose another step.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
 from engine.errors import InputError
@@ -14,7 +14,7 @@ from engine.history.state import SequenceState
 from engine.session.driver import Refill
 from engine.session.going_back import StateRestorer, copy_rows, sharing_in_words
 from engine.session.kept import KeptStates
-from engine.session.live import LiveSequence, LiveSequences, closed_on_failure
+from engine.session.live import LiveSequence, LiveSequences, on_failure
 from engine.wire.changes import SequenceForked
 from engine.wire.events import ForkMade
 
@@ -88,7 +88,7 @@ class Forking:
     def _fork_live(self, parent: LiveSequence, num_tokens: int | None) -> tuple[LiveSequence, str]:
         self._refill.refresh(parent)
         child = self._new_child(parent.sequence.forked(num_tokens))
-        with closed_on_failure(child.cache):
+        with on_failure(child.cache.close):
             count = parent.sequence.num_tokens if num_tokens is None else num_tokens
             if count and not child.cache.fork_from(parent.cache, count):
                 raise InputError(f"Sequence {parent.seq_id} cannot be copied in this cache mode: take another one.")
@@ -101,7 +101,7 @@ class Forking:
     def _fork_past(self, seq_id: int, origin: ForkOrigin | None) -> tuple[LiveSequence, str]:
         assert origin is not None
         history = self._history
-        logits = history.logits_on_path(origin.owner, origin.step)
+        logits = history.logits_at(origin.owner, origin.step)
         if logits is not None or not history.tree.fed_at(origin.owner, origin.step):
             for source in self._restorer.sources():
                 is_live = source.step == history.last_step
@@ -124,7 +124,7 @@ class Forking:
         try:
             then = state.sequences[origin.owner]
             child = self._new_child(then.sequence.forked())
-            with closed_on_failure(child.cache):
+            with on_failure(child.cache.close):
                 self._take_rows(child, then, origin)
         finally:
             state.close()

@@ -20,7 +20,7 @@ from engine.model.surprisal import Surprisal
 from engine.session.captured import Captured
 from engine.session.clock import StepClock
 from engine.session.live import LiveSequences
-from engine.session.phases import NO_PHASES, NewestWeightsOf, Phases
+from engine.session.phases import NewestWeightsOf, PhasedStep
 from engine.session.scheduler import SequenceWork, StepBatch
 from engine.to_device import to_device
 
@@ -60,9 +60,9 @@ class Forwards:
         self._vocab = vocabulary(model)
         self._products_ms: float | None = None  # measured once, when layers are first timed
 
-    def run(self, step: StepBatch, clock: StepClock, check: Check | None, phases: Phases = NO_PHASES) -> list[Forward]:
+    def run(self, step: StepBatch, clock: StepClock, check: Check | None, phases: PhasedStep | None) -> list[Forward]:
         """Run the forwards of a step. `check` is called between the layers of a prefill and raises to cancel; a decode
-        step is short and is not cancelled. Every forward pauses after each layer as `phases` ask."""
+        step is short and is not cancelled. Every forward pauses after each layer if there are `phases`."""
         check = check if step.phase == "prefill" else None
         found, parts = list[Forward](), self.together(step.work)
         for work in parts:
@@ -92,7 +92,7 @@ class Forwards:
         starts: Sequence[int],
         clock: StepClock,
         check: Check | None = None,
-        phases: Phases = NO_PHASES,
+        phases: PhasedStep | None = None,
         surprisal: Surprisal | None = None,
     ) -> Fed:
         """Run one forward of sequences whose caches have room: `ids` `[B, T]`, which may be on the device and unread,
@@ -104,6 +104,8 @@ class Forwards:
             store.plan([each.live.cache.tables for each in work], 1)
         else:
             cache.plan_forward(ids.shape[1])
+        weights_of = weights_among(work) if is_several else weights_of_one
+        on_layer = None if phases is None else phases.after_layer(work, probe, weights_of)
         batch = Batch(
             ids,
             cache.live,
@@ -113,7 +115,7 @@ class Forwards:
             tuple(starts) if is_several else None,
             hidden=cache.hidden_rows(),
             check=check,
-            on_layer=phases.after_layer(work, probe, weights_among(work) if is_several else weights_of_one),
+            on_layer=on_layer,
         )
         with timed_layers(cache.live, clock.parts):
             result = self._model.forward(batch)

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.journal import Checkpoint, Move
+from engine.history.journal import Checkpoint
 from engine.history.state import SequenceState
 from engine.model.loader import LoadedModel
 from engine.session.atomic import StateBefore
 from engine.session.kept import KeptStates, SessionState
-from engine.session.live import LiveSequence, LiveSequences, close_all, closed_on_failure
+from engine.session.live import LiveSequence, LiveSequences, on_failure
 from engine.session.mode import CacheMode
 from engine.session.replay import Replay
 from engine.spec.cache import CacheSpec
@@ -39,26 +39,19 @@ def fork_of(
     mode = mode_for(model, sources[0], checkpoint.cache)
     if mode is None:
         return None
-    made: dict[int, LiveSequence] = {}
-    moves: dict[int, tuple[Move, ...]] = {}
-    try:
+    state = SessionState(checkpoint.step, mode, {}, {})
+    with suppress(PoolExhausted, InputError, MemoryError), on_failure(state.close):
         for seq_id, mark in checkpoint.marks.items():
             source = next((each for each in sources if seq_id in each.sequences), None)
             one = None
             if source is not None:
                 one = sequence_at(source, mode, seq_id, mark, checkpoint.step, is_fed=seq_id in fed)
             if source is None or one is None:
-                break
-            made[seq_id] = one
-            moves[seq_id] = tuple(move for move in source.moves.get(seq_id, ()) if move.step < checkpoint.step)
-        else:
-            return SessionState(checkpoint.step, mode, made, moves)
-    except (PoolExhausted, InputError, MemoryError):
-        pass
-    except BaseException:
-        close_all(made)
-        raise
-    close_all(made)
+                state.close()
+                return None
+            state.sequences[seq_id] = one
+            state.moves[seq_id] = tuple(move for move in source.moves.get(seq_id, ()) if move.step < checkpoint.step)
+        return state
     return None
 
 
@@ -81,7 +74,7 @@ def sequence_at(
     """One sequence as it was at `mark`, with rows copied from its cache in `source`; None where they are gone."""
     origin = source.sequences[seq_id]
     cache = mode.new_cache(seq_id, mark.num_prompt_tokens)
-    with closed_on_failure(cache):
+    with on_failure(cache.close):
         if is_fed and cache.spec.recomputes:
             cache.num_tokens = mark.num_tokens
         elif mark.num_tokens and not copy_rows(source, origin, cache, step, mark.num_tokens, as_itself=True):
@@ -148,7 +141,7 @@ class StateRestorer:
             then()
             return "it is the live step already"
         spec, current, was_kept = self._live.mode.spec, self._live_state(), step in self._kept
-        before, state = StateBefore(self._live, history), history.state()
+        before = StateBefore(self._live, history, self._kept)
         target: SessionState | None = None
         try:
             current.assign_pages(is_live=False)
@@ -161,8 +154,7 @@ class StateRestorer:
             if target.mode.spec != spec:
                 how = f"back in the cache mode of that step, {cache_label(target.mode.spec)}: {how}"
         except BaseException:
-            self._kept.undo_keep(current)
-            history.restore(state)
+            current.assign_pages(is_live=True)
             before.restore()
             if target is not None and was_kept:
                 self._kept.keep(target)
@@ -236,7 +228,7 @@ class StateRestorer:
             return
         cache = mode.new_cache(live.seq_id, live.sequence.num_prompt_tokens)
         try:
-            with closed_on_failure(cache):
+            with on_failure(cache.close):
                 if not cache.fork_from(then.cache, then.cache.num_tokens, as_itself=True):
                     cache.copy_from(then.cache)  # its pages are in another pool
         except PoolExhausted:
@@ -293,7 +285,7 @@ class StateRestorer:
         and logits; None if none does. Sequences in `fed` need no logits: the next step feeds them."""
         tree = self._history.tree
         checkpoint = tree.at(step).checkpoint
-        logits = {i: self._history.logits_on_path(i, step) for i in checkpoint.marks}
+        logits = {i: self._history.logits_at(i, step) for i in checkpoint.marks}
         missing = {i: at for i in logits if logits[i] is None and i not in fed and (at := tree.fed_at(i, step))}
         removed = [each for each in self._kept.removed if self.descends_from(each, step)]
         for source in sources:
@@ -356,24 +348,18 @@ class StateRestorer:
         scratch.live.replace(base.mode, base.sequences)
         scratch.history.copy_path(self._history, base.step)
         try:
-            return self._run(scratch, nodes, check)[0]
+            with on_failure(scratch.close):
+                return self._run(scratch, nodes, check)[0]
         except (PoolExhausted, InputError, MemoryError):
-            scratch.close()
             return None
-        except BaseException:
-            scratch.close()
-            raise
 
     def _redone_from_root(self, nodes: list[Node], check: Check) -> tuple[SessionState, str]:
         scratch = self._new_session(nodes[0].cache)
         try:
-            state, replay = self._run(scratch, nodes, check, must_match=False)
+            with on_failure(scratch.close):
+                state, replay = self._run(scratch, nodes, check, must_match=False)
         except PoolExhausted as error:
-            scratch.close()
             raise InputError(f"The page pool cannot hold what it held then ({error}): make it larger.") from None
-        except BaseException:
-            scratch.close()
-            raise
         rounding = "" if replay.is_exact else f", exact but for rounding: {replay.why_not_exact}"
         return state, f"repeated {steps_in_words(nodes)} from the start{rounding}"
 

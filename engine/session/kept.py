@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from engine.cache.paged.store import PageStore
@@ -54,10 +55,10 @@ class SessionState:
         """Free all caches of the state."""
         close_all(self.sequences)
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
-        """Bytes of K and V, recurrent states, journals, rule scores and logits. Rows in pages are not counted here but
-        with their pool."""
+        """Bytes of K and V, recurrent states, journals, rule scores and logits, constant while it is kept. Rows in
+        pages are not counted here but with their pool."""
         found = 0
         for live in self.sequences.values():
             held = live.cache.all_bytes() if self.mode.store is None else []
@@ -65,7 +66,7 @@ class SessionState:
             found += 0 if live.logits is None else int(live.logits.nbytes)
         return found
 
-    @property
+    @cached_property
     def noted_bytes(self) -> dict[int, int]:
         """Of `row_bytes`, the journal entries of evicted rows, which copies of the caches share: bytes by the identity
         of the entry."""
@@ -82,15 +83,11 @@ class KeptStates:
     is called with the cache of every sequence that is kept, and drops the graphs recorded for it, whose memory is not
     counted here."""
 
-    def __init__(
-        self, live: LiveSequences, max_bytes: int, forget_recorded: Callable[[Any], None] = lambda cache: None
-    ) -> None:
-        self.max_bytes = max_bytes
+    def __init__(self, live: LiveSequences, forget_recorded: Callable[[Any], None]) -> None:
+        self.max_bytes = KEPT_BYTES
         self._live, self._forget_recorded = live, forget_recorded
         self._states: OrderedDict[StateKey, SessionState] = OrderedDict()
         self._has_grown = False
-        self._row_bytes: dict[StateKey, int] = {}  # of each state; constant while it is kept
-        self._noted: dict[StateKey, dict[int, int]] = {}  # of these, the journal entries that other states may share
         self._counted = KeptBytes()
         self._pinned: SessionState | None = None  # a state that could not be computed again
 
@@ -124,7 +121,6 @@ class KeptStates:
 
     def _keep(self, key: StateKey, state: SessionState) -> None:
         self.drop(key)
-        row_bytes, noted = state.row_bytes, state.noted_bytes
         for live in state.sequences.values():  # before the pages change their owner: a failure changes nothing
             self._forget_recorded(live.cache.live)
         try:
@@ -132,14 +128,20 @@ class KeptStates:
         except BaseException:
             state.assign_pages(is_live=True)
             raise
-        self._states[key], self._row_bytes[key], self._noted[key], self._has_grown = state, row_bytes, noted, True
+        self._states[key], self._has_grown = state, True
 
-    def undo_keep(self, state: SessionState) -> None:
-        """Undo `keep`, because the state stays live after a failure: its pages belong to its sequences again. Works
-        also for a state whose pages were reassigned but that was not kept yet."""
-        state.assign_pages(is_live=True)
-        if state.step is not None and self._states.get((state.step, None)) is state:
-            self._remove((state.step, None))
+    @property
+    def all(self) -> dict[StateKey, SessionState]:
+        """All kept states and removed sequences, for `restore`."""
+        return dict(self._states)
+
+    def restore(self, known: Mapping[StateKey, SessionState]) -> None:
+        """Keep no other states than the `known` ones: after a failure the others stay live, and their pages belong to
+        their sequences again."""
+        for key, state in self.all.items():
+            if known.get(key) is not state:
+                state.assign_pages(is_live=True)
+                del self._states[key]
 
     def take_out(self, step: int) -> SessionState | None:
         """Remove the state kept for `step`, give its pages back to its sequences, and return it; None if no state is
@@ -150,20 +152,15 @@ class KeptStates:
             return None
         try:
             state.assign_pages(is_live=True)
-            self._remove(key)
+            del self._states[key]
         except BaseException:
             state.assign_pages(is_live=False)
             raise
         return state
 
-    def _remove(self, key: StateKey) -> SessionState | None:
-        self._row_bytes.pop(key, None)
-        self._noted.pop(key, None)
-        return self._states.pop(key, None)
-
     def drop(self, key: StateKey) -> None:
         """Drop a kept state and free what it holds; nothing if there is none."""
-        if (state := self._remove(key)) is not None:
+        if (state := self._states.pop(key, None)) is not None:
             state.close()
 
     def drop_missing(self, tree: Container[int]) -> None:
@@ -241,22 +238,18 @@ class KeptStates:
         changes = tuple(group.pool.num_share_changes for store in stores.values() for group in store.groups)
         seen = (tuple(map(id, self._states.values())), id(live), changes)
         if self._counted.counted_for != seen:
-            holders = Counter(noted for each in self._noted.values() for noted in each)
-            noted_once = {noted: size for each in self._noted.values() for noted, size in each.items()}
-            row_bytes = sum(self._row_bytes.values())
+            holders = Counter(noted for each in self._states.values() for noted in each.noted_bytes)
+            noted_once = {noted: size for each in self._states.values() for noted, size in each.noted_bytes.items()}
+            row_bytes = sum(each.row_bytes for each in self._states.values())
             row_bytes -= sum((count - 1) * noted_once[noted] for noted, count in holders.items())
             num_bytes = row_bytes
             for store in stores.values():
                 is_live = store is live
                 num_bytes += store.kept_bytes if is_live else sum(map(store.reserved_bytes, store.rows_of))
             whole = sorted(step for step, seq_id in self._states if seq_id is None)
-            sizes = tuple(self._size_of((step, None), holders) for step in whole)
+            sizes = tuple(size_of(self._states[step, None], holders) for step in whole)
             self._counted = KeptBytes(seen, sizes, num_bytes, row_bytes)
         return self._counted
-
-    def _size_of(self, key: StateKey, holders: Counter[int]) -> BranchBytes:
-        shared = sum(size for noted, size in self._noted[key].items() if holders[noted] > 1)
-        return size_of(self._states[key], self._row_bytes[key] - shared, shared)
 
 
 @dataclass(frozen=True)
@@ -270,11 +263,13 @@ class KeptBytes:
     row_bytes: int = 0
 
 
-def size_of(state: SessionState, private: int, shared: int) -> BranchBytes:
-    """The bytes of one kept state: `private` and `shared` outside pages, and its pages added to them: private if no
-    other sequence refers to the page, else shared."""
+def size_of(state: SessionState, holders: Counter[int]) -> BranchBytes:
+    """The bytes of one kept state: of its journal entries those are shared that several of the `holders` have, and of
+    its pages those to which other sequences refer."""
     assert state.step is not None
     store = state.mode.store
+    shared = sum(size for noted, size in state.noted_bytes.items() if holders[noted] > 1)
+    private = state.row_bytes - shared
     for number, group in enumerate(store.groups if store is not None else ()):
         mine = Counter(page for live in state.sequences.values() for page in live.cache.tables[number].held_pages)
         num_own = sum(group.pool.ref_count(page_id) == count for page_id, count in mine.items())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from msgspec import structs
 
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
@@ -16,7 +15,6 @@ from engine.history.state import SequenceState
 from engine.look.seen import SeenSequences
 from engine.session.mode import CacheMode
 from engine.wire.page_events import ContinuedFrom
-from engine.wire.records import StopReason
 from engine.wire.status import SequenceInfo
 
 
@@ -61,12 +59,12 @@ class LiveSequence:
 
 
 @contextmanager
-def closed_on_failure(cache: SequenceCache) -> Iterator[None]:
-    """Close `cache` if the block fails, in which rows are put into it."""
+def on_failure(undo: Callable[[], None]) -> Iterator[None]:
+    """Call `undo` if the block fails."""
     try:
         yield
     except BaseException:
-        cache.close()
+        undo()
         raise
 
 
@@ -123,17 +121,6 @@ class LiveSequences:
         """Remove a sequence from the live ones without closing its cache, which the caller owns from then on."""
         self.seen.forget(seq_id)
         self._by_id = {each: live for each, live in self._by_id.items() if each != seq_id}
-
-    def switch(
-        self, mode: CacheMode, caches: dict[int, SequenceCache], stops: dict[int, StopReason | None] | None = None
-    ) -> None:
-        """Give every sequence another cache, which holds its rows already. Assignments only: this cannot fail."""
-        self.mode = mode
-        for seq_id, cache in caches.items():
-            live = self._by_id[seq_id]
-            live.cache, live.is_stale = cache, False
-            if stops is not None:
-                live.sequence = structs.replace(live.sequence, stop=stops[seq_id])
 
     def replace(self, mode: CacheMode, sequences: dict[int, LiveSequence]) -> None:
         """Make other sequences the live ones. Assignments only: this cannot fail."""

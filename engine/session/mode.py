@@ -7,9 +7,9 @@ from functools import cached_property
 import torch
 
 from engine.cache.compressed.cache import CompressedCache
-from engine.cache.compressed.rotary import KeyRotation, key_rotation_of
 from engine.cache.paged.cache import PagedCache
 from engine.cache.paged.store import PageStore
+from engine.cache.rotation import KeyRotation, key_rotation_of
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
 from engine.errors import InputError

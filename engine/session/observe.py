@@ -243,13 +243,8 @@ class PendingMeasures:
     sent: PendingCopy | None = None
 
 
-@dataclass(eq=False)
-class OpenRecord:
-    """The record of a finished step whose measurements have not arrived yet."""
-
-    record: StepRecord
-    measuring: PendingMeasures
-    clock: StepClock
+# the record of a finished step whose measurements have not arrived yet, and the clock of that step
+OpenRecord = tuple[StepRecord, PendingMeasures, StepClock]
 
 
 class Observer:
@@ -286,11 +281,11 @@ class Observer:
 
     def complete_at_once(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> StepRecord:
         """Wait for the measurements of a step and return its complete record; the step's time includes the wait."""
-        return self._completed(OpenRecord(record, measuring, clock), ends=clock)
+        return self._completed(record, measuring, clock, is_now=True)
 
     def complete_later(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> None:
         """Queue the record of a finished step, to be completed when its measurements have arrived."""
-        self._open.append(OpenRecord(record, measuring, clock))
+        self._open.append((record, measuring, clock))
 
     @property
     def num_open(self) -> int:
@@ -301,26 +296,27 @@ class Observer:
         """Complete and return the oldest records until `num_late` are left. Measurements that cannot be read are left
         out of a record, since its step is done; `take_read_errors` gives the reason. A device failure is raised, and
         the remaining records are discarded."""
-        return [self._read(self._open.popleft()) for _ in range(len(self._open) - num_late)]
+        return [self._read(*self._open.popleft()) for _ in range(len(self._open) - num_late)]
 
     def take_read_errors(self) -> list[InputError]:
         """Why measurements could not be read: one error for each such step since the last call."""
         found, self._read_errors = self._read_errors, []
         return found
 
-    def _read(self, opened: OpenRecord) -> StepRecord:
+    def _read(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> StepRecord:
         try:
-            return self._completed(opened)
+            return self._completed(record, measuring, clock)
         except Exception as error:
             if is_of_device(error):
                 self._open.clear()
                 raise
-            log.error("reading step %d failed", opened.record.step, exc_info=error)
-            self._read_errors.append(read_error(opened.record.step, error))
-            return opened.record
+            log.error("reading step %d failed", record.step, exc_info=error)
+            self._read_errors.append(read_error(record.step, error))
+            return record
 
-    def _completed(self, opened: OpenRecord, ends: StepClock | None = None) -> StepRecord:
-        record, measuring = opened.record, opened.measuring
+    def _completed(
+        self, record: StepRecord, measuring: PendingMeasures, clock: StepClock, *, is_now: bool = False
+    ) -> StepRecord:
         arrays = self.ring.read(measuring.sent) if measuring.sent is not None else {}
         observations = [
             observation_of(part, arrays_of(arrays, str(n)), choice, self._text_of)
@@ -329,10 +325,10 @@ class Observer:
         checksums = checksums_of([part.first_position for part in measuring.parts], observations)
         for part, seen in zip(record.sequences, observations, strict=True):
             self._history.log_rows(record.step, part.seq_id, seen.rows)
-        self._history.set_checksums(record.step, checksums)
-        if ends is not None:
-            ends.end()
-        timings = opened.clock.timings()
+        self._history.tree.set_checksums(record.step, checksums)
+        if is_now:
+            clock.end()
+        timings = clock.timings()
         if record.phase == "decode":
             self._captured.note_cost(measuring.level, timings.observe_ms)
         return replace(

@@ -128,7 +128,10 @@ class PhasedStep:
 
     def _new_row(self, work: SequenceWork, layer: int, output_norm: float) -> NewRow:
         seq_id = work.live.seq_id
-        newest, weights = work.live.cache.newest_rows(layer, work.num_tokens - 1), self._weights.get((seq_id, layer))
+        newest, weights = (
+            work.live.cache.rows_at(layer, first_position=work.num_tokens - 1),
+            self._weights.get((seq_id, layer)),
+        )
         position, weight = None, None
         if weights is not None and weights.shape[1]:
             mean = weights.float().nan_to_num(0.0).mean(0)
@@ -168,23 +171,6 @@ class PhasedStep:
 
     def _tell(self, phase: StepPhase) -> None:
         self._reached(PhaseReached(self._step, self._num_layers, phase))
-
-
-class NoPhases:
-    """A step that nobody watches: it does not pause."""
-
-    def scheduled(self, batch: StepBatch, preempted: Sequence[int]) -> None:
-        """Nothing is reported."""
-
-    def after_layer(self, works: Sequence[SequenceWork], probe: Probe | None, weights_of: NewestWeightsOf) -> None:
-        """No layer is waited for."""
-
-    def chosen(self, choices: Sequence[Sample | None]) -> None:
-        """Nothing is reported."""
-
-
-Phases = PhasedStep | NoPhases
-NO_PHASES = NoPhases()
 
 
 def written_rows(part: SequenceStep, cache: SequenceCache, record: StepRecord) -> WrittenRows:

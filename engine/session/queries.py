@@ -13,13 +13,12 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
 from engine.look.probe import entropy_of
 from engine.look.source import Rows
-from engine.model.batch import Batch
 from engine.model.loader import LoadedModel
+from engine.session.driver import Driver
 from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
 from engine.session.rerun import CHUNK, ENDLESS
 from engine.spec.cache import CacheSpec
-from engine.to_device import to_device
 from engine.wire.records import Provenance
 
 MOST_QUERIES = 1024  # the latest, of which pictures are made
@@ -175,7 +174,7 @@ class Queries:
     ) -> Iterator[tuple[int, dict[int, torch.Tensor]]]:
         """Weights of queries that were not recorded: a forward of their tokens, in tiles, on a scratch cache."""
         info = self._model.info
-        cache = CacheMode(self._model, CacheSpec()).new_cache(0, ENDLESS)
+        driver = Driver(self._model, CacheMode(self._model, CacheSpec()).new_cache(0, ENDLESS), ENDLESS)
         wanted = [x for x in info.geometry.attention_layers if layers is None or x.index in layers]
         numbers = queries.stop * sum(layer.num_heads for layer in wanted)
         at_once = max(1, TILE_NUMBERS // max(1, numbers))
@@ -183,12 +182,7 @@ class Queries:
         for start, stop in itertools.pairwise(edges):
             is_wanted = start >= queries.start
             probe = Probe(stop - start, layers=frozenset(x.index for x in wanted)) if is_wanted else None
-            cache.begin(stop - start)
-            cache.plan_forward(stop - start)
-            ids = to_device(torch.tensor([self._live.sequence.token_ids[start:stop]]), self._model.device)
-            self._model.forward(Batch(ids, cache.live, probe))
-            cache.commit(stop)
-            cache.release_undo()
+            driver.feed(self._live.sequence.token_ids[start:stop], probe=probe)
             if probe is not None:
                 rows = (
                     {x: row[0][:, None] for x, row in probe.rows().items()}

@@ -124,7 +124,8 @@ class Replay:
             if (measured := repeat_change(session, change)) is not None:
                 self.measured[node.step] = measured
         if node.work is not None:
-            return session.redo_step(node.work, check)
+            session.restorer.fill_emptied(check)
+            return session.stepper.repeat(node.work, check)
         session.add_changes(is_empty_allowed=True)
         return None
 

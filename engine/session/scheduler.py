@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.paged.pool import PoolExhausted
 from engine.errors import InputError
 from engine.history.history import History
 from engine.session.chunks import WHOLE, PrefillPlan

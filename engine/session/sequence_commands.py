@@ -37,13 +37,13 @@ from engine.wire.events import ForkMade, Previewed
 from engine.wire.page_events import ContinuedFrom
 
 if TYPE_CHECKING:
-    from engine.session.kept import SessionState
     from engine.session.session import Session
 
 
 @atomic
-def submit(session: Session, prompt: Prompt, chat: Chat | None) -> int:
-    """Add a sequence and return its `seq_id`. `chat`: the conversation that the token ids were rendered from."""
+def submit(session: Session, prompt: Prompt, chat: Chat | None = None) -> int:
+    """Add a sequence, which the next steps prefill, and return its `seq_id`. `chat`: the conversation that the token
+    ids were rendered from."""
     model, live, history = session.model, session.live, session.history
     encoded, seq_id = encode_prompt(model, prompt), live.next_id
     check_stop_strings(model, prompt.sampling)
@@ -71,12 +71,17 @@ def change(session: Session, live: LiveSequence, made: Change) -> None:
 
 @atomic
 def remove(session: Session, seq_id: int) -> None:
-    """Remove a sequence; its rows are kept for going back."""
-    removed = session.state_of(seq_id)
+    """Remove a sequence. Its rows are kept for going back, like kept states; its pages can still be prefix hits."""
+    removed = session.restorer.state_of(seq_id)
+    detach(session, seq_id)
+    session.kept.keep_removed(removed)
+
+
+def detach(session: Session, seq_id: int) -> None:
+    """Remove a sequence from the live ones; whoever calls this owns its cache from then on."""
     session.live.detach(seq_id)
     session.history.surprisal.remove(seq_id)
     session.history.changes.append(SequenceRemoved(seq_id))
-    session.kept.keep_removed(removed)
 
 
 @atomic
@@ -132,29 +137,18 @@ def continue_with(session: Session, seq_id: int, prompt: Prompt) -> int:
     check_stop_strings(session.model, prompt.sampling)
     encoded = encode_prompt(session.model, prompt)
     mode.check_fits(len(encoded.token_ids), parent.cache)
-    before = session.state_of_newest_step() if len(session.live) == 1 else None
+    before = session.restorer.state_of_newest_step() if len(session.live) == 1 else None
     reuse = reuse_of(session, parent, encoded)
     sampling = (prompt.sampling or SamplingParams()).ending_at(encoded.turn_end)
     child, reuse = _with_rows(session, encoded, reuse, sampling, prompt.chat)
     live = session.live.get(child)
     live.continued, live.note = reuse, encoded.note
     if before is not None:  # it is the only sequence: its rows are kept with the whole state
-        _keep_and_remove(session, seq_id, before)
+        session.kept.keep(before)
+        detach(session, seq_id)
     else:
         session.remove(seq_id)
     return child
-
-
-def _keep_and_remove(session: Session, seq_id: int, before: SessionState) -> None:
-    """Keep the state before, and remove the sequence from the live ones."""
-    session.kept.keep(before)
-    try:
-        session.live.detach(seq_id)
-        session.history.surprisal.remove(seq_id)
-        session.history.changes.append(SequenceRemoved(seq_id))
-    except BaseException:
-        session.kept.undo_keep(before)
-        raise
 
 
 def _with_rows(

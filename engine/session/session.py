@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 import torch
 
 from engine.cache.sequence_cache import SequenceCache
-from engine.errors import InputError
 from engine.history.history import History
 from engine.history.state import SequenceState
 from engine.look.ring import ObservationRing
@@ -25,12 +24,12 @@ from engine.session.driver import Refill
 from engine.session.edits.numbers import RowsFrom
 from engine.session.fork import Forking
 from engine.session.going_back import StateRestorer
-from engine.session.kept import KEPT_BYTES, KeptStates, SessionState
+from engine.session.kept import KeptStates
 from engine.session.ledger import Ledger
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.observe import Observer
-from engine.session.phases import PhasedStep, Reached
+from engine.session.phases import Reached
 from engine.session.prompt import encode_forced
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
@@ -39,13 +38,12 @@ from engine.session.stepper import Stepper
 from engine.session.visible import OtherBranches
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
-from engine.spec.chat import Chat
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import SamplingParams
 from engine.wire.events import ForkMade
 from engine.wire.records import CacheBytes, StepRecord
 from engine.wire.slices import Slice, SliceRequest
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo, Work
-from engine.wire.tree import Node, PlannedStep
+from engine.wire.tree import Node
 
 OpenRows = Callable[[str], AbstractContextManager[RowsFrom]]
 
@@ -60,7 +58,7 @@ class Session:
     `step()` does one unit of work: one prefill chunk of one sequence, else one decode step of every running sequence.
     `prefill_chunk` is the chunk size in tokens; None: chosen for the model. `capture` is how much is measured of every
     step; `late_steps` is how many steps' measurements may be under way from the device at once (None: the device's
-    default); `surprisal=False` skips the surprisal of prompt tokens. `kept_bytes` limits the memory of kept states.
+    default); `surprisal=False` skips the surprisal of prompt tokens.
     `is_scratch`: a scratch session that repeats steps for another one; its records reach no client.
     """
 
@@ -73,7 +71,6 @@ class Session:
         capture: CaptureLevel = DEFAULT_CAPTURE,
         late_steps: int | None = None,
         surprisal: bool = True,
-        kept_bytes: int = KEPT_BYTES,
         is_scratch: bool = False,
     ) -> None:
         self.model = model
@@ -86,21 +83,21 @@ class Session:
         self.reruns = Reruns(model)
         self.open_rows: OpenRows | None = None  # opens the rows of a snapshot file; None: files cannot be read here
         self._refill = Refill(model, self.history)
-        self.kept = KeptStates(self.live, kept_bytes, model.runners.forget)
-        self._restorer = StateRestorer(model, self.live, self.history, self.kept, self._scratch_session)
-        self._forking = Forking(self.live, self.history, self._refill, self._restorer, self.kept)
+        self.kept = KeptStates(self.live, model.runners.forget)
+        self.restorer = StateRestorer(model, self.live, self.history, self.kept, self._scratch_session)
+        self._forking = Forking(self.live, self.history, self._refill, self.restorer, self.kept)
         plan = PrefillPlan.of(model, prefill_chunk)
-        self._scheduler = Scheduler(self.live, self.history, self._refill, plan, self.kept)
+        self.scheduler = Scheduler(self.live, self.history, self._refill, plan, self.kept)
         self.ledger = Ledger(model, self.live, self.history, self.reruns, self.kept)
         self.captured = Captured(capture)
         self.ring = ObservationRing(model.device, late_steps)
-        self._observer = Observer(self.ring, self.captured, self.history, self.text_of, is_scratch=is_scratch)
-        self._stepper = Stepper(
-            model, self.live, self.history, self._scheduler, self.text_of, self.ledger.of_step, self.captured,
-            self._observer, is_scratch,
+        self.observer = Observer(self.ring, self.captured, self.history, self.text_of, is_scratch=is_scratch)
+        self.stepper = Stepper(
+            model, self.live, self.history, self.scheduler, self.text_of, self.ledger.of_step, self.captured,
+            self.observer, is_scratch,
         )  # fmt: skip
-        others = OtherBranches(self.history, self._restorer, self.kept)
-        self.slices = SliceReader(model, self.live, self.history, self._stepper, others)
+        others = OtherBranches(self.history, self.restorer, self.kept)
+        self.slices = SliceReader(model, self.live, self.history, self.stepper, others)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
@@ -109,49 +106,25 @@ class Session:
         cancel. `reached` is called at every phase of the step; the step waits until it returns, and slices meanwhile
         show what has been computed so far. Raises and changes nothing if any part fails."""
         self._begin_step(check)
-        return self._stepper.step(check, reached)
+        return self.stepper.step(check, reached)
 
     def step_late(self, check: Callable[[], None] | None = None) -> list[StepRecord]:
         """Do one unit of work as `step` does, without waiting for its measurements. Returns the records of earlier
-        steps whose measurements have arrived by now; `finish_records` waits for the rest."""
+        steps whose measurements have arrived by now; `observer.complete` waits for the rest."""
         self._begin_step(check)
-        return self._stepper.step_late(check)
-
-    def finish_records(self) -> list[StepRecord]:
-        """Wait for and return the records of all finished steps that were not returned yet. A record whose measurements
-        could not be read comes without them; `take_read_errors` gives the reason."""
-        return self._observer.complete()
-
-    def take_read_errors(self) -> list[InputError]:
-        """Why measurements could not be read: one error for each such step since the last call."""
-        return self._observer.take_read_errors()
-
-    def rest(self) -> None:
-        """Note a pause: the time until the next step is not counted as a gap between two steps."""
-        self._stepper.rest()
-
-    def discard_ahead(self) -> None:
-        """Discard the forward that `step_late` launched for the next step, because something else comes first."""
-        self._stepper.discard_ahead()
+        return self.stepper.step_late(check)
 
     def _begin_step(self, check: Callable[[], None] | None) -> None:
         self.kept.trim()
         # before the step, since a failed step could not undo it
         if self.history.next_step % JOURNALS_EVERY == 0:
             self.live.bound_journals(JOURNAL_BYTES + self.bytes().stored // JOURNAL_PART)
-        self._restorer.fill_emptied(check)
-
-    def redo_step(self, planned: PlannedStep, check: Callable[[], None] | None = None) -> StepRecord:
-        """Repeat an earlier step: the same tokens of the same sequences, and the recorded next tokens, whatever this
-        run samples. The returned record has the tokens that this run sampled. Raises and changes nothing where the step
-        cannot be repeated."""
-        self._restorer.fill_emptied(check)
-        return self._stepper.repeat(planned, check)
+        self.restorer.fill_emptied(check)
 
     def pin_first_state(self) -> None:
         """Pin a copy of the live state, which the history begins with: no earlier step could compute it again."""
         assert self.last_step is not None
-        self.kept.pin(self._restorer.state_at(self.last_step))
+        self.kept.pin(self.restorer.state_at(self.last_step))
 
     def _scratch_session(self, cache: CacheSpec | CacheMode) -> Session:
         """An empty scratch session, in which steps are repeated for this one."""
@@ -180,21 +153,16 @@ class Session:
         return self.history.last_step
 
     @property
-    def phases(self) -> PhasedStep | None:
-        """The step that waits between two of its phases; None where none does."""
-        return self._stepper.phases
-
-    @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self.scheduler.has_work
 
     @property
     def is_prefilling(self) -> bool:
-        return self._scheduler.is_prefilling
+        return self.scheduler.is_prefilling
 
     def status(self, sampling: SamplingParams, work: Work | None, *, running: bool) -> EngineStatus:
         """The engine's status with this session; `sampling` is that of the next prompt, `work` what runs now."""
-        suspended = None if self.phases is None else self.phases.suspended
+        phases = self.stepper.phases
         pending = tuple(self.history.changes)
         return EngineStatus(
             self.model.info,
@@ -204,32 +172,21 @@ class Session:
             self.last_step,
             running,
             work,
-            suspended=suspended,
+            suspended=None if phases is None else phases.suspended,
             pending=pending,
             kept=self.kept.sizes,
             kept_bytes=self.kept.num_bytes,
             kept_limit=self.kept.max_bytes,
             runner=self.model.runners.state,
-            capture=self.capture,
+            capture=CaptureState(self.captured.level, self.captured.by_layer, self.captured.costs_ms, self.ring.note),
         )
-
-    @property
-    def capture(self) -> CaptureState:
-        """How much is measured of every step, and what it costs."""
-        now = self.captured
-        return CaptureState(now.level, now.by_layer, now.costs_ms, self.ring.note)
-
-    @property
-    def has_open_records(self) -> bool:
-        """Whether there are finished steps whose measurements have not arrived yet."""
-        return self._observer.num_open > 0
 
     def go_on(self) -> None:
         """Before steps that a person asks for: where every sequence has ended, those that had as many tokens as were
         asked for have no such limit any more. Raises with the reason when there is nothing to step."""
         if not self.has_work:
             sequence_commands.lift_limits(self)
-        self._scheduler.check_has_work()
+        self.scheduler.check_has_work()
 
     def sequence(self, seq_id: int) -> SequenceState:
         return self.live.get(seq_id).sequence
@@ -258,36 +215,22 @@ class Session:
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
-    def submit(self, prompt: Prompt, chat: Chat | None = None) -> int:
-        """Add a sequence, which the next steps prefill; returns its `seq_id`. `chat`: the conversation that the token
-        ids were rendered from."""
-        return sequence_commands.submit(self, prompt, chat)
+    submit = sequence_commands.submit
+    remove = sequence_commands.remove
+    halt = sequence_commands.halt
+    force = sequence_commands.force
+    set_sampling = sequence_commands.set_sampling
+    set_cache = set_mode
 
-    def remove(self, seq_id: int) -> None:
-        """End a sequence. Its rows are kept for going back, like kept states; its pages can still be prefix hits."""
-        sequence_commands.remove(self, seq_id)
-
-    def halt(self, seq_id: int) -> None:
-        """Stop a sequence where it stands; one that has ended keeps its reason."""
-        sequence_commands.halt(self, seq_id)
+    def force_text(self, seq_id: int, text: str) -> None:
+        """Feed the tokens of a text next, without special tokens; see `force`."""
+        self.force(seq_id, encode_forced(self.model, text))
 
     @atomic
     def fork(self, seq_id: int, step: int | None = None, num_tokens: int | None = None) -> ForkMade:
         """Add an exact copy of a sequence as it was after `step` of any branch. `step` None: as it is now, or the first
         `num_tokens` of its rows. Raises `InputError` where that cannot be."""
         return self._forking.fork(seq_id, step, num_tokens)
-
-    def force(self, seq_id: int, token_ids: tuple[int, ...]) -> None:
-        """Feed these tokens next; the first replaces the token already chosen."""
-        sequence_commands.force(self, seq_id, token_ids)
-
-    def force_text(self, seq_id: int, text: str) -> None:
-        """Feed the tokens of a text next, without special tokens; see `force`."""
-        self.force(seq_id, encode_forced(self.model, text))
-
-    def set_sampling(self, sampling: SamplingParams, seq_id: int) -> None:
-        """Change the sampling of a sequence. A token chosen but not yet fed is chosen again, unless it was forced."""
-        sequence_commands.set_sampling(self, sampling, seq_id)
 
     def go_to(
         self, step: int | None, check: Callable[[], None] | None = None, then: Callable[[], None] = lambda: None
@@ -296,8 +239,8 @@ class Session:
         that step, then call `then`; returns in words how the rows came. Nothing is deleted: changes since the newest
         step become a node of their own. `check` is called between the steps of a replay and raises to cancel. Raises
         and changes nothing where the state cannot be restored, or `check` or `then` raises."""
-        self.discard_ahead()
-        return self._restorer.go_to(step, check, then)
+        self.stepper.discard_ahead()
+        return self.restorer.go_to(step, check, then)
 
     def add_changes(self, *, is_empty_allowed: bool = False) -> Node | None:
         """Make the changes since the newest step a node of their own, the live one from then on; None where there are
@@ -305,22 +248,10 @@ class Session:
         marks = {live.seq_id: live.sequence for live in self.live}
         return self.history.add_changes(marks, self.cache, is_empty_allowed=is_empty_allowed)
 
-    def state_of_newest_step(self) -> SessionState | None:
-        """The live state, to be kept while its sequences get other caches; None if changed since the newest step."""
-        return self._restorer.state_of_newest_step()
-
-    def state_of(self, seq_id: int) -> SessionState:
-        """The state of one live sequence, to be kept when the sequence ends."""
-        return self._restorer.state_of(seq_id)
-
-    def state_at(self, step: int, check: Callable[[], None] | None = None) -> SessionState:
-        """A copy of the state after a step of any branch, which the caller closes; the live state stays as it is."""
-        return self._restorer.state_at(step, check)
-
     def session_at(self, step: int) -> Session:
         """A scratch session with a copy of the state after `step` of any branch, to be read, not stepped; the caller
         closes it. It shares the logs of logits and attention of this session."""
-        state = self.state_at(step)
+        state = self.restorer.state_at(step)
         state.assign_pages(is_live=False)
         made = self._scratch_session(state.mode)
         made.live.replace(state.mode, state.sequences)
@@ -330,13 +261,8 @@ class Session:
 
     def refresh(self, live: LiveSequence) -> None:
         """Compute the rows of a sequence again if a failed step emptied its cache."""
-        self._restorer.fill_emptied()
+        self.restorer.fill_emptied()
         self._refill.refresh(live)
-
-    def set_cache(self, spec: CacheSpec) -> str:
-        """Move the live sequences into another cache mode; returns in words how. All of it succeeds or nothing
-        changes."""
-        return set_mode(self, spec)
 
     def forget_history(self) -> None:
         """Drop the history and all kept states: steps count from 0 again, and there is nothing to go back to."""

@@ -9,7 +9,7 @@ from engine.history.history import History
 from engine.look.canvas import Canvas
 from engine.look.outliers import outliers_slice
 from engine.look.slices import NewestQuery, attention_slice, drawn, limited, of_queries, row_slice, take
-from engine.look.source import HalfWritten, LiveSource, Source
+from engine.look.source import LiveSource, Source
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
 from engine.session.queries import Queries
@@ -60,7 +60,8 @@ class SliceReader:
             if found is None:
                 raise InputError(f"There was no sequence {seq_id} at step {node}: choose one of that step.")
             return found
-        live, journal, half = self._live.get(seq_id), self._history.journal, self.half_written(seq_id)
+        live, journal, phases = self._live.get(seq_id), self._history.journal, self._stepper.phases
+        half = None if phases is None else phases.half_written(seq_id)  # how far a suspended step has come
         num_tokens = live.cache.num_tokens if half is None else half.num_tokens
         moves, held = journal.all_moves(seq_id), exact_provenance(self._live.mode, "live cache")
         mark = journal.mark(seq_id, node) if node is not None and journal.has_moved(seq_id, node) else None
@@ -76,17 +77,6 @@ class SliceReader:
             if kept is not None and not kept.source.why_not:
                 return kept
         return VisibleSequence(source, journal, seen)
-
-    def half_written(self, seq_id: int) -> HalfWritten | None:
-        """How far a suspended step has written the rows of a sequence; None if no step is suspended or it does not feed
-        the sequence."""
-        phases = self._stepper.phases
-        return None if phases is None else phases.half_written(seq_id)
-
-    def num_tokens(self, seq_id: int) -> int:
-        """The number of tokens of a sequence, those that a suspended step feeds included."""
-        half = self.half_written(seq_id)
-        return self._live.get(seq_id).cache.num_tokens if half is None else half.num_tokens
 
     def take(self, request: SliceRequest, node: int | None = None) -> Slice:
         """A slice of a live sequence, or of the state at a node of any branch; empty and with the reason in its note

@@ -15,7 +15,7 @@ from engine.cache.contract import Evicted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import is_out_of_memory
 from engine.history.history import History
-from engine.history.journal import NoteCounts
+from engine.history.journal import Note
 from engine.look.candidates import Sample
 from engine.memory import trim_heap
 from engine.model.loader import LoadedModel
@@ -25,7 +25,7 @@ from engine.session.clock import StepClock
 from engine.session.forward import Fed, Forward, Forwards, keep_weights, runner_of
 from engine.session.live import LiveSequence, LiveSequences, RestorePoint
 from engine.session.observe import Observer, sequence_step
-from engine.session.phases import NO_PHASES, PhasedStep, Phases, Reached
+from engine.session.phases import PhasedStep, Reached
 from engine.session.sampler import sample
 from engine.session.scheduler import Scheduler, SequenceWork, StepBatch
 from engine.wire.records import NO_TIMES, CacheBytes, Phase, SequenceStep, StepRecord
@@ -145,7 +145,7 @@ class Asked:
     clock: StepClock
     schedule: Callable[[], StepBatch]
     feed: Callable[[StepBatch], list[Forward]]
-    phases: Phases = NO_PHASES
+    phases: PhasedStep | None = None
     planned: PlannedStep | None = None
     is_late: bool = False
 
@@ -208,7 +208,7 @@ class Stepper:
 
         def feed(batch: StepBatch) -> list[Forward]:
             with self._model.runners.chosen_as(planned.runner):
-                return self._forwards.run(batch, clock, check)
+                return self._forwards.run(batch, clock, check, None)
 
         record = self._step(
             Asked(clock, partial(self._scheduler.planned_batch, planned), feed, planned=planned), sampled
@@ -226,7 +226,7 @@ class Stepper:
         return records
 
     def _next(
-        self, check: Callable[[], None] | None, clock: StepClock | None = None, phases: Phases = NO_PHASES
+        self, check: Callable[[], None] | None, clock: StepClock | None = None, phases: PhasedStep | None = None
     ) -> Asked:
         """The step that the scheduler chooses, with the forward that was launched for it, if that is so. Raises with
         the reason when there is nothing to step."""
@@ -298,13 +298,15 @@ class Stepper:
         with self._all_or_nothing() as undo:
             batch = asked.schedule()
             clock.lap("prepare")
-            asked.phases.scheduled(batch, self._scheduler.preempted)
+            if asked.phases is not None:
+                asked.phases.scheduled(batch, self._scheduler.preempted)
             forwards = asked.feed(batch)
             clock.lap("forward")
             sampled += map(self._sample, forwards)
             choices = asked.choices(sampled)
             clock.lap("sample")
-            asked.phases.chosen(choices)
+            if asked.phases is not None:
+                asked.phases.chosen(choices)
             measuring = self._observer.begin(forwards, sampled)
             undo.append(partial(self._observer.discard, measuring))
             clock.lap("observe")
@@ -340,7 +342,7 @@ class Stepper:
     @contextmanager
     def _all_or_nothing(self) -> Iterator[list[Callable[[], None]]]:
         """Restore everything if the block raises, after the calls that it has put into the list."""
-        before, noted = self._live.restore_points(), self._history.journal.note_counts()
+        before, noted = self._live.restore_points(), self._history.journal.notes
         undo: list[Callable[[], None]] = []
         try:
             yield undo
@@ -417,14 +419,14 @@ class Stepper:
             self._history.surprisal.put(step, live.seq_id, first, forward.surprisal)
         return part
 
-    def _undo(self, before: list[RestorePoint], noted: NoteCounts) -> None:
+    def _undo(self, before: list[RestorePoint], noted: tuple[Note, ...]) -> None:
         """Restore all sequences after a failed step. Preemptions are undone as well: the rows that were freed are
         computed again before the next step. Pages that the step registered are no longer found by their prefix."""
         store = None if self._is_scratch else self._live.mode.store
         if store is not None:
             store.undo_drain(self._history.next_step)
         self._live.restore(before, self._history)
-        self._history.journal.discard_notes_after(noted)
+        self._history.journal.restore_notes(noted)
         self._scheduler.preempted.clear()
         if store is not None:
             store.note_step(self._history.next_step)

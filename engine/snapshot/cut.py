@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -55,13 +56,15 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
     why_not = _why_not(whole, entries, is_past)
     if not why_not and states != whole.states:
         why_not = "not all layers and heads were written"
+    seen = whole.sequence
+    sequence = SequenceEntry(seen.seq_id, seen.num_prompt_tokens, sampling=seen.sampling)  # true at every step
     manifest = replace(
         whole,
         version=VERSION if states else WITHOUT_STATES,
         num_tokens=count,
         form="stored" if any(part.num_coded for e in entries for part in (e.keys, e.values)) else command.form,
         provenance=_provenance(whole, _chosen(file, command), is_past=is_past),
-        step=_step(command) if is_past else whole.step,
+        step=(command.records[-1].step if command.records else None) if is_past else whole.step,
         notes=command.notes or whole.notes,
         view=command.view,
         bookmarks=command.bookmarks,
@@ -74,7 +77,7 @@ def cut(file: SnapshotFile, command: Export) -> Snapshot:
         states=states,
         tables=whole.tables if not why_not else (),
         pyramid=pyramid_for(count, entries),
-        sequence=_sequence_at_any_step(whole.sequence) if is_past else whole.sequence,
+        sequence=sequence if is_past else whole.sequence,
         record_fields=record_fields() if command.records else {},
         checksums={},
     )
@@ -136,15 +139,6 @@ def _provenance(whole: Manifest, chosen: Sequence[LayerEntry], *, is_past: bool)
     return "recorded" if is_exact and chosen else whole.provenance
 
 
-def _step(command: Export) -> int | None:
-    return command.records[-1].step if command.records else None
-
-
-def _sequence_at_any_step(sequence: SequenceEntry) -> SequenceEntry:
-    """What is true of a sequence at every step."""
-    return SequenceEntry(sequence.seq_id, sequence.num_prompt_tokens, sampling=sequence.sampling)
-
-
 def _tokens(file: SnapshotFile, count: int) -> Tensors:
     found: Tensors = {}
     for name in ("token_ids", "positions"):
@@ -159,7 +153,16 @@ def _layers(file: SnapshotFile, manifest: Manifest) -> Tensors:
     """All tensors of the layers: codes and exact rows as they are in the file, or dequantised rows."""
     found: Tensors = {}
     entries = {entry.index: entry for entry in manifest.layers}
-    preview = Preview(lambda index, name: FileRowsPart.of(file, entries[index], name), manifest.layers)
+
+    @lru_cache(maxsize=2)  # K and V of a layer are read once, for themselves and for the pictures made of them
+    def rows_of(index: int, name: Part) -> torch.Tensor:
+        entry = entries[index]
+        rows = torch.empty(1, len(entry.heads), entry.num_rows, entry.dim(name), dtype=getattr(torch, entry.dtype))
+        for into, head in zip(rows[0], entry.heads, strict=True):
+            into.copy_(torch.from_numpy(np.array(file.rows(index, name, head, range(entry.num_rows)))))
+        return rows
+
+    preview = Preview(rows_of, manifest.layers)
     for entry in manifest.layers:
         whole = file.manifest.layer(entry.index)
         places = [whole.heads.index(head) for head in entry.heads]
@@ -168,7 +171,9 @@ def _layers(file: SnapshotFile, manifest: Manifest) -> Tensors:
                 shapes = part_shapes(entry, name)
                 found |= {full: RawTensor(file, full, places, len(whole.heads)) for full in shapes}
             else:
-                found[entry.name(name)] = FileRowsPart.of(file, entry, name)
+                shape = 1, len(entry.heads), entry.num_rows, entry.dim(name)
+                make = cast(Callable[[], torch.Tensor], partial(preview.rows, entry.index, name))
+                found[entry.name(name)] = LazyTensor(getattr(torch, entry.dtype), shape, make)
         beside = ["positions"] if entry.has_positions else []
         if not manifest.why_not:
             beside += ["memory", "sinks", "hidden", "pinned"]
@@ -178,49 +183,6 @@ def _layers(file: SnapshotFile, manifest: Manifest) -> Tensors:
         found |= pyramid_of(preview.rows, entry, manifest.pyramid, manifest.num_tokens)
     found["preview"] = LazyTensor(torch.uint8, preview_shape(manifest.layers), preview.pictures)
     return found
-
-
-@dataclass(frozen=True, eq=False)
-class FileRowsPart:
-    """K or V `[1, H, S, D]` of some heads of a layer of a file, as attention reads it, limited to the first `num_rows`
-    rows."""
-
-    file: SnapshotFile
-    layer: int
-    name: Part
-    heads: tuple[int, ...]  # indices in the model
-    dtype: torch.dtype
-    shape: torch.Size
-
-    @classmethod
-    def of(cls, file: SnapshotFile, entry: LayerEntry, name: Part) -> FileRowsPart:
-        """K or V of the heads that `entry` names."""
-        shape = torch.Size((1, len(entry.heads), entry.num_rows, entry.dim(name)))
-        return cls(file, entry.index, name, entry.heads, getattr(torch, entry.dtype), shape)
-
-    def of_heads(self, heads: Sequence[int]) -> FileRowsPart:
-        """The same for some of the heads, by their index here."""
-        chosen = tuple(self.heads[head] for head in heads)
-        shape = torch.Size((1, len(chosen), *self.shape[2:]))
-        return FileRowsPart(self.file, self.layer, self.name, chosen, self.dtype, shape)
-
-    def picked(self, rows: slice | torch.Tensor) -> torch.Tensor:
-        """Some of the rows, `[H, T, D]`."""
-        if isinstance(rows, slice):
-            return torch.stack([self._read(head, range(*rows.indices(self.shape[2]))) for head in self.heads])
-        alone = [range(row, row + 1) for row in rows.tolist()]
-        return torch.stack([torch.cat([self._read(head, each) for each in alone]) for head in self.heads])
-
-    def pieces(self, num_bytes: int) -> Iterator[torch.Tensor]:
-        """All rows in pieces `[T, D]` of at most `num_bytes`, head by head."""
-        at_once = max(1, num_bytes // (max(4, self.dtype.itemsize) * self.shape[3]))
-        for head in self.heads:
-            for start in range(0, self.shape[2], at_once):
-                yield self._read(head, range(start, min(start + at_once, self.shape[2])))
-
-    def _read(self, head: int, rows: range) -> torch.Tensor:
-        numbers = self.file.rows(self.layer, self.name, head, rows)
-        return torch.from_numpy(np.array(numbers)).to(self.dtype)
 
 
 class RawTensor:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from engine.snapshot.cut import cut
 from engine.snapshot.format import WRITTEN_KIND, LayerEntry
 from engine.snapshot.gather import snapshot_of
 from engine.snapshot.read import SnapshotFile
-from engine.snapshot.session_script import RepeatedSequence, is_row_tensor, nodes_to, sequence_in, write_session
+from engine.snapshot.session_script import is_row_tensor, nodes_to, sequence_in, session_data, write_session
 from engine.snapshot.write import LazyTensor, Snapshot, checksum_of, header_of, materialised, pieces, write_snapshot
 from engine.wire.exporting import Export, ExportEstimate
 from engine.wire.records import StepRecord
@@ -129,7 +129,7 @@ def _records(command: Export) -> tuple[StepRecord, ...]:
     return command.records
 
 
-def _repeated(source: Source, command: Export) -> RepeatedSequence:
+def _repeated(source: Source, command: Export) -> dict[str, Any]:
     if isinstance(source, SnapshotFile):
         return sequence_in(source)
     session, records = source, _records(command)
@@ -137,17 +137,17 @@ def _repeated(source: Source, command: Export) -> RepeatedSequence:
     is_now = command.num_tokens in (None, sequence.num_tokens)
     at = session.last_step if is_now else records[-1].step
     assert at is not None, "there are records"
-    return RepeatedSequence(
-        info.name,
-        info.fingerprint,
-        info.dtype,
-        command.seq_id,
+    return session_data(
         nodes_to(at, records, session.history.tree.nodes),
         records,
-        tuple(sequence.token_ids[: sequence.num_tokens]) if is_now else (),
-        WRITTEN_KIND,
-        _checksums(session, command),
-        info.num_threads,
+        model=info.name,
+        fingerprint=info.fingerprint,
+        dtype=info.dtype,
+        num_threads=info.num_threads,
+        seq_id=command.seq_id,
+        token_ids=sequence.token_ids[: sequence.num_tokens] if is_now else (),
+        checksum_kind=WRITTEN_KIND,
+        checksums=_checksums(session, command),
     )
 
 

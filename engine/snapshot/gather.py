@@ -117,7 +117,7 @@ class ExportChoice:
             raise InputError(
                 "There is no K and V to export yet: run a prompt in a model and a cache mode that keep them."
             )
-        self._heads = {i: heads_of(command.kv_heads, kept[i].num_kv_heads, i) for i in self._layers}
+        self._heads = {i: heads_of(command.kv_heads, kept[i].num_kv_heads) for i in self._layers}
         is_part = any(len(heads) < kept[i].num_kv_heads for i, heads in self._heads.items())
         is_part |= len(self._layers) < len(cache.layers)
         self.entries = tuple(self._entry(i, layer) for i, layer in self._layers.items())
@@ -235,7 +235,7 @@ def of_heads(tensor: torch.Tensor | RowsInPieces, entry: LayerEntry) -> torch.Te
     return tensor.index_select(1, torch.tensor(entry.heads, device=tensor.device))
 
 
-def heads_of(wanted: Sequence[int] | None, count: int, layer: int) -> tuple[int, ...]:
+def heads_of(wanted: Sequence[int] | None, count: int) -> tuple[int, ...]:
     """The written heads of a layer that has `count` heads."""
     if wanted is None:
         return tuple(range(count))
@@ -296,7 +296,7 @@ def sequence_entry(seq_id: int, num_prompt_tokens: int, mark: SequenceState | No
     """The entry of a sequence in the manifest, with its state at the mark if there is one."""
     if mark is None:
         return SequenceEntry(seq_id, num_prompt_tokens)
-    forced = mark.forced.token_ids[mark.forced.start :]
+    forced = tuple(mark.forced[::-1])
     entry = SequenceEntry(seq_id, num_prompt_tokens, mark.sampled, mark.sampled_is_forced, forced, mark.stop)
     return replace(entry, sampling=mark.sampling)
 

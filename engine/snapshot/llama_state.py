@@ -235,12 +235,12 @@ def _read(content: _Bytes, model: LlamaModel, path: Path) -> ForeignCache:
         )
     undo, positions = _Undo(model, version), positions[order]
     layers = {}
-    for layer, (kind_k, k), (kind_v, v) in zip(model.layers, keys, values, strict=True):
-        k, v = undo.keys(k[:, order], kind_k), undo.values(v[:, order], kind_v)
-        dtype = np.float16 if kind_k == kind_v == F16 else np.float32
+    for layer, (of_k, k), (of_v, v) in zip(model.layers, keys, values, strict=True):
+        k, v = undo.keys(k[:, order], of_k.kind), undo.values(v[:, order], of_v.kind)
+        dtype = np.float16 if of_k.kind == of_v.kind == F16 else np.float32
         k, v = (part[None].astype(dtype, copy=False) for part in (k, v))
         layers[layer.index] = ForeignLayer(k, v, np.tile(positions, (layer.num_kv_heads, 1)))
-    kinds = sorted({f"K {_name(k)}, V {_name(v)}" for (k, _), (v, _) in zip(keys, values, strict=True)})
+    kinds = sorted({f"K {k.name}, V {v.name}" for (k, _), (v, _) in zip(keys, values, strict=True)})
     fields = {
         "cache": f"llama.cpp, {'; '.join(kinds)}",
         "notes": "; ".join((f"llama.cpp's state file {path.name}, version {version}", *kinds, *undo.said)),
@@ -292,7 +292,7 @@ def _check_memory(num_rows: int, model: LlamaModel, path: Path) -> None:
         )
 
 
-def _rows(content: _Bytes, count: int, heads: int, dim: int, is_transposed: bool) -> tuple[int, Array]:
+def _rows(content: _Bytes, count: int, heads: int, dim: int, is_transposed: bool) -> tuple[_Type, Array]:
     """The ggml type of K or V of a layer, and its rows `[H_kv, S, D]`."""
     (kind,) = content.unpack("<i")
     width, item = heads * dim, _Type(kind, content.path)
@@ -304,20 +304,20 @@ def _rows(content: _Bytes, count: int, heads: int, dim: int, is_transposed: bool
         fits = row_bytes == item.num_bytes(width)
     if not fits:
         raise InputError(
-            f"'{content.path}' has other rows than {heads} kv heads × {dim} in {_name(kind)}: it was saved with "
+            f"'{content.path}' has other rows than {heads} kv heads × {dim} in {item.name}: it was saved with "
             "another model than was given; give its own."
         )
     data = np.frombuffer(content.take(count * item.num_bytes(width)), np.uint8)
     numbers = item.decoded(data.reshape((width, -1) if is_transposed else (count, -1)))
     numbers = numbers.T if is_transposed else numbers
-    return kind, numbers.reshape(count, heads, dim).swapaxes(0, 1)
+    return item, numbers.reshape(count, heads, dim).swapaxes(0, 1)
 
 
 class _Type:
     """A ggml type. float32 and float16 are NumPy's; all others are decoded by the package gguf."""
 
     def __init__(self, kind: int, path: Path) -> None:
-        self._kind, self._path = kind, path
+        self.kind, self._path = kind, path
         if kind not in (F32, F16):
             try:
                 import gguf
@@ -328,15 +328,16 @@ class _Type:
                 ) from None
             try:
                 self._gguf = gguf.GGMLQuantizationType(kind)
+                self.name = str(self._gguf.name.lower())  # in small letters as llama.cpp's options have it
                 self.block, self.bytes = gguf.GGML_QUANT_SIZES[self._gguf]
             except (ValueError, KeyError):
                 raise self._unknown() from None
         else:
-            self.block, self.bytes = 1, 4 if kind == F32 else 2
+            self.name, self.block, self.bytes = ("f32", 1, 4) if kind == F32 else ("f16", 1, 2)
 
     def _unknown(self) -> InputError:
         return InputError(
-            f"'{self._path}' has rows of ggml type {self._kind}, which the installed gguf does not decode: save them "
+            f"'{self._path}' has rows of ggml type {self.kind}, which the installed gguf does not decode: save them "
             "in another cache type (--cache-type-k), or update gguf."
         )
 
@@ -345,23 +346,14 @@ class _Type:
         return width // self.block * self.bytes if width % self.block == 0 else -1
 
     def decoded(self, rows: Array) -> Array:
-        if self._kind in (F32, F16):
-            return rows.view("<f4" if self._kind == F32 else "<f2").astype(np.float32)
+        if self.kind in (F32, F16):
+            return rows.view("<f4" if self.kind == F32 else "<f2").astype(np.float32)
         from gguf import dequantize
 
         try:
             return np.asarray(dequantize(rows, self._gguf), np.float32)
         except NotImplementedError:
             raise self._unknown() from None
-
-
-def _name(kind: int) -> str:
-    """The name of a ggml type, in small letters as llama.cpp's options have it."""
-    if kind in (F32, F16):
-        return "f32" if kind == F32 else "f16"
-    from gguf import GGMLQuantizationType
-
-    return str(GGMLQuantizationType(kind).name.lower())
 
 
 # ---- from llama.cpp's numbers to transformers' ---------------------------------------------------------------------

@@ -63,8 +63,8 @@ def read(header: Header) -> Manifest:
         )
     if int(version) == 1:
         raise InputError(
-            "it has version 1 of the format, which this version of KV Loupe no longer reads: open it with the version "
-            "that wrote it, export it as .npz, and open that"
+            "it has version 1 of the format, which this version of KV Loupe no longer reads: open it with an earlier "
+            "one, and export it there in a newer version of the format"
         )
     if int(version) == 0:
         raise Damaged(f"its format version is {version}, which never was one")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -70,30 +70,6 @@ def _collect(kind: Any, found: dict[str, tuple[str, ...]]) -> None:
         found[kind.__name__] = tuple(field.name for field in fields(kind))
         for field in fields(kind):
             _collect(field.type, found)
-
-
-class RecordReader:
-    """Decodes the records of a file whose structs have the fields `fields_of`."""
-
-    def __init__(self, fields_of: Mapping[str, tuple[str, ...]]) -> None:
-        mine = record_fields()
-        self._incompatible = next(
-            (name for name, theirs in fields_of.items() if not _agree(theirs, mine.get(name))), ""
-        )
-
-    def record(self, content: bytes) -> StepRecord:
-        """Decode one record; raises `Damaged` if it is invalid."""
-        if self._incompatible:
-            raise Damaged(f"another version of this program wrote it, whose {self._incompatible} has other fields")
-        if len(content) > MAX_RECORD_BYTES:
-            raise Damaged(f"it has {len(content):,} bytes and at most {MAX_RECORD_BYTES:,} are read")
-        try:
-            record: StepRecord = unpacked(content, StepRecord)
-        except WireError as error:
-            raise Damaged(str(error)[:200]) from None
-        for step in record.sequences:
-            _check(step)
-        return record
 
 
 def _agree(theirs: tuple[str, ...], mine: tuple[str, ...] | None) -> bool:
@@ -317,7 +293,10 @@ class Records(Sequence[StepRecord]):
     def __init__(self, file: SnapshotFile) -> None:
         self._path = file.path
         self._pieces: Sequence[bytes] = Pieces(file, "records") if "records" in file else ()
-        self._reader = RecordReader(file.manifest.record_fields)
+        mine, fields_of = record_fields(), file.manifest.record_fields
+        self._incompatible = next(
+            (name for name, theirs in fields_of.items() if not _agree(theirs, mine.get(name))), ""
+        )
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -326,9 +305,18 @@ class Records(Sequence[StepRecord]):
         if not isinstance(index, int):
             return [self[i] for i in range(*index.indices(len(self)))]
         try:
-            return self._reader.record(self._pieces[index])
-        except Damaged as error:
-            raise InputError(f"'{self._path}' is damaged: record {index} cannot be read ({error}).") from None
+            return self._decoded(self._pieces[index])
+        except (Damaged, WireError) as error:
+            reason = str(error)[:200]
+            raise InputError(f"'{self._path}' is damaged: record {index} cannot be read ({reason}).") from None
+
+    def _decoded(self, content: bytes) -> StepRecord:
+        if self._incompatible:
+            raise Damaged(f"another version of this program wrote it, whose {self._incompatible} has other fields")
+        record: StepRecord = unpacked(content, StepRecord)
+        for step in record.sequences:
+            _check(step)
+        return record
 
 
 def is_snapshot(path: Path) -> bool:

@@ -9,11 +9,11 @@ from typing import Any, get_args
 import torch
 from msgspec import structs
 
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.paged.pool import PoolExhausted
 from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.history.state import Pending, Run, SequenceState
+from engine.history.state import Run, SequenceState, to_force
 from engine.look.source import chosen
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
@@ -215,9 +215,6 @@ def _table_misfit(file: SnapshotFile) -> str:
             return f"layer {entry.index} lacks rows that its cache mode keeps"
         if entry.has_positions and not _ascend(file.array(entry.name("positions")), manifest.num_tokens):
             return f"layer {entry.index} has rows at impossible positions"
-        memory = file.entries.get(entry.name("memory"))
-        if memory is not None and memory.shape[-1:] != (entry.num_rows,):
-            return f"what the rule remembers of layer {entry.index} is of other rows"
         masks = [file.entries[name] for what in ("hidden", "pinned") if (name := entry.name(what)) in file.entries]
         if any(not 0 < mask.shape[1] <= manifest.num_tokens or manifest.edited_from is None for mask in masks):
             return f"rows of layer {entry.index} were marked by hand that it does not have"
@@ -363,7 +360,7 @@ def sequence_of(file: SnapshotFile) -> SequenceState:
         manifest.num_tokens,
         entry.sampled,
         entry.sampled_is_forced,
-        Pending(entry.forced),
+        to_force(entry.forced),
         None if is_over else entry.stop,
     )
 

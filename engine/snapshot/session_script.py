@@ -33,50 +33,26 @@ MISSING = (
 MAX_MOMENTS_BYTES = 4 << 20  # limit of the nodes in a snapshot's manifest
 
 
-class RepeatedSequence(msgspec.Struct, frozen=True):
-    """A sequence, the history nodes that led to it, and the records of their steps. `token_ids` are those in its cache
-    at the end; `checksums`, of `checksum_kind`, are those of K and V at the end, by name; both are empty if unknown."""
-
-    model: str
-    fingerprint: str
-    dtype: str
-    seq_id: int
-    nodes: tuple[Node, ...]
-    records: Sequence[StepRecord]
-    token_ids: tuple[int, ...]
-    checksum_kind: str
-    checksums: dict[str, str]
-    num_threads: int = 0
-
-
-def write_session(repeated: RepeatedSequence, path: Path) -> None:
-    """Write a Python script that repeats the session with `engine` alone and compares every number of its steps."""
+def write_session(data: Mapping[str, Any], path: Path) -> None:
+    """Write a Python script that repeats the session of `session_data` with `engine` alone and compares every number of
+    its steps."""
     text = SCRIPT.read_text("utf-8")
     assert DATA_LINE in text
-    data = json.dumps(session_data(repeated), separators=(",", ":"))
-    write_text(path, text.replace(DATA_LINE, f"DATA = json.loads({data!r})"))
+    content = json.dumps(data, separators=(",", ":"))
+    write_text(path, text.replace(DATA_LINE, f"DATA = json.loads({content!r})"))
 
 
-def session_data(repeated: RepeatedSequence) -> dict[str, Any]:
-    """The session in the form of its own file (`resources/session-format.md`), and the numbers to compare."""
-    saved = SavedSession(nodes=repeated.nodes, live=repeated.nodes[-1].step)
-    steps = {node.step for node in repeated.nodes}
-    return {
-        "model": repeated.model,
-        "fingerprint": repeated.fingerprint,
-        "dtype": repeated.dtype,
-        "num_threads": repeated.num_threads,
-        "seq_id": repeated.seq_id,
-        "session": json.loads(encoded(saved)),
-        "numbers": {
-            record.step: {part.seq_id: _numbers_of(part) for part in record.sequences}
-            for record in repeated.records
-            if record.step in steps
-        },
-        "token_ids": repeated.token_ids,
-        "checksum_kind": repeated.checksum_kind,
-        "checksums": repeated.checksums,
+def session_data(nodes: tuple[Node, ...], records: Sequence[StepRecord], **facts: Any) -> dict[str, Any]:
+    """The nodes that led to a sequence, as a session in the form of its own file (`resources/session-format.md`), the
+    numbers of their steps to compare, and the facts that the script reads: of the model, the `seq_id`, the `token_ids`
+    in its cache at the end, and `checksums`, of `checksum_kind`, of K and V at the end by name; empty if unknown."""
+    steps = {node.step for node in nodes}
+    numbers = {
+        record.step: {part.seq_id: _numbers_of(part) for part in record.sequences}
+        for record in records
+        if record.step in steps
     }
+    return {"session": json.loads(encoded(SavedSession(nodes=nodes, live=nodes[-1].step))), "numbers": numbers} | facts
 
 
 def _numbers_of(part: SequenceStep) -> dict[str, Any]:
@@ -119,8 +95,8 @@ def unrecorded_nodes(step: int | None, records: Sequence[StepRecord], nodes: Map
     return content.decode() if len(content) <= MAX_MOMENTS_BYTES else "[]"
 
 
-def sequence_in(file: SnapshotFile) -> RepeatedSequence:
-    """The sequence of a snapshot; raises `InputError` if it has no steps."""
+def sequence_in(file: SnapshotFile) -> dict[str, Any]:
+    """The data of the sequence of a snapshot; raises `InputError` if it has no steps."""
     manifest, records = file.manifest, with_changes(file, records_of(file))
     others = {node.step: node for node in _moments_in(file)}
     recorded = {record.step for record in records}
@@ -134,16 +110,17 @@ def sequence_in(file: SnapshotFile) -> RepeatedSequence:
     is_whole = all(len(entry.heads) == entry.num_kv_heads for entry in manifest.layers)
     stands_there = at == manifest.step and nodes[-1].cache == manifest.cache_spec
     sums = manifest.checksums if is_whole and stands_there and manifest.form == "stored" else {}
-    return RepeatedSequence(
-        manifest.model,
-        manifest.fingerprint,
-        manifest.dtype,
-        manifest.sequence.seq_id,
+    return session_data(
         nodes,
         records,
-        file.token_ids if stands_there else (),
-        manifest.checksum_kind,
-        {name: digits for name, digits in sums.items() if is_row_tensor(name)},
+        model=manifest.model,
+        fingerprint=manifest.fingerprint,
+        dtype=manifest.dtype,
+        num_threads=0,
+        seq_id=manifest.sequence.seq_id,
+        token_ids=file.token_ids if stands_there else (),
+        checksum_kind=manifest.checksum_kind,
+        checksums={name: digits for name, digits in sums.items() if is_row_tensor(name)},
     )
 
 

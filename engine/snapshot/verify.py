@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from engine.errors import InputError
 from engine.snapshot.decode import numbers_of
-from engine.snapshot.format import EXTREMES, MAX_TOKENS, NUMBERS, Damaged, TensorEntry, checksum
+from engine.snapshot.format import EXTREMES, MAX_TOKENS, NUMBERS, PARTS, Damaged, TensorEntry, checksum
 from engine.snapshot.manifest import HEADER_CHECKSUM, NO_CHECKSUM, table_name
 from engine.snapshot.read import NUMPY_NAMES, SnapshotFile
 from engine.snapshot.verify_extremes import check_extremes, num_numbers
@@ -51,7 +51,7 @@ def verify(path: Path) -> Iterator[tuple[int, int] | Verified]:
         return
     with file:
         problems, notes, done = list(_header_problems(file)), list[str](), 0
-        total = sum(entry.num_bytes for entry in file.entries.values()) + num_numbers(file)
+        total = sum(entry.num_bytes for entry in file.entries.values()) + num_numbers(file, *PARTS)
         for entry in file.entries.values():
             check = TensorCheck(file, entry)
             for piece in file.pieces(entry.name):

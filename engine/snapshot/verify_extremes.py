@@ -16,9 +16,10 @@ Array = np.ndarray[Any, Any]
 ROWS_AT_ONCE = 8192
 
 
-def num_numbers(file: SnapshotFile) -> int:
-    """How many numbers the rows with extremes have."""
-    return sum(len(entry.heads) * entry.num_rows * entry.dim(part) for entry, part in with_extremes(file))
+def num_numbers(file: SnapshotFile, *parts: Part) -> int:
+    """How many numbers the rows with extremes have, of these parts."""
+    layers = ((entry, part) for entry, part in with_extremes(file) if part in parts)
+    return sum(len(entry.heads) * entry.num_rows * entry.dim(part) for entry, part in layers)
 
 
 def with_extremes(file: SnapshotFile) -> Iterator[tuple[LayerEntry, Part]]:

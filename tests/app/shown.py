@@ -33,9 +33,9 @@ from PySide6.QtWidgets import (
 from app.kit.chart.bars import BarRows
 from app.kit.chart.plot_canvas import PlotCanvas
 from app.kit.labels import DotLabel, ElidedLabel
-from app.kit.panel import Panel, TitleBar
 from app.kit.reader import Reader
 from app.kit.segments import Segments
+from app.kit.view import TitleBar, View
 from app.models import Token
 from engine.wire.records import StepRecord
 from tests.app.painted import drawn, paints_itself, role_of
@@ -118,7 +118,7 @@ def _of(widget: QWidget) -> Iterator[str]:
         yield from state_lines(widget.chart)
     is_area = isinstance(widget, QAbstractScrollArea) and not isinstance(widget, QAbstractItemView)
     surface = widget.viewport() if isinstance(widget, QAbstractScrollArea) and is_area else widget
-    if paints_itself(widget) and not isinstance(widget, Segments | Panel) and (line := drawn(surface)):
+    if paints_itself(widget) and not isinstance(widget, Segments | View) and (line := drawn(surface)):
         yield f"  {line}"
 
 

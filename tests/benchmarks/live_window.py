@@ -195,7 +195,7 @@ def awaited(live: Live, act: Callable[[], None], shown: Callable[[Any], bool]) -
     head = live.shell.window.head
 
     def on_painted(name: str) -> None:
-        if name == "head" and not times and shown(head._piece.request):
+        if name == "head" and not times and shown(head.piece.request):
             times.append(time.perf_counter())
 
     live.painted.heard = on_painted

@@ -68,7 +68,7 @@ def measure(num_pages: int, app: QApplication) -> list[float]:
     canvas = PageCanvas()
     canvas.resize(WIDTH, HEIGHT)
     canvas.show_pools((page_map(),), ("full",), "state", 0)
-    canvas.set_selected((0, num_pages // 3), [list(range(1, 200))])
+    canvas.set_marks((0, num_pages // 3), [list(range(1, 200))], ())
     target = canvas.grab()
     costs.append(milliseconds(lambda: canvas.render(target)))
     app.processEvents()

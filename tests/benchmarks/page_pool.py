@@ -58,7 +58,9 @@ class Bench:
             pool.events.clear()
         rng.shuffle(groups)
         for group in groups:
-            pool.free(group, 0)
+            table = pool.open_table(0)
+            table.page_ids, table.num_tokens = group, len(group) * PAGE_SIZE
+            pool.release(table)
             pool.events.clear()
 
     def cache(self, table: PageTable) -> None:

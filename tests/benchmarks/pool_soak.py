@@ -16,7 +16,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.cache.paged.prefix_cache import DuplicatePolicy
 from tests.engine.cache.paged.pool_world import PoolWorld, random_operation
 
 
@@ -44,7 +43,7 @@ def soak(num_operations: int, seed: int, verify_every: int) -> SoakResult:
             world = PoolWorld(
                 num_pages=rng.choice((2, 6, 12, 20)),
                 page_size=rng.choice((1, 2, 4)),
-                duplicates=rng.choice(list(DuplicatePolicy)),
+                replaces=rng.choice([False, True]),
                 num_host_pages=rng.choice((1, 5)),
             )
         random_operation(world, rng)

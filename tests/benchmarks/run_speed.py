@@ -57,7 +57,7 @@ def ours(session: Session, tokens: int) -> float:
     seq_id = session.submit(Prompt(token_ids=PROMPT, has_start=True))
     while len(session.sequence(seq_id).token_ids) < len(PROMPT) + tokens:
         session.step_late()
-    session.finish_records()
+    session.observer.complete()
     took = seconds_since(began, session.model.device)
     count = len(session.sequence(seq_id).token_ids) - len(PROMPT)
     session.remove(seq_id)

@@ -22,6 +22,7 @@ from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, Floats, Plo
 from app.kit.files import save_drawing, save_picture
 from app.kit.labels import ElidedLabel, set_text_role
 from app.kit.theme import font_text
+from app.models.selection import Selection
 
 if TYPE_CHECKING:
     from app.kit.chart.plot_canvas import PlotCanvas
@@ -45,16 +46,16 @@ class Plot(QWidget):
     def __init__(self, name: str) -> None:
         super().__init__()
         self._canvas: PlotCanvas | None = None
-        self._title, self._note = ElidedLabel(font_text(11), "muted"), ElidedLabel(font_text(11))
-        self._words = ElidedLabel(font_text(11), "text")
+        self.title, self.note = ElidedLabel(font_text(11), "muted"), ElidedLabel(font_text(11))
+        self.words = ElidedLabel(font_text(11), "text")
         self.setAccessibleName(name)
         self.setMinimumSize(60, 40)
-        self._note.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self._words.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        for label in (self._title, self._note, self._words):
+        self.note.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.words.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        for label in (self.title, self.note, self.words):
             label.setMaximumHeight(_LINE)
-        above = row((self._title, 2), (self._note, 3))
-        self._column = column(above, self._words, spacing=0, on=self)
+        above = row((self.title, 2), (self.note, 3))
+        self._column = column(above, self.words, spacing=0, on=self)
 
     def connect_to(self, pointed: object, picked: object, told: object) -> None:
         """Connect its three signals to slots or signals of the panel."""
@@ -62,35 +63,23 @@ class Plot(QWidget):
 
     def hide_chart(self) -> None:
         """Hide the chart with its title and note."""
-        for part in (self.canvas, self._title, self._note):
+        for part in (self.canvas, self.title, self.note):
             part.setVisible(False)
 
     def show_chart(self, chart: Chart) -> None:
         """Draw a chart; a range that the user has zoomed to stays."""
         self.canvas.setVisible(True)
         self.canvas.show_chart(chart)
-        self._title.setText(chart.title)
-        self._note.setText(chart.note)
-        self._title.setVisible(bool(chart.title))
-        self._note.setVisible(bool(chart.note))
-        set_text_role(self._note, chart.note_role)
+        self.title.setText(chart.title)
+        self.note.setText(chart.note)
+        self.title.setVisible(bool(chart.title))
+        self.note.setVisible(bool(chart.note))
+        set_text_role(self.note, chart.note_role)
 
     def show_words(self, words: str) -> None:
         """Set the line below: about the point under the mouse, or else what the panel wants to say."""
-        self._words.setText(words)
+        self.words.setText(words)
         self.setAccessibleDescription(words)
-
-    @property
-    def title(self) -> str:
-        return self._title.text()
-
-    @property
-    def note(self) -> str:
-        return self._note.text()
-
-    @property
-    def words(self) -> str:
-        return self._words.text()
 
     @property
     def canvas(self) -> PlotCanvas:
@@ -141,9 +130,7 @@ class Plot(QWidget):
 
 
 class StepPlot(Plot):
-    """A plot whose points are steps. Signal: `step_picked(step)`; `pointed_step` is the one under the mouse."""
-
-    step_picked = Signal(int)
+    """A plot whose points are steps; `pointed_step` is the one under the mouse, a click selects it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -151,10 +138,10 @@ class StepPlot(Plot):
         self._index: int | None = None
         self.pointed.connect(self._on_pointed)
 
-    def connect_steps(self, pointed: object, picked: object, told: object) -> None:
-        """Connect its signals to slots or signals of the panel."""
+    def connect_steps(self, selection: Selection, pointed: object, told: object) -> None:
+        """Select steps there, and connect the other signals to slots or signals of the panel."""
+        self._selection = selection
         self.connect_to(pointed, self._on_picked, told)
-        self.step_picked.connect(picked)
 
     def show_steps(self, chart: Chart, steps: Sequence[int]) -> None:
         """Show a chart; `steps` has the step of each of its points."""
@@ -173,7 +160,7 @@ class StepPlot(Plot):
 
     def _on_picked(self, index: int) -> None:
         if (step := self._step_at(index)) is not None:  # going back may have removed it
-            self.step_picked.emit(step)
+            self._selection.update(step=step)
 
 
 class PointNames:

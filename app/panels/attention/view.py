@@ -17,7 +17,6 @@ from app.draw.format import brief, decimal, exact, percent
 from app.kit.heatmap_marks import Box, Marks, edits_shown, number_name, words_at
 from app.kit.labels import plain_tip
 from app.kit.map_view import LensMenu, MapView
-from app.kit.panel import MARGIN
 from app.kit.pictures import magnitude_colors
 from app.kit.provenance import (
     PositionSpan,
@@ -34,11 +33,12 @@ from app.kit.provenance import (
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, slices
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
+from app.kit.view import MARGIN
 from app.models import Models
 from app.models.loaded import head_of, layer_label, layer_words
 from app.models.slices import ATTENTION
 from engine.spec.edit import Rows
-from engine.spec.lenses import LENSES, TABLE
+from engine.spec.lenses import LENSES
 from engine.wire.slices import AttentionSlice
 
 _MASS_WIDTH = 96
@@ -220,8 +220,7 @@ class AttentionView(MapView[Shown]):
         self.masses = MassBars()
         self.tops = TopTokens(self._token_name)
         self.map.setAccessibleName("Attention: heads by tokens")
-        self._lenses = LensMenu(lens for lens in TABLE if lens.heads == "query")
-        self._lenses.chosen.connect(self._on_lens)
+        self._lenses = LensMenu(models, of_queries=True)
         self.add_to_strip(self._lenses)
         self._row.addWidget(self.masses)
         self._row.addWidget(self.tops)
@@ -230,11 +229,8 @@ class AttentionView(MapView[Shown]):
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
-    def _on_lens(self, lens: str) -> None:
-        self._models.viewport.update(attention_lens=lens)
-
     def pick(self, point: QPointF) -> None:
-        piece = self._piece
+        piece = self.piece
         found = draw.weight_at(piece, point.x(), point.y()) if piece is not None else None
         if found is not None and piece is not None:
             head, position, _, _ = found
@@ -244,19 +240,11 @@ class AttentionView(MapView[Shown]):
             self._models.selection.update(position=position, kv_head=kv_head, layer=piece.request.layer)
 
     def area(self, start: QPointF, stop: QPointF) -> Rows | None:
-        return None if self._piece is None else draw.area_between(self._piece, _pair(start), _pair(stop))
+        return None if self.piece is None else draw.area_between(self.piece, _pair(start), _pair(stop))
 
     def pin(self, is_pinned: bool) -> None:
-        layer = self._piece.request.layer if self._piece is not None else self._models.selection.now.layer
+        layer = self.piece.request.layer if self.piece is not None else self._models.selection.now.layer
         self._models.viewport.update(attention_layer=layer if is_pinned else None)
-
-    @property
-    def _shown_seq_id(self) -> int:
-        return super()._shown_seq_id if self._piece is None else self._piece.request.seq_id
-
-    @property
-    def _piece(self) -> AttentionSlice | None:
-        return self.state.piece if self.state is not None else None
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
@@ -410,7 +398,7 @@ class AttentionView(MapView[Shown]):
         return draw.masses(part.attention, piece.request.layer, piece.entropy)
 
     def tell(self, point: QPointF | None) -> None:
-        piece = self._piece
+        piece = self.piece
         found = draw.weight_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
         if piece is None or found is None:
             self._show_readout([] if piece is None else self.summary(piece))

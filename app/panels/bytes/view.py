@@ -19,13 +19,12 @@ from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, SelectedLine
 from app.kit.chart.plot import StepPlot
 from app.kit.facts import PITCH, Fact, Facts, WholeLines
 from app.kit.labels import Opaque, TellsPlaces
-from app.kit.panel import MARGIN, STRIP_HEIGHT
 from app.kit.pictures import argb, pixels_image
 from app.kit.provenance import Provenance, shown_record, source_of
 from app.kit.reader import SELECTION, STEPS
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed, font_text
-from app.kit.view import View
+from app.kit.view import MARGIN, STRIP_HEIGHT, View
 from app.models import Models
 from app.panels.bytes import draw
 from app.panels.bytes.draw import BarColors, LayerBar
@@ -228,7 +227,7 @@ class BytesView(View[LedgerView]):
         self._sheets.addWidget(self.table)
         self._sheets.addWidget(holder(column(self.key, self.plot)))
         self.set_body(self._sheets)
-        self.plot.connect_steps(self.refresh, self._on_picked, self.told)
+        self.plot.connect_steps(self._models.selection, self.refresh, self.told)
         self.follow(models)
 
     def read(self) -> LedgerView | str:
@@ -274,9 +273,6 @@ class BytesView(View[LedgerView]):
             self.key.set_names(key_names(rows))
             self.plot.show_steps(memory_chart(rows, axis, state.selected), list(self._models.timeline.steps))
         self.plot.show_words(step_words(told))
-
-    def _on_picked(self, step: int) -> None:
-        self._models.selection.update(step=step)
 
     def _selected(self) -> int | None:
         """The selected step; None while the live one is followed."""

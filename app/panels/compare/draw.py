@@ -8,12 +8,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from app.draw import attention as attention_draw
+from app.draw import head as head_draw
 from app.draw.attention import group_borders, is_map, queries_of
 from app.draw.colormap import Floats, larger, robust_limit
 from app.draw.format import brief, exact
-from app.draw.ghost import Flags, Ghosts, outside_held, shares
+from app.draw.ghost import Flags, Ghosts, extremes, ghosts, outside_held
 from engine.spec.lenses import LENSES
-from engine.wire.records import Ints
 from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
 LayerName = Callable[[int], str]
@@ -150,25 +151,20 @@ def _of_wall(piece: WallSlice, layer_label: LayerName) -> Matrix:
     if piece.absent is not None:
         absent = np.maximum(absent, piece.absent)
     absent = np.array([absent[index, head] for index, _, head in used])
-    gone = _gone(absent, 0, piece.num_tokens, piece.tokens_per_column)
+    gone = ghosts(absent, 0, piece.num_tokens, piece.tokens_per_column)
     extent, names = (0, piece.num_tokens), _named(places, layer_label)
     return Matrix(low, high, *extent, piece.tokens_per_column, places, borders, names, extent, gone)
 
 
 def _of_head(piece: HeadSlice) -> Matrix:
-    request = piece.request
-    start = int(piece.positions[0]) if piece.positions.size else request.start
-    stop = min(start + len(piece.positions) * piece.tokens_per_column, request.stop, request.num_tokens)
+    request, (start, stop) = piece.request, head_draw.extent(piece)
     places = tuple(_place(request.lens, request.layer, request.kv_head, n, n) for n in range(piece.low.shape[1]))
-    gone = _gone(None if piece.absent is None else piece.absent[None], start, stop, piece.tokens_per_column)
-    is_part = request.start > 0 or request.stop < request.num_tokens
-    whole = (0 if is_part else start, request.num_tokens)
+    whole, gone = (0 if head_draw.is_part(piece) else start, request.num_tokens), head_draw.ghosts_of(piece)
     return Matrix(piece.low.T, piece.high.T, start, stop, piece.tokens_per_column, places, (), str, whole, gone)
 
 
 def _of_attention(piece: AttentionSlice) -> Matrix:
-    start, end = (int(piece.positions[0]) if piece.positions.size else 0), piece.query_position + 1
-    stop = min(start + len(piece.positions) * piece.tokens_per_column, end)
+    (start, stop), end = attention_draw.extent(piece), piece.query_position + 1
     heads, layer = piece.weights.shape[0], piece.request.layer
     borders: tuple[int, ...] = ()
     if is_map(piece):
@@ -177,7 +173,7 @@ def _of_attention(piece: AttentionSlice) -> Matrix:
     else:
         places = tuple(MatrixRow(layer, head, is_query=True) for head in range(heads))
         borders = group_borders(heads, piece.group_size)
-    gone = _gone(piece.absent, start, stop, piece.tokens_per_column)
+    gone = attention_draw.ghosts_of(piece)
     is_part = piece.request.start > 0 or (piece.request.stop or end) < end
     whole, per_column = (0 if is_part else start, end), piece.tokens_per_column
     names = str if not is_map(piece) else lambda row: str(queries_of(piece, row)[0])
@@ -188,13 +184,6 @@ def _place(lens: str, layer: int, head: int, first: int, last: int) -> MatrixRow
     """The row of some channels; of a lens with one value for each token there are none."""
     row = MatrixRow(layer, head, is_query=LENSES[lens].heads == "query")
     return replace(row, first_channel=first, last_channel=last) if LENSES[lens].values == "dims" else row
-
-
-def _gone(absent: Ints | None, start: int, stop: int, per_column: int) -> Ghosts | None:
-    """Ghosts for counts `[rows, columns]` of dropped positions; None if nothing was dropped."""
-    if absent is None or not absent.any():
-        return None
-    return Ghosts(shares(absent, per_column, stop - start), start, per_column)
 
 
 def _named(places: tuple[MatrixRow, ...], layer_label: LayerName) -> Callable[[int], str]:
@@ -271,11 +260,6 @@ def range_words(limits: Floats, sign: str) -> str:
     return f"colours per layer, {sign}{brief(least)} to {sign}{brief(most)}"
 
 
-def number(low: float, high: float, write: Callable[[float], str] = exact) -> str:
-    """A cell as text: one number, or its extremes."""
-    return write(low) if low == high or (low != low and high != high) else f"{write(low)} … {write(high)}"
-
-
 def told(matrix: Matrix, position: float, row: float, write: Callable[[float], str] = exact) -> str:
     """Return the values at a point of a matrix as text, formatted by `write`; empty outside the matrix."""
     cell = matrix.cell(position, row)
@@ -283,7 +267,7 @@ def told(matrix: Matrix, position: float, row: float, write: Callable[[float], s
         return ""
     if matrix.is_gone[cell]:
         return "not held"
-    return number(float(matrix.low[cell]), float(matrix.high[cell]), write)
+    return extremes(float(matrix.low[cell]), float(matrix.high[cell]), write)
 
 
 def spans_told(matrices: Sequence[Matrix], position: float, row: float) -> list[str]:

@@ -163,16 +163,13 @@ class CompareStepsView(View[StepsShown]):
         both = row((plots, 1), self.layers, self.top, spacing=14)
         self.set_body(column((both, 1), row((self.numbers, 1), (self.cost, 1), spacing=12)))
         for plot in self.plots.values():
-            plot.connect_steps(self.refresh, self._on_picked, self.told)
+            plot.connect_steps(self._models.selection, self.refresh, self.told)
         connect_all(
             (self.layers.chosen, self._on_layer),
             (self._models.comparison.stepped, self._on_stepped),
         )
 
     # ---- intents -------------------------------------------------------------------------------------------------
-
-    def _on_picked(self, step: int) -> None:
-        self._models.selection.update(step=step)
 
     def _on_layer(self, line: int) -> None:
         if (compared := self._models.comparison.now) is not None:

@@ -20,6 +20,7 @@ from app.kit.fields import Option, SmallBox
 from app.kit.files_there import ask_path
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
 from app.kit.map_view import LensMenu
+from app.kit.measurement import mode_named
 from app.kit.provenance import Provenance, lateness, source_words, step_of, tensor_name, token_name
 from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, SignalSource
 from app.kit.theme import font_fixed, font_text
@@ -31,9 +32,8 @@ from app.models.selection import Selected, WantedPair
 from app.panels.compare import words
 from app.panels.compare.draw import Matrix, matrix_of
 from app.panels.compare.maps import CompareMaps, Shown
-from engine.spec.lenses import TABLE
 from engine.spec.model import Dtype, ModelSpec
-from engine.spec.presets import PRESETS, preset_of
+from engine.spec.presets import PRESETS
 from engine.wire.commands import EndDuel
 from engine.wire.duel import FirstDifference, Opponent, OtherFile, OtherRun, OtherStep
 from engine.wire.slices import AttentionSlice, Slice
@@ -126,9 +126,7 @@ class OpponentBox(SmallBox):
             dtype = next(name for name in get_args(Dtype) if self.choice == _DTYPE + name)
             source = self._models.status.source_of_file or status.model.source
             return OtherRun(status.cache, ModelSpec(source, dtype))
-        name = self.choice.removeprefix(_CACHE)
-        is_in_use = preset_of(status.cache).name == name and status.cache.codec.is_uniform
-        cache = status.cache if is_in_use else PRESETS[name].spec  # the mode in use keeps its present parameters
+        cache = mode_named(self._models, self.choice.removeprefix(_CACHE))
         if status.opened is None:
             return OtherRun(cache)
         return OtherRun(cache, ModelSpec(self._models.status.source_of_file, _dtype_of(status.model)))
@@ -194,7 +192,7 @@ class CompareView(View[CompareShown]):
         self.sides, self.place = ElidedLabel(font_text(12), "muted"), LinkButton()
         self.maps = CompareMaps(self._token_name)
         self.why = plain_label(role="muted", wraps=True)
-        self.lenses, self.query_lenses = LensMenu(TABLE), LensMenu(x for x in TABLE if x.heads == "query")
+        self.lenses, self.query_lenses = LensMenu(models), LensMenu(models, of_queries=True)
         self._stack = QStackedWidget()
         self.readout = plain_label(_POINT, font_fixed())
         self.shown: Shown | None = None
@@ -217,8 +215,6 @@ class CompareView(View[CompareShown]):
         connect_all(
             (self.button.clicked, self._on_button),
             (self.opponents.activated, self._on_chosen),
-            (self.lenses.chosen, self._on_lens),
-            (self.query_lenses.chosen, self._on_query_lens),
             (self.place.clicked, self._on_place),
             (self.maps.pointed, self._tell),
             (self.maps.picked, self._on_picked),
@@ -255,12 +251,6 @@ class CompareView(View[CompareShown]):
         if self.displays.currentData() not in (SWAP, BLINK):
             self.displays.choose(SWAP)
         self.maps.flip()
-
-    def _on_lens(self, lens: str) -> None:
-        self._models.selection.update(lens=lens, change=False)
-
-    def _on_query_lens(self, lens: str) -> None:
-        self._models.viewport.update(attention_lens=lens)
 
     def _on_end(self) -> None:
         self.wants.emit(EndDuel())

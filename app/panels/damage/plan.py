@@ -34,9 +34,9 @@ class PlanSheet(QWidget):
         super().__init__()
         self._exact = 0
         self._found: DamageMap | None = None
-        self._share = Knob("budget %", "Bytes of K and V allowed, as a part of the exact ones", 1)
-        self._share.set_stops(range(5, 101), 0.1, 100)
-        self._share.set_value(35)
+        self.share = Knob("budget %", "Bytes of K and V allowed, as a part of the exact ones", 1)
+        self.share.set_stops(range(5, 101), 0.1, 100)
+        self.share.set_value(35)
         self.kib = DecimalNumber()
         self.kib.setObjectName("small")
         self.kib.setRange(0.1, 1e9)
@@ -47,15 +47,15 @@ class PlanSheet(QWidget):
         self.kib.setKeyboardTracking(False)
         self.kib.setAccessibleName("Budget in KiB")
         self._suggest = push_button("Suggest", self.wanted)
-        self._use = push_button("Use this plan", self.applied)
+        self.use = push_button("Use this plan", self.applied)
         self._copy = push_button("Copy name", self.copy_name)
         self._copy.setEnabled(False)
         self.table = CellTable("Plan by layer")
         self._sum = ElidedLabel(font_text(11.5))
-        top = row((self._share, 1), self.kib, self._suggest)
-        bottom = row((self._sum, 1), self._copy, self._use, spacing=8)
+        top = row((self.share, 1), self.kib, self._suggest)
+        bottom = row((self._sum, 1), self._copy, self.use, spacing=8)
         column(top, (self.table, 1), bottom, on=self)
-        self._share.moved.connect(self._on_share)
+        self.share.moved.connect(self._on_share)
         on_change(self._on_kib, self.kib)
         self.table.chosen.connect(self._on_row)
 
@@ -63,14 +63,9 @@ class PlanSheet(QWidget):
     def budget_bytes(self) -> int:
         return round(self.kib.value() * KIB)
 
-    def set_share(self, share: float) -> None:
-        """Set the budget as a fraction of the exact bytes."""
-        self._share.set_value(100 * share)
-        self._on_share()
-
     def set_ready(self, is_ready: bool) -> None:
         self._suggest.setEnabled(is_ready)
-        self._use.setEnabled(is_ready and self._found is not None and bool(self._found.plan))
+        self.use.setEnabled(is_ready and self._found is not None and bool(self._found.plan))
 
     @property
     def name(self) -> str:
@@ -121,11 +116,11 @@ class PlanSheet(QWidget):
 
     def _on_share(self) -> None:
         with QSignalBlocker(self.kib):
-            self.kib.setValue(self._exact * self._share.value / 100 / KIB)
+            self.kib.setValue(self._exact * self.share.value / 100 / KIB)
 
     def _on_kib(self) -> None:
         if self._exact:
-            self._share.set_value(min(100.0, max(0.1, 100 * self.kib.value() * KIB / self._exact)))
+            self.share.set_value(min(100.0, max(0.1, 100 * self.kib.value() * KIB / self._exact)))
 
     def _on_row(self, line: int) -> None:
         if self._found is not None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import Qt, Signal
@@ -14,7 +13,8 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QMenu
 
 from app.draw.edited import edit_name, edit_place
-from app.draw.format import brief, divergence_words, percent, thousands, token_label
+from app.draw.format import brief, divergence_words, percent, probable, thousands, token_label
+from app.draw.spark import row_means
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
@@ -33,7 +33,7 @@ from engine.spec.edit import Edit
 from engine.spec.edit_text import edit_text, parse_edit
 from engine.wire.commands import GoTo
 from engine.wire.measurements import EditMeasured, KeptRows
-from engine.wire.records import Candidate, Floats
+from engine.wire.records import Candidate
 
 FORMAT, VERSION = "kvloupe edits", 1
 MOST_BYTES, MOST_EDITS = 1 << 20, 10_000
@@ -328,7 +328,7 @@ def _token_row(text: str, before: float | None, after: float | None) -> BarRow:
 
 
 def _bar(share: float | None, role: str) -> Bar:
-    return Bar(min(max(share or 0.0, 0.0), 1.0), _share_words(share), role)
+    return Bar(probable(share or 0.0), _share_words(share), role)
 
 
 def _share_words(share: float | None) -> str:
@@ -339,25 +339,17 @@ def _share_words(share: float | None) -> str:
 def kept_table(kept: KeptRows) -> BarTable:
     """For each layer, how far the rows after the new tokens are from those of a re-prefill, as the mean over positions.
     Layer 0 of most models is exact, because its K and V do not depend on other tokens."""
-    most = max((float(np.nanmax(part, initial=0.0)) for part in (_means(kept.keys), _means(kept.values))), default=0.0)
-    keys, values = _means(kept.keys), _means(kept.values)
+    keys, values = row_means(kept.keys), row_means(kept.values)
+    most = max((mean for mean in (*keys, *values) if mean == mean), default=0.0)
     rows = tuple(
         BarRow(
             f"L{layer}",
-            (_distance(float(keys[index]), most, "accent"), _distance(float(values[index]), most, "page_shared")),
-            f"layer {layer}: K {brief(float(keys[index]))}, V {brief(float(values[index]))} of the norm apart",
+            (_distance(keys[index], most, "accent"), _distance(values[index], most, "page_shared")),
+            f"layer {layer}: K {brief(keys[index])}, V {brief(values[index])} of the norm apart",
         )
         for index, layer in enumerate(kept.layers)
     )
     return BarTable(("L", "K", "V"), rows)
-
-
-def _means(part: Floats) -> Floats:
-    """`[L]`: the mean over the positions that the cache holds; NaN if it holds none."""
-    counts = np.isfinite(part).sum(axis=1)
-    sums = np.where(np.isfinite(part), part, 0).sum(axis=1)
-    means: Floats = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).astype(np.float32)
-    return means
 
 
 def _distance(value: float, most: float, role: str) -> Bar:

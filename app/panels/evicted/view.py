@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QPointF, QRectF, QSignalBlocker, QSize, Qt
 from PySide6.QtGui import QFont, QPainter, QPen
 from PySide6.QtWidgets import QSizePolicy, QStackedWidget, QWidget
 
@@ -155,7 +155,6 @@ class RegretSheet(QWidget):
         self._regret: Regret | None = None
         self._pointed: int | None = None
         self._is_chosen = False
-        self._is_following = False
         rules = (
             (preset.label, preset.name, "")
             for preset in PRESETS.values()
@@ -188,8 +187,7 @@ class RegretSheet(QWidget):
         self._size.choose(page_size)
 
     def _on_rule(self) -> None:
-        if not self._is_following:
-            self._is_chosen = True
+        self._is_chosen = True
         self._refresh()
 
     def _on_picked(self, index: int) -> None:
@@ -234,9 +232,8 @@ class RegretSheet(QWidget):
         names = (p.name for p in PRESETS.values() if p.spec.retention.name == status.cache.retention.name)
         index = self._rule.findData(next(names, ""))
         if index >= 0 and index != self._rule.currentIndex():
-            self._is_following = True
-            self._rule.setCurrentIndex(index)
-            self._is_following = False
+            with QSignalBlocker(self._rule):
+                self._rule.setCurrentIndex(index)
 
     def _marked(self, regret: Regret | None) -> int | None:
         now = self._models.selection.now

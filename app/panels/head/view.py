@@ -11,6 +11,7 @@ from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QActionGroup, QGuiApplication
 from PySide6.QtWidgets import QMenu, QToolButton
 
+from app.draw import head as draw
 from app.draw.colormap import ColorScale
 from app.draw.format import brief, thousands
 from app.kit.heatmap_marks import Box, CellNumbers, Marks, head_boxes, is_of, number_name, words_at
@@ -41,10 +42,9 @@ from app.models import Models
 from app.models.loaded import heads_shared, layer_words
 from app.models.selection import chosen_cell
 from app.models.slices import HEAD
-from app.panels.head import draw
 from engine.counted import counted
 from engine.spec.edit import Rows
-from engine.spec.lenses import LENSES, TABLE
+from engine.spec.lenses import LENSES
 from engine.wire.slices import HeadSlice
 
 PER_HEAD, PER_LAYER, FIXED = "head", "layer", "fixed"
@@ -78,12 +78,11 @@ class HeadView(MapView[Shown]):
         self._row.addWidget(self.bar)
         self._scope = PER_HEAD
         self._fixed = 1.0
-        self._piece: HeadSlice | None = None
+        self._drawn: HeadSlice | None = None  # of which `_values` are
         self._values = np.zeros((0, 0), np.float32)
         self.map.setAccessibleName("Heat map of one head: tokens by channels")
         self.readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._lenses = LensMenu(TABLE)
-        self._lenses.chosen.connect(self._on_lens)
+        self._lenses = LensMenu(models)
         self.add_to_strip(self._lenses)
         self.range = self._make_range_menu()
         self.add_to_strip(self.range)
@@ -117,18 +116,15 @@ class HeadView(MapView[Shown]):
     def fit_colors(self) -> None:
         """Fit the colour range to what is visible; in FIXED scope it is fitted once and stays."""
         if self._scope == FIXED:
-            self._fixed = self._piece.limit if self._piece is not None else 1.0
+            self._fixed = self.piece.limit if self.piece is not None else 1.0
         else:
             self._scope = PER_HEAD
         self.refresh()
 
-    def _on_lens(self, lens: str) -> None:
-        self._models.selection.update(lens=lens, change=False)
-
     def _on_scope(self) -> None:
         action = self.scopes.checkedAction()
         if action is not None:
-            self._fixed = self._limit(self._piece)
+            self._fixed = self._limit(self.piece)
             self._scope = str(action.data())
             self.refresh()
 
@@ -137,29 +133,25 @@ class HeadView(MapView[Shown]):
         self.refresh()
 
     def pick(self, point: QPointF) -> None:
-        cell = draw.cell_at(self._piece, point.x(), point.y()) if self._piece is not None else None
-        if cell is not None and self._piece is not None and not self._piece.state_shape:
+        cell = draw.cell_at(self.piece, point.x(), point.y()) if self.piece is not None else None
+        if cell is not None and self.piece is not None and not self.piece.state_shape:
             self._models.selection.update(position=cell.first_position, channel=cell.channel)
 
-    @property
-    def _shown_seq_id(self) -> int:
-        return super()._shown_seq_id if self._piece is None else self._piece.request.seq_id
-
     def _token_name(self, position: int) -> str:
-        return "" if self._piece is not None and self._piece.state_shape else super()._token_name(position)
+        return "" if self.piece is not None and self.piece.state_shape else super()._token_name(position)
 
     def area(self, start: QPointF, stop: QPointF) -> Rows | None:
-        if self._piece is None:
+        if self.piece is None:
             return None
-        found = draw.area_between(self._piece, (start.x(), start.y()), (stop.x(), stop.y()))
-        return None if found is None else replace(found, kv_heads=(self._kv_head_of(self._piece),))
+        found = draw.area_between(self.piece, (start.x(), start.y()), (stop.x(), stop.y()))
+        return None if found is None else replace(found, kv_heads=(self._kv_head_of(self.piece),))
 
     def pin(self, is_pinned: bool) -> None:
         now = self._models.selection.now
         place = (now.layer, now.kv_head, now.lens)
-        if self._piece is not None:
-            request = self._piece.request
-            place = (request.layer, self._kv_head_of(self._piece), request.lens)
+        if self.piece is not None:
+            request = self.piece.request
+            place = (request.layer, self._kv_head_of(self.piece), request.lens)
         self._models.viewport.update(head_place=place if is_pinned else None)
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -200,7 +192,6 @@ class HeadView(MapView[Shown]):
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
         self.range.hide()
-        self._piece = None
 
     def show_state(self, state: Shown) -> None:
         self.range.show()
@@ -252,9 +243,8 @@ class HeadView(MapView[Shown]):
 
     def _draw(self, state: Shown) -> None:
         piece, limit = state.piece, state.limit
-        if piece is not self._piece:
-            self._values = draw.head_values(piece)
-            self._piece = piece
+        if piece is not self._drawn:
+            self._values, self._drawn = draw.head_values(piece), piece
         scale = self._scale(piece)
         self.map.set_table(scale.table)
         is_gone = draw.gone(piece)
@@ -293,7 +283,7 @@ class HeadView(MapView[Shown]):
         return not piece.state_shape and LENSES[piece.request.lens].values == "tokens"
 
     def _row_token(self, row: int) -> str:
-        position = row * (self._piece.values_per_row if self._piece is not None else 1)
+        position = row * (self.piece.values_per_row if self.piece is not None else 1)
         return f"{self._token_name(position)} {position}"
 
     def _kv_head_of(self, piece: HeadSlice) -> int:
@@ -337,7 +327,7 @@ class HeadView(MapView[Shown]):
 
     def tell(self, point: QPointF | None) -> None:
         """Show the exact value under the cursor, else that of the selected cell."""
-        piece = self._piece
+        piece = self.piece
         if point is None and piece is not None:
             point = self._chosen_point(piece)
         cell = draw.cell_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
@@ -378,7 +368,7 @@ class HeadView(MapView[Shown]):
 
     def copy_value(self) -> None:
         """Copy the exact number of the selected cell."""
-        piece = self._piece
+        piece = self.piece
         point = self._chosen_point(piece) if piece is not None else None
         cell = draw.cell_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
         if piece is None or cell is None or cell.is_gone:

@@ -142,8 +142,8 @@ def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
     ends = [layer_label(models, each) for each in (norms.layers[0], norms.layers[-1])]
     extent = "–".join(dict.fromkeys(ends))  # of the bars
     for name, written, rows, color in (
-        ("‖k‖", norms.mean_keys(), row.keys if row is not None else (), "page_used"),
-        ("‖v‖", norms.mean_values(), row.values if row is not None else (), "page_shared"),
+        ("‖k‖", norms.keys, row.keys if row is not None else (), "page_used"),
+        ("‖v‖", norms.values, row.values if row is not None else (), "page_shared"),
     ):
         tip = _norm_tip(name, "the forward wrote it")
         facts.append(_norm_fact(label, f"{name} {extent}", written, marked, color, tip, absent="none"))

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from app.draw.format import percent, visible
+from app.draw.format import percent, probable, visible
 from engine.wire.records import SequenceStep, has_chosen
 
 Which = Literal["raw", "sampled"]
@@ -34,8 +34,8 @@ def candidate_bars(part: SequenceStep, which: Which) -> tuple[CandidateBar, ...]
             CandidateBar(
                 token_id=candidate.token_id,
                 text=visible(candidate.text) or "∅",
-                share=_share(share),
-                other=_share(other),
+                share=probable(share),
+                other=probable(other),
                 number=percent(share),
                 is_chosen=has_chosen(part) and candidate.token_id == part.sampled,
                 is_out=sampled == 0,
@@ -48,7 +48,3 @@ def rest(part: SequenceStep, which: Which) -> float:
     """The probability of all tokens that are not listed."""
     listed = sum(c.prob if which == "raw" else c.sampled_prob for c in part.candidates)
     return max(0.0, 1.0 - listed)
-
-
-def _share(prob: float) -> float:
-    return min(max(prob, 0.0), 1.0) if prob == prob else 0.0

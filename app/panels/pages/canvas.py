@@ -45,7 +45,6 @@ class PageCanvas(Themed, Opaque, QWidget):
         self._mine: Sequence[Sequence[int]] = ()
         self._noted: Sequence[Sequence[int]] = ()
         self._drawn_in = current_theme()
-        self.num_images = 0
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
@@ -69,10 +68,13 @@ class PageCanvas(Themed, Opaque, QWidget):
             arrays.take(pool)
         self._draw()
 
-    def set_selected(self, selected: tuple[int, int] | None, mine: Sequence[Sequence[int]]) -> None:
-        """Set the selected page as `(pool, page_id)`, and the pages of the selected sequence in every pool."""
-        if selected != self._selected or mine != self._mine:
-            self._selected, self._mine = selected, mine
+    def set_marks(
+        self, selected: tuple[int, int] | None, mine: Sequence[Sequence[int]], noted: Sequence[Sequence[int]]
+    ) -> None:
+        """Set the selected page as `(pool, page_id)`, and for every pool the pages of the selected sequence and those
+        with a bookmark."""
+        if (selected, mine, noted) != (self._selected, self._mine, self._noted):
+            self._selected, self._mine, self._noted = selected, mine, noted
             self.update()
 
     def _draw(self) -> None:
@@ -86,7 +88,6 @@ class PageCanvas(Themed, Opaque, QWidget):
             pixels_image(draw.paint(layout, arrays, self._mode, self._step, colors), ratio)
             for layout, arrays in zip(self.layouts, self._arrays, strict=False)
         ]
-        self.num_images += 1
         self.update()
 
     @property
@@ -137,12 +138,6 @@ class PageCanvas(Themed, Opaque, QWidget):
             painter.setBrush(Qt.BrushStyle.NoBrush)
             rects = [self.page_rect(number, page_id) for page_id in pages if page_id < layout.num_pages]
             painter.drawRects([rect.adjusted(-0.5, -0.5, -0.5, -0.5) for rect in rects])
-
-    def set_noted(self, noted: Sequence[Sequence[int]]) -> None:
-        """Set the pages with a bookmark, for each pool."""
-        if noted != self._noted:
-            self._noted = noted
-            self.update()
 
     def _paint_noted(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)

@@ -246,13 +246,13 @@ def _tile(pitch: int, gap: int, key: int) -> Codes:
     else:
         body = cell[side - fill :]
         body[:] = color
-        _mark(body, cell, shape, color, ink)
+        _mark(body, cell, shape, ink)
     if is_on_host:
         cell[-max(2, side // 6) :] = _HOST
     return tile
 
 
-def _mark(body: Codes, cell: Codes, shape: int, color: int, ink: int) -> None:
+def _mark(body: Codes, cell: Codes, shape: int, ink: int) -> None:
     """Draw a shape on the filled part of a cell."""
     side = len(cell)
     if shape == FRAMED:

@@ -203,8 +203,7 @@ class PagesView(View[Shown]):
         self._legend.setVisible(state.shows_grid)
         self._legend.show_keys(state.keys)
         self.canvas.show_pools(pools, pool_names(pools), state.mode, state.record.step)
-        self.canvas.set_selected(state.selected, state.mine)
-        self.canvas.set_noted(state.noted)
+        self.canvas.set_marks(state.selected, state.mine, state.noted)
         if (text := "\n".join(state.events)) != self.events.toPlainText():
             self.events.setPlainText(text)
         self._read_out(state)

@@ -18,13 +18,13 @@ from app.kit.chart.marks import Chart
 from app.kit.chart.plot import StepPlot, step_chart
 from app.kit.fields import SmallBox
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
-from app.kit.measurement import AskingView
+from app.kit.measurement import AskingView, mode_named
 from app.kit.provenance import Provenance
 from app.kit.theme import TextRole, font_text
 from app.models import Models
 from engine.counted import counted
 from engine.spec.cache import CacheSpec
-from engine.spec.presets import PRESETS, cache_label, preset_of
+from engine.spec.presets import PRESETS, cache_label
 from engine.wire.duel import OtherRun
 from engine.wire.measurements import CheckParity, ParityReport
 
@@ -113,7 +113,7 @@ class ParityView(AskingView[ParityShown]):
         self.add_to_strip(self.button)
         self.place.clicked.connect(self._on_place)
         for plot in self._plots.values():
-            plot.connect_steps(self.refresh, self._on_picked, self.told)
+            plot.connect_steps(self._models.selection, self.refresh, self.told)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -138,13 +138,7 @@ class ParityView(AskingView[ParityShown]):
         name = self._against.currentData()
         if name == UNCACHED:
             return None
-        status = self._models.status.now
-        if status is not None and preset_of(status.cache).name == name and status.cache.codec.is_uniform:
-            return status.cache
-        return PRESETS[name].spec
-
-    def _on_picked(self, step: int) -> None:
-        self._models.selection.update(step=step)
+        return mode_named(self._models, name)
 
     def _on_place(self) -> None:
         report: ParityReport | None = self.answer

@@ -6,7 +6,7 @@ from msgspec import Struct
 from PySide6.QtWidgets import QComboBox, QLineEdit
 
 from app.draw.format import age_words, byte_size, thousands
-from app.kit.asking import AskingView
+from app.kit.asking import AnswerView
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import connect_all
 from app.kit.labels import prose
@@ -68,7 +68,7 @@ def _short(name: str) -> str:
     return name if "://" in name else name.rsplit("/", 1)[-1]
 
 
-class PrefixesView(AskingView[Shown]):
+class PrefixesView(AnswerView[Shown]):
     title = "Prefix tree"
     reads_size = True
 

@@ -88,7 +88,7 @@ class RenderedText(Themed, QPlainTextEdit):
         self.setTabChangesFocus(True)
         self.setWordWrapMode(QTextOption.WrapMode.WrapAnywhere)  # spaces are dots: between them nothing is a word
         self.setAccessibleName("The conversation as the template renders it")
-        self._pieces: tuple[RenderedPiece, ...] = ()
+        self.pieces: tuple[RenderedPiece, ...] = ()
         self._num_kept, self._differs = 0, -1
 
     def show_tokens(
@@ -96,28 +96,22 @@ class RenderedText(Themed, QPlainTextEdit):
     ) -> None:
         """Show tokens: the rows of the first `num_kept` are reused, and token `differs` (-1: none) is not the cached
         one."""
-        text, self._pieces = pieces_of(token_ids, texts, special)
+        text, self.pieces = pieces_of(token_ids, texts, special)
         self._num_kept, self._differs = num_kept, differs
         if text != self.toPlainText():
             self.setPlainText(text)
             self.moveCursor(QTextCursor.MoveOperation.End)
         self._mark()
 
-    @property
-    def special_texts(self) -> tuple[str, ...]:
-        """The special tokens as shown, in order."""
-        text = self.toPlainText()
-        return tuple(text[piece.start : piece.stop] for piece in self._pieces if piece.is_special)
-
     def take_theme(self) -> None:
         self._mark()
 
     def _mark(self) -> None:
         found = []
-        kept = [piece for piece in self._pieces if piece.index < self._num_kept]
+        kept = [piece for piece in self.pieces if piece.index < self._num_kept]
         if kept:
             found.append(self._selection(kept[0].start, kept[-1].stop, "muted"))
-        for piece in self._pieces:
+        for piece in self.pieces:
             if piece.is_special:
                 found.append(self._selection(piece.start, piece.stop, "accent", is_chip=True))
             if piece.index == self._differs:
@@ -230,7 +224,7 @@ NEW_TIP = "Begin another conversation"
 
 
 class ChatEditor(QWidget):
-    """Signals: `typed()` at once, `edited()` after a pause, `send_wanted()`, `preview_wanted(chat, sequence or None)`.
+    """Signals: `typed()` at once, `edited()` after a pause, `preview_wanted(chat, sequence or None)`.
 
     If the selected sequence was rendered from a conversation, the editor shows its turns, unless the user is writing
     another one; the next turn then goes `after` that sequence. When the sequence's answer has ended or was stopped, it
@@ -239,7 +233,6 @@ class ChatEditor(QWidget):
 
     typed = Signal()
     edited = Signal()
-    send_wanted = Signal()
     preview_wanted = Signal(object, object)
 
     def __init__(self, models: Models) -> None:
@@ -259,7 +252,7 @@ class ChatEditor(QWidget):
         self.about = plain_label(role="muted", font=font_text(11.5), wraps=True)
         self.words = plain_label(font=font_text(11.5), wraps=True)
         self.warning = plain_label(font=font_text(11.5), role="warning", wraps=True)
-        self._shows_rendered = QCheckBox("Rendered")
+        self.shows_rendered = QCheckBox("Rendered")
         self.turns = self._turn_list()
         self.turns.set_turns(EMPTY)
         self.rendered = RenderedText()
@@ -271,10 +264,9 @@ class ChatEditor(QWidget):
         connect_all(
             (self.turns.typed, self._on_typed),
             (self.turns.edited, self._on_edited),
-            (self.turns.send_wanted, self.send_wanted),
             (self.template.changed, self._on_edited),
             (self.template.refused, self._on_refused),
-            (self._shows_rendered.toggled, self.rendered.setVisible),
+            (self.shows_rendered.toggled, self.rendered.setVisible),
         )
 
     def _turn_list(self) -> TurnList:
@@ -282,9 +274,9 @@ class ChatEditor(QWidget):
         cache. All of it is scrolled together, so that nothing is cut in a low panel."""
         self.words.hide()
         self.warning.hide()
-        self._shows_rendered.setToolTip("Show the text that the template makes of the turns, as the model reads it")
+        self.shows_rendered.setToolTip("Show the text that the template makes of the turns, as the model reads it")
         above, below = QWidget(), QWidget()
-        column(row((self.template, 1), self._shows_rendered), self.about, on=above)
+        column(row((self.template, 1), self.shows_rendered), self.about, on=above)
         column(self.answer, self.words, self.warning, spacing=4, on=below)
         return TurnList(above, below)
 

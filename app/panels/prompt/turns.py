@@ -54,16 +54,11 @@ class TurnEdit(PromptEdit):
 
 
 class TurnRow(QWidget):
-    """One turn. Signals: `typed()` at once; `edited()` after a pause or for another role; `send_wanted()`;
-    `removed(row)`."""
+    """One turn of a list, which emits for it: `typed` at once; `edited` after a pause or for another role."""
 
-    typed = Signal()
-    edited = Signal()
-    send_wanted = Signal()
-    removed = Signal(object)
-
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, turns: TurnList) -> None:
         super().__init__()
+        self._turns = turns
         known = ROLES if turn.role in ROLES else (*ROLES, turn.role)
         self.role = SmallBox("Role", ROLE_TIP, [(role, role, f"The {role} says this") for role in known], height=18)
         self.role.choose(turn.role)
@@ -76,9 +71,9 @@ class TurnRow(QWidget):
         self.note.hide()
         column(row(self.role, None, self.remove), self.edit, self.note, spacing=1, on=self)
         connect_all(
-            (self.edit.textChanged, self.typed),
-            (self.edit.edited, self.edited),
-            (self.edit.send_wanted, self.send_wanted),
+            (self.edit.textChanged, turns.typed),
+            (self.edit.edited, turns.edited),
+            (self.edit.send_wanted, turns.send_wanted),
             (self.role.currentIndexChanged, self._on_role),
         )
         self._name()
@@ -100,11 +95,10 @@ class TurnRow(QWidget):
 
     def _on_role(self, _index: int) -> None:
         self._name()
-        self.typed.emit()
-        self.edited.emit()
+        self._turns.tell()
 
     def _on_remove(self) -> None:
-        self.removed.emit(self)
+        self._turns.remove(self)
 
 
 class AnswerRow(QWidget):
@@ -189,8 +183,7 @@ class TurnList(QScrollArea):
         """Add a turn at the end, and put the cursor into it."""
         self._add(turn)
         self._shows_end = True
-        self.typed.emit()
-        self.edited.emit()
+        self.tell()
         self.focus_last()
 
     def focus_last(self) -> None:
@@ -200,13 +193,7 @@ class TurnList(QScrollArea):
             self.ensureWidgetVisible(self._rows[-1])
 
     def _add(self, turn: Turn) -> None:
-        made = TurnRow(turn)
-        connect_all(
-            (made.typed, self.typed),
-            (made.edited, self.edited),
-            (made.send_wanted, self.send_wanted),
-            (made.removed, self._on_removed),
-        )
+        made = TurnRow(turn, self)
         self._column.insertWidget(self._num_above + len(self._rows), made)
         self._rows.append(made)
 
@@ -225,7 +212,12 @@ class TurnList(QScrollArea):
         if self._shows_end:
             self.verticalScrollBar().setValue(most)
 
-    def _on_removed(self, row_: TurnRow) -> None:
+    def remove(self, row_: TurnRow) -> None:
+        """Take a turn out."""
         self._drop(row_)
+        self.tell()
+
+    def tell(self) -> None:
+        """Emit that a turn is another one, or gone."""
         self.typed.emit()
         self.edited.emit()

@@ -11,11 +11,10 @@ from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.changes import connect_all
 from app.kit.labels import plain_label, prose, set_text_role
-from app.kit.panel import MARGIN
 from app.kit.question import Question
 from app.kit.reader import SELECTION, STATUS, STEPS
 from app.kit.theme import font_fixed, font_text
-from app.kit.view import View
+from app.kit.view import MARGIN, View
 from app.models import Models
 from app.models.draft import is_random, random_prompt, token_ids
 from app.models.sequence_status import reading, selected_info
@@ -102,6 +101,7 @@ class PromptPanel(View[Shown]):
 
     title = "Prompt"
     follows = (STATUS, STEPS, SELECTION)
+    can_copy = False
     reads_while_hidden = True  # actions need to know whether the prompt can be sent
     choices = (
         (TEXT, "Text", "A text as it is, with the special tokens that begin one"),
@@ -117,7 +117,7 @@ class PromptPanel(View[Shown]):
     sampling_changed = Signal(object)
 
     def __init__(self, models: Models) -> None:
-        super().__init__(models, can_copy=False)
+        super().__init__(models)
         self.tokens = WrittenTokens(models)
         self._send_key = ""
         self.chat = ChatEditor(models)
@@ -143,7 +143,7 @@ class PromptPanel(View[Shown]):
             (self.edit.textChanged, self._on_typing),
             (self._sampling_of.wished, self._on_sampling),
             (self.chat.typed, self._on_typing),
-            (self.chat.send_wanted, self.send.click),
+            (self.chat.turns.send_wanted, self.send.click),
             (self.chat.preview_wanted, self._on_preview),
         )
         self.follow(models)

@@ -6,7 +6,7 @@ from msgspec import Struct
 from PySide6.QtCore import Qt
 
 from app.draw.format import percent, thousands
-from app.kit.asking import AskingView
+from app.kit.asking import AnswerView
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
@@ -52,7 +52,7 @@ def facts_of(answer: PrefixExplained) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-class ReuseView(AskingView[Shown]):
+class ReuseView(AnswerView[Shown]):
     title = "Why not reused"
 
     def __init__(self, models: Models) -> None:

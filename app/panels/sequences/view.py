@@ -206,7 +206,7 @@ class SequencesView(View[Shown]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._model = CellModel(self)
+        self.model = CellModel(self)
         self.table = WholeRows("Sequences", ROW_HEIGHT)
         self._delegate = SequenceDelegate(self.table)
         self.why = plain_label("", font_text(11.5), "muted", wraps=True)
@@ -223,8 +223,8 @@ class SequencesView(View[Shown]):
 
     def _build(self) -> None:
         table = self.table
-        self._model.set_cells(HEADS, ())  # columns have a width only once they are there
-        table.setModel(self._model)
+        self.model.set_cells(HEADS, ())  # columns have a width only once they are there
+        table.setModel(self.model)
         table.setItemDelegate(self._delegate)
         table.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
         table.setMouseTracking(True)
@@ -302,7 +302,7 @@ class SequencesView(View[Shown]):
 
     def show_state(self, state: Shown) -> None:
         self._delegate.rows = state.rows
-        self._model.set_cells(HEADS, [row.cells() for row in state.rows])
+        self.model.set_cells(HEADS, [row.cells() for row in state.rows])
         self._has_origins = any(row.origin for row in state.rows)
         self._fit_columns()
         self._mark(state.seq_id)
@@ -322,7 +322,7 @@ class SequencesView(View[Shown]):
             picked.clear()
         elif picked.currentIndex().row() != number or not picked.hasSelection():
             flags = QItemSelectionModel.SelectionFlag.ClearAndSelect | QItemSelectionModel.SelectionFlag.Rows
-            picked.setCurrentIndex(self._model.index(number, 0), flags)
+            picked.setCurrentIndex(self.model.index(number, 0), flags)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -98,14 +98,13 @@ TYPING_MS = 250  # the condition is read only after such a pause: half of one wo
 
 class Shown(Struct, frozen=True):
     """All stops; the id of the marked one; the condition that is searched for; the text about it, and whether that is a
-    problem; and whether there are matching steps to go to."""
+    problem."""
 
     rows: tuple[StopRow, ...]
     marked: int | None
     query: str
     words: str
     is_problem: bool
-    can_walk: bool
 
 
 class ConditionLine(QLineEdit):
@@ -169,25 +168,25 @@ class StopsView(View[Shown]):
         )
         self.change = push_button("Change", self._on_change, "Put the condition in the place of the marked breakpoint")
         self.delete = push_button("Delete", self._on_delete, "Take the marked breakpoint out of the list")
-        self._typing = QTimer(self, singleShot=True, interval=TYPING_MS)
+        self.typing = QTimer(self, singleShot=True, interval=TYPING_MS)
         self.add_to_strip(self.examples)
         top = row((self.line, 1), self.previous, self.next, self.add, self.change, self.delete)
         self.set_body(column(top, self.words, (self.table, 1), spacing=6))
-        self._change_it = QAction("Change to what is typed", self.table)
+        self.change_it = QAction("Change to what is typed", self.table)
         self._delete_it = QAction("Delete", self.table)
         self._delete_it.setShortcut("Del")
         self._delete_it.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
-        self.table.addActions([self._change_it, self._delete_it])
+        self.table.addActions([self.change_it, self._delete_it])
         self.table.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
         connect_all(
-            (self._typing.timeout, self.look),
+            (self.typing.timeout, self.look),
             (self.line.textEdited, self._on_typed),
             (self.line.entered, self._on_entered),
             (self.line.textChanged, self._on_text),
             (self.line.left, self.look),
             (self.table.clicked, self._on_cell),
             (self.table.activated, self._on_activated),
-            (self._change_it.triggered, self._on_change),
+            (self.change_it.triggered, self._on_change),
             (self._delete_it.triggered, self._on_delete),
         )
         self.follow(models)
@@ -205,7 +204,7 @@ class StopsView(View[Shown]):
     # ---- input of the user ---------------------------------------------------------------------------------------
 
     def _on_typed(self) -> None:
-        self._typing.start()
+        self.typing.start()
 
     def _on_text(self, text: str) -> None:
         """Search at once if the text was cleared with the field's button or chosen from the examples."""
@@ -214,7 +213,7 @@ class StopsView(View[Shown]):
 
     def look(self) -> None:
         """Search the recorded steps for the typed condition; show why if it cannot be read."""
-        self._typing.stop()
+        self.typing.stop()
         self.problem = ""
         try:
             self._models.stops.search(self.line.text())
@@ -225,7 +224,7 @@ class StopsView(View[Shown]):
 
     def _on_entered(self, direction: int) -> None:
         """Keep a new condition on Enter, unless the user is searching; otherwise go to the next or previous match."""
-        if self._typing.isActive() or self.line.text().strip() != self._models.stops.query:
+        if self.typing.isActive() or self.line.text().strip() != self._models.stops.query:
             self.look()
         if direction > 0 and not self._is_finding and self.add.isEnabled():
             self._on_add()
@@ -332,7 +331,6 @@ class StopsView(View[Shown]):
             query=stops.query,
             words=words,
             is_problem=bool(self.problem or never),
-            can_walk=search is not None and bool(search.matches),
         )
 
     def _found(self, search: Search) -> str:
@@ -383,7 +381,7 @@ class StopsView(View[Shown]):
         self.add.setEnabled(is_new)
         self.change.setVisible(is_new and is_marked and self.width() >= WIDE)
         self.delete.setVisible(is_marked and self.width() >= WIDE)
-        self._change_it.setEnabled(is_new and is_marked)
+        self.change_it.setEnabled(is_new and is_marked)
         self._delete_it.setEnabled(is_marked)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -392,5 +390,5 @@ class StopsView(View[Shown]):
             self._show_buttons(self.state)
 
     def add_to_menu(self, menu: QMenu) -> None:
-        menu.addActions([self._change_it, self._delete_it])
+        menu.addActions([self.change_it, self._delete_it])
         menu.addSeparator()

@@ -140,11 +140,8 @@ class TimingsView(View[StepTimes]):
         self.plot = StepPlot("Time of every step, split into phases")
         self.key = ColorKey(ROLES)
         self.set_body(column(self.key, self.plot))
-        self.plot.connect_steps(self.refresh, self._on_picked, self.told)
+        self.plot.connect_steps(self._models.selection, self.refresh, self.told)
         self.follow(models)
-
-    def _on_picked(self, step: int) -> None:
-        self._models.selection.update(step=step)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 

@@ -63,18 +63,18 @@ class TokensPanel(View[Chips]):
         self._key = SurprisalKey()
         self.add_to_strip(self._key)
         self._is_forked = False
-        self._find = FindLine()
-        self._find.setFont(font_fixed())
-        self._find.setPlaceholderText("Find in the tokens, Enter for the next")
-        self._find.setAccessibleName("Find token text")
-        self._find.hide()
-        self.set_body(column(self._find, (self.strip, 1), spacing=6))
+        self.find_line = FindLine()
+        self.find_line.setFont(font_fixed())
+        self.find_line.setPlaceholderText("Find in the tokens, Enter for the next")
+        self.find_line.setAccessibleName("Find token text")
+        self.find_line.hide()
+        self.set_body(column(self.find_line, (self.strip, 1), spacing=6))
         connect_all(
             (self.strip.picked, self._on_picked),
             (self.strip.dragged, self._on_dragged_over),
             (self.strip.menu_wanted, self._on_menu_wanted),
         )
-        self._find.returnPressed.connect(self.find_next)
+        self.find_line.returnPressed.connect(self.find_next)
         self.follow(models)
 
     def want(self, *, is_visible: bool) -> None:
@@ -163,21 +163,21 @@ class TokensPanel(View[Chips]):
 
     def open_find(self) -> None:
         """Show the search line and put the cursor in it."""
-        self._find.show()
-        self._find.setFocus()
-        self._find.selectAll()
+        self.find_line.show()
+        self.find_line.setFocus()
+        self.find_line.selectAll()
 
     def find_next(self) -> None:
         """Select the next token, after the selected one, at which an occurrence of the text begins; after the last, the
         first."""
         now = self._models.selection.now
         tokens = self._models.timeline.tokens(now.seq_id, now.step)
-        if not self._find.text() or not tokens:
+        if not self.find_line.text() or not tokens:
             return
         # Each token's text is lowered by itself: some letters change their length, and indices must still match tokens.
         parts = [token.text.lower() for token in tokens]
         starts = list(accumulate((len(part) for part in parts), initial=0))
-        text, wanted = "".join(parts), self._find.text().lower()
+        text, wanted = "".join(parts), self.find_line.text().lower()
         here = now.position
         place = text.find(wanted, starts[here + 1] if here is not None and here < len(parts) else 0)
         place = place if place >= 0 else text.find(wanted)

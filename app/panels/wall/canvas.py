@@ -209,16 +209,11 @@ class WallCanvas(QWidget):
         are_labels_painted = not is_blank and painted == (marks.words, self._head_name)
         self.update(self.thumbnails if are_labels_painted else QRegion(self.rect()))
 
-    def set_selected(self, layer: int, kv_head: int, run: PositionSpan | None) -> None:
-        """Set the selected thumbnail, and the positions `start … stop` that are selected in all of them."""
-        if (layer, kv_head, run) != self._selected:
-            self._selected = (layer, kv_head, run)
-            self.update()
-
-    def set_by_hand(self, by_hand: WallEdits) -> None:
-        """Set the selected area, edits and bookmarks."""
-        if by_hand != self._by_hand:
-            self._by_hand = by_hand
+    def set_marks(self, selected: tuple[int, int, PositionSpan | None], by_hand: WallEdits) -> None:
+        """Set the layer and head of the selected thumbnail with the positions `start … stop` that are selected in all
+        of them, and the selected area, edits and bookmarks."""
+        if (selected, by_hand) != (self._selected, self._by_hand):
+            self._selected, self._by_hand = selected, by_hand
             self.update()
 
     def selected_rect(self) -> QRectF:

@@ -88,7 +88,6 @@ class WallLayout(Struct, frozen=True):
     tiles: tuple[Thumbnail, ...]
     labels: tuple[RowLabel, ...]
     header: tuple[tuple[int, int, int], ...]
-    heads_per_line: int
 
     def tile(self, layer: int, kv_head: int) -> Thumbnail | None:
         return next((tile for tile in self.tiles if (tile.layer, tile.kv_head) == (layer, kv_head)), None)
@@ -278,9 +277,7 @@ def _place(
         for row in part:
             y = _place_row(row, per_line, left, y, (wide, tall), margins, tiles, labels)
         bottom = max(bottom, y)
-    return WallLayout(
-        width, max(bottom - margins.gap, 1), wide, tall, tuple(tiles), tuple(labels), tuple(header), per_line
-    )
+    return WallLayout(width, max(bottom - margins.gap, 1), wide, tall, tuple(tiles), tuple(labels), tuple(header))
 
 
 def _place_row(

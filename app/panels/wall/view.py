@@ -101,25 +101,24 @@ class WallView(View[Shown]):
         self._pointed = ""
         self.canvas = WallCanvas()
         self.canvas.setAccessibleName("Thumbnails of every layer and kv head")
-        self._scroll = _SizedArea()
-        self._scroll.setFrameShape(QFrame.Shape.NoFrame)
-        self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._scroll.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self._scroll.viewport().setAutoFillBackground(False)
-        self._scroll.setWidget(self.canvas)
+        self.scroller = _SizedArea()
+        self.scroller.setFrameShape(QFrame.Shape.NoFrame)
+        self.scroller.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.scroller.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.scroller.viewport().setAutoFillBackground(False)
+        self.scroller.setWidget(self.canvas)
         self.canvas.setAutoFillBackground(False)
         self.largest = QToolButton()
         self.largest.setToolTip("The largest value against its layer's range: open the list of the largest")
         self.largest.hide()
-        self._lenses = LensMenu(lens for lens in TABLE if lens.is_of_every_head)
+        self._lenses = LensMenu(models, (lens for lens in TABLE if lens.is_of_every_head))
         self.add_to_strip(self._lenses)
         self.add_to_strip(self.largest)
-        self.set_body(self._scroll)
+        self.set_body(self.scroller)
         self.follow(models)
         connect_all(
-            (self._scroll.resized, self._fill),
+            (self.scroller.resized, self._fill),
             (self.largest.clicked, self.outliers_wanted),
-            (self._lenses.chosen, self._on_lens),
             (self.canvas.picked, self._on_picked),
             (self.canvas.dragged, self._on_dragged),
             (self.canvas.menu_wanted, self._on_menu_wanted),
@@ -134,9 +133,6 @@ class WallView(View[Shown]):
     def choose(self, choice: str) -> None:
         tensor, change = _CHOICES[choice]
         self._models.selection.update(lens=tensor, change=change)
-
-    def _on_lens(self, lens: str) -> None:
-        self._models.selection.update(lens=lens, change=False)
 
     @property
     def _lens(self) -> str:
@@ -243,7 +239,7 @@ class WallView(View[Shown]):
         rect = self.canvas.selected_rect()
         if not rect.isEmpty():
             center = rect.center()
-            self._scroll.ensureVisible(round(center.x()), round(center.y()), 0, round(rect.height() / 2) + 4)
+            self.scroller.ensureVisible(round(center.x()), round(center.y()), 0, round(rect.height() / 2) + 4)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
@@ -288,8 +284,7 @@ class WallView(View[Shown]):
         self._drawn = ()
 
     def show_state(self, state: Shown) -> None:
-        self.canvas.set_selected(*state.selected)
-        self.canvas.set_by_hand(state.by_hand)
+        self.canvas.set_marks(state.selected, state.by_hand)
         self._name_largest(state.piece)
         self.set_detail(self._words(state.piece), tip=CELL_TIP)
         key = (state.piece, state.layout, current_theme())
@@ -377,9 +372,9 @@ class WallView(View[Shown]):
 
     def _fill(self) -> None:
         """Give the canvas the panel's size, less the width of the scroll bar if it needs one."""
-        room = self._scroll.maximumViewportSize()
+        room = self.scroller.maximumViewportSize()
         self.canvas.set_room(room)
         if self.canvas.height() > room.height():
-            bar = self._scroll.verticalScrollBar().sizeHint().width()
+            bar = self.scroller.verticalScrollBar().sizeHint().width()
             self.canvas.set_room(QSize(room.width() - bar, room.height()))
         self.refresh()

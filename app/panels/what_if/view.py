@@ -8,7 +8,7 @@ from PySide6.QtCore import QTimer
 from PySide6.QtGui import QFont, QHideEvent, QResizeEvent
 from PySide6.QtWidgets import QStackedLayout, QWidget
 
-from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds, percent
+from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds, percent, probable, visible
 from app.kit.boxes import column, holder, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
@@ -21,15 +21,13 @@ from app.kit.theme import font_text
 from app.models import Models
 from app.models.loaded import geometry_of
 from app.models.measurement import MeasurementState
-from app.panels.what_if import draw
-from app.panels.what_if.draw import TokenPair
 from app.panels.what_if.knobs import WhatIfKnobs
 from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import mode_words
 from engine.wire.commands import SetCache
-from engine.wire.measurements import WhatIf, WhatIfAnswer
+from engine.wire.measurements import Shift, WhatIf, WhatIfAnswer
 
 MOST_ROWS = 12
 
@@ -37,27 +35,46 @@ MOST_ROWS = 12
 def shift_table(answer: WhatIfAnswer, tried: str, room: int, *, is_faded: bool) -> BarTable:
     """The top candidates, as many as fit. `tried` names the other cache; `is_faded`: the answer is to an older question
     than the newest."""
-    pairs = draw.pairs(answer, min(room, MOST_ROWS))
     after = f"after · {tried}" if tried else "after"
-    return BarTable(("", "before", after, "rank"), tuple(_row(pair, is_faded) for pair in pairs))
+    rows = tuple(_row(shift, is_faded) for shift in highest(answer, min(room, MOST_ROWS)))
+    return BarTable(("", "before", after, "rank"), rows)
 
 
-def _row(pair: TokenPair, is_faded: bool) -> BarRow:
-    is_new_top = pair.rank_after == 1 and pair.moved != 0
-    after = Bar(pair.after, pair.number_after, "selected" if is_new_top else "accent", is_faded)
+def _row(shift: Shift, is_faded: bool) -> BarRow:
+    """Ranks count from 1: `2`, or `2 → 1` if the rank changed."""
+    text, before, after = text_of(shift), probable(shift.prob_before), probable(shift.prob_after)
+    old, new = shift.rank_before + 1, shift.rank_after + 1
+    is_new_top = new == 1 and old != new
     tip = (
-        f"{pair.text}  id {pair.token_id}",
-        f"before: probability {brief(pair.before, 6)}, rank {pair.rank_before}",
-        f"after: probability {brief(pair.after, 6)}, rank {pair.rank_after}",
+        f"{text}  id {shift.token_id}",
+        f"before: probability {brief(before, 6)}, rank {old}",
+        f"after: probability {brief(after, 6)}, rank {new}",
     )
-    return BarRow(
-        pair.text,
-        (Bar(pair.before, pair.number_before, "page_used"), after),
-        "\n".join(tip),
-        end=pair.rank,
-        end_role="muted" if not pair.moved else "selected" if is_new_top else "text",
-        is_bold=1 in (pair.rank_before, pair.rank_after),
+    bars = (
+        Bar(before, percent(shift.prob_before), "page_used"),
+        Bar(after, percent(shift.prob_after), "selected" if is_new_top else "accent", is_faded),
     )
+    end = f"{old} → {new}" if old != new else str(new)
+    role = "muted" if old == new else "selected" if is_new_top else "text"
+    return BarRow(text, bars, "\n".join(tip), end=end, end_role=role, is_bold=1 in (old, new))
+
+
+def highest(answer: WhatIfAnswer, most: int) -> list[Shift]:
+    """The tokens that rank highest before or after, in their order before; the new top token is always among them."""
+    best = sorted(answer.shifts, key=lambda shift: (min(shift.rank_before, shift.rank_after), shift.rank_before))
+    return sorted(best[: max(0, most)], key=lambda shift: (shift.rank_before, shift.rank_after))
+
+
+def winners(answer: WhatIfAnswer) -> tuple[str, str]:
+    """The most probable token before and after, as shown; empty if none is listed."""
+    before = min(answer.shifts, key=lambda shift: shift.rank_before, default=None)
+    after = min(answer.shifts, key=lambda shift: shift.rank_after, default=None)
+    return (text_of(before) if before is not None else "", text_of(after) if after is not None else "")
+
+
+def text_of(shift: Shift) -> str:
+    """The token as shown."""
+    return visible(shift.text) or "∅"
 
 
 def numbers(answer: WhatIfAnswer) -> tuple[Reading, ...]:
@@ -269,7 +286,7 @@ class WhatIfView(MeasuringView[Tried]):
         self.foot.setToolTip(plain_tip(self.foot.text()))
 
     def _tell_winner(self, answer: WhatIfAnswer) -> None:
-        before, after = draw.winners(answer)
+        before, after = winners(answer)
         text = f"⚑ another token wins: {before} → {after}" if answer.top1_changed else f"the same token wins: {before}"
         self.verdict.setText(text)
         set_text_role(self.verdict, "selected" if answer.top1_changed else "text")

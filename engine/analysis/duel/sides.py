@@ -85,7 +85,8 @@ class LiveRun:
 
     def lengths(self, above: int) -> list[int]:
         """The numbers of tokens above `above`, ascending, after its steps in the present mode whose logits are kept."""
-        found = self.session.history.logged_steps(self.seq_id, above, self.mode)
+        logged = self.session.history.logged_logits(self.seq_id, above)
+        found = {each.num_tokens: each.step for each in logged if each.cache == self.mode}
         self._steps.update(found)
         return [count for count in found if count <= self.num_tokens]
 

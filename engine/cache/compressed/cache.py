@@ -12,11 +12,11 @@ from transformers import DynamicCache
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import RowMarks, check_budget
 from engine.cache.compressed.layer import CompressedLayer, Dropped
-from engine.cache.compressed.retention import Cut, LayerView, Rule, cut, rule_of
-from engine.cache.compressed.rotary import KeyRotation
+from engine.cache.compressed.retention import LayerView, Rule, cut, rule_of
 from engine.cache.compressed.stores import RowStore, Store
 from engine.cache.contract import Evicted, EvictedRows
 from engine.cache.layers.handles import is_pageable
+from engine.cache.rotation import KeyRotation
 from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stored import StoredCache
 from engine.errors import InputError
@@ -30,6 +30,7 @@ class LayerPlan:
     """The new state of one layer after `compress`, applied only when every layer has a plan, so that all change or
     none."""
 
+    index: int
     layer: CompressedLayer
     key_store: Store
     value_store: Store
@@ -39,6 +40,18 @@ class LayerPlan:
     sinks: torch.Tensor | None = None
     evicted: EvictedRows | None = None
     held: int = 0  # number of rows, computed before anything is changed
+
+    def drop(self, positions: torch.Tensor, kept: torch.Tensor, dropped: torch.Tensor) -> torch.Tensor:
+        """Drop the rows in slots `[H_kv, E]` and keep those in slots `[H_kv, K]`, of rows at `positions` `[H_kv, S]`;
+        the positions `[H_kv, E]` of those dropped."""
+        keys, values = self.key_store, self.value_store
+        assert isinstance(keys, RowStore)
+        assert isinstance(values, RowStore)
+        gone = positions.gather(1, dropped)
+        self.dropped = Dropped(self.layer.seen, gone, keys.picked(dropped), values.picked(dropped))
+        self.key_store, self.value_store = keys.with_only(kept), values.with_only(kept)
+        self.positions = positions.gather(1, kept)
+        return gone
 
     def apply(self) -> None:
         """Install the new state. The journal entry comes first, because adding it can fail; the assignments after it
@@ -106,10 +119,13 @@ class CompressedCache(SequenceCache):
             own = self.num_decoded(num_prompt_tokens)
             self._retention = budgets_by_layer(self.spec.retention, self._dropping, own)
         drops = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
-        plans = [
-            self._plan(index, layer, is_over, drops, probe) for index, layer in self.compressed_layers if layer.seen
-        ]
+        plans = [self._plan(index, layer, is_over, probe) for index, layer in self.compressed_layers if layer.seen]
+        seen = probe.rows() if drops and self.rule is not None and probe is not None else {}
         for plan in plans:
+            if drops and self.rule is not None and plan.index in self._retention:
+                self._plan_drop(plan, self.rule, seen)
+            if is_over and self.spec.retention.only_at_prompt_end:
+                plan.memory = None  # such a rule evicts only once, and needs no state any more
             plan.held = plan.key_store.length
         for plan in plans:
             plan.apply()
@@ -119,7 +135,7 @@ class CompressedCache(SequenceCache):
                 self._layer(index).note_memory(self.rule.is_per_row)
         return tuple(plan.evicted for plan in plans if plan.evicted is not None)
 
-    def _plan(self, index: int, layer: CompressedLayer, is_over: bool, drops: bool, probe: Probe | None) -> LayerPlan:
+    def _plan(self, index: int, layer: CompressedLayer, is_over: bool, probe: Probe | None) -> LayerPlan:
         keys, values = layer.key_store, layer.value_store
         if is_over:
             keys, values = keys.quantised(), values.quantised()
@@ -127,64 +143,41 @@ class CompressedCache(SequenceCache):
         rule = self.rule if index in self._retention else None
         if rule is not None and rule.remembers and probe is not None:
             memory = rule.remember(memory, probe, index, layer.num_heads)
-        plan = LayerPlan(layer, keys, values, memory, layer.positions, sinks=layer.sinks)
-        if rule is not None and drops:
-            self._plan_drop(plan, index, rule, probe)
-        if is_over and self.spec.retention.only_at_prompt_end:
-            plan.memory = None  # such a rule evicts only once, and needs no state any more
-        return plan
+        return LayerPlan(index, layer, keys, values, memory, layer.positions, sinks=layer.sinks)
 
-    def _plan_drop(self, plan: LayerPlan, index: int, rule: Rule, probe: Probe | None) -> None:
-        """Add the eviction of rows over budget to a plan. A rule that needs attention weights and has none waits for
-        the next forward."""
-        layer, retention = plan.layer, self._retention[index]
+    def _plan_drop(self, plan: LayerPlan, rule: Rule, seen: Mapping[int, torch.Tensor]) -> None:
+        """Add the eviction of rows over budget to a plan. `seen` has the newest query's weights by layer; a rule that
+        needs them and has none waits for the next forward."""
+        index, layer, retention = plan.index, plan.layer, self._retention[plan.index]
         num_kept = retention.num_kept(layer.seen)
-        seen = probe.rows() if probe is not None else {}
         weights = seen[index][0] if index in seen else None
         if num_kept >= layer.held or (retention.needs_weights and weights is None):
             return
-        assert isinstance(plan.key_store, RowStore)
-        assert isinstance(plan.value_store, RowStore)
         positions = layer.all_positions()
         recent = retention.recent(num_kept)
         scores = rule.score(LayerView(index, plan.key_store.read()[0], positions, plan.memory, weights, recent))
         pinned = self.by_hand.pinned.at(index, positions + self.num_source)
         chosen = cut(scores, positions, retention, num_kept, pinned)
-        plan.dropped = Dropped(
-            layer.seen,
-            positions.gather(1, chosen.dropped),
-            plan.key_store.picked(chosen.dropped),
-            plan.value_store.picked(chosen.dropped),
-        )
+        if self._rotation is not None and plan.sinks is None:
+            plan.sinks = plan.key_store.read()[:, :, : retention.sinks].clone()
+        gone = plan.drop(positions, chosen.kept, chosen.dropped)
+        if plan.memory is not None and rule.is_per_row:
+            plan.memory = plan.memory.gather(1, chosen.kept)
+        if self._rotation is not None and plan.sinks is not None:
+            assert isinstance(plan.key_store, RowStore)
+            # directly before the window, and always from their original keys, so that rounding does not add up
+            plan.key_store.overwrite(0, self._rotation.rotate(plan.sinks, layer.seen - num_kept))
         plan.evicted = EvictedRows(
             self._seq_id,
             index,
             rule.per_head,
             rule.words,
-            plan.dropped.positions + self.num_source,
+            gone + self.num_source,
             scores,
             chosen.kept,
             chosen.dropped,
             chosen.on_merit,
         )
-        if self._rotation is not None:
-            self._rotate_sinks(plan, chosen, layer.seen - num_kept)
-        else:
-            plan.key_store = plan.key_store.with_only(chosen.kept)
-        plan.value_store = plan.value_store.with_only(chosen.kept)
-        plan.positions = positions.gather(1, chosen.kept)
-        if plan.memory is not None and rule.is_per_row:
-            plan.memory = plan.memory.gather(1, chosen.kept)
-
-    def _rotate_sinks(self, plan: LayerPlan, chosen: Cut, gap: int) -> None:
-        """Rotate the sinks so that they are directly before the window: always from their original keys, so that
-        rounding does not add up."""
-        assert self._rotation is not None
-        assert isinstance(plan.key_store, RowStore)
-        if plan.sinks is None:
-            plan.sinks = plan.key_store.read()[:, :, : self.spec.retention.sinks].clone()
-        plan.key_store = plan.key_store.with_only(chosen.kept)
-        plan.key_store.overwrite(0, self._rotation.rotate(plan.sinks, gap))
 
     # ---- edits by hand -------------------------------------------------------------------------------------------
 
@@ -204,7 +197,7 @@ class CompressedCache(SequenceCache):
                     f"The kv heads of a layer hold equally many rows, and layer {index} has {layer.num_heads}: drop in "
                     "all of them, or mask the rows."
                 )
-            plans.append(self._plan_by_hand(layer, positions - self.num_source))
+            plans.append(self._plan_by_hand(index, positions - self.num_source))
         for plan in plans:
             plan.apply()
         self.note_edit(min(int(positions.min()) for positions in spans.values()))
@@ -223,20 +216,17 @@ class CompressedCache(SequenceCache):
             own = mask[:, self.num_source :]
             check_budget(self._retention[index], self._layer(index).seen, own, f"of layer {index}")
 
-    def _plan_by_hand(self, layer: CompressedLayer, going: torch.Tensor) -> LayerPlan:
-        keys, values, held = layer.key_store, layer.value_store, layer.all_positions()
-        assert isinstance(keys, RowStore)
-        assert isinstance(values, RowStore)
+    def _plan_by_hand(self, index: int, going: torch.Tensor) -> LayerPlan:
+        layer = self._layer(index)
+        held = layer.all_positions()
         goes = (held[:, :, None] == going.to(held.device)[:, None]).any(2)
         slots = torch.arange(layer.held, device=held.device).expand(len(held), -1)
         dropped, kept = slots[goes].view(len(held), -1), slots[~goes].view(len(held), -1)
-        entry = Dropped(layer.seen, held.gather(1, dropped), keys.picked(dropped), values.picked(dropped))
         memory = layer.memory
         if memory is not None and self.rule is not None:
             memory = memory.gather(1, kept) if self.rule.is_per_row else None
-        plan = LayerPlan(
-            layer, keys.with_only(kept), values.with_only(kept), memory, held.gather(1, kept), entry, layer.sinks
-        )
+        plan = LayerPlan(index, layer, layer.key_store, layer.value_store, memory, layer.positions, sinks=layer.sinks)
+        plan.drop(held, kept, dropped)
         plan.held = kept.shape[1]
         return plan
 

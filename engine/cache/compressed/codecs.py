@@ -8,8 +8,6 @@ stored scale: int8 |x - x'| <= s/2; e4m3 |x - x'| <= max(|x| 2^-4, s 2^-10).
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 
 from engine.spec.codec import Coding
@@ -27,52 +25,35 @@ E8M0_NAN = 255
 Codes = tuple[torch.Tensor, ...]
 
 
-class RowCodec(Protocol):
-    """Encodes rows independently of each other: `decode(encode(rows))` is what attention reads."""
+class RowCodec:
+    """Encodes rows independently of each other: `decode(encode(rows))` is what attention reads. This one keeps them as
+    they are. `shared` is the scale that all rows share; None before it is fixed, and where each row has its own."""
+
+    shared: torch.Tensor | None = None
 
     def encode(self, rows: torch.Tensor) -> Codes:
         """Rows `[B, H, T, D]` as tensors `[B, H, T, …]`: the codes, and scales if each row has its own."""
-        ...
+        return (rows,)
 
     def decode(self, codes: Codes, dtype: torch.dtype) -> torch.Tensor:
         """The rows `[B, H, T, D]` from their codes. They are multiplied by their scales in place after widening,
         because a second tensor of all rows would double the time. No decoded copy is kept: it would take the memory
         that quantising saves."""
-        ...
+        return codes[0]
 
     def freeze(self, rows: torch.Tensor) -> RowCodec:
         """This codec with the scale that all rows share fixed, computed from the rows of a whole prompt."""
-        ...
-
-    @property
-    def shared(self) -> torch.Tensor | None:
-        """The scale that all rows share; None before it is fixed, and where each row has its own."""
-        ...
-
-
-class Exact:
-    """Rows without quantisation."""
-
-    shared = None
-
-    def encode(self, rows: torch.Tensor) -> Codes:
-        return (rows,)
-
-    def decode(self, codes: Codes, dtype: torch.dtype) -> torch.Tensor:
-        return codes[0]
-
-    def freeze(self, rows: torch.Tensor) -> Exact:
         return self
 
 
-class Fp8Frozen:
+class Fp8Frozen(RowCodec):
     """e4m3 with one float32 scale for the tensor, or one for each head: amax / 448 of the prompt, fixed from then on.
 
     Later numbers beyond the prompt's amax saturate, as in transformers' fp8 quantiser.
     """
 
     def __init__(self, per_head: bool, scale: torch.Tensor | None = None) -> None:
-        self._per_head, self._scale = per_head, scale
+        self._per_head, self.shared = per_head, scale
 
     def freeze(self, rows: torch.Tensor) -> Fp8Frozen:
         amax = rows.abs().float()
@@ -80,31 +61,22 @@ class Fp8Frozen:
         return Fp8Frozen(self._per_head, (amax / E4M3_MAX).clamp(min=TINY_SINGLE))
 
     def encode(self, rows: torch.Tensor) -> Codes:
-        assert self._scale is not None, "the scale is frozen when the prompt ends"
-        return (to_e4m3(rows.float() / self._scale),)
+        assert self.shared is not None, "the scale is frozen when the prompt ends"
+        return (to_e4m3(rows.float() / self.shared),)
 
     def decode(self, codes: Codes, dtype: torch.dtype) -> torch.Tensor:
-        assert self._scale is not None, "the scale is frozen when the prompt ends"
-        return from_e4m3(codes[0]).mul_(self._scale).to(dtype)
-
-    @property
-    def shared(self) -> torch.Tensor | None:
-        return self._scale
+        assert self.shared is not None, "the scale is frozen when the prompt ends"
+        return from_e4m3(codes[0]).mul_(self.shared).to(dtype)
 
 
-class Fp8Grouped:
+class Fp8Grouped(RowCodec):
     """e4m3 with a scale per token, head and group of `group` numbers along D (None: all of D), in float32 or e8m0.
 
     An e8m0 scale is rounded up to a power of two from amax / 448, so that nothing saturates.
     """
 
-    shared = None
-
     def __init__(self, group: int | None, powers_of_two: bool = False) -> None:
         self._group, self._powers_of_two = group, powers_of_two
-
-    def freeze(self, rows: torch.Tensor) -> Fp8Grouped:
-        return self
 
     def encode(self, rows: torch.Tensor) -> Codes:
         grouped = split(rows.float(), self._group or rows.shape[3])
@@ -122,13 +94,8 @@ class Fp8Grouped:
         return from_e8m0(scales) if self._powers_of_two else scales
 
 
-class Int8:
+class Int8(RowCodec):
     """Symmetric int8 with a float16 scale amax / 127 per token and head."""
-
-    shared = None
-
-    def freeze(self, rows: torch.Tensor) -> Int8:
-        return self
 
     def encode(self, rows: torch.Tensor) -> Codes:
         exact = no_infinities(rows.float())
@@ -146,7 +113,7 @@ def row_codec(coding: Coding, shared: torch.Tensor | None = None) -> RowCodec:
     already."""
     match coding.name:
         case "exact":
-            return Exact()
+            return RowCodec()
         case "fp8" | "fp8-head":
             return Fp8Frozen(coding.name == "fp8-head", shared)
         case "fp8-token-head":

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from engine.cache.compressed.kivi_store import KiviStore
-from engine.cache.compressed.rotary import KeyRotation
 from engine.cache.compressed.rows import shared_copy_of
 from engine.cache.compressed.stores import RowStore, store_of
 from engine.cache.contract import HeldBytes, HeldRows, Pair
 from engine.cache.journal import EvictionJournal
 from engine.cache.layers.own import OwnLayer
+from engine.cache.rotation import KeyRotation
 from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.cache.stored import StoredLayer
 from engine.spec.codec import CodedBytes, Coding, Part
@@ -110,27 +110,15 @@ class CompressedLayer(OwnLayer):
         return HeldRows(self.key_store.read(), self.value_store.read(), 0, self.positions)
 
     @torch.inference_mode()
-    def rows_at(self, num_tokens: int) -> HeldRows | None:
-        return self._at(num_tokens).rows()
-
-    def _at(self, num_tokens: int) -> CompressedLayer:
-        """The layer after going back to `num_tokens`: a copy of it goes back, this one is unchanged."""
-        if num_tokens >= self.seen:
-            return self
-        past = self.shared_copy()
-        past.crop(num_tokens)
-        return past
-
-    @torch.inference_mode()
-    def newest_rows(self, first_position: int) -> HeldRows | None:
+    def rows_at(self, num_tokens: int | None = None, first_position: int | None = None) -> HeldRows | None:
+        if num_tokens is not None and num_tokens < self.seen:
+            return self._past(num_tokens).rows_at(first_position=first_position)
+        if first_position is None:
+            return self.rows()
         if self.seen <= first_position:
             return None
         slot = max(0, self.held - (self.seen - first_position))
         return HeldRows(self.key_store.read(slot), self.value_store.read(slot), first_position)
-
-    @torch.inference_mode()
-    def newest_rows_at(self, num_tokens: int, first_position: int) -> HeldRows | None:
-        return self._at(num_tokens).newest_rows(first_position)
 
     def row_positions(self) -> torch.Tensor | None:
         return self.positions
@@ -230,12 +218,13 @@ class CompressedLayer(OwnLayer):
         if gap == 0:
             self.sinks = None
 
-    def shared_copy(self) -> CompressedLayer:
-        """A copy that shares the rows' storage but has its own counts and journal: it can go back and be read while
-        this layer is unchanged."""
+    def _past(self, num_tokens: int) -> CompressedLayer:
+        """The layer after going back to `num_tokens`: a copy of it, which shares the rows' storage but has its own
+        counts and journal, goes back; this one is unchanged."""
         made = copy.copy(self)
         made.key_store, made.value_store = shared_copy_of(self.key_store), shared_copy_of(self.value_store)
         made.journal = self.journal.copy()
+        made.crop(num_tokens)
         return made
 
     def _restore(self, undone: list[Dropped], num_tokens: int) -> None:
@@ -259,10 +248,8 @@ class CompressedLayer(OwnLayer):
     @torch.inference_mode()
     def stored(self, num_tokens: int) -> StoredLayer | None:
         if num_tokens < self.seen:
-            past = self.shared_copy()
-            past.crop(num_tokens)
             forgot = "" if self.can_crop(num_tokens) else "what its rule remembered then is not known any more"
-            return replace(found, why_not=forgot) if (found := past.stored(num_tokens)) else None
+            return replace(found, why_not=forgot) if (found := self._past(num_tokens).stored(num_tokens)) else None
         if not self.held:
             return None
         keys, values = self.key_store.written(), self.value_store.written()

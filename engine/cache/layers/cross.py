@@ -30,9 +30,6 @@ class CrossLayer(OwnLayer):
     is_sliding = False
     keeps_all_rows = True
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
-
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
         self.keys, self.values = (rows.clone(memory_format=torch.contiguous_format) for rows in (keys, values))
         return self.keys, self.values
@@ -132,11 +129,9 @@ class DecoderRows(LayerHandle):
     def rows(self) -> HeldRows | None:
         return self._moved(self._layer.rows())
 
-    def rows_at(self, num_tokens: int) -> HeldRows | None:
-        return self._moved(self._layer.rows_at(self._own(num_tokens)))
-
-    def newest_rows(self, first_position: int) -> HeldRows | None:
-        return self._moved(self._layer.newest_rows(self._own(first_position)))
+    def rows_at(self, num_tokens: int | None = None, first_position: int | None = None) -> HeldRows | None:
+        at, first = (None if count is None else self._own(count) for count in (num_tokens, first_position))
+        return self._moved(self._layer.rows_at(at, first))
 
     def row_positions(self) -> torch.Tensor | None:
         return shifted(self._layer.row_positions(), self._source)

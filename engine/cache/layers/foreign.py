@@ -21,17 +21,13 @@ def foreign_rows(cache: Any) -> dict[int, tuple[HeldRows, bool]]:
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
     if isinstance(cache, Cache):
-        found = {index: _of_layer(layer) for index, layer in enumerate(cache.layers)}
+        pairs = ((handle_of(layer).rows(), bool(getattr(layer, "is_sliding", False))) for layer in cache.layers)
+        found = dict(enumerate(pairs))
     elif isinstance(cache, Iterable) and not isinstance(cache, str | bytes | dict | torch.Tensor):
         found = {index: (_of_pair(pair, index), False) for index, pair in enumerate(cache)}
     else:
         raise InputError(f"A {type(cache).__name__} is no cache: give past_key_values, or a list of (keys, values).")
     return {index: (rows, slides) for index, (rows, slides) in found.items() if rows is not None and rows.keys.shape[2]}
-
-
-def _of_layer(layer: Any) -> tuple[HeldRows | None, bool]:
-    """The rows of one layer of transformers (without reserved room), and whether it keeps a sliding window."""
-    return handle_of(layer).rows(), bool(getattr(layer, "is_sliding", False))
 
 
 def _of_pair(pair: Any, index: int) -> HeldRows | None:

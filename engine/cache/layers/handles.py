@@ -59,7 +59,8 @@ def counted(layer: Any) -> Any:
 
 
 class RowsOfTransformers(LayerOfTransformers):
-    """The handle of a layer that keeps K and V of every token."""
+    """The handle of a layer that keeps K and V of every token. Where it keeps a recurrent state or an indexer's keys
+    beside them, it cannot go back once it holds any tokens."""
 
     keeps_all_rows = takes_rows = True
 
@@ -67,7 +68,11 @@ class RowsOfTransformers(LayerOfTransformers):
         return written
 
     def can_crop(self, num_tokens: int) -> bool:
-        return True
+        return not self.has_state or self.layer.keys is None
+
+    def stored(self, num_tokens: int) -> StoredLayer | None:
+        is_whole = not self.has_state or hasattr(self.layer, "conv_states")
+        return stored_rows(self.rows(), num_tokens, "" if is_whole else "an indexer's keys are not written")
 
 
 class DynamicRows(RowsOfTransformers):
@@ -141,6 +146,10 @@ class WindowRows(RowsOfTransformers):
     def num_seen(self) -> int:
         return int(getattr(self.layer, self.counter))
 
+    def rows(self) -> HeldRows | None:
+        found = super().rows()
+        return None if found is None else replace(found, first=self.num_seen - found.keys.shape[2])
+
     def commit(self, written: RowDelta) -> RowDelta:
         return windowed(written, self.num_kept)
 
@@ -148,7 +157,8 @@ class WindowRows(RowsOfTransformers):
         return num_tokens >= self.num_seen or self.num_seen <= self.num_kept
 
     def can_crop(self, num_tokens: int) -> bool:
-        return not self.layer.is_initialized or self.num_seen <= self.num_kept
+        fits = not self.layer.is_initialized or self.num_seen <= self.num_kept
+        return fits and super().can_crop(num_tokens)
 
     def crop(self, num_tokens: int) -> int:
         super().crop(num_tokens)
@@ -168,10 +178,6 @@ class DynamicWindow(WindowRows, DynamicRows):
     def num_kept(self) -> int:
         return int(self.layer.sliding_window) - 1
 
-    def rows(self) -> HeldRows | None:
-        found = super().rows()
-        return None if found is None else replace(found, first=self.num_seen - found.keys.shape[2])
-
 
 class StaticWindow(WindowRows, StaticRows):
     """The handle of a window in preallocated room."""
@@ -182,46 +188,8 @@ class StaticWindow(WindowRows, StaticRows):
     def num_kept(self) -> int:
         return int(self.layer.max_cache_len)
 
-    def rows(self) -> HeldRows | None:
-        if not self.layer.is_initialized:  # if memory ran out, K may be allocated and V not
-            return None
-        held = min(self.num_seen, self.num_kept)
-        return HeldRows(self.layer.keys[:, :, :held], self.layer.values[:, :, :held], self.num_seen - held)
 
-
-class RowsAndState(LayerOfTransformers):
-    """The handle of a layer that keeps rows and beside them a recurrent state or an indexer's keys: once it holds any
-    tokens, it cannot go back."""
-
-    def __init__(self, rows: LayerOfTransformers) -> None:
-        super().__init__(rows.layer)
-        self._rows = rows
-        self.has_state = True
-
-    def rows(self) -> HeldRows | None:
-        return self._rows.rows()
-
-    def stored(self, num_tokens: int) -> StoredLayer | None:
-        has_states = hasattr(self.layer, "conv_states")
-        return stored_rows(self.rows(), num_tokens, "" if has_states else "an indexer's keys are not written")
-
-    def restore(self, stored: StoredLayer) -> None:
-        self._rows.restore(stored)
-
-    def first_position(self) -> int:
-        return self._rows.first_position()
-
-    def commit(self, written: RowDelta) -> RowDelta:
-        return self._rows.commit(written)
-
-    def knows(self, num_tokens: int) -> bool:
-        return self._rows.knows(num_tokens)
-
-    def can_crop(self, num_tokens: int) -> bool:
-        return self.layer.keys is None
-
-
-HANDLES: dict[type, type[LayerOfTransformers]] = {
+HANDLES: dict[type, type[RowsOfTransformers]] = {
     DynamicSlidingWindowLayer: DynamicWindow,
     DynamicLayer: DynamicRows,
     StaticSlidingWindowLayer: StaticWindow,
@@ -238,7 +206,10 @@ def handle_of(layer: Any) -> LayerHandle:
         return QuantizedRows(layer)
     for kind, handle in HANDLES.items():
         if isinstance(layer, kind):
-            return handle(layer) if type(layer) is kind else RowsAndState(handle(layer))
+            made = handle(layer)
+            if type(layer) is not kind:
+                made.has_state, made.keeps_all_rows, made.takes_rows = True, False, False
+            return made
     return LayerOfTransformers(layer)
 
 

@@ -31,19 +31,11 @@ class LayerHandle:
         and V."""
         return None
 
-    def rows_at(self, num_tokens: int) -> HeldRows | None:
-        """The rows when the sequence had `num_tokens` tokens, for which `knows` must hold; rows of later tokens may
-        follow them."""
-        return self.rows()
-
-    def newest_rows(self, first_position: int) -> HeldRows | None:
-        """The rows from a position on, none of which has been evicted yet; None where there are none."""
-        return rows_from(self.rows(), first_position)
-
-    def newest_rows_at(self, num_tokens: int, first_position: int) -> HeldRows | None:
-        """The rows from a position on when the sequence had `num_tokens` tokens, of a layer that has dropped none; rows
-        of later tokens may follow them. None where there are none."""
-        return self.newest_rows(first_position)
+    def rows_at(self, num_tokens: int | None = None, first_position: int | None = None) -> HeldRows | None:
+        """The rows when the sequence had `num_tokens` tokens, for which `knows` must hold (None: now); rows of later
+        tokens may follow them. With `first_position` only those from there on, none of which has been evicted yet; None
+        where there are none."""
+        return self.rows() if first_position is None else rows_from(self.rows(), first_position)
 
     def row_positions(self) -> torch.Tensor | None:
         """Positions `[H_kv, S]` of the rows held; None where they are consecutive and end with the newest token."""

@@ -9,7 +9,6 @@ import torch
 
 from engine.cache.contract import HeldBytes, StateMatrix
 from engine.cache.layers.layer_handle import LayerHandle
-from engine.cache.layers.state import copies_of_states, put_states, state_matrices
 from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.cache.stored import StoredLayer
 from engine.spec.codec import Part
@@ -33,7 +32,8 @@ class LayerOfTransformers(LayerHandle):
         return HeldBytes(min(int(rows.keys.nbytes + rows.values.nbytes) + beside, reserved), reserved)
 
     def states(self) -> tuple[StateMatrix, ...]:
-        return state_matrices(self.layer)
+        """The state of the layer's first sequence, as matrices."""
+        return tuple(found for kind, _, tensor in states_of(self.layer) for found in matrices_of(kind, tensor))
 
     def commit(self, written: RowDelta) -> RowDelta:
         return RowDelta(NO_ROWS)
@@ -43,10 +43,18 @@ class LayerOfTransformers(LayerHandle):
         return 0 if rows is None or rows.first else min(rows.keys.shape[2], num_tokens)
 
     def stored_states(self) -> dict[str, torch.Tensor]:
-        return copies_of_states(self.layer)
+        return {f"{kind}.{number}": tensor.clone() for kind, number, tensor in states_of(self.layer)}
 
     def restore_states(self, states: Mapping[str, torch.Tensor]) -> None:
-        put_states(self.layer, states)
+        for name, tensor in states.items():
+            kind, number = name.rsplit(".", 1)
+            if kind == "convolution":
+                self.layer.lazy_initialization(conv_states=tensor, state_idx=int(number))
+                self.layer.conv_states[int(number)].copy_(tensor)
+                self.layer.has_previous_state[int(number)] = True
+            else:
+                self.layer.lazy_initialization(recurrent_states=tensor, state_idx=int(number))
+                self.layer.recurrent_states[int(number)].copy_(tensor)
 
     def first_position(self) -> int:
         rows = self.rows()
@@ -67,3 +75,23 @@ def tensors_of(layer: Any) -> Iterator[torch.Tensor]:
 def distinct_storages(layer: Any) -> list[torch.Tensor]:
     """One tensor per storage: some layers alias values to keys, and a sliced view keeps its whole storage alive."""
     return list({t.untyped_storage().data_ptr(): t for t in tensors_of(layer)}.values())
+
+
+# the state of recurrent layers: the convolution's last inputs and the recurrence's state
+KINDS = (("conv_states", "convolution"), ("recurrent_states", "recurrence"))
+
+
+def states_of(layer: Any) -> Iterator[tuple[str, int, torch.Tensor]]:
+    """The state tensors `[B, …]` of a layer as (kind, number, tensor); none where it has no state or has seen no
+    token."""
+    for attribute, kind in KINDS:
+        for number, tensor in getattr(layer, attribute, {}).items():
+            if isinstance(tensor, torch.Tensor) and tensor.dim() > 1:
+                yield kind, number, tensor
+
+
+def matrices_of(kind: str, tensor: torch.Tensor) -> list[StateMatrix]:
+    """The first sequence of a tensor `[B, …]` as matrices, one for each index of its leading dimensions."""
+    first = tensor[0] if tensor.dim() > 2 else tensor[:1]
+    matrices = first.flatten(0, -3) if first.dim() > 2 else first[None]
+    return [StateMatrix(kind, matrix, tuple(tensor.shape)) for matrix in matrices]

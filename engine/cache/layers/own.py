@@ -19,6 +19,10 @@ class OwnLayer(LayerHandle, CacheLayerMixin):  # type: ignore[misc]
 
     takes_rows = True
 
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Called before the first rows are appended."""
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object) -> Pair:
         """Called by the forward: append rows, after `lazy_initialization` if these are the first."""
         if not self.is_initialized:
@@ -47,9 +51,6 @@ class ReadOnlyLayer(OwnLayer):
         super().__init__()
         self.keys, self.values, self.seen, self.keeps, self.is_sliding = held.keys, held.values, seen, keeps, is_sliding
         self.dtype, self.device, self.is_initialized = held.keys.dtype, held.keys.device, True
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the rows were given."""
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
         if self.keeps:

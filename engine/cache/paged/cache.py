@@ -16,8 +16,7 @@ from engine.cache.by_hand import UNTOUCHED, RowMarks, RowWrite
 from engine.cache.contract import Evicted, HeldBytes, PageCounts, Pair
 from engine.cache.layers.handles import is_pageable
 from engine.cache.paged.layer import PagedLayer
-from engine.cache.paged.pages import PoolExhausted
-from engine.cache.paged.pool import PagePool
+from engine.cache.paged.pool import PagePool, PoolExhausted
 from engine.cache.paged.retention import PageKeeper
 from engine.cache.paged.slots import held_positions
 from engine.cache.paged.store import PageStore
@@ -41,8 +40,6 @@ class PagedCache(SequenceCache):
         self.why_not_reused: WhyNotReused | None = None
         self.keeper = self._new_keeper(seq_id)
         self._uncounted_in: list[int] = []  # for each table, the page that has the uncounted row
-        # number of tokens and copies of the layers that are not paged, kept while a step may fail
-        self._states: tuple[int, dict[int, Any]] | None = None
         super().__init__(store.spec, config, max_length, num_source)
         self.capacity = cache_capacity(store.spec, max_length, store.geometry)
         self.max_forward_tokens = tokens_at_once(store.spec, max_length, store.geometry)
@@ -64,7 +61,7 @@ class PagedCache(SequenceCache):
     def all_newest_rows(
         self, first_position: int, layers: Listing[int] | None = None, num_tokens: int | None = None
     ) -> dict[int, Pair]:
-        """`newest_rows` of layers. Those of a group have the same slots, which are computed once."""
+        """As of every layout; the layers of a group have the same slots, which are computed once."""
         found: dict[int, Pair] = {}
         rest = set(range(len(self.layers)) if layers is None else layers)
         for paged, table in zip(self._paged_layers, self.tables, strict=True):
@@ -128,7 +125,8 @@ class PagedCache(SequenceCache):
 
     def begin(self, num_new: int) -> None:
         """Take pages for `num_new` tokens in every group, or raise `PoolExhausted` and take none."""
-        self._keep_states()
+        if self._needs_backup:
+            self._backup = self.num_tokens, self._copied_unpaged(self.live)
         num_new, done = self._num_new_rows(num_new), 0
         try:
             for group, table in zip(self.store.groups, self.tables, strict=True):
@@ -187,8 +185,7 @@ class PagedCache(SequenceCache):
             group.tables.remove(mine)
             self.tables[number] = forked
             group.tables.append(forked)
-        theirs = other.live.layers
-        self._put({index: copy.deepcopy(theirs[index]) for index in self._unpaged})
+        self._restore_backup(self._copied_unpaged(other.live))
         if other.keeper is not None:
             self.keeper = other.keeper.fork(self.keeper.seq_id if self.keeper else seq_ids[0])
         self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
@@ -243,7 +240,7 @@ class PagedCache(SequenceCache):
             return False
         if not all(layer.knows(num_tokens) for layer in self.layers) or 0 < num_tokens <= self.num_source:
             return False
-        is_kept = self._states is not None and self._states[0] == num_tokens
+        is_kept = self._backup is not None and self._backup[0] == num_tokens
         has_state = any(layer.has_state for layer in self.layers) and not is_kept
         if has_state and not num_tokens == self.num_tokens == now:
             return False  # an unfinished forward may have changed some of the recurrent states
@@ -253,8 +250,8 @@ class PagedCache(SequenceCache):
         if self.num_source:
             for layer in self.layers:
                 layer.crop(num_tokens)
-        if is_kept:
-            self._restore_kept_states()
+        if is_kept and self._backup is not None:
+            self._restore_backup(self._backup[1])
         self.num_tokens, self.by_hand = num_tokens, self.by_hand.back_to(num_tokens)
         self._deltas.clear()
         return True
@@ -289,7 +286,7 @@ class PagedCache(SequenceCache):
             for group, layers, page_ids in zip(self.store.groups, self._paged_layers, pages, strict=True)
         )
         if self.keeper is not None:
-            found = self._with_memory(self.keeper, found)
+            found = self.keeper.stored(found, self.num_source, num_tokens < self.num_tokens)
         return replace(found, tables=tables)
 
     @torch.inference_mode()
@@ -392,12 +389,6 @@ class PagedCache(SequenceCache):
     def prompt_ended_at(self) -> int | None:
         ended_at = self.keeper.prompt_ended_at if self.keeper else None
         return super().prompt_ended_at if ended_at is None else ended_at + self.num_source
-
-    def _with_memory(self, keeper: PageKeeper, found: StoredCache) -> StoredCache:
-        """The stored cache with the eviction rule's state of each layer."""
-        found = keeper.stored(found, self.num_decoded(found.num_tokens), found.num_tokens < self.num_tokens)
-        ended_at = found.prompt_ended_at
-        return found if ended_at is None else replace(found, prompt_ended_at=ended_at + self.num_source)
 
     @property
     def planned_tokens(self) -> int:
@@ -526,22 +517,9 @@ class PagedCache(SequenceCache):
         return [index for index in range(len(self.live.layers)) if index not in paged]
 
     @torch.inference_mode()
-    def _keep_states(self) -> None:
-        """Before a step, copy the layers with recurrent states if rows were edited by hand: recomputing the tokens
-        would then not restore the states."""
-        if self.by_hand and any(layer.has_state for layer in self.layers):
-            self._states = self.num_tokens, {i: copy.deepcopy(self.live.layers[i]) for i in self._unpaged}
+    def _copied_unpaged(self, live: Any) -> dict[int, Any]:
+        return {index: copy.deepcopy(live.layers[index]) for index in self._unpaged}
 
-    def _restore_kept_states(self) -> None:
-        assert self._states is not None
-        self._put(self._states[1])
-        self._states = None
-
-    def _put(self, layers: Mapping[int, Any]) -> None:
-        """Replace the layers with these indices."""
-        self.live.layers = [layers.get(index, layer) for index, layer in enumerate(self.live.layers)]
-        self._set_live(self.live)
-
-    def release_undo(self) -> None:
-        super().release_undo()
-        self._states = None
+    @property
+    def _needs_backup(self) -> bool:
+        return bool(self.by_hand) and any(layer.has_state for layer in self.layers)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.cache.paged.free_list import FreeList
-from engine.cache.paged.pages import MAX_NUM_PAGES, PoolCorrupted, PoolMisuse, check_page_size
-from engine.cache.paged.prefix import HashPage, PrefixIndex, hash_page
+from engine.cache.paged.pool import MAX_NUM_PAGES, PoolCorrupted, PoolMisuse, check_page_size
+from engine.cache.paged.prefix import PrefixIndex, hash_page
 from engine.errors import InputError
 from engine.wire.page_events import (
     EvictReason,
@@ -45,7 +45,7 @@ class HostIndex:
     Give it the pool's own `events` list, so that the events of both are in one order.
     """
 
-    __slots__ = ("_free", "_hash_page", "_index", "_pins", "bytes_per_page", "events", "num_pages", "page_size")
+    __slots__ = ("_free", "_index", "_pins", "bytes_per_page", "events", "num_pages", "page_size")
 
     def __init__(
         self,
@@ -54,7 +54,6 @@ class HostIndex:
         bytes_per_page: int,
         *,
         events: list[PageEvent] | None = None,
-        page_hasher: HashPage = hash_page,
     ) -> None:
         """Raises InputError for impossible sizes."""
         check_page_size(page_size)
@@ -66,8 +65,7 @@ class HostIndex:
         self.page_size = page_size
         self.bytes_per_page = bytes_per_page
         self.events: list[PageEvent] = [] if events is None else events
-        self._hash_page = page_hasher
-        self._free = FreeList(0, num_pages)
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_pages))  # the next to be taken first
         self._pins = array("i", [0]) * num_pages
         self._index = PrefixIndex(num_pages)
 
@@ -92,11 +90,11 @@ class HostIndex:
             raise PoolMisuse(f"Page {committed.page_id} lies on the host already.")
         if self._index.first(committed.page_hash) is not None or not self._free:
             return None
-        host_page_id = self._free.head()
+        host_page_id = next(iter(self._free))
         if self._index.entry(host_page_id) is not None:
             self.events.append(PageEvicted(self._index.remove(host_page_id), EvictReason.ROOM))
         store = HostStore(committed, host_page_id)
-        self._free.pop()
+        del self._free[host_page_id]
         self._pins[host_page_id] = 1
         return store
 
@@ -129,7 +127,7 @@ class HostIndex:
         found: list[PageCommitted] = []
         for page in range(len(match.page_ids), stop):
             token_bytes = match.page_tokens(page)
-            page_hash = self._hash_page(parent_hash, token_bytes)
+            page_hash = hash_page(parent_hash, token_bytes)
             entry = self._index.find(page_hash, parent_hash, token_bytes)
             if entry is None:
                 break
@@ -142,8 +140,8 @@ class HostIndex:
         for entry in entries:
             if self._index.entry(entry.page_id) is not entry:
                 raise PoolMisuse(f"Host page {entry.page_id} changed since it was matched.")
-        self._free.remove([entry.page_id for entry in entries if self._pins[entry.page_id] == 0])
         for entry in entries:
+            self._free.pop(entry.page_id, None)
             self._pins[entry.page_id] += 1
 
     def finish_load(self, entries: Sequence[PageCommitted], page_ids: Sequence[int], duration_ms: float) -> None:
@@ -174,7 +172,7 @@ class HostIndex:
 
     def check(self) -> None:
         """Verify every invariant and raise PoolCorrupted with all that is wrong. O(pages)."""
-        found = [*self._free.faults(), *self._index.faults()]
+        found = self._index.faults()
         for page_id, num_pins in enumerate(self._pins):
             if (num_pins == 0) != (page_id in self._free) or num_pins < 0:
                 found.append(f"host page {page_id} has {num_pins} pins, and in the free list: {page_id in self._free}")
@@ -185,7 +183,7 @@ class HostIndex:
         if self._pins[host_page_id] == 0:
             raise PoolMisuse(f"Host page {host_page_id} is not being copied.")
         if self._pins[host_page_id] == 1:
-            self._free.push([host_page_id])
+            self._free[host_page_id] = None
         self._pins[host_page_id] -= 1
 
     def _move(

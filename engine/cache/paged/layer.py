@@ -32,9 +32,6 @@ class PagedLayer(OwnLayer):
         self.is_sliding = store.groups[group].window is not None
         self.is_initialized = True
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the pool was allocated with the session."""
-
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Pair:
         """Write rows `[B, H_kv, T, D]` to their slots. Returns all rows, `[B, H_kv, S + T, D]`, right-aligned; only the
         new ones where attention reads pages in place."""
@@ -88,8 +85,9 @@ class PagedLayer(OwnLayer):
     def rows(self) -> HeldRows | None:
         return self.store.rows(self._table, self.layer_index) if self._table.num_held_tokens else None
 
-    def newest_rows(self, first_position: int) -> HeldRows | None:
-        """The rows from a position on; earlier ones are not decoded."""
+    def rows_at(self, num_tokens: int | None = None, first_position: int | None = None) -> HeldRows | None:
+        if first_position is None:
+            return self.rows()
         first = max(first_position, self._table.first_held_position)
         return self.store.rows(self._table, self.layer_index, first) if first < self._table.num_tokens else None
 

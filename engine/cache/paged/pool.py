@@ -1,24 +1,312 @@
-"""Which page belongs to which sequence: page tables over one pool, with the prefix cache below. No K and V.
+"""The pages of a pool: which page belongs to which sequence, which pages a prompt can find by its tokens, and the order
+in which pages are reused. No K and V.
 
-Every operation costs O(1) per page that it touches; one that cannot be done raises before it changes anything. The
-rules are those of vLLM V1's block pool and KV cache manager, with MAX's where a `DuplicatePolicy` asks for them.
+A page is *free* (no references, not findable), *used* (referenced by one sequence), *shared* (by several) or *cached*
+(no references, but findable by its tokens). Every operation costs O(1) per page that it touches, whatever the size of
+the pool, and appends what it did to `events`; one that cannot be done raises before it changes anything. The rules are
+those of vLLM V1's block pool and KV cache manager, with MAX's where a pool `replaces_duplicates`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
-from engine.cache.paged.pages import PoolCorrupted, PoolMisuse
-from engine.cache.paged.prefix_cache import PrefixCache
+from engine.cache.paged.prefix import HashPage, PrefixIndex, encode_token_ids, hash_page, num_equal_tokens
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
-from engine.wire.page_events import NULL_PAGE_ID, EvictReason, PageCopied, PageEvent, PageFreed, PageShared
+from engine.wire.page_events import (
+    NULL_PAGE_ID,
+    ROOT_HASH,
+    AllFullPagesHit,
+    EvictReason,
+    NothingFollows,
+    PageAllocated,
+    PageCommitted,
+    PageCopied,
+    PageEvent,
+    PageEvicted,
+    PageFreed,
+    PageShared,
+    PrefixHit,
+    PrefixMatch,
+    PrefixMiss,
+    Tier,
+    TokensDiffer,
+    WhyNotReused,
+    num_hashable_pages,
+)
 
 
-class PagePool(PrefixCache):
-    """The pages of a pool and the page tables that refer to them."""
+class PoolExhausted(RuntimeError):
+    """Too few pages are free or cached. Nothing was changed."""
 
-    __slots__ = ()
+    def __init__(self, num_needed_pages: int, num_available_pages: int) -> None:
+        super().__init__(f"{num_needed_pages} pages are needed, but only {num_available_pages} can be taken")
+        self.num_needed_pages = num_needed_pages
+        self.num_available_pages = num_available_pages
+
+
+class PoolMisuse(RuntimeError):
+    """The caller broke a rule of the pool: freed a free page, shared a page that nobody can find, mixed up tables."""
+
+
+class PoolCorrupted(RuntimeError):
+    """`check()` found the bookkeeping at odds with itself: a defect of the program."""
+
+
+MAX_PAGE_SIZE = 1024
+MAX_NUM_PAGES = 2**31 - 2  # page ids live in arrays of C ints
+
+# constants, because Python 3.11 takes ten times as long to read an enumeration's member
+_ROOM, _DEVICE = EvictReason.ROOM, Tier.DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounts:
+    """Pages by state, without the null page."""
+
+    num_free: int
+    num_cached: int
+    num_used: int
+    num_shared: int
+
+
+class PagePool:
+    """The `num_pages` pages of `page_size` tokens of a pool, of which page 0 is the null page, and the page tables that
+    refer to them. `page_hasher` can be replaced to test accidental equal hashes.
+
+    Where a page becomes full whose tokens another page already holds, both are kept and findable, as in vLLM V1; with
+    `replaces_duplicates` the table takes the older page and the newer one is freed, as in MAX.
+
+    `events` is appended to and never read: whoever owns the list drains it.
+    """
+
+    __slots__ = (
+        "_free",
+        "_hash_page",
+        "_index",
+        "_num_cached",
+        "_num_shared",
+        "_refs",
+        "events",
+        "num_pages",
+        "num_share_changes",
+        "page_size",
+        "replaces_duplicates",
+    )
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int = 16,
+        *,
+        replaces_duplicates: bool = False,
+        page_hasher: HashPage = hash_page,
+    ) -> None:
+        """Raises InputError for a page size that is no power of two from 1 to 1,024 and for fewer than 2 pages."""
+        check_page_size(page_size)
+        if not 2 <= num_pages <= MAX_NUM_PAGES:
+            raise InputError(
+                f"A pool of {num_pages} pages is impossible: give 2 to {MAX_NUM_PAGES}, one of which is the null page."
+            )
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self.replaces_duplicates = replaces_duplicates
+        self._hash_page = page_hasher
+        self.events: list[PageEvent] = []
+        # unreferenced pages in the order in which they are reused, free and cached ones together: taking the first
+        # evicts the least recently used cached page
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(NULL_PAGE_ID + 1, num_pages))
+        self._refs = array("i", [0]) * num_pages
+        self._index = PrefixIndex(num_pages)
+        self._num_cached = 0
+        self._num_shared = 0
+        self.num_share_changes = 0  # how often a reference was added to or removed from a page with another reference
+
+    # --- looking -----------------------------------------------------------------------------------------------
+
+    @property
+    def num_available_pages(self) -> int:
+        """Pages that can be taken now: free and cached ones."""
+        return len(self._free)
+
+    def are_next_free(self, count: int) -> bool:
+        """Whether the next `count` pages to be taken are all free, so that taking them evicts no cached page."""
+        upcoming = list(islice(self._free, count))
+        return len(upcoming) == count and all(self._index.entry(page_id) is None for page_id in upcoming)
+
+    def counts(self) -> PoolCounts:
+        """Pages by state. O(1)."""
+        num_referenced = self.num_pages - 1 - len(self._free)
+        return PoolCounts(
+            num_free=len(self._free) - self._num_cached,
+            num_cached=self._num_cached,
+            num_used=num_referenced - self._num_shared,
+            num_shared=self._num_shared,
+        )
+
+    def ref_count(self, page_id: int) -> int:
+        """How many tables refer to the page; 0 for the null page."""
+        return self._refs[page_id]
+
+    def entry(self, page_id: int) -> PageCommitted | None:
+        """What a findable page holds (hash, parent, tokens); None for a page that cannot be found."""
+        return self._index.entry(page_id)
+
+    def findable(self) -> Iterator[PageCommitted]:
+        """Every page that a prompt can find, copies too."""
+        return (entry for page_id in range(self.num_pages) if (entry := self._index.entry(page_id)) is not None)
+
+    # --- pages by their tokens ---------------------------------------------------------------------------------
+
+    def match_prefix(self, token_ids: Sequence[int]) -> PrefixMatch:
+        """The longest run of findable pages that starts this prompt, never with its last token. Changes nothing."""
+        token_bytes = encode_token_ids(token_ids)
+        width = 4 * self.page_size
+        find, page_hasher = self._index.find, self._hash_page
+        page_ids: list[int] = []
+        page_hashes: list[bytes] = []
+        parent_hash = ROOT_HASH
+        for start in range(0, num_hashable_pages(len(token_ids), self.page_size) * width, width):
+            page_tokens = token_bytes[start : start + width]
+            page_hash = page_hasher(parent_hash, page_tokens)
+            found = find(page_hash, parent_hash, page_tokens)
+            if found is None:
+                break
+            page_ids.append(found.page_id)
+            page_hashes.append(page_hash)
+            parent_hash = page_hash
+        return PrefixMatch(self.page_size, tuple(page_ids), tuple(page_hashes), token_bytes)
+
+    def recommit(self, table: PageTable, token_ids: Sequence[int]) -> None:
+        """Make the committed pages of a table findable again if they were evicted from the prefix cache meanwhile."""
+        parent_hash, width = ROOT_HASH, self.page_size
+        for number, page_hash in enumerate(table.page_hashes):
+            page_id = table.page_ids[number]
+            token_bytes = encode_token_ids(token_ids[number * width : (number + 1) * width])
+            if page_id and self._index.entry(page_id) is None:
+                entry = PageCommitted(page_id, page_hash, parent_hash, token_bytes, _DEVICE)
+                self._index.add(entry)
+                self.events.append(entry)
+            parent_hash = page_hash
+
+    def explain(self, match: PrefixMatch, max_candidates: int = 64) -> WhyNotReused:
+        """Why no more of a prompt was reused. To be called before the pool changes.
+
+        Compares the first page that missed with up to `max_candidates` pages that follow the same prefix, the newest
+        first, so that its cost has a bound.
+        """
+        num_hits = len(match.page_ids)
+        if num_hits == match.num_hashable_pages:
+            return AllFullPagesHit(match.num_tokens - match.num_hit_tokens)
+        wanted = match.page_tokens(num_hits)
+        num_equal = num_seen = 0
+        for child in self._index.children(match.last_hash):
+            if num_seen == max_candidates:
+                return TokensDiffer(match.num_hit_tokens + num_equal, num_equal, is_exact=False)
+            num_seen += 1
+            num_equal = max(num_equal, num_equal_tokens(wanted, child.token_bytes))
+        if not num_seen:
+            return NothingFollows(match.num_hit_tokens)
+        return TokensDiffer(match.num_hit_tokens + num_equal, num_equal, is_exact=True)
+
+    def adopt(self, table: PageTable, match: PrefixMatch, num_new_tokens: int = 0) -> None:
+        """Give an empty table the pages of a match, if the pages for `num_new_tokens` more are available as well.
+
+        Raises PoolExhausted, having changed nothing, when they are not: cached pages that are hit can no longer be
+        taken for new tokens. Raises PoolMisuse for a table with tokens and for a match that is out of date.
+        """
+        if table.num_tokens:
+            raise PoolMisuse(f"Sequence {table.seq_id} has tokens already and cannot adopt a prefix.")
+        for page_id, page_hash in zip(match.page_ids, match.page_hashes, strict=True):
+            entry = self._index.entry(page_id)
+            if entry is None or entry.page_hash != page_hash:
+                raise PoolMisuse(f"Page {page_id} changed since the prefix was matched.")
+        num_revived = sum(1 for page_id in match.page_ids if not self._refs[page_id])
+        num_new_pages = -(-num_new_tokens // self.page_size)
+        if num_revived + num_new_pages > len(self._free):
+            raise PoolExhausted(num_new_pages, len(self._free) - num_revived)
+        num_hit_tokens = match.num_hit_tokens
+        found: PageEvent = PrefixMiss(table.seq_id, match.num_tokens)
+        if match.page_ids:
+            found = PrefixHit(table.seq_id, match.num_tokens, num_hit_tokens, match.page_ids)
+        self.events.append(found)
+        try:
+            self._share_all(match.page_ids, table.seq_id)
+        except BaseException:
+            self.events.pop()
+            raise
+        table.page_ids.extend(match.page_ids)
+        table.page_hashes.extend(match.page_hashes)
+        table.num_tokens = num_hit_tokens
+
+    def commit(self, table: PageTable, token_ids: Sequence[int]) -> list[PageCommitted]:
+        """Make those full pages of a sequence findable whose K and V have been written since the last commit.
+
+        `token_ids` are the sequence's tokens from position 0 on. Returns the pages that are new in the index, which the
+        host tier copies. A page whose hash already belongs to other tokens ends the chain: it and the following pages
+        stay unfindable. Raises InputError when there are fewer token ids than full pages need.
+        """
+        page_size = self.page_size
+        first, stop = len(table.page_hashes), table.num_tokens // page_size
+        if len(token_ids) < stop * page_size:
+            raise InputError(f"{len(token_ids)} token ids cannot describe {stop} full pages of {page_size} tokens.")
+        if first == stop:
+            return []
+        committed: list[PageCommitted] = []
+        parent_hash = table.page_hashes[-1] if first else ROOT_HASH
+        encoded, width = encode_token_ids(token_ids[first * page_size : stop * page_size]), 4 * page_size
+        for page in range(first, stop):
+            token_bytes = encoded[(page - first) * width : (page - first + 1) * width]
+            page_hash = self._hash_page(parent_hash, token_bytes)
+            twin = self._index.first(page_hash)
+            if twin is not None and (twin.token_bytes != token_bytes or twin.parent_hash != parent_hash):
+                break
+            entry = PageCommitted(table.page_ids[page], page_hash, parent_hash, token_bytes, _DEVICE)
+            if self._commit_page(table, page, entry, twin):
+                committed.append(entry)
+            table.page_hashes.append(page_hash)
+            parent_hash = page_hash
+        return committed
+
+    def _commit_page(self, table: PageTable, page: int, entry: PageCommitted, twin: PageCommitted | None) -> bool:
+        """Add a page to the index; returns whether this call did so. `twin` is the page that holds the same tokens
+        already."""
+        page_id = entry.page_id
+        if page_id == NULL_PAGE_ID:
+            return False  # it left the window or was evicted before it was committed; its hash continues the chain
+        own = self._index.entry(page_id)
+        if own is not None:
+            if own.page_hash != entry.page_hash:
+                raise PoolMisuse(f"Page {page_id} is committed with other tokens than those of {table}.")
+            return False  # a fork that shares the page committed it first
+        if twin is not None and self.replaces_duplicates:
+            self._share_all([twin.page_id], table.seq_id)
+            try:
+                self._free_all([page_id], table.seq_id)
+            except BaseException:
+                self._free_all([twin.page_id], table.seq_id)
+                raise
+            table.page_ids[page] = twin.page_id
+            return False
+        self._index.add(entry)
+        self.events.append(entry)
+        return True
+
+    def evict(self, page_ids: Iterable[int]) -> int:
+        """Remove these pages from the prefix cache; used pages stay with their sequences. Returns how many were
+        findable.
+
+        Whoever edits K or V of a committed page evicts it and every later page of its sequence.
+        """
+        findable = [page_id for page_id in page_ids if self._index.entry(page_id) is not None]
+        for page_id in findable:
+            self._forget(page_id, EvictReason.REQUEST)
+        return len(findable)
 
     # --- table by table ----------------------------------------------------------------------------------------
 
@@ -194,6 +482,75 @@ class PagePool(PrefixCache):
 
     # --- the single steps --------------------------------------------------------------------------------------
 
+    def _require(self, num_pages: int) -> None:
+        if num_pages > len(self._free):
+            raise PoolExhausted(num_pages, len(self._free))
+
+    def _take(self, seq_id: int) -> int:
+        page_id = next(iter(self._free))
+        if self._index.entry(page_id) is not None:
+            self._forget(page_id, _ROOM)
+        taken = PageAllocated(seq_id, page_id)
+        del self._free[page_id]
+        self._refs[page_id] = 1
+        self.events.append(taken)
+        return page_id
+
+    def _undo_take(self, page_id: int) -> None:
+        """Undo the latest `_take`. Raises PoolMisuse, having changed nothing, if another event has happened since, or
+        if taking the page evicted it from the prefix cache."""
+        last, before = self.events[-1:], self.events[-2:-1]
+        is_last = len(last) == 1 and isinstance(last[0], PageAllocated) and last[0].page_id == page_id
+        was_findable = bool(before) and isinstance(before[0], PageEvicted) and before[0].committed.page_id == page_id
+        if not is_last or was_findable or self._refs[page_id] != 1:
+            raise PoolMisuse(f"Page {page_id} cannot be put back where it was taken from.")
+        self.events.pop()
+        self._refs[page_id] = 0
+        self._free[page_id] = None
+        self._free.move_to_end(page_id, last=False)
+
+    def _share_all(self, page_ids: Sequence[int], seq_id: int) -> None:
+        """Add a reference to each of these pages, all of them different; an error changes nothing."""
+        refs, revived, num_shared, events = self._refs, [], 0, []
+        for page_id in page_ids:
+            ref_count = refs[page_id] + 1
+            if ref_count == 1:
+                revived.append(page_id)
+            num_shared += ref_count == 2
+            events.append(PageShared(seq_id, page_id, ref_count))
+        for page_id in revived:
+            del self._free[page_id]
+        for event in events:
+            refs[event.page_id] = event.ref_count
+        self._num_cached -= len(revived)
+        self._num_shared += num_shared
+        self.num_share_changes += len(events) - len(revived)
+        self.events += events
+
+    def _free_all(self, page_ids: Sequence[int], seq_id: int) -> None:
+        """Drop a reference to each of these pages, all of them different, the last first; an error changes nothing."""
+        refs, entry_of, unused, num_cached, num_unshared, events = self._refs, self._index.entry, [], 0, 0, []
+        for page_id in reversed(page_ids):
+            ref_count, is_findable = refs[page_id] - 1, entry_of(page_id) is not None
+            if ref_count == 0:
+                unused.append(page_id)
+                num_cached += is_findable
+            num_unshared += ref_count == 1
+            events.append(PageFreed(seq_id, page_id, ref_count, is_findable))
+        self._free.update(dict.fromkeys(unused))
+        for event in events:
+            refs[event.page_id] = event.ref_count
+        self._num_cached += num_cached
+        self._num_shared -= num_unshared
+        self.num_share_changes += len(events) - len(unused)
+        self.events += events
+
+    def _forget(self, page_id: int, reason: EvictReason) -> None:
+        entry = self._index.remove(page_id)
+        if not self._refs[page_id]:
+            self._num_cached -= 1
+        self.events.append(PageEvicted(entry, reason))
+
     def _is_last_page_foreign(self, table: PageTable) -> bool:
         """Whether the next token would be written into a page that other sequences read."""
         return table.num_tokens % self.page_size != 0 and self._refs[table.page_ids[-1]] > 1
@@ -232,7 +589,7 @@ class PagePool(PrefixCache):
         With `tables` (all tables of this pool) it also proves that each reference has exactly one owner: no leak,
         no double free, and no partial page that two sequences would write to unnoticed.
         """
-        found = self.faults()
+        found = [*self._index.faults(), *self._count_faults()]
         if tables is not None:
             found.extend(self._owner_faults(list(tables)))
         if found:
@@ -254,3 +611,22 @@ class PagePool(PrefixCache):
             entry = self._index.entry(page_id)
             if entry is not None and entry.page_hash != page_hash:
                 yield f"page {page_id} is findable by another hash than {table} knows it by"
+
+    def _count_faults(self) -> Iterable[str]:
+        num_cached = num_shared = 0
+        for page_id in range(NULL_PAGE_ID + 1, self.num_pages):
+            ref_count = self._refs[page_id]
+            if (ref_count == 0) != (page_id in self._free) or ref_count < 0:
+                yield f"page {page_id} has {ref_count} references, and in the free list: {page_id in self._free}"
+            num_shared += ref_count > 1
+            num_cached += ref_count == 0 and self._index.entry(page_id) is not None
+        if (num_cached, num_shared) != (self._num_cached, self._num_shared):
+            yield f"{num_cached} cached and {num_shared} shared pages are counted as {self.counts()}"
+        if self._refs[NULL_PAGE_ID] or NULL_PAGE_ID in self._free or self._index.entry(NULL_PAGE_ID) is not None:
+            yield "the null page is referenced, free or findable"
+
+
+def check_page_size(page_size: int) -> None:
+    """Raises InputError unless the page size is a power of two from 1 to 1,024."""
+    if not 1 <= page_size <= MAX_PAGE_SIZE or page_size & (page_size - 1):
+        raise InputError(f"A page of {page_size} tokens is impossible: give a power of two from 1 to {MAX_PAGE_SIZE}.")

@@ -279,16 +279,16 @@ class PageKeeper:
 
     # ---- storing and restoring -------------------------------------------------------------------------------------
 
-    def stored(self, found: StoredCache, num_tokens: int, is_past: bool) -> StoredCache:
-        """The stored cache with the rule's state for each layer. `num_tokens` counts tokens in pages; `is_past`: the
-        cache is that of an earlier step."""
-        ended_at = self.prompt_ended_at
+    def stored(self, found: StoredCache, num_source: int, is_past: bool) -> StoredCache:
+        """The stored cache with the rule's state for each layer. `num_source` of its tokens are not in pages;
+        `is_past`: the cache is that of an earlier step."""
+        ended_at, num_tokens = self.prompt_ended_at, max(0, found.num_tokens - num_source)
         memory = (self._journal.memory(num_tokens) or {}) if is_past else self._memory
         is_lost = self.rule.remembers and is_past and not self._journal.knows_memory(num_tokens)
         why_not = "what its rule remembered then is not known any more" if is_lost else ""
         layers = {i: replace(each, memory=memory.get(i), why_not=why_not) for i, each in found.layers.items()}
-        ended_at = None if ended_at is not None and num_tokens < ended_at else ended_at
-        return replace(found, layers=layers, prompt_ended_at=ended_at)
+        is_over = ended_at is not None and num_tokens >= ended_at
+        return replace(found, layers=layers, prompt_ended_at=ended_at + num_source if ended_at and is_over else None)
 
     def restore(self, stored: StoredCache, num_tokens: int, ended_at: int | None) -> None:
         """Restore the rule's state from a stored cache with `num_tokens` tokens in pages. If pages are missing from it,

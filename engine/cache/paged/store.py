@@ -23,7 +23,6 @@ from engine.cache.contract import HeldBytes, HeldRows, Pair
 from engine.cache.paged.host import HostIndex, num_host_pages
 from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.pool import PagePool
-from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.rows import PageRows
 from engine.cache.paged.slots import held_pages, held_positions
 from engine.cache.paged.table import PageTable
@@ -69,13 +68,12 @@ class PageStore:
         self.num_pages = pool_pages(spec, max_length)
         self._pool_bytes = self.num_pages * self.bytes_per_page(dtype)
         check_room(f"A pool of {self.num_pages:,} pages", self._pool_bytes, free_bytes(device))
-        policy = DuplicatePolicy.REPLACE if spec.replace_duplicates else DuplicatePolicy.KEEP_BOTH
         windows = sorted({layer.window for layer in geometry.attention_layers if layer.kind == "sliding"}, key=str)
         self.groups: list[PageGroup] = []
         for window in (None, *windows):
             layers = tuple(la for la in pageable(geometry) if window_of(la) == window)
             if layers:
-                pool = PagePool(self.num_pages, self.page_size, duplicates=policy)
+                pool = PagePool(self.num_pages, self.page_size, replaces_duplicates=spec.replace_duplicates)
                 self.groups.append(PageGroup(pool, layers, window, []))
         if not self.groups:
             raise InputError("This architecture keeps no K and V, so there is nothing to page: use the dynamic cache.")

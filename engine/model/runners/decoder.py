@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from operator import contains, eq, is_, itemgetter
+from operator import attrgetter, contains, eq, is_, itemgetter
 from typing import Any
 
 import torch
@@ -86,7 +86,7 @@ class NewestOfChunk:
     last: Block
     num_tokens: int
     deferred: DeferredOutputs | None = None
-    _hidden: torch.Tensor | None = None
+    hidden: torch.Tensor | None = None  # the last layer's input, once that is its turn
 
     @classmethod
     def of(cls, others: OneCache, last: Block, shape: torch.Size, least_products: int) -> NewestOfChunk | OneCache:
@@ -102,16 +102,12 @@ class NewestOfChunk:
         is_plain = not batch.hidden and not (batch.probe and batch.probe.wants_more)
         return cls(others, last, num_tokens) if is_plain else others
 
-    def set_last_input(self, hidden: torch.Tensor) -> None:
-        """Note the last layer's input."""
-        self._hidden = hidden
-
     def __call__(self, attn: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        if self._hidden is None:
+        if self.hidden is None:
             return self.others(attn, query, keys, values)
         held_keys, held_values = self.others.batch.cache.update(keys, values, attn.layer_idx)
         held_keys, held_values = held_keys[:, :, : self.num_tokens], held_values[:, :, : self.num_tokens]
-        self.deferred = DeferredOutputs(self.last, self._hidden, query, held_keys, held_values)
+        self.deferred = DeferredOutputs(self.last, self.hidden, query, held_keys, held_values)
         probe = self.others.batch.probe
         with timed(probe.timer if probe is not None else None, "attention", attn.layer_idx):
             return attention_output(attn, query[:, :, -1:], held_keys, held_values, UNMASKED, probe)
@@ -206,16 +202,12 @@ class Guard:
             all(map(is_, map(dict.get, self._places, self._names), self._parts))
             and list(map(len, self._dicts)) == self._sizes
             and list(map(type, self._modules)) == self._classes
-            and all(map(is_, map(_forward_of, self._kinds), self._forwards))
+            and all(map(is_, map(attrgetter("forward"), self._kinds), self._forwards))
             and all(map(eq, map(dict.get, self._number_places, self._number_names), self._numbers))
             and not any(map(contains, self._own, repeat("forward")))
             and not any(any(map(hooks, self._own)) for hooks in HOOKS)
             and not any(GLOBAL_HOOKS)
         )
-
-
-def _forward_of(kind: Any) -> Any:
-    return kind.forward
 
 
 PROJECTIONS = frozenset({*(f"self_attn.{x}_proj" for x in "qkvo"), *(f"mlp.{x}_proj" for x in ("gate", "up", "down"))})
@@ -246,8 +238,8 @@ class FusedDecoder:
     """The forward of a model with Llama's structure, layer by layer, without calling its modules.
 
     It uses the model's own weights, so changes in place are seen. With `is_joined`, matrices that read the same input
-    become views of one matrix, in the same memory. If a weight, a module or its `forward` is replaced, `is_current`
-    becomes false, and the model itself must be called. `takes_chunks`, `takes_batches` and `defers_last_layer` (of a
+    become views of one matrix, in the same memory. If a weight, a module or its `forward` is replaced, the `guard`
+    notices it, and the model itself must be called. `takes_chunks`, `takes_batches` and `defers_last_layer` (of a
     long chunk) are set after the respective forwards were tried.
     """
 
@@ -255,10 +247,11 @@ class FusedDecoder:
 
     def __init__(self, model: Any, is_joined: bool = True) -> None:
         body = model.model
-        self._config, self._embed, self._rotary = body.config, body.embed_tokens, body.rotary_emb
+        self._config, self._rotary = body.config, body.rotary_emb
+        self.embedded = body.embed_tokens  # ids [B, T] -> embeddings [B, T, hidden]
         self._blocks = [Block(layer, is_joined) for layer in body.layers]
         self._norm, self._head = norm_of(body.norm), model.lm_head
-        self._guard = Guard(model)
+        self.guard = Guard(model)
         self._weights: list[torch.Tensor] = list(model.parameters())
         joins = [join for block in self._blocks for join in block.joins]
         self._views = [view for join in joins for view in join.views]
@@ -268,12 +261,7 @@ class FusedDecoder:
     def takes(self, ids: torch.Tensor) -> bool:
         """Whether ids `[B, T]` can be fed here now: one sequence, or the next tokens of several."""
         can = self.takes_batches if len(ids) > 1 else self.takes_chunks
-        return (can or ids.numel() == 1) and 1 in ids.shape and self.is_current
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the model is unchanged since it was tried, without hooks and replaced `forward`s."""
-        return self._guard.is_unchanged
+        return (can or ids.numel() == 1) and 1 in ids.shape and self.guard.is_unchanged
 
     @property
     def addresses(self) -> tuple[int, ...]:
@@ -289,11 +277,6 @@ class FusedDecoder:
     @property
     def device(self) -> torch.device:
         return self._weights[0].device
-
-    def embedded(self, ids: torch.Tensor) -> torch.Tensor:
-        """Embeddings `[B, T, hidden]` of ids `[B, T]`."""
-        hidden: torch.Tensor = self._embed(ids)
-        return hidden
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         """The newest logits `[B, 1, V]` of a batch. Its `check` is called before every layer and after the last."""
@@ -341,7 +324,7 @@ class FusedDecoder:
             if check is not None:
                 check()
             if block is self._blocks[-1] and isinstance(attend, NewestOfChunk):
-                attend.set_last_input(hidden)
+                attend.hidden = hidden
             hidden = block(hidden, rotate, attend, is_in_place)
             if on_layer is not None:
                 on_layer(layer, hidden)
@@ -368,7 +351,9 @@ class Block:
         self._out, self._down = ((p.weight, p.bias) for p in (attn.o_proj, mlp.down_proj))
         self._width = mlp.down_proj.in_features
         self._heads, self._kv_heads = (p.out_features // attn.head_dim for p in (attn.q_proj, attn.k_proj))
-        self._query_norm, self._key_norm = (norm_of(n) if n else None for n in head_norms(attn))
+        self._query_norm, self._key_norm = (
+            norm_of(getattr(attn, name)) if getattr(attn, name, None) else None for name in ("q_norm", "k_norm")
+        )
         # multiplications after attention, for one token
         self.num_deferrable_products = attn.o_proj.weight.numel() + 3 * mlp.down_proj.weight.numel()
         self.num_cached = attn.k_proj.out_features  # numbers in the keys of one token
@@ -463,8 +448,3 @@ def norm_of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
         return unit.mul_(weight) if exact is rows else weight * unit.to(rows.dtype)
 
     return normed
-
-
-def head_norms(attn: Any) -> tuple[Any, Any]:
-    """The norms of queries and keys per head, where an architecture has them."""
-    return getattr(attn, "q_norm", None), getattr(attn, "k_norm", None)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
@@ -34,24 +34,13 @@ OVERWRITTEN = 0xA5  # written instead of NaN to outputs of integer dtypes
 WARM_UPS = 2  # runs before recording, for allocations and kernel choices that happen only once
 
 
-class GraphRecorder(Protocol):
-    """`name` is the runner that uses the recorder, `doing` the word shown while it records; `takes_strip`: measurements
-    of a step can be recorded with it."""
-
-    name: str
-    doing: str
-    takes_strip: bool
-
-    def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
-        """Run and record a step; returns its outputs, at fixed addresses, and a function that computes them again.
-        Raises `RuntimeError` where the step cannot be recorded."""
-        ...
-
-
 class CudaGraphRecorder:
-    """Records all kernels of a step as one CUDA graph. What they read and write must stay at its address. All
-    recordings share one memory pool, so the replay of one may overwrite the outputs of another. torch frees a pool with
-    its last recording."""
+    """Records all kernels of a step as one CUDA graph. As of every recorder, `name` is the runner that uses it, `doing`
+    the word shown while it records, and `takes_strip` whether measurements of a step can be recorded with it.
+
+    What the kernels read and write must stay at its address. All recordings share one memory pool, so the replay of one
+    may overwrite the outputs of another. torch frees a pool with its last recording.
+    """
 
     name, doing, takes_strip = "graph", "Recording", True
 
@@ -63,6 +52,8 @@ class CudaGraphRecorder:
         self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()  # recordings that still exist
 
     def record(self, step: StepFunction) -> tuple[Sequence[torch.Tensor], ReplayFunction]:
+        """Run and record a step; returns its outputs, at fixed addresses, and a function that computes them again.
+        Raises `RuntimeError` where the step cannot be recorded."""
         with torch.cuda.device(self._device):
             caller = torch.cuda.current_stream()
             self._stream.wait_stream(caller)
@@ -145,6 +136,9 @@ def replayed(step: StepFunction, outputs: Sequence[torch.Tensor]) -> tuple[Seque
             output.copy_(new)
 
     return outputs, replay
+
+
+GraphRecorder = CudaGraphRecorder | RerunRecorder | CompileRecorder
 
 
 def recorder_of(name: str, device: torch.device, compiling: Compiling) -> GraphRecorder:

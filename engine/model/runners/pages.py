@@ -121,18 +121,14 @@ class PagedAttention:
         self.chosen, self.refused = row.name, ""
         self._tried = {shape: why for shape, why in self._tried.items() if not why}
 
-    @property
-    def _can_none(self) -> bool:
-        """Whether no more shapes are tried, until the user chooses again: several have failed, and none has
-        succeeded."""
-        return len(self._tried) >= MOST_FAILURES and all(self._tried.values())
-
     def reader(self, cache: Any) -> PageReader | None:
         """The reader for the planned forward, so that the layers of the cache return only the new rows; None where rows
         are to be gathered, or are not in pages."""
         self.hindrance = ""
-        if cache is None or not self._is_wanted or self.why_not or self._can_none:
+        if cache is None or not self._is_wanted or self.why_not:
             return None
+        if len(self._tried) >= MOST_FAILURES and all(self._tried.values()):
+            return None  # several shapes have failed and none has succeeded: no more are tried until the user chooses
         self.refused = ""
         if type(cache.layers[0]) is not PagedLayer:
             return None

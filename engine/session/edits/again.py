@@ -50,7 +50,7 @@ def edits_of(history: History, seq_id: int) -> list[EditThen]:
     found: list[EditThen] = []
     journal, parent = history.journal, None
     for step in [*journal.steps, None]:
-        changes: tuple[Change, ...] = tuple(history.changes) if step is None else history.tree.nodes[step].changes
+        changes: tuple[Change, ...] = tuple(history.changes) if step is None else history.tree.at(step).node.changes
         owner, last = journal.owner(seq_id, step) if step is not None else (seq_id, None)
         if last == step and any(isinstance(each, EditMade) for each in changes):
             mark = None if parent is None else journal.mark(seq_id, parent)

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from engine.cache.attention_probe import Probe
-from engine.cache.by_hand import RowMarks, RowWrite
-from engine.cache.paged.pages import PoolExhausted
+from engine.cache.by_hand import RowWrite
+from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
-from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.geometry.dimensions import LayerGeometry
 from engine.look.divergence import divergence
-from engine.look.probe import nan_where_dropped, spread
+from engine.look.probe import nan_where_dropped
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
 from engine.session.chunks import PrefillPlan
 from engine.session.driver import Driver, lengths_to_feed
 from engine.session.edits.numbers import RowsFrom, heads_of, layers_named, places_in, row_writes
 from engine.session.edits.scratch import Scratch, layer_without, newest_logits
+from engine.session.forward import weights_of_one
 from engine.session.live import LiveSequence
 from engine.session.mode import CacheMode
 from engine.session.sampler import SampledToken, choose, steered
+from engine.session.scheduler import SequenceWork
 from engine.spec.edit import AddNoise, BiasLogits, Drop, Edit, Mask, Overwrite, Pin, ReplaceTokens, Rows, Scale, Zero
 from engine.wire.changes import EditMade
 from engine.wire.measurements import KeptRows
@@ -73,7 +75,7 @@ def distances(cache: SequenceCache, layers: tuple[LayerGeometry, ...], scratch: 
         held = cache.rows(layer.index)
         assert held is not None, "rows were found before"
         positions = cache.held_positions(layer.index).expand(held.keys.shape[1], -1)
-        count = scratch.num_tokens_of(layer.index) - first
+        count = int(scratch.live.layers[layer.index].seen) - first
         for name, old, new in zip(found, (held.keys, held.values), scratch.rows_from(layer.index, first), strict=True):
             wanted = torch.full((*positions.shape[:1], count, new.shape[2]), torch.nan)
             for head, places in enumerate(positions):
@@ -281,10 +283,8 @@ def edit_cache(model: LoadedModel, live: LiveSequence, edit: Edit, source: RowsF
     match edit:
         case Zero() | Scale() | AddNoise() | Overwrite():
             cache.write_rows(row_writes(cache, model.info.geometry, edit, source))
-        case Mask():
-            hide(model, cache, edit)
-        case Pin():
-            pin(model, cache, edit)
+        case Mask() | Pin():
+            mark(model, cache, edit)
         case Drop():
             drop(model, cache, edit)
         case ReplaceTokens():
@@ -303,14 +303,9 @@ def candidates(live: LiveSequence, text_of: TokenTexts) -> tuple[Candidate, ...]
 
 def attention_rows(live: LiveSequence, probe: Probe) -> dict[int, torch.Tensor]:
     """The newest query's weights `[H, S]` over all tokens by layer, NaN where no row is held."""
-    cache, count = live.cache, live.sequence.num_tokens
-    found = {}
-    for index, weights in probe.rows().items():
-        row = spread(
-            weights[0].narrow(1, 0, min(cache.num_own(index, count), weights.shape[2])), cache.positions(index), count
-        )
-        found[index] = nan_where_dropped(row, cache.positions(index))
-    return found
+    work, positions = SequenceWork(live, []), live.cache.positions
+    rows = ((index, weights_of_one(work, index, weights)) for index, weights in probe.rows().items())
+    return {index: nan_where_dropped(row, positions(index)) for index, row in rows}
 
 
 class Laps:
@@ -325,21 +320,24 @@ class Laps:
         return took
 
 
-def hide(model: LoadedModel, cache: SequenceCache, edit: Mask) -> None:
-    """Hide rows from every later query, or show them again."""
-    if not model.info.captures_attention:
+def mark(model: LoadedModel, cache: SequenceCache, edit: Mask | Pin) -> None:
+    """Hide rows from every later query, or protect them from eviction by the cache's rule; or end that. Raises
+    `InputError` where a row to be marked is not held."""
+    is_mask, span = isinstance(edit, Mask), range(edit.rows.start, edit.rows.stop)
+    if is_mask and not model.info.captures_attention:
         raise InputError(
             "This architecture has attention code of its own, which takes no mask from here: zero the values instead."
         )
-    hidden = with_marks(cache, model.info.geometry, cache.by_hand.hidden, edit, edit.hidden)
-    cache.mark_rows(edit.rows.start, hidden=hidden)
-
-
-def pin(model: LoadedModel, cache: SequenceCache, edit: Pin) -> None:
-    """Protect rows from eviction by the cache's rule, or end that protection."""
-    pinned = with_marks(cache, model.info.geometry, cache.by_hand.pinned, edit, edit.pinned)
-    cache.check_pinned(pinned)
-    cache.mark_rows(edit.rows.start, pinned=pinned)
+    is_marked = edit.hidden if isinstance(edit, Mask) else edit.pinned
+    marks = cache.by_hand.hidden if is_mask else cache.by_hand.pinned
+    for layer in layers_named(cache, model.info.geometry, edit.rows):
+        if is_marked:
+            places_in(cache, layer, edit.rows)
+        marks = marks.marking(layer.index, layer.num_kv_heads, heads_of(edit.rows, layer), span, is_marked)
+    if not is_mask:
+        cache.check_pinned(marks)
+    by_hand = cache.by_hand
+    cache.mark_rows(span.start, replace(by_hand, hidden=marks) if is_mask else replace(by_hand, pinned=marks))
 
 
 def drop(model: LoadedModel, cache: SequenceCache, edit: Drop) -> None:
@@ -359,16 +357,3 @@ def drop(model: LoadedModel, cache: SequenceCache, edit: Drop) -> None:
         span = torch.arange(edit.rows.start, edit.rows.stop)
         spans[layer.index] = span.expand(len(heads_of(edit.rows, layer)), -1)
     cache.drop_rows(spans)
-
-
-def with_marks(
-    cache: SequenceCache, geometry: CacheGeometry, marks: RowMarks, edit: Mask | Pin, is_marked: bool
-) -> RowMarks:
-    """The row marks of a cache with those of an edit set or cleared. Raises `InputError` where a row to be marked is
-    not held."""
-    span = range(edit.rows.start, edit.rows.stop)
-    for layer in layers_named(cache, geometry, edit.rows):
-        if is_marked:
-            places_in(cache, layer, edit.rows)
-        marks = marks.marking(layer.index, layer.num_kv_heads, heads_of(edit.rows, layer), span, is_marked)
-    return marks

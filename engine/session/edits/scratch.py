@@ -76,10 +76,6 @@ class Scratch:
         assert logits is not None, "there are tokens to feed"
         return logits.clone()
 
-    def num_tokens_of(self, layer: int) -> int:
-        """Tokens that a layer with rows has seen."""
-        return int(self.live.layers[layer].seen)
-
     def rows_from(self, layer: int, position: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V `[H_kv, T, D]` of the tokens fed from a position on."""
         held = self.live.layers[layer]

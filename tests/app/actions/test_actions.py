@@ -215,7 +215,7 @@ EFFECTS: dict[str, Effect] = {
     "view.head_right": Effect(selected("kv_head"), 1, 2),
     "view.token_left": Effect(selected("position"), 9, 8),
     "view.token_right": Effect(selected("position"), 9, 10),
-    "view.find": Effect(lambda desk: desk.window.tokens._find.isVisible(), False, True),
+    "view.find": Effect(lambda desk: desk.window.tokens.find_line.isVisible(), False, True),
     "view.outliers": opens("OutliersDialog"),
     "view.reset": Effect(whole_view, False, True, Desk.widen),
     "view.zoom": Effect(whole_view, True, False),

@@ -76,7 +76,7 @@ def test_a_click_on_a_part_edits_that_part(rich: Models, host: QWidget) -> None:
     form = ScaleForm(rich, host)
     form.part.resize(300, 28)
     for place, part in enumerate(("both", "keys", "values")):
-        QTest.mouseClick(form.part, Qt.MouseButton.LeftButton, pos=form.part._rects()[place].center().toPoint())
+        QTest.mouseClick(form.part, Qt.MouseButton.LeftButton, pos=form.part.rects()[place].center().toPoint())
         assert form.answer() == Scale(1, replace(ROWS, part=part), 0.5)
 
 

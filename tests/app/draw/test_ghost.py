@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.draw import attention, ghost
+from app.draw import attention, ghost, head
 from app.draw.colormap import ColorScale, signed_table
 from app.draw.ghost import Ghosts, Hatch
-from app.panels.head import draw as head
 from app.panels.wall import draw as wall
 from app.panels.wall.draw import Margins, WallRow
 from engine.wire.slices import AttentionRequest, AttentionSlice, HeadRequest, HeadSlice, WallRequest, WallSlice

@@ -41,7 +41,7 @@ def widths(table: CellTable) -> list[int]:
 def test_room_that_is_left_is_shared_unless_a_column_takes_it_all(show: Show) -> None:
     room = 400 - 2
     shared = widths(show(HEADS))
-    needed = show(HEADS)._needed()
+    needed = show(HEADS).needed_widths()
     more = [wide - needed for wide, needed in zip(shared, needed, strict=True)]
     assert len(set(more)) == 1
     assert 0 <= room - sum(shared) < len(HEADS)
@@ -51,13 +51,13 @@ def test_room_that_is_left_is_shared_unless_a_column_takes_it_all(show: Show) ->
 
 def test_columns_move_together_before_the_last_one_is_cut(show: Show) -> None:
     long = tuple(ColumnHead("n", is_words=head.is_words) for head in HEADS)
-    needed = show(long)._needed()
+    needed = show(long).needed_widths()
     table = show(long, sum(needed) - 1)
     assert sum(widths(table)) <= table.viewport().width()
     assert not table.horizontalScrollBar().isVisible()
     closest = [need - wide for wide, need in zip(widths(show(long, 60)), needed, strict=True)]
     assert 0 < max(closest) <= 4, "numbers stay apart"
-    assert widths(show(HEADS, 60))[1] == show(HEADS)._needed()[1], "its heading is longer than its numbers"
+    assert widths(show(HEADS, 60))[1] == show(HEADS).needed_widths()[1], "its heading is longer than its numbers"
 
 
 def test_wide_words_take_the_rest_of_their_row_and_nothing_else_is_spanned(show: Show) -> None:

@@ -31,11 +31,12 @@ from app.kit.heatmap import HeatMap
 from app.kit.heatmap_marks import Box, CellNumbers, Marks
 from app.kit.knobs import Knob
 from app.kit.labels import DotLabel, ElidedLabel
-from app.kit.panel import Panel, TitleBar
 from app.kit.pictures import color_scale, signed_colors
+from app.kit.provenance import Provenance
 from app.kit.range_bar import RangeBar
 from app.kit.segments import Segments
 from app.kit.theme import DARK, LIGHT, apply_theme, current_theme
+from app.kit.view import TitleBar, View
 from app.models import Models
 from engine.wire.slices import HeadRequest
 from tests.app import samples
@@ -115,7 +116,7 @@ def heat_map() -> QWidget:
         ghosts=Ghosts(share, 0.0, 1),
     )  # fmt: skip
     widget.show_picture(indices, 0.0, 24.0, (0.0, 30.0), marks, (0.0, 26.0))
-    widget.set_can_select(True)
+    widget.can_select = True
     widget.zoomed.connect(widget.show_range)
     return widget
 
@@ -123,7 +124,7 @@ def heat_map() -> QWidget:
 def zoomed_map() -> QWidget:
     widget = heat_map()
     assert isinstance(widget, HeatMap)
-    widget.set_can_select(False)
+    widget.can_select = False
     widget.show_range(TokenRange(4.0, 14.0))
     return widget
 
@@ -224,12 +225,23 @@ def box() -> QWidget:
     return widget
 
 
-def panel() -> QWidget:
-    widget = Panel("A panel", can_pin=True)
-    widget.set_body(ElidedLabel())
-    widget.set_detail("some words behind its title", "words")
-    widget.set_provenance("live cache", "live cache", "live cache, at step 8")
-    return widget
+class APanel(View[int]):
+    title, can_pin = "A panel", True
+
+    def __init__(self) -> None:
+        super().__init__(Models())
+        self.set_body(ElidedLabel())
+        self.set_detail("some words behind its title", "words")
+        self.follow(self._models)
+
+    def read(self) -> int:
+        return 8
+
+    def show_state(self, state: int) -> None:
+        pass
+
+    def provenance(self, state: int) -> Provenance:
+        return Provenance("live cache", "live cache", f"live cache, at step {state}")
 
 
 def strip() -> QWidget:
@@ -244,7 +256,7 @@ GALLERY: dict[str, tuple[Callable[[], QWidget], tuple[int, int]]] = {
     "dot": (dot("recomputed"), (240, 20)), "ring": (dot("past"), (240, 20)),
     "without_brief": (without_brief, (240, 20)), "link": (link, (320, 22)),
     "progress": (progress, (120, 22)), "action_button": (action_button, (80, 22)), "number": (number, (200, 24)),
-    "decimals": (decimals, (160, 24)), "box": (box, (200, 20)), "panel": (panel, (420, 120)),
+    "decimals": (decimals, (160, 24)), "box": (box, (200, 20)), "panel": (APanel, (420, 120)),
     "strip": (strip, (300, 27)),
 }  # fmt: skip
 
@@ -275,7 +287,8 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "box": (lambda w: w.choose(1), lambda w: w.setEnabled(False)),
     "panel": (
         lambda w: w.set_title("Another"), lambda w: w.set_empty("There is nothing."), lambda w: w.set_empty(None),
-        lambda w: w.show_title(False), lambda w: w.set_provenance(""), lambda w: w.take_strip().resize(200, 27),
+        lambda w: w.show_title(False), lambda w: w.provenance_label.set_state("", "past"),
+        lambda w: w.take_strip().resize(200, 27),
     ),
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ def test_a_click_a_key_and_a_tip_are_of_their_own_segment(qtbot: QtBot, monkeypa
     strip.set_choice("a")
     strip.show()
     strip.chosen.connect(told.append)
-    places = [rect.center().toPoint() for rect in strip._rects()]
+    places = [rect.center().toPoint() for rect in strip.rects()]
     for place in (places[2], places[0], places[1], places[1]):
         QTest.mouseClick(strip, Qt.MouseButton.LeftButton, pos=place)
     QTest.mouseClick(strip, Qt.MouseButton.LeftButton, pos=QPoint(strip.width() + 9, 5))

@@ -105,7 +105,7 @@ def damage(view: DamageView, models: Models, folder: Path) -> Steps:
     yield "the plan", lambda: (view.controls.choose("int8"), view.choose("plan"))
     yield "a budget in KiB", lambda: view.plan.kib.setValue(10.0)
     yield "a budget beyond all", lambda: view.plan.kib.setValue(1e6)
-    yield "half", lambda: view.plan.set_share(0.5)
+    yield "half", lambda: view.plan.share.field.setValue(50)
     yield "suggested", view.ask_plan
     yield "its name", lambda: (view.plan.copy_name(), view.told.emit(QGuiApplication.clipboard().text()))
     yield "applied", lambda: view.plan.applied.emit()

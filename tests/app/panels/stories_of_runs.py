@@ -99,7 +99,7 @@ def _more_branches(models: Models) -> None:
 
 def tokens(view: TokensPanel, models: Models, folder: Path) -> Steps:
     strip: TokenCanvas = view.strip
-    find = view._find
+    find = view.find_line
 
     def at(index: int) -> QPoint:
         return strip.token_rect(index).center()
@@ -153,7 +153,7 @@ def stops(view: StopsView, models: Models, folder: Path) -> Steps:
         line.setFocus()
         line.selectAll()
         QTest.keyClicks(line, text)
-        view._typing.timeout.emit()
+        view.typing.timeout.emit()
 
     def row(number: int, column: int = 1) -> Callable[[], object]:
         return lambda: view.table.clicked.emit(view.table.model().index(number, column))

@@ -12,7 +12,6 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.kit.panel import Panel
 from app.kit.theme import LIGHT, apply_theme
 from app.kit.view import View
 from app.models import Models
@@ -173,7 +172,7 @@ class Paints:
 
 
 def test_panels_hand_out_their_picture(models: Models, show: Callable[..., Any]) -> None:
-    view: Panel = show(BytesView(models), 400, 200)
+    view: View = show(BytesView(models), 400, 200)
     assert view.grab_picture().width() == 400
 
 

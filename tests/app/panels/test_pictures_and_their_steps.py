@@ -93,5 +93,5 @@ def test_steps_beyond_a_thousand_are_written_as_the_counter_writes_them(fresh: S
     window = fresh.window
     assert window.top._counter.state.shown == "1,003"
     assert "step 1,003 ·" in window.inspector.facts.text()
-    assert window.panels["timings"].plot.words.startswith("step 1,003 · ")
+    assert window.panels["timings"].plot.words.text().startswith("step 1,003 · ")
     assert window.head.provenance_label.whole.endswith("step 1,003")

@@ -11,8 +11,8 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.control.sender import Sender
-from app.kit.panel import Panel
 from app.kit.question import Question
+from app.kit.view import View
 from app.models import Models
 from app.panels.prefixes.view import PrefixesView
 from app.panels.reuse.view import ReuseView
@@ -42,7 +42,7 @@ class Desk:
     def _ask(self, question: Question) -> None:
         self.sender.ask(question)
 
-    def until(self, condition: Callable[[], bool], panel: Panel) -> None:
+    def until(self, condition: Callable[[], bool], panel: View) -> None:
         end = time.monotonic() + 20
         while not condition():
             for event in self.client.drain():

@@ -94,7 +94,7 @@ def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], m
         shown = [text for text, _ in spy.drawn if text]
         assert len(shown) >= 5, (layout, step)
         assert "Tales" in shown, (layout, step)
-        said = [f"{one.text()} {one._brief}" for one in window.findChildren(ElidedLabel)]
+        said = [f"{one.text()} {one.brief}" for one in window.findChildren(ElidedLabel)]
         said += [one.text for one in window.findChildren(DotLabel)]
         said += [f"{one._name} {one._detail}" for one in window.findChildren(selectors.SelectorButton)]
         words = set(" ".join(said).replace("·", " ").split())
@@ -249,6 +249,6 @@ def test_the_numbers_of_a_long_run_stand_below_its_bars(sized: tuple[Shell, Fake
     fresh.window.arrange("inspect")
     turn(fresh)
     plot = fresh.window.panels["timings"].plot
-    assert plot.words.startswith("step 1,003 · decode")
+    assert plot.words.text().startswith("step 1,003 · decode")
     assert plot.canvas.height() >= 60, "the bars have room above them"
-    assert plot.fontMetrics().horizontalAdvance(plot.words) <= plot.width()
+    assert plot.fontMetrics().horizontalAdvance(plot.words.text()) <= plot.width()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction
@@ -29,6 +30,7 @@ from PySide6.QtWidgets import (
 
 from app.kit.segments import Segments
 from app.shell import Shell
+from app.window import status_line
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.stops import Stop
@@ -148,7 +150,10 @@ def moments(engine: FakeEngine) -> dict[str, tuple[Event, ...]]:
     }
 
 
-def test_bars_and_actions_in_every_state_are_as_approved(running: Shell, engine: FakeEngine) -> None:
+def test_bars_and_actions_in_every_state_are_as_approved(
+    running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_line, "NEWS_MS", 10**8)  # a slow machine takes longer than messages stay
     window, each = running.window, running.actions
     approve(APPROVED / "menus.txt", [*menus(window), "", "== Tab walks", *tab_walk(window)])
     names = (f"{name}: {each[name].text()} [{each[name].shortcut().toString()}]" for name in sorted(each.names()))

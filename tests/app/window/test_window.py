@@ -15,8 +15,8 @@ from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication
 from pytestqt.qtbot import QtBot
 
 from app.kit.chart.plot import Plot
-from app.kit.panel import Panel
 from app.kit.theme import current_theme
+from app.kit.view import View
 from app.shell import Shell
 from app.start.settings import Settings
 from engine.saved.document import write_session
@@ -262,7 +262,7 @@ def test_panels_are_reached_by_tab(running: Shell) -> None:
         panel.accessibleName() for panel in running.window.panels.values() for w in focusable if panel.isAncestorOf(w)
     }
     assert {"Prompt", "Tokens"} <= owners
-    assert all(isinstance(panel, Panel) for panel in running.window.panels.values())
+    assert all(isinstance(panel, View) for panel in running.window.panels.values())
 
 
 def test_windows_come_and_go_without_a_trace(qtbot: QtBot, qapp: QApplication) -> None:

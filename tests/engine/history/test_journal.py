@@ -9,7 +9,7 @@ import pytest
 from engine.errors import InputError
 from engine.history import journal
 from engine.history.journal import Checkpoint, Journal
-from engine.history.state import Pending, Run, SequenceState
+from engine.history.state import Run, SequenceState
 from engine.history.tree import rewrites
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -74,13 +74,6 @@ def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPat
     assert session.logits(0) is then, "what was there before stays"
     session.go_to(first)
     assert session.last_step == first
-
-
-def test_what_is_pending_is_compared_by_what_is_left() -> None:
-    one = Pending((1, 2, 3)).rest
-    assert one == Pending((2, 3)) != Pending((2,))
-    assert (one.first, len(one), one.rest.rest == Pending(), one.with_first(9)) == (2, 2, True, Pending((9, 2, 3)))
-    assert not Pending()
 
 
 TOKENS = Run([0] * 4096)
@@ -156,23 +149,21 @@ def test_a_fork_is_undone_with_the_step_behind_which_it_was_made() -> None:
     kept.add(Checkpoint(3, {0: mark, 1: resting, 5: mark}, spec, kept.notes))
     kept.add(Checkpoint(4, {0: mark, 1: resting, 5: mark}, spec))
     kept.cut_after(3)
-    birth = kept.birth(5)
-    assert birth is not None
-    assert (birth.parent, birth.step, birth.until) == (0, 2, 2)
+    assert kept.owner(5, 2) == (0, 2)
     kept.cut_after(2)
-    assert kept.birth(5) is None, "there is no fork after step 2"
+    assert kept.owner(5, 2) == (5, 2), "there is no fork after step 2"
 
 
 def test_of_what_failed_nothing_stays_noted() -> None:
     kept, spec = story(2, 1), CacheSpec()
     kept.note_start(0, spec)
-    before, moves = kept.note_counts(), kept.all_moves(0)
+    before, moves = kept.notes, kept.all_moves(0)
     kept.note_start(0, spec, had=4)
     kept.note_start(5, spec)
     kept.fork(0, 6, None, SequenceState.of_prompt([1], SamplingParams()), spec)
-    kept.discard_notes_after(before)
+    kept.restore_notes(before)
     assert [kept.all_moves(seq_id) for seq_id in (0, 5, 6)] == [moves, (), ()]
-    assert kept.note_counts()[0] == before[0]
+    assert kept.notes == before
 
 
 def test_what_was_begun_anew_after_a_step_has_moved_since_that_step_and_no_later_one() -> None:

@@ -53,18 +53,18 @@ def test_rows_at_any_positions_are_in_the_cells_of_these(per_column: int, per_ro
     rows = torch.randn(2, 5, channels, generator=generator)
     positions = torch.tensor([[0, 1, 5, 6, 10], [2, 3, 4, 9, 10]])
     shape = 2, -(-stop // per_column)
-    found = rows_in(positions, np.ones(shape, bool), per_column, stop)
-    cells = cells_of(rows[found.heads, found.slots], found.cells, math.prod(shape), per_row)
+    heads, slots, at = rows_in(positions, np.ones(shape, bool), per_column, stop)
+    lows, highs, held = cells_of(rows[heads, slots], at, math.prod(shape), per_row)
     for head in range(2):
         for column in range(shape[1]):
             place = head * shape[1] + column
             mine = rows[head][positions[head] // per_column == column]
-            assert cells.held[place] == len(mine)
+            assert held[place] == len(mine)
             for row in range(channels // per_row):
                 part = mine[:, row * per_row : (row + 1) * per_row]
                 low, high = (float(part.min()), float(part.max())) if len(mine) else (math.nan, math.nan)
-                assert cells.low[place, row] == pytest.approx(low, nan_ok=True)
-                assert cells.high[place, row] == pytest.approx(high, nan_ok=True)
+                assert lows[place, row] == pytest.approx(low, nan_ok=True)
+                assert highs[place, row] == pytest.approx(high, nan_ok=True)
     assert num_positions_of(np.arange(-(-stop // per_column)), per_column, stop).sum() == stop
 
 

@@ -148,7 +148,7 @@ def test_a_cancel_in_mid_chunk_leaves_the_session_where_it_was_before_the_chunk(
     slow.rest()
     session = slow.session
     live = session.live.get(0)
-    session._scheduler.plan = PrefillPlan(256)
+    session.scheduler.plan = PrefillPlan(256)
     monkeypatch.setattr(Block, "__call__", call)
     slow.send(Step())
     if isinstance(command, Cancel):

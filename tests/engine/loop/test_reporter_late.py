@@ -18,7 +18,7 @@ from tests.engine.loop.driver import Driver, prompt
 @pytest.fixture
 def late(driver: Driver) -> Driver:
     session = driver.session
-    session.ring = session._observer.ring = ObservationRing(torch.device("cpu"), late_steps=2)
+    session.ring = session.observer.ring = ObservationRing(torch.device("cpu"), late_steps=2)
     driver.send(prompt(6), Step())
     driver.rest()
     return driver
@@ -31,7 +31,7 @@ def test_a_run_tells_every_step_in_order_and_rests_with_nothing_open(late: Drive
     records = late.of(StepRecord)
     assert [record.step for record in records] == list(range(31))
     assert all(record.sequences[0].rows is not None and record.checksums for record in records)
-    assert not late.session.has_open_records
+    assert not late.session.observer.num_open
     told, shown = set(), []
     for event in late.events:
         if isinstance(event, StepRecord):

@@ -55,7 +55,7 @@ def test_quick_keys_are_not_lost(driver: Driver) -> None:
 
 
 def test_a_long_prefill_is_one_unit_of_many_chunks(slow: Driver) -> None:
-    slow.session._scheduler.plan = PrefillPlan(256)
+    slow.session.scheduler.plan = PrefillPlan(256)
     slow.send(prompt(400), Step())
     slow.wait(lambda: [r for r in slow.of(StepRecord) if r.sequences[0].num_tokens == 400])
     assert not slow.rest().running

@@ -71,7 +71,7 @@ def test_a_step_that_fails_ends_a_run(counting_once: Driver, pace: SetPace, monk
 
 def test_a_step_that_cannot_be_read_ends_a_run(counting_once: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     session, completed = counting_once.session, Observer._completed
-    session.ring = session._observer.ring = ObservationRing(torch.device("cpu"), late_steps=2)
+    session.ring = session.observer.ring = ObservationRing(torch.device("cpu"), late_steps=2)
 
     def failing(self: Observer, opened: Any, **ends: Any) -> StepRecord:
         if opened.record.step == 12:

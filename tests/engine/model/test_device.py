@@ -218,7 +218,7 @@ def test_layers_on_several_devices_are_told_one_by_one() -> None:
 @pytest.mark.parametrize(("is_split", "where"), [(True, "all GPUs"), (False, "cuda:1")])
 def test_where_there_is_not_enough_memory(is_split: bool, where: str) -> None:
     placement = Placement(torch.device("cuda", 1), torch.float32, is_split=is_split)
-    said = forecast_module.too_large_text("a model", 3 << 30, "float32", 1 << 30, placement, "a smaller model")
+    said = forecast_module.too_large_text("a model", 3 << 30, 1 << 30, placement, "a smaller model")
     assert "its weights take 3.0 GiB in float32" in said
     assert f"1.0 GiB are free on {where}: take" in said
 

@@ -76,8 +76,8 @@ def test_a_journal_torn_at_any_byte_has_every_line_that_was_whole(tmp_path: Path
         builder = SessionBuilder()
         for entry in entries[: max(0, whole - 1)]:
             builder.add(entry)
-        assert lines.session == builder.session(), length
-        assert lines.problem == ""
+        assert lines[1] == builder.session(), length
+        assert lines[2] == ""
 
 
 def test_a_byte_that_is_another_is_found_wherever_it_stands(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_a_byte_that_is_another_is_found_wherever_it_stands(tmp_path: Path) -> N
             continue
         assert lines is not None or index == ends[0]
         if lines is not None:
-            assert f"line {number + 1:,} of" in lines.problem or index in ends, index
-            assert len(lines.session.nodes) <= number
+            assert f"line {number + 1:,} of" in lines[2] or index in ends, index
+            assert len(lines[1].nodes) <= number
 
 
 def test_a_damaged_journal_opens_up_to_there_and_says_so(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.page_map import PageCell, PageMaps
+from tests.engine.cache.paged.tables import state_of
 from tests.engine.tiny import model_of, prompt_ids, tiniest_model
 
 LOSSLESS = [name for name, preset in PRESETS.items() if preset.lossless]
@@ -114,7 +115,7 @@ def page_faults(session: Session, maps: PageMaps) -> list[str]:
     for group, told in zip(store.groups, copy.deepcopy(maps).fold(0, events, pools), strict=True):
         group.pool.check(group.tables)
         for page_id in range(1, group.pool.num_pages):
-            cell, state = told.cell(page_id), group.pool.state(page_id)
+            cell, state = told.cell(page_id), state_of(group.pool, page_id)
             known = (
                 int(cell["ref_count"]),
                 PageCell(int(cell["state"])).name.lower().replace("kept", "used").replace("shared", "used"),
@@ -126,4 +127,4 @@ def page_faults(session: Session, maps: PageMaps) -> list[str]:
 
 def is_launched(session: Session) -> bool:
     """Whether the forward of the next step has been launched already."""
-    return session._stepper._ahead is not None
+    return session.stepper._ahead is not None

@@ -67,7 +67,7 @@ def run(session: Session, count: int) -> list[StepRecord]:
     while session.has_work and count > 1:
         records += session.step_late()
         count -= 1
-    return records + session.finish_records()
+    return records + session.observer.complete()
 
 
 @pytest.mark.parametrize("runner", ["fused", "graph", "transformers"])
@@ -78,7 +78,7 @@ def test_its_records_and_its_cache_are_those_of_steps_one_by_one(late_steps: int
     assert is_launched(late)
     assert_same_records(expected, found)
     assert found[-1].runner == runner
-    late.discard_ahead()
+    late.stepper.discard_ahead()
     assert_alike(at_once, late, row_behind=True)
     assert_same_records([at_once.step()], [late.step()])
 
@@ -157,7 +157,7 @@ def test_measurements_of_a_failed_step_do_not_disturb_those_of_the_steps_before_
                 with pytest.raises(ZeroDivisionError):
                     late.step_late()
         found += late.step_late()
-    found += late.finish_records()
+    found += late.observer.complete()
     assert_same_records(expected, found)
 
 

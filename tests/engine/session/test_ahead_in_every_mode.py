@@ -85,13 +85,13 @@ def test_records_and_rows_are_those_of_steps_read_at_once(name: str, count: int,
             expected.append(at_once.step())
             found += late.step_late()
             launched += is_launched(late)
-    found += late.finish_records()
+    found += late.observer.complete()
     assert late.sequences[-1].stop == "end of text"
     is_windowed = spec.is_paged and runner == "transformers"
     assert launched >= 2 if is_windowed else launched == len(expected) - 1, "not with the end of a text"
     assert_same_records(expected, found)
     assert {record.runner.split("+")[0] for record in found} <= {runner, "fused"}
-    late.discard_ahead()
+    late.stepper.discard_ahead()
     mine, others = tensors(at_once), tensors(late)
     assert mine.keys() == others.keys()
     assert all(torch.equal(mine[key], others[key]) for key in mine)
@@ -137,7 +137,7 @@ def test_a_step_that_begins_a_page_is_not_launched_ahead_where(why: str) -> None
         expected.append(at_once.step())
         found += late.step_late()
         launched.append(is_launched(late))
-    found += late.finish_records()
+    found += late.observer.complete()
     assert_same_records(map(without_copy_times, expected), map(without_copy_times, found))
     # tokens 5 to 13 in pages of 4: the tokens after the 8th and the 12th begin a page
     assert launched == [number not in (2, 6) for number in range(9)]

@@ -96,7 +96,7 @@ def test_a_command_that_fails_at_any_site_changes_nothing(mode: str, command: st
         else:  # going back recomputes what it cannot copy; failures after it is done are allowed
             assert difference(stands(session), stands(twin)) == "", f"{site}"
             session = begun(mode, command)
-    assert num_failed > (0.4 if command == "go back" else 0.8) * len(sites), "nearly every site is reached"
+    assert num_failed > (0.4 if command == "go back" else 0.75) * len(sites), "nearly every site is reached"
     store = session.live.mode.store
     for group in store.groups if store is not None else ():
         group.pool.check(group.tables)

@@ -39,9 +39,9 @@ def test_records_that_are_read_late_are_those_that_are_read_at_once(late_steps: 
     for number in range(1, 9):
         found += late.step_late()
         assert len(found) == 1 + max(0, number - late_steps), "records of the newest steps are not waited for"
-    assert late.has_open_records
-    found += late.finish_records()
-    assert not late.has_open_records
+    assert late.observer.num_open
+    found += late.observer.complete()
+    assert not late.observer.num_open
     assert_same_records(expected, found)
     nodes = [[moment.node.checksums for moment in session.history.tree] for session in (at_once, late)]
     assert nodes[0] == nodes[1]
@@ -56,7 +56,7 @@ def test_a_step_that_fails_loses_no_record_of_the_steps_before_it(monkeypatch: p
         patch.setattr("engine.session.stepper.sample", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             session.step_late()
-    found += session.finish_records()
+    found += session.observer.complete()
     assert [record.step for record in found] == [0, 1, 2]
     found.append(session.step())
     assert_same_records(expected, found)
@@ -85,7 +85,7 @@ def test_each_level_measures_what_its_name_says_and_all_levels_choose_the_same_t
             assert all(
                 torch.equal(rows[2 * layer + part], pair[part]) for layer, pair in newest.items() for part in (0, 1)
             )
-        assert [name for name, _ in session.capture.costs_ms] == [level]
+        assert [name for name, _ in session.captured.costs_ms] == [level]
     assert found == {
         "off": (False,) * 5,
         "statistics": (True, True, True, False, False),
@@ -150,7 +150,7 @@ def test_the_parts_of_a_step_and_the_gap_before_it_make_up_the_time_that_passed(
         times = record.timings
         assert times.gap_ms > 0
         assert times.total_ms + times.gap_ms == pytest.approx(times.wall_ms, rel=0.03)
-    session.rest()
+    session.stepper.rest()
     times = session.step().timings
     assert times.gap_ms == 0.0, "time between two steps belongs to no step"
     assert times.total_ms == pytest.approx(times.wall_ms, rel=0.03)

@@ -91,7 +91,7 @@ def test_a_replay_repeats_uneven_pieces_to_the_bit(cache: str) -> None:
     session.force(seq_id, prompt_ids(12, seed=1))
     sizes, logits = [], []
     for size in (16, 32, 7, 9, 1, 1, 1):
-        session._scheduler.plan = PrefillPlan(size)
+        session.scheduler.plan = PrefillPlan(size)
         sizes.append(len(session.step().sequences[0].token_ids))
         newest = session.logits(seq_id)
         assert newest is not None

@@ -60,8 +60,8 @@ def test_the_parts_of_the_steps_make_up_the_time_that_passes(
     with card(monkeypatch, made):
         session = begun(moved(tiniest_model(), runner), name, count, "rows")
         records = [record for _ in range(STEPS) for record in session.step_late()]
-        assert (session._stepper._ahead is not None) == (name in LAUNCHED)
-        times = [record.timings for record in records + session.finish_records()][SETTLED:]
+        assert (session.stepper._ahead is not None) == (name in LAUNCHED)
+        times = [record.timings for record in records + session.observer.complete()][SETTLED:]
     wall_ms = sum(one.wall_ms for one in times)
     assert sum(one.total_ms + one.gap_ms for one in times) == pytest.approx(wall_ms, rel=0.03)
     assert wall_ms > 1e3 * (STEPS - SETTLED) * max(asking_us, doing_us) * 1e-6 * 100, "a step is a hundred operations"

@@ -146,7 +146,7 @@ def test_an_edit_that_fails_changes_nothing(mode: str, monkeypatch: pytest.Monke
     assert session.history.changes == pending
     if session.live.mode.store is not None:
         for group in session.live.mode.store.groups:
-            assert group.pool.faults() == []
+            group.pool.check()
             assert len(group.tables) == 1
     monkeypatch.undo()
     added, _ = make_edit(session, good)

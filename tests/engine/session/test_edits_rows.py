@@ -146,7 +146,7 @@ def test_a_page_that_others_read_is_copied_before_it_is_written() -> None:
     assert mine[0] == theirs[0]
     assert mine[1] != theirs[1]
     assert mine[2] == theirs[2]
-    assert pool.faults() == []
+    pool.check()
 
 
 @pytest.mark.parametrize("is_copied", [True, False])
@@ -169,7 +169,7 @@ def test_no_prompt_is_served_rows_that_were_edited_or_came_after(is_copied: bool
     for layer, parts in rows_of(session.live.get(second)).items():
         for mine, theirs in zip(parts, rows_of(fresh.live.get(0))[layer], strict=True):
             assert torch.allclose(mine[:, :50], theirs[:, :50], atol=1e-5)
-    assert session.live.mode.store.groups[0].pool.faults() == []  # type: ignore[union-attr]
+    session.live.mode.store.groups[0].pool.check()  # type: ignore[union-attr]
 
 
 def test_rows_that_are_gone_are_refused_by_name() -> None:

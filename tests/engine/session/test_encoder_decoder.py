@@ -180,7 +180,7 @@ def test_cross_layers_hold_the_source_and_self_attention_layers_the_decoder_toke
     kept = [rows.keys.clone() for rows in first if rows is not None]
     records = [session.step() for _ in range(5)]
     for layer in range(2 * NUM_BLOCKS):
-        rows, newest = cache.rows(layer), cache.newest_rows(layer, 12)
+        rows, newest = cache.rows(layer), cache.rows_at(layer, first_position=12)
         assert rows is not None
         if layer < NUM_BLOCKS:
             assert (rows.first, rows.stop) == (7, 13)

@@ -101,7 +101,7 @@ def test_the_wall_says_which_layers_lack_the_new_rows(mode: str, phase: str) -> 
     def look(event: PhaseReached) -> None:
         if isinstance(event.phase, Written):
             return
-        count = session.slices.num_tokens(0)
+        count = session.slices.visible(0).source.num_tokens
         wall = session.take_slice(WallRequest(0, count, count, "keys", False, 200, 200))
         assert isinstance(wall, WallSlice)
         assert wall.absent is not None
@@ -123,7 +123,7 @@ def test_without_a_cache_later_layers_have_no_rows_at_all() -> None:
 
     def look(event: PhaseReached) -> None:
         if not isinstance(event.phase, Written):
-            count = session.slices.num_tokens(0)
+            count = session.slices.visible(0).source.num_tokens
             wall = session.take_slice(WallRequest(0, count, count, "keys", False, 200, 200))
             assert isinstance(wall, WallSlice)
             seen.append(wall.layers)
@@ -209,14 +209,16 @@ def test_a_shared_page_that_is_copied_to_be_written_is_a_new_one() -> None:
 def test_two_sequences_of_one_forward_and_of_one_each(cache: str, groups: list[tuple[int, ...]]) -> None:
     session, twin = prepared("llama", cache, "two sequences"), prepared("llama", cache, "two sequences")
     stands: list[SuspendedStep | None] = []
-    _, seen = phased(session, lambda _event: stands.append(session.phases.suspended if session.phases else None))
+    _, seen = phased(
+        session, lambda _event: stands.append(session.stepper.phases.suspended if session.stepper.phases else None)
+    )
     done = [tuple(row.seq_id for row in e.phase.rows) for e in seen if isinstance(e.phase, LayerDone)]
     assert done == groups
     twin.step()
     assert same(tensors(session), tensors(twin))
     words = [where.words.split(": ")[1] for where in stands if where is not None]
     assert words[:2] == ["scheduled", "layer 0 done, 1 of 2"]
-    assert (words[-1], stands[-1], session.phases) == ("chosen", None, None)
+    assert (words[-1], stands[-1], session.stepper.phases) == ("chosen", None, None)
 
 
 def test_waiting_at_a_phase_does_not_count_as_time_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +242,7 @@ def test_pictures_of_a_finished_step_count_the_rows_as_they_were_coded() -> None
     session, twin = prepared("llama", MODES["int8"], "decode"), prepared("llama", MODES["int8"], "decode")
 
     def look(_event: PhaseReached) -> None:
-        count = session.slices.num_tokens(0)
+        count = session.slices.visible(0).source.num_tokens
         session.take_slice(WallRequest(0, count, count, "keys", False, 50, 8))
 
     phased(session, look)

@@ -36,7 +36,7 @@ def test_given_up_at_any_phase_it_changes_nothing(mode: str, phase: str) -> None
 
         with pytest.raises(Cancelled):
             session.step(reached=give_up)
-        assert session.phases is None
+        assert session.stepper.phases is None
         assert facts(session) == before
         assert page_state(session) == pages
         assert same(tensors(session), held)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.history.state import Pending
+from engine.history.state import Run
 from engine.session.session import Session
 from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
@@ -82,7 +82,7 @@ def test_a_full_context_goes_on_in_a_mode_that_has_no_end() -> None:
 def test_one_halted_before_it_was_full_is_not_revived_by_another_sampling() -> None:
     session = filled(GROWING, 10)
     session.halt(0)
-    set_state(session, 0, forced=Pending())
+    set_state(session, 0, forced=Run())
     set_state(session, 0, sampled_is_forced=False)
     session.set_sampling(SamplingParams(temperature=2.0), 0)
     assert session.sequence(0).stop == "stopped"

@@ -27,7 +27,7 @@ def at_the_preemption(session: Session) -> dict[int, dict[int, Stood]]:
     stood: dict[int, dict[int, Stood]] = {}
 
     def reached(event: PhaseReached) -> None:
-        if session._scheduler.preempted:
+        if session.scheduler.preempted:
             raise GivenUpError
 
     for _ in range(30):

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from engine.errors import InputError
 from engine.session.editing import make_edit
-from engine.snapshot.cut import FileRowsPart
 from engine.snapshot.export import estimate, export
 from engine.snapshot.gather import written_by
 from engine.snapshot.read import SnapshotFile
@@ -145,16 +143,3 @@ def test_what_is_not_in_a_file_is_refused(chosen: dict[str, Any], words: str, tm
     with SnapshotFile(path) as file, pytest.raises(InputError, match=words):
         list(export(file, Export(tmp_path / "y.safetensors", 0, **chosen)))
     assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
-
-
-def test_rows_are_picked_out_of_a_file_by_runs_and_one_by_one(tmp_path: Path) -> None:
-    """There are more of them than each has channels."""
-    with SnapshotFile(kept(begun(small("growing")), tmp_path / "x.safetensors")) as file:
-        entry = file.manifest.layer(1)
-        part = FileRowsPart.of(file, entry, "values")
-        whole = np.stack([file.rows(1, "values", head) for head in entry.heads])
-        assert whole.shape[1] > whole.shape[2]
-        for which in (slice(None), slice(20, None), slice(3, 28), slice(2, 2)):
-            assert np.array_equal(part.picked(which).numpy(), whole[:, which])
-        places = torch.tensor([29, 0, 17])
-        assert np.array_equal(part.picked(places).numpy(), whole[:, places.numpy()])

@@ -156,12 +156,12 @@ def test_the_menu_shows_everything_again_and_saves_the_plot(
 
 
 def test_titles_and_notes_that_are_empty_take_no_room(plot: Plot) -> None:
-    assert (plot.title, plot.note) == ("height", "a note")
+    assert (plot.title.text(), plot.note.text()) == ("height", "a note")
     plot.show_chart(structs.replace(chart(), title="", note="other", note_role="good"))
-    assert (plot._title.isVisible(), plot._note.isVisible(), plot.note) == (False, True, "other")
-    assert plot._note.property("textRole") == "good"
+    assert (plot.title.isVisible(), plot.note.isVisible(), plot.note.text()) == (False, True, "other")
+    assert plot.note.property("textRole") == "good"
     plot.show_chart(structs.replace(chart(), note=""))
-    assert (plot._title.isVisible(), plot._note.isVisible(), plot.title) == (True, False, "height")
+    assert (plot.title.isVisible(), plot.note.isVisible(), plot.title.text()) == (True, False, "height")
 
 
 def test_pyqtgraph_comes_with_the_first_chart() -> None:

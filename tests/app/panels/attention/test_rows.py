@@ -12,7 +12,7 @@ from app.panels.attention.view import MassBars, whole_entries
 
 def test_each_mass_stands_at_its_name(qapp: QApplication) -> None:
     bars = MassBars()
-    bars.show_masses((HeadMass(0, 0.25, 0.5, 1.0), HeadMass(1, 0.75, 0.125, 1.0)), QRectF(0, 0, 90, 60))
+    bars.show_masses((HeadMass(0, 0.25, 0.5), HeadMass(1, 0.75, 0.125)), QRectF(0, 0, 90, 60))
     bars.describe()
     lines = bars.toolTip().splitlines()
     assert lines[1:] == ["head 0: first 25.0 %, last 16 50.0 %", "head 1: first 75.0 %, last 16 12.5 %"]

@@ -44,14 +44,14 @@ def test_cells_stand_under_their_headings(view: BenchView) -> None:
         "first": "5.00 ms", "KV": "1.0 KiB", "overhead": "25.0 %",
     }  # fmt: skip
     assert cells["cache"].role == "selected"
-    assert view.plot.words == "INT8 · 128 tokens × 4 · 60.0 ± 2.5 tok/s · 1.50× dynamic"
+    assert view.plot.words.text() == "INT8 · 128 tokens × 4 · 60.0 ± 2.5 tok/s · 1.50× dynamic"
     line = view.sorted_rows().index(ROWS[3])
     view.table.chosen.emit(line)
     refused = view.table.cells.rows[line]
     assert [cell.text for cell in refused[:3]] == ["Static", "2,048", "1"]
     assert refused[3].is_wide
     assert "exceed" in refused[3].text
-    assert view.plot.words == ""
+    assert view.plot.words.text() == ""
 
 
 def test_what_it_rests_on_and_where_it_was_stopped(view: BenchView) -> None:

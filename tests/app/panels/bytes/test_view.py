@@ -80,12 +80,12 @@ def test_memory_over_the_steps_follows_the_mouse_and_a_click(
     view = show(BytesView(models))
     view.choose("steps")
     QApplication.processEvents()
-    assert view.plot.words.startswith(f"step {STEPS} · stored ")
+    assert view.plot.words.text().startswith(f"step {STEPS} · stored ")
     frame, surface = view.plot.canvas.frame, view.plot.canvas.viewport()
     place = QPoint(round(frame.x_of(7)), 60)
     move_mouse(surface, place)
     record = models.timeline.records[7]
-    assert view.plot.words.startswith(f"step 7 · stored {byte_size(record.num_bytes.stored)}")
+    assert view.plot.words.text().startswith(f"step 7 · stored {byte_size(record.num_bytes.stored)}")
     qtbot.mouseClick(surface, Qt.MouseButton.LeftButton, pos=place)
     assert models.selection.now.step == 7
 

@@ -21,7 +21,7 @@ def test_a_budget_typed_in_kib_moves_the_share_and_the_share_the_kib(qtbot: QtBo
     assert (share.value, kib.value(), sheet.budget_bytes) == (35, 700, 700 * 1024)
     kib.setValue(500)
     assert share.value == pytest.approx(25)
-    sheet.set_share(0.5)
+    sheet.share.field.setValue(50)
     assert (kib.value(), sheet.budget_bytes) == (1000, 1000 * 1024)
     kib.setValue(9000)
     assert share.value == 100, "no more than all of it"

@@ -152,7 +152,7 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: Prompted
     for view in (CHANNELS, EFFECT, PLAN):
         prompted.damage.choose(view)
         assert not prompted.damage.grab().toImage().isNull()
-    prompted.damage.plan.set_share(0.5)
+    prompted.damage.plan.share.field.setValue(50)
     prompted.damage.ask_plan()
     prompted.until(
         lambda: (
@@ -166,5 +166,5 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: Prompted
     prompted.damage.plan.copy_name()
     assert cache_named(QGuiApplication.clipboard().text()) == CacheSpec(codec=found.plan_codec)
     prompted.until(lambda: prompted.damage.state.state is MeasurementState.ANSWERED)
-    prompted.damage.plan._use.click()
+    prompted.damage.plan.use.click()
     prompted.until(lambda: prompted.models.status.now.cache.codec == found.plan_codec)  # type: ignore[union-attr]

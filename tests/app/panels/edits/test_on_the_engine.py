@@ -10,7 +10,7 @@ from PySide6.QtCore import QPointF, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
-from app.panels.head import draw
+from app.draw import head as draw
 from app.window.transport import StepCounter
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Drop, Mask, ReplaceTokens, Rows, Zero

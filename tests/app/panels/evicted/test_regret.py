@@ -26,7 +26,7 @@ def test_regret_is_measured_and_a_dot_selects_its_token(desk: Desk) -> None:
     place = plot.canvas.frame.point_of(*plot.canvas.chart.points[best])
     click(plot.canvas.viewport(), place.x(), place.y())
     assert desk.models.selection.now.position == found.positions[best]
-    assert f"KL {brief(float(found.kl[best]))}" in plot.words
+    assert f"KL {brief(float(found.kl[best]))}" in plot.words.text()
 
 
 def test_regret_on_a_cache_that_dropped_rows_is_measured_on_rows_that_are_computed_anew(desk: Desk) -> None:

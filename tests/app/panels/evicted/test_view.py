@@ -23,8 +23,8 @@ def test_the_panel_names_the_rule_and_the_scores_of_an_evicted_row(desk: Desk) -
     desk.models.selection.update(position=position, layer=drop.eviction.layer, kv_head=drop.eviction.kv_head or 0)
     assert f"({position}) went from" in view.headline.text()
     assert "of 24 heads" in view.heads.accessibleDescription()
-    assert "lowest kept" in view.plot.words
-    assert "protected" in view.plot.words
+    assert "lowest kept" in view.plot.words.text()
+    assert "protected" in view.plot.words.text()
     view.grab()
     place = view.heads.cell_of(2, 1).center()
     click(view.heads, place.x(), place.y())

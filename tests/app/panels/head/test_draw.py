@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from app.draw import attention as att
 from app.draw import axis
+from app.draw import head as draw
 from app.draw.colormap import histogram, magnitude_table
-from app.panels.head import draw
 from engine.wire.records import AttentionSummary
 from engine.wire.slices import AttentionRequest, AttentionSlice, HeadRequest, HeadSlice
 
@@ -143,9 +143,9 @@ def test_groups_and_weights() -> None:
 def test_masses_of_a_layer_that_was_measured() -> None:
     numbers = np.array([[0.5, 0.25], [0.125, 1.0]], np.float32)
     summary = AttentionSummary((0, 4), numbers, numbers / 2)
-    assert [(m.head, m.first, m.recent, m.entropy) for m in att.masses(summary, 4, np.array([2.0, 0.25]))] == [
-        (0, 0.125, 0.0625, 2.0),
-        (1, 1.0, 0.5, 0.25),
+    assert [(m.head, m.first, m.recent) for m in att.masses(summary, 4, np.array([2.0, 0.25]))] == [
+        (0, 0.125, 0.0625),
+        (1, 1.0, 0.5),
     ]
     assert att.masses(summary, 1, None) == ()
     assert att.masses(summary, 4, None) == (), "an absent row has no entropy"

@@ -14,10 +14,10 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.draw import head as draw
 from app.draw.colormap import NON_FINITE, magnitude_index, signed_index
 from app.draw.grid import rows_of
 from app.models import Models
-from app.panels.head import draw
 from app.panels.head.view import FIXED, PER_LAYER, HeadView
 from engine.spec.edit import Rows as EditRows
 from engine.wire.slices import HeadRequest, WallRequest
@@ -68,7 +68,7 @@ def test_magnitudes_are_drawn_from_zero_up(head: HeadView, models: Models) -> No
 
 def test_a_map_of_tokens_by_tokens_names_them_on_both_axes(head: HeadView, models: Models) -> None:
     piece = models.slices.head
-    assert f"{samples.word(0)} 0" not in [tick.text for tick in head.map._framed().rows]
+    assert f"{samples.word(0)} 0" not in [tick.text for tick in head.map.framed().rows]
     request = replace(piece.request, lens="attention-map")
     square = np.zeros((TOKENS, TOKENS), np.float32)
     models.slices.put(replace(piece, request=request, low=square, high=square, tensor_label="attention map"))
@@ -79,7 +79,7 @@ def test_a_map_of_tokens_by_tokens_names_them_on_both_axes(head: HeadView, model
         replace(models.slices.head, low=half, high=half, positions=piece.positions[::2][: len(half)],
                 tokens_per_column=2, values_per_row=2)
     )  # fmt: skip
-    rows = [int(tick.text.split()[-1]) for tick in head.map._framed().rows]
+    rows = [int(tick.text.split()[-1]) for tick in head.map.framed().rows]
     assert rows[-1] > len(half), "two tokens share a row"
     cell = draw.cell_at(models.slices.head, 4.0, 3.0)
     assert cell is not None

@@ -87,11 +87,12 @@ def test_a_dot_looks_at_its_step_and_the_newest_is_live(two: Shell, view: Parity
     view.ask()
     engine.answer(parity(engine.of(CheckParity)[-1], 0.5))  # type: ignore[arg-type]
     turn(two)
-    view._on_picked(4)
+    steps = view.answer.steps.tolist()
+    view.plot.picked.emit(steps.index(4))
     assert two.models.selection.now.step == 4
     two.models.history.go_to(20)
     two.models.timeline.go_to(20)  # the newest that was compared is the newest there is
-    view._on_picked(20)
+    view.plot.picked.emit(steps.index(20))
     assert two.models.selection.now.step is None
 
 
@@ -153,7 +154,7 @@ def test_a_lossless_mode_is_not_called_lossy_for_the_steps_of_the_mode_before_it
 def test_parity_of_a_few_steps_says_how_few(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     put = BoundedLog.put
 
-    def put_alone(log: BoundedLog[Any], *entry: Any) -> None:
+    def put_alone(log: BoundedLog, *entry: Any) -> None:
         log.clear()
         put(log, *entry)
 
@@ -194,15 +195,15 @@ def test_a_dot_of_the_plot_is_a_step(desk: Desk) -> None:
     desk.parity.ask()
     desk.until(lambda: not desk.parity.measurement.is_waiting)
     plot = desk.parity.plot
-    assert plot.note.startswith("rounding, float32: up to "), "words stand above the points, not over them"
+    assert plot.note.text().startswith("rounding, float32: up to "), "words stand above the points, not over them"
     frame = plot.canvas.frame
     click(plot.canvas.viewport(), frame.x_of(2.2), frame.rect.center().y())
     assert desk.models.selection.now.step == 2
-    assert plot.words.startswith("step 2 ·")
+    assert plot.words.text().startswith("step 2 ·")
     click(plot.canvas.viewport(), frame.x_of(6.0), frame.rect.center().y())
     assert desk.models.selection.now.step is None, "the newest step is the live one"
     desk.parity.choose("kl")
-    assert desk.parity.plot.title == "KL, nats"
+    assert desk.parity.plot.title.text() == "KL, nats"
 
 
 def test_parity_can_be_stopped(desk: Desk) -> None:

@@ -77,7 +77,8 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     write(driver, "hi")
     first = f"{BEGIN}user\nhi{END}\n{BEGIN}assistant\n"
     assert prompt.chat.rendered.toPlainText() == first.replace("\n", "⏎\n")
-    assert prompt.chat.rendered.special_texts == (BEGIN, END, BEGIN)
+    shown, pieces = prompt.chat.rendered.toPlainText(), prompt.chat.rendered.pieces
+    assert [shown[piece.start : piece.stop] for piece in pieces if piece.is_special] == [BEGIN, END, BEGIN]
     assert prompt.detail.text() == f"{len(ids_of(first))} of 512 tokens"
     QTest.keyClick(prompt.chat.turns.rows[0].edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
     assert prompt.chat.turns.turns == (Turn("user", "hi\n"),)
@@ -111,7 +112,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
 
     # in a low panel nothing overlaps, and what is said of the cache is whole: it is scrolled with the turns
     chat = prompt.chat
-    chat._shows_rendered.click()
+    chat.shows_rendered.click()
     for height in (236, 400):
         chat.setFixedHeight(height)
         chat.layout().activate()
@@ -119,7 +120,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
         for upper, lower in pairwise(part.geometry() for part in parts):
             assert upper.bottom() < lower.top(), (height, parts)
         assert chat.words.height() >= chat.words.heightForWidth(chat.words.width())
-    chat._shows_rendered.click()
+    chat.shows_rendered.click()
     chat.setMinimumHeight(0)
     chat.setMaximumHeight(16_777_215)  # any
 

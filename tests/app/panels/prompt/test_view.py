@@ -107,7 +107,7 @@ def test_what_speaks_against_a_prompt_stands_at_the_prompt(shell: Shell, engine:
     QApplication.processEvents()
     assert not shell.window.actions_["prompt.send"].isEnabled()
     assert detail(shell).startswith("“hello” is no token id")
-    assert prompt.detail._brief == "no token ids"
+    assert prompt.detail.brief == "no token ids"
     whole = "“hello” is no token id: give ids like 40977 33717."
     assert (prompt.warning.text(), prompt.warning.isVisible(), prompt.warning.wordWrap()) == (whole, True, True)
     assert whole in shell.window.status.warnings
@@ -151,7 +151,7 @@ def test_a_count_belongs_to_the_model_that_is_loaded(shell: Shell, engine: FakeE
     shell.window.prompt.chat.turns.edited.emit()  # the pause after its first, empty turn was made ends now
     counted(shell, engine, 12)
     assert detail(shell) == "12 of 1,024 tokens", "a conversation that is not shown asks for no count of its own"
-    assert shell.window.prompt.detail._brief == "12/1,024", "in a narrow strip the numbers stay"
+    assert shell.window.prompt.detail.brief == "12/1,024", "in a narrow strip the numbers stay"
     label = shell.window.prompt.detail
     label.enterEvent(QEnterEvent(QPointF(), QPointF(), QPointF()))
     assert "12 of 1,024 tokens" in label.toolTip(), "the words are told to who points there"

@@ -52,16 +52,16 @@ def view(qtbot: QtBot, desk: Desk) -> Iterator[SequencesView]:
 
 
 def text(view: SequencesView, row: int, column: int) -> str:
-    return str(view._model.index(row, column).data())
+    return str(view.model.index(row, column).data())
 
 
 def button(view: SequencesView, row: int, name: str) -> QPoint:
-    rect = view.table.visualRect(view._model.index(row, BUTTONS))
+    rect = view.table.visualRect(view.model.index(row, BUTTONS))
     return QPoint(rect.right() - 4 - BUTTON * 3 + BUTTON * (STOP, FORK, REMOVE).index(name) + 10, rect.center().y())
 
 
 def test_rows_say_what_a_sequence_holds(view: SequencesView) -> None:
-    assert view._model.rowCount() == 2
+    assert view.model.rowCount() == 2
     assert (text(view, 1, 0), text(view, 1, TOKENS), text(view, 1, PAGES)) == ("1", "13", "4")
     assert (text(view, 1, SHARED), text(view, 1, SERVED)) == ("2", "8")
     assert text(view, 0, STATE) == "decode"
@@ -95,7 +95,7 @@ def test_without_pages_their_numbers_are_not_made_up(desk: Desk, view: Sequences
 
 
 def test_a_click_selects_the_sequence(desk: Desk, view: SequencesView) -> None:
-    rect = view.table.visualRect(view._model.index(1, STATE))
+    rect = view.table.visualRect(view.model.index(1, STATE))
     QTest.mouseClick(view.table.viewport(), Qt.MouseButton.LeftButton, pos=rect.center())
     assert desk.models.selection.now.seq_id == 1
     desk.models.selection.update(seq_id=0)

@@ -140,7 +140,7 @@ def test_a_stop_is_added_switched_changed_and_deleted(running: Shell, panel: Sto
     assert engine.of(SetStops)[-1].stops == (Stop(1, "step = 4 or step = 9", is_enabled=False),)
     assert cells(panel)[0][0] == "○ off"
     type_in(running, panel, "step = 7")
-    panel._change_it.trigger()
+    panel.change_it.trigger()
     turn(running, 3)
     assert engine.of(SetStops)[-1].stops == (Stop(1, "step = 7", is_enabled=False),)
     assert cells(panel)[0][2:4] == ("1", "7")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.draw import measured_rows
+from app.kit import rows_view
 from app.panels.sweep import draw as sweep
 from engine.wire.measurements import SweepRow, Unavailable
 
@@ -41,13 +41,13 @@ def test_the_front_holds_the_points_that_no_other_dominates() -> None:
 
 def test_rows_sort_and_the_unavailable_stay_last() -> None:
     columns = ("cache", "kv_bytes", "tok_per_s")
-    names = [r.cache for r in measured_rows.sorted_rows(ROWS, columns, columns.index("tok_per_s"), True)]
+    names = [r.cache for r in rows_view.sorted_by(ROWS, columns, columns.index("tok_per_s"), True)]
     assert names == ["growing", "sliding", "int8", "h2o", "none", "kivi-4"]
-    assert [r.cache for r in measured_rows.sorted_rows(ROWS, columns, -1, False)] == [r.cache for r in ROWS]
+    assert [r.cache for r in rows_view.sorted_by(ROWS, columns, -1, False)] == [r.cache for r in ROWS]
 
 
 def test_the_table_as_csv_says_everything() -> None:
-    lines = measured_rows.csv_text(
+    lines = rows_view.csv_of(
         ROWS,
         ("cache", "kv_bytes", "tok_per_s", "mean_kl", "top1_agreement", "perplexity", "lossless", "max_abs_logit_diff"),
     ).splitlines()

@@ -54,12 +54,12 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     view.choose(PLOT)
     QApplication.processEvents()
     assert view.plot.isVisible()
-    assert view.plot.note == f"— best for its bytes, over 3 steps after {held} tokens"
+    assert view.plot.note.text() == f"— best for its bytes, over 3 steps after {held} tokens"
     assert view.plot.canvas.chart is not None
     names = [row.cache for row in rows if isinstance(row, SweepRow) and row.kv_bytes]
     place = view.plot.canvas.frame.point_of(*view.plot.canvas.chart.points[names.index("kivi-4")])
     click(view.plot.canvas.viewport(), place.x(), place.y())
-    assert view.plot.words.startswith("KIVI-4 · ")
+    assert view.plot.words.text().startswith("KIVI-4 · ")
     desk.run(CacheSpec())
     assert desk.models.measurements.sweep.answers, "another run does not take back what was measured"
 
@@ -176,8 +176,8 @@ def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
     view._mark("h2o@25% on planted fact")
     QApplication.processEvents()
     assert len(view.plot.canvas.chart.points) == 2
-    assert view.plot.title == "part of the fact forgotten, by KV bytes"
-    assert "told" in view.plot.words
+    assert view.plot.title.text() == "part of the fact forgotten, by KV bytes"
+    assert "told" in view.plot.words.text()
     view.source.setCurrentIndex(0)
     view.budgets.setCurrentIndex(2)
     view.codecs.setCurrentIndex(0)

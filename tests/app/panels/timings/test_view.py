@@ -60,14 +60,14 @@ def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: C
     words = f"step {STEPS + 1}: forward 5.00 ms, prepare 1.50 ms, sample 0.25 ms, overhead 2.00 ms"
     assert view.plot.toolTip().splitlines()[0] == words
     hidden = "the cache takes little of it"
-    assert view.plot.words == f"step {STEPS + 1} · decode · 8.75 ms · {hidden}"
+    assert view.plot.words.text() == f"step {STEPS + 1} · decode · 8.75 ms · {hidden}"
     models.timeline.append([replace(last, step=STEPS + 2, timings=times, runner="fused+transformers")])
     models.timeline.announce()
-    assert view.plot.words == f"step {STEPS + 2} · decode · 8.75 ms · fused decoder + transformers · {hidden}"
+    assert view.plot.words.text() == f"step {STEPS + 2} · decode · 8.75 ms · fused decoder + transformers · {hidden}"
     assert "forward 5.00 ms by fused decoder + transformers, prepare" in view.plot.toolTip()
     models.timeline.append([replace(last, step=STEPS + 3, timings=replace(times, compile_ms=24100.0))])
     models.timeline.announce()
-    assert view.plot.words == f"step {STEPS + 3} · decode · 8.75 ms · compiled before, 24.10 s · {hidden}"
+    assert view.plot.words.text() == f"step {STEPS + 3} · decode · 8.75 ms · compiled before, 24.10 s · {hidden}"
     told = "; the step was compiled in 24.10 s, which is in none of these"
     assert view.plot.toolTip().splitlines()[0].endswith(told)
 
@@ -97,7 +97,7 @@ def test_the_cache_is_told_as_hidden_by_what_reading_it_takes_at_most(models: Mo
     def told(record: StepRecord) -> tuple[str, str]:
         models.timeline.append([record])
         models.timeline.announce()
-        return view.plot.words, view.plot.toolTip()
+        return view.plot.words.text(), view.plot.toolTip()
 
     record = replace(last, step=STEPS + 1, num_bytes=held, timings=slow)
     words, tip = told(record)

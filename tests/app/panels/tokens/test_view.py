@@ -45,7 +45,7 @@ def test_a_token_that_no_numbers_have_chosen_is_not_shown_as_the_next(
 
 def test_find_goes_round(running: Shell, qtbot: QtBot) -> None:
     running.window.tokens.open_find()
-    line = running.window.tokens._find
+    line = running.window.tokens.find_line
     line.setText("She LO")
     qtbot.keyClick(line, Qt.Key.Key_Return)
     first = running.models.selection.now.position

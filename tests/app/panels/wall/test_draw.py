@@ -63,12 +63,17 @@ def test_every_head_has_its_place_and_none_overlap(layers: int, heads: int, widt
     assert layout.tile_height >= 6
 
 
+def heads_per_line(layout: draw.WallLayout) -> int:
+    first = layout.tiles[0]
+    return sum((tile.layer, tile.y) == (first.layer, first.y) for tile in layout.tiles)
+
+
 def test_many_heads_wrap_and_many_layers_fold() -> None:
     wide = draw.arrange(rows(2, 32), 945, 270, MARGINS)
-    assert wide.heads_per_line == 8
+    assert heads_per_line(wide) == 8
     assert wide.tile_width > 90
     deep = draw.arrange(rows(30, 3), 945, 270, MARGINS)
-    assert deep.heads_per_line == 3
+    assert heads_per_line(deep) == 3
     assert deep.tile_height >= 15
     assert deep.height <= 270
 

@@ -188,11 +188,11 @@ def test_a_wall_taller_than_its_panel_scrolls_to_the_selected_layer(models: Mode
     shape = samples.geometry(layers=126, kv_heads=8)
     models.status.set(samples.status(STEPS, num_tokens=TOKENS, model=samples.model_info(shape=shape)))
     wall = show(WallView(models), 320, 160)
-    assert wall.canvas.height() > wall._scroll.viewport().height()
+    assert wall.canvas.height() > wall.scroller.viewport().height()
     before = wall.canvas.selected_rect()
-    assert wall._scroll.verticalScrollBar().value() == 0
+    assert wall.scroller.verticalScrollBar().value() == 0
     models.selection.update(layer=30, kv_head=0)  # before there is a picture, too
-    assert wall._scroll.verticalScrollBar().value() > 0
+    assert wall.scroller.verticalScrollBar().value() > 0
     after = wall.canvas.selected_rect()
     assert after.top() > before.top()
     visible = wall.canvas.visibleRegion().boundingRect()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.panels.what_if.draw import pairs, winners
-from app.panels.what_if.view import shift_table
+from app.panels.what_if.view import shift_table, winners
 from engine.spec.cache import CacheSpec
 from engine.wire.measurements import Shift, WhatIf, WhatIfAnswer
 
@@ -23,14 +22,14 @@ SHIFTS = (
 
 
 def test_pairs_keep_the_new_winner_and_the_order_before() -> None:
-    shown = pairs(answer(*SHIFTS), 3)
-    assert [p.token_id for p in shown] == [5, 6, 9]
-    assert [p.rank for p in shown] == ["1 → 2", "2 → 41", "31 → 1"]
-    assert shown[2].moved == 30
-    assert shown[1].text == "\\u202e"
-    assert (shown[1].number_before, shown[1].number_after) == ("30.0 %", "<0.1 %")
+    shown = shift_table(answer(*SHIFTS), "", 3, is_faded=False).rows
+    assert [row.tip.split("\n")[0].split(" id ")[1] for row in shown] == ["5", "6", "9"]
+    assert [row.end for row in shown] == ["1 → 2", "2 → 41", "31 → 1"]
+    assert [row.end_role for row in shown] == ["text", "text", "selected"]
+    assert shown[1].name == "\\u202e"
+    assert [bar.number for bar in shown[1].bars] == ["30.0 %", "<0.1 %"]
     assert winners(answer(*SHIFTS)) == ("·a", "·new")
-    assert pairs(answer(), 5) == ()
+    assert shift_table(answer(), "", 5, is_faded=False).rows == ()
     assert winners(answer()) == ("", "")
 
 

@@ -9,6 +9,7 @@ from engine.session.session import Session
 from engine.wire.page_map import PageCell
 from engine.wire.records import StepRecord
 from tests.engine.cache.paged.conftest import MAPS
+from tests.engine.cache.paged.tables import state_of
 
 TOLERANCE = 1e-4
 
@@ -27,7 +28,7 @@ def check(session: Session, record: StepRecord | None = None) -> None:
         cells = MAPS[session][number].cells()
         names = {PageCell.FREE: "free", PageCell.USED: "used", PageCell.SHARED: "shared"}
         names |= {PageCell.CACHED: "cached", PageCell.NULL: "null"}
-        states = [group.pool.state(p) for p in range(len(cells))]
+        states = [state_of(group.pool, p) for p in range(len(cells))]
         for cell, state in zip(map(PageCell, cells["state"]), states, strict=True):  # the pool knows no kept moments
             assert state in ("used", "shared") if cell is PageCell.KEPT else names[cell] == state
         assert cells["ref_count"].tolist() == [group.pool.ref_count(p) for p in range(len(cells))]

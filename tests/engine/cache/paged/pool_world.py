@@ -12,13 +12,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from engine.cache.paged.host import HostIndex
-from engine.cache.paged.pages import PageState, PoolExhausted
-from engine.cache.paged.pool import PagePool
-from engine.cache.paged.prefix_cache import DuplicatePolicy
+from engine.cache.paged.pool import PagePool, PoolExhausted
 from engine.cache.paged.table import PageTable
 from engine.wire import page_events
 from engine.wire.page_events import AllFullPagesHit, NothingFollows, TokensDiffer
-from tests.engine.cache.paged.tables import forget_cached, reuse_order, take
+from tests.engine.cache.paged.tables import forget_cached, reuse_order, state_of, take
 
 Prefix = tuple[int, ...]  # all tokens from position 0 to the end of a page: what the page's K and V depend on
 
@@ -34,8 +32,8 @@ class Row:
 class PoolWorld:
     """The pool, the host index, the reference and the memory, moved together by one operation at a time."""
 
-    def __init__(self, num_pages: int, page_size: int, duplicates: DuplicatePolicy, num_host_pages: int = 4) -> None:
-        self.pool = PagePool(num_pages, page_size, duplicates=duplicates)
+    def __init__(self, num_pages: int, page_size: int, replaces: bool, num_host_pages: int = 4) -> None:
+        self.pool = PagePool(num_pages, page_size, replaces_duplicates=replaces)
         self.host = HostIndex(num_host_pages, page_size, 100, events=self.pool.events)
         self.page_size = page_size
         self.rows: dict[int, Row] = {}
@@ -152,7 +150,7 @@ class PoolWorld:
 
     def picture(self) -> tuple[object, ...]:
         """All that an operation that failed must leave as it was."""
-        states = [self.pool.state(page_id) for page_id in range(self.pool.num_pages)]
+        states = [state_of(self.pool, page_id) for page_id in range(self.pool.num_pages)]
         return states, reuse_order(self.pool), self.pool.counts(), list(self.pool.events)
 
     def refuse(self, before: tuple[object, ...]) -> None:
@@ -231,18 +229,18 @@ class PoolWorld:
         self.check()
         held = Counter(page_id for row in self.rows.values() for page_id in row.table.page_ids if page_id)
         for page_id in range(1, self.pool.num_pages):
-            assert self.pool.state(page_id) is self._expected_state(page_id, held[page_id])
+            assert state_of(self.pool, page_id) == self._expected_state(page_id, held[page_id])
         for page_id, prefix in self.findable.items():
             self._verify_page(self.memory[page_id], prefix)
         for row in self.rows.values():
             assert row.table.num_tokens == len(row.tokens)
             self._verify_row(row)
 
-    def _expected_state(self, page_id: int, num_owners: int) -> PageState:
+    def _expected_state(self, page_id: int, num_owners: int) -> str:
         assert self.refs[page_id] == num_owners
         if num_owners:
-            return PageState.USED if num_owners == 1 else PageState.SHARED
-        return PageState.CACHED if page_id in self.findable else PageState.FREE
+            return "used" if num_owners == 1 else "shared"
+        return "cached" if page_id in self.findable else "free"
 
     def _verify_page(self, slots: list[Prefix | None], prefix: Prefix) -> None:
         """A findable page must still hold, whole, what it was committed with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.cache.paged.host import HostIndex
 from engine.cache.paged.pool import PagePool
 from engine.cache.paged.table import PageTable
+from engine.wire.page_events import NULL_PAGE_ID
 
 
 def start(pool: PagePool, seq_id: int, tokens: list[int]) -> PageTable:
@@ -29,6 +30,15 @@ def take(pool: PagePool, num_pages: int, seq_id: int) -> list[int]:
     table = pool.open_table(seq_id)
     pool.append(table, num_pages * pool.page_size)
     return table.page_ids
+
+
+def state_of(pool: PagePool, page_id: int) -> str:
+    """Whether a page is the null page, used, shared, cached or free."""
+    if page_id == NULL_PAGE_ID:
+        return "null"
+    if count := pool.ref_count(page_id):
+        return "used" if count == 1 else "shared"
+    return "free" if pool.entry(page_id) is None else "cached"
 
 
 def reuse_order(pages: PagePool | HostIndex) -> list[int]:

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from engine.cache.paged.host import HostIndex, HostStore, num_host_pages
-from engine.cache.paged.pages import PoolMisuse
-from engine.cache.paged.pool import PagePool
+from engine.cache.paged.pool import PagePool, PoolMisuse
 from engine.errors import InputError
 from engine.wire.page_events import (
     EvictReason,

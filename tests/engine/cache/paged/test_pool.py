@@ -6,9 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.cache.paged.pages import PageState, PoolMisuse
-from engine.cache.paged.pool import PagePool
-from engine.cache.paged.prefix_cache import DuplicatePolicy
+from engine.cache.paged.pool import PagePool, PoolMisuse
 from engine.cache.paged.store import PageGroup, PageStore
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
@@ -24,7 +22,7 @@ from engine.wire.page_events import (
     PrefixMiss,
     TokensDiffer,
 )
-from tests.engine.cache.paged.tables import decode, reuse_order, start, take
+from tests.engine.cache.paged.tables import decode, reuse_order, start, state_of, take
 
 
 def test_a_fork_shares_everything_and_the_first_writer_copies_the_partial_page() -> None:
@@ -206,9 +204,9 @@ def test_vllms_walk_through_of_ten_blocks() -> None:
     pool.check([request2])
 
 
-def two_equal_requests(policy: DuplicatePolicy) -> tuple[PagePool, PageTable, PageTable]:
+def two_equal_requests(replaces: bool) -> tuple[PagePool, PageTable, PageTable]:
     """Blocks of 4. Request 1 repeats the six tokens of request 0, which is in its third block by then."""
-    pool = PagePool(11, 4, duplicates=policy)
+    pool = PagePool(11, 4, replaces_duplicates=replaces)
     tokens0 = [1, 2, 3, 4, 5, 6]
     request0 = start(pool, 0, tokens0)
     tokens1 = tokens0.copy()
@@ -226,7 +224,7 @@ def two_equal_requests(policy: DuplicatePolicy) -> tuple[PagePool, PageTable, Pa
 
 
 def test_vllm_keeps_both_copies_of_a_duplicate() -> None:
-    pool, request0, request1 = two_equal_requests(DuplicatePolicy.KEEP_BOTH)
+    pool, request0, request1 = two_equal_requests(replaces=False)
     assert as_documented(request0.page_ids) == [0, 1, 2]
     assert as_documented(request1.page_ids) == [0, 3]
     first, second = pool.entry(request0.page_ids[1]), pool.entry(request1.page_ids[1])
@@ -243,17 +241,17 @@ def test_vllm_keeps_both_copies_of_a_duplicate() -> None:
 
 
 def test_max_replaces_a_duplicate_and_frees_it() -> None:
-    pool, request0, request1 = two_equal_requests(DuplicatePolicy.REPLACE)
+    pool, request0, request1 = two_equal_requests(replaces=True)
     assert as_documented(request0.page_ids) == [0, 1, 2]
     assert as_documented(request1.page_ids) == [0, 1]
-    assert pool.state(4) is PageState.FREE
+    assert state_of(pool, 4) == "free"
     assert as_documented(reuse_order(pool))[-1] == 3
     assert pool.ref_count(2) == 2
     assert request1.page_hashes == request0.page_hashes
 
 
 def test_the_children_of_a_duplicate_are_known_whichever_copy_goes_first() -> None:
-    pool, request0, request1 = two_equal_requests(DuplicatePolicy.KEEP_BOTH)
+    pool, request0, request1 = two_equal_requests(replaces=False)
     decode_to = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
     pool.append(request0, 3)
     pool.commit(request0, decode_to)

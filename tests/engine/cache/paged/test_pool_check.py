@@ -7,10 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.cache.paged.free_list import FreeList
-from engine.cache.paged.pages import PoolCorrupted
-from engine.cache.paged.pool import PagePool
-from engine.cache.paged.prefix_cache import DuplicatePolicy
+from engine.cache.paged.pool import PagePool, PoolCorrupted
 from engine.cache.paged.table import PageTable
 from tests.benchmarks.pool_soak import soak
 from tests.effort import effort
@@ -19,11 +16,11 @@ from tests.engine.cache.paged.tables import forget_cached, start
 
 
 def _lose_a_page(pool: PagePool, table: PageTable) -> None:
-    pool._free.pop()
+    pool._free.popitem()
 
 
 def _free_too_early(pool: PagePool, table: PageTable) -> None:
-    pool._free.push([table.page_ids[0]])
+    pool._free[table.page_ids[0]] = None
 
 
 def _forget_a_reference(pool: PagePool, table: PageTable) -> None:
@@ -47,12 +44,8 @@ def _drop_a_hash(pool: PagePool, table: PageTable) -> None:
     pool._index._by_hash.clear()
 
 
-def _cut_a_link(pool: PagePool, table: PageTable) -> None:
-    pool._free._prev[5] = 3
-
-
 def _cut_the_family(pool: PagePool, table: PageTable) -> None:
-    pool._index._orphans.clear()
+    pool._index._children.clear()
 
 
 def _change_a_hash(pool: PagePool, table: PageTable) -> None:
@@ -69,7 +62,6 @@ def _change_a_hash(pool: PagePool, table: PageTable) -> None:
         (_miscount, "are counted as"),
         (_reference_null, "the null page is referenced"),
         (_drop_a_hash, "a hash that does not lead to it"),
-        (_cut_a_link, "points back to"),
         (_cut_the_family, "follow some prefix"),
         (_change_a_hash, "findable by another hash"),
     ],
@@ -86,17 +78,9 @@ def test_check_names_the_damage(damage: object, words: str) -> None:
 
 def test_check_without_tables_still_sees_the_lists() -> None:
     pool = PagePool(8, 2)
-    pool._free._next[3] = 3
+    del pool._free[3]
     with pytest.raises(PoolCorrupted):
         pool.check()
-
-
-def test_a_free_list_that_is_empty_gives_nothing() -> None:
-    free = FreeList(1, 2)
-    assert (free.pop(), len(free), list(free)) == (1, 0, [])
-    with pytest.raises(IndexError):
-        free.pop()
-    assert len(free) == 0
 
 
 # --- against the reference ---
@@ -110,11 +94,11 @@ class PoolMachine(RuleBasedStateMachine):
     @initialize(
         num_pages=st.sampled_from((2, 5, 9, 14)),
         page_size=st.sampled_from((1, 2, 4)),
-        duplicates=st.sampled_from(DuplicatePolicy),
+        replaces=st.booleans(),
         num_host_pages=st.sampled_from((1, 4)),
     )
-    def build(self, num_pages: int, page_size: int, duplicates: DuplicatePolicy, num_host_pages: int) -> None:
-        self.world = PoolWorld(num_pages, page_size, duplicates, num_host_pages)
+    def build(self, num_pages: int, page_size: int, replaces: bool, num_host_pages: int) -> None:
+        self.world = PoolWorld(num_pages, page_size, replaces, num_host_pages)
 
     def row(self, data: st.DataObject) -> Row:
         return self.world.rows[data.draw(st.sampled_from(sorted(self.world.rows)))]

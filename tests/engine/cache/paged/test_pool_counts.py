@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.cache.paged.pool import PagePool
 from engine.wire.page_events import PageFreed, PageShared
-from tests.engine.cache.paged.tables import take
+from tests.engine.cache.paged.tables import state_of, take
 
 NUM_PAGES, SIZE = 10, 4
 
@@ -14,8 +14,8 @@ def counted(pool: PagePool) -> tuple[int, int, int, int]:
     counts = pool.counts()
     found = (counts.num_free, counts.num_cached, counts.num_used, counts.num_shared)
     assert sum(found) == NUM_PAGES - 1
-    states = [pool.state(page_id).name for page_id in range(1, NUM_PAGES)]
-    assert found == tuple(states.count(name) for name in ("FREE", "CACHED", "USED", "SHARED"))
+    states = [state_of(pool, page_id) for page_id in range(1, NUM_PAGES)]
+    assert found == tuple(states.count(name) for name in ("free", "cached", "used", "shared"))
     return found
 
 

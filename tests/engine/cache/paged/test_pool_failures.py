@@ -7,19 +7,18 @@ from collections.abc import Callable
 import pytest
 
 from engine.cache.paged.pool import PagePool
-from engine.cache.paged.prefix_cache import DuplicatePolicy
 from engine.cache.paged.table import PageTable
-from tests.engine.cache.paged.tables import reuse_order
+from tests.engine.cache.paged.tables import reuse_order, state_of
 from tests.engine.faults import Injected, failing_at
 
 Tables = dict[str, PageTable]
 IDS = tuple(range(16))
 
 
-def made(policy: DuplicatePolicy = DuplicatePolicy.KEEP_BOTH) -> tuple[PagePool, Tables]:
+def made(replaces: bool = False) -> tuple[PagePool, Tables]:
     """Sequence 0 of 14 tokens in pages of 4, with a fork; sequence 2 with pages of its own, of which one was dropped;
     and pages that are cached, of the same tokens as the first ones of 0."""
-    pool = PagePool(24, 4, duplicates=policy)
+    pool = PagePool(24, 4, replaces_duplicates=replaces)
     gone, zero, two = (pool.open_table(seq_id) for seq_id in (9, 0, 2))
     for table, count in ((gone, 12), (zero, 14), (two, 18)):
         pool.append(table, count)
@@ -30,7 +29,7 @@ def made(policy: DuplicatePolicy = DuplicatePolicy.KEEP_BOTH) -> tuple[PagePool,
 
 
 def state(pool: PagePool, tables: Tables) -> object:
-    pages = [(pool.ref_count(page), pool.state(page), pool.entry(page)) for page in range(pool.num_pages)]
+    pages = [(pool.ref_count(page), state_of(pool, page), pool.entry(page)) for page in range(pool.num_pages)]
     slots = [[getattr(table, name) for name in PageTable.__slots__] for table in tables.values()]
     return repr((pages, reuse_order(pool), pool.counts(), slots, len(pool.events)))
 
@@ -66,7 +65,7 @@ def test_an_operation_that_fails_anywhere_changes_nothing(name: str) -> None:
 
 
 def test_a_twin_takes_the_place_of_a_page_or_does_not() -> None:
-    pool, tables = made(DuplicatePolicy.REPLACE)
+    pool, tables = made(replaces=True)
     pool.truncate(tables["fork"], 0)
     number, outcome = 0, object()
     while number == 0 or isinstance(outcome, Injected):

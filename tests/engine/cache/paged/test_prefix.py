@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.cache.paged.pages import PoolMisuse
-from engine.cache.paged.pool import PagePool
+from engine.cache.paged.pool import PagePool, PoolMisuse
 from engine.cache.paged.prefix import PrefixIndex, encode_token_ids, hash_page, num_equal_tokens
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError

@@ -19,7 +19,6 @@ from tests.engine.cache.compressed.test_cache_going_back import (
 )
 from tests.engine.cache.paged.driving import check, store_of
 from tests.engine.cache.paged.retained import BY_RULE, RULES, SPECS, paged, session_of
-from tests.engine.cache.paged.tables import take
 from tests.engine.faults import Injected, failing_at
 
 
@@ -46,17 +45,17 @@ def test_without_room_for_the_journal_the_past_is_computed_again() -> None:
         states.append(state_of(session, seq_id))
     pool, cache = store_of(session).groups[0].pool, session.cache_of(seq_id)
     assert isinstance(cache, PagedCache)
-    shared = list(cache.tables[0].held_pages)
-    pool.share(shared, 98)  # what the sequence gives up stays in use
-    others = take(pool, pool.num_available_pages, 99)
+    shared = pool.fork(cache.tables[0], 98)  # what the sequence gives up stays in use
+    others = pool.open_table(99)
+    pool.append(others, pool.num_available_pages * pool.page_size)
     assert session.go_to(2) == "repeated 3 steps from the start"
     assert_same(state_of(session, seq_id), states[2])
     check(session)
     session.step()
     check(session)
     assert_same(state_of(session, seq_id), states[3])
-    pool.free(others, 99)
-    pool.free(shared, 98)
+    pool.release(others)
+    pool.release(shared)
 
 
 @BY_RULE

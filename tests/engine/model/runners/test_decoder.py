@@ -202,11 +202,11 @@ def test_what_is_put_back_takes_the_short_way_again(tmp_path: Path) -> None:
     attention = model.model.model.layers[0].self_attn
     own = attention.v_proj
     assert model.runners.decoder is not None
-    assert model.runners.decoder.is_current
+    assert model.runners.decoder.guard.is_unchanged
     attention.v_proj = Adapted(own)
-    assert not model.runners.decoder.is_current
+    assert not model.runners.decoder.guard.is_unchanged
     attention.v_proj = own
-    assert model.runners.decoder.is_current
+    assert model.runners.decoder.guard.is_unchanged
 
 
 def test_a_forward_is_given_up_before_any_of_its_layers() -> None:

@@ -50,7 +50,7 @@ def test_a_step_is_repeated_by_the_runner_that_computed_it() -> None:
     record = session.step()
     session.model.runners.choose("auto")
     session.go_to(0)
-    repeated = session.redo_step(PlannedStep.of(record))
+    repeated = session.stepper.repeat(PlannedStep.of(record))
     assert (repeated.runner, session.model.runners.chosen) == ("transformers", "auto")
     assert repeated.checksums == record.checksums
     assert session.step().runner == "fused"

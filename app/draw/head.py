@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from app.draw.colormap import Floats, larger
 from app.draw.format import exact
-from app.draw.ghost import Flags, Ghosts, shares
+from app.draw.ghost import Flags, Ghosts, extremes, ghosts
 from app.draw.grid import column_at
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
@@ -34,10 +34,7 @@ class HeadCell(Struct, frozen=True):
 def ghosts_of(piece: HeadSlice) -> Ghosts | None:
     """The dropped columns of the head, and the fraction of dropped rows where columns pool several; None if there are
     none."""
-    if piece.absent is None or not piece.absent.any():
-        return None
-    start, stop = extent(piece)
-    return Ghosts(shares(piece.absent, piece.tokens_per_column, stop - start)[None], start, piece.tokens_per_column)
+    return ghosts(None if piece.absent is None else piece.absent[None], *extent(piece), piece.tokens_per_column)
 
 
 def gone(piece: HeadSlice) -> Flags:
@@ -110,14 +107,9 @@ def readout(piece: HeadSlice, cell: HeadCell) -> str:
     place = f"{piece.tensor_label}[{piece.request.layer}, {piece.request.kv_head}, {where}, {values}]"
     if cell.is_gone:
         return place
-    value = exact(cell.low) if _same(cell.low, cell.high) else f"{exact(cell.low)} … {exact(cell.high)}"
-    return f"{place} = {value}"
+    return f"{place} = {extremes(cell.low, cell.high, exact)}"
 
 
 def span_of(piece: HeadSlice, position: int) -> tuple[int, int] | None:
     """The positions `start … stop` of the column that contains a position; None if there is none."""
     return column_at(position, *extent(piece), piece.tokens_per_column)
-
-
-def _same(low: float, high: float) -> bool:
-    return low == high or (low != low and high != high)
