@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import sys
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -37,6 +40,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.tier = "full" if is_named else "default"
     set_tier(config.option.tier)
     settings.load_profile(config.option.tier)
+    if sys.dont_write_bytecode:
+        _keep_bytecode_aside(config)
+
+
+def _keep_bytecode_aside(config: pytest.Config) -> None:
+    """Who wants no bytecode beside the sources gets none there. But dozens of processes that each compile torch anew
+    take longer than the tests: they share a folder, which goes when the tests are done."""
+    folder = tempfile.mkdtemp(prefix="kvloupe-bytecode-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = folder
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

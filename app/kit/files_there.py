@@ -41,6 +41,7 @@ def ask_path(
         path, _ = QFileDialog.getOpenFileName(parent, title, start, kinds)
     else:
         path = QFileDialog.getExistingDirectory(parent, title, start)
+    parent.window().activateWindow()  # without a window manager no window would get the keyboard focus
     if path:
         take(path)
 

@@ -260,7 +260,7 @@ def test_an_answer_that_is_stopped_is_taken_and_the_next_turn_can_be_written(dri
     driver.until(lambda: not chat.answer.isHidden())
     driver.window.actions_["run.cancel"].trigger()
     driver.until(lambda: len(chat.turns.rows) == 3)
-    assert (chat.turns.turns[1].role, chat.turns.rows[1].note) == ("assistant", "stopped")
+    assert (chat.turns.turns[1].role, chat.turns.rows[1].note.text()) == ("assistant", "stopped")
     assert chat.turns.turns[2] == Turn("user", "")
     driver.intents.set_pace(PACES[USUAL_PACE])
     chat.new_line.click()
