@@ -16,7 +16,6 @@ from app.kit.facts import Fact, section
 from app.kit.sheet import Sheet
 from engine.geometry.dimensions import CacheGeometry
 from engine.max.arch import ArchConfigWithAttentionKVCache, KVCacheConfig
-from engine.max.buffers import DeviceRef
 from engine.max.capacity import (
     InsufficientMemoryError,
     compute_max_seq_len_fitting_in_cache,
@@ -27,6 +26,7 @@ from engine.max.capacity import (
 )
 from engine.max.params import (
     SCALE_DTYPES,
+    DeviceRef,
     KVCacheParams,
     KVCacheQuantizationConfig,
     KVConnectorConfig,

@@ -14,7 +14,6 @@ from engine.cli.config_report import BYTES_LIMIT, DTYPES, SIZE_LIMIT, add_source
 from engine.cli.output import add_command
 from engine.errors import InputError
 from engine.max.arch import ArchConfigWithAttentionKVCache, KVCacheConfig
-from engine.max.buffers import DeviceRef
 from engine.max.capacity import (
     compute_max_seq_len_fitting_in_cache,
     compute_num_device_blocks,
@@ -23,6 +22,7 @@ from engine.max.capacity import (
 )
 from engine.max.params import (
     SCALE_DTYPES,
+    DeviceRef,
     KVCacheParams,
     KVCacheQuantizationConfig,
     KVConnectorConfig,

@@ -7,8 +7,7 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
-from engine.max.buffers import DeviceRef
-from engine.max.params import KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, KVConnectorType
+from engine.max.params import DeviceRef, KVCacheParams, KVCacheQuantizationConfig, KVConnectorConfig, KVConnectorType
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,53 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from engine.geometry.dimensions import dtype_bytes
-from engine.max.buffers import BufferDescription, DeviceRef, KVCacheBuffer
 from engine.max.dispatch import AttnKey, DecodeShape, num_partitions
+
+
+@dataclass(frozen=True, order=True)
+class DeviceRef:
+    """One device, by kind and index."""
+
+    device_type: Literal["cpu", "gpu"]
+    id: int = 0
+
+    @classmethod
+    def CPU(cls, id: int = 0) -> DeviceRef:
+        """The host processor."""
+        return cls("cpu", id)
+
+    @classmethod
+    def GPU(cls, id: int = 0) -> DeviceRef:
+        """The accelerator with that index."""
+        return cls("gpu", id)
+
+    def is_cpu(self) -> bool:
+        """Whether this is the host processor."""
+        return self.device_type == "cpu"
+
+    def __str__(self) -> str:
+        return f"{self.device_type}:{self.id}"
+
+
+@dataclass(frozen=True)
+class BufferDescription:
+    """A buffer that would be allocated."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: DeviceRef
+
+
+@dataclass(frozen=True)
+class KVCacheBuffer:
+    """The pool of one data-parallel replica: ``values[i]`` and ``scales[i]`` are on its i-th tensor-parallel shard.
+
+    ``values[i]`` is ``[total_num_pages, *shape_per_block]``. ``scales`` is empty if values have none.
+    """
+
+    values: tuple[BufferDescription, ...]
+    scales: tuple[BufferDescription, ...] = ()
+
 
 SCALE_DTYPES = ("float32", "float8_e8m0fnu", "bfloat16", "float16")  # MAX itself takes the first two
 

@@ -9,9 +9,8 @@ from typing import Any
 from engine.analysis.bench import as_kind
 from engine.geometry.dimensions import CacheGeometry, dtype_bytes
 from engine.max.arch import ArchConfigWithAttentionKVCache
-from engine.max.buffers import DeviceRef
 from engine.max.capacity import require_manager_page_size
-from engine.max.params import KVCacheParams, params_values
+from engine.max.params import DeviceRef, KVCacheParams, params_values
 from engine.seeds import published
 from engine.seeds.lengths import CountingModel
 from engine.seeds.line import FieldValue, SeedLine, TableKind, checked

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.max.buffers import DeviceRef
 from engine.max.dispatch import AttnKey, DecodeShape, num_partitions
-from engine.max.params import KVCacheParams
+from engine.max.params import DeviceRef, KVCacheParams
 from tests.engine.max.parameters import deepseek, llama
 
 

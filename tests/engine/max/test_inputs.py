@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.max.buffers import DeviceRef
-from engine.max.params import KVCacheQuantizationConfig
+from engine.max.params import DeviceRef, KVCacheQuantizationConfig
 from tests.engine.max.parameters import FP8, deepseek, llama
 
 
