@@ -107,6 +107,7 @@ class Live:
         window.activateWindow()
         self.application.processEvents()
         for name in PANELS:
+            window.docks.docks[name].show()  # not every one is on the screen at first
             window.docks.docks[name].raise_()
             assert window.panels[name].isVisible(), f"{name} is not on the screen"
         ask(self.client, model, cache, tokens)
