@@ -163,9 +163,10 @@ class StepsToDo:
         for value in (rate, command.pictures_per_second):
             if value is not None and not value > 0:
                 raise InputError(f"A pace of {value:g} a second is none: give more than 0.")
-        self._interval_s = 0.0 if rate is None else 1 / rate
-        if self._due is not None:
+        interval_s = 0.0 if rate is None else 1 / rate
+        if self._due is not None and interval_s != self._interval_s:  # the same pace once more hurries no step
             self._due = time.monotonic()
+        self._interval_s = interval_s
 
     def step(self, command: Step) -> None:
         """Do single steps, without pacing, in addition to those that still wait."""

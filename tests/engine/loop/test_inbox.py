@@ -11,12 +11,12 @@ import pytest
 import torch
 from msgspec import structs
 
-from engine.loop.inbox import Activity, Inbox
+from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.model.runners.decoder import Block
 from engine.session.chunks import PrefillPlan
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
-from engine.wire.commands import Cancel, Force, Pause, RemoveSequence, Run, Shutdown, Step, TakeSlice
+from engine.wire.commands import Cancel, Force, Pause, RemoveSequence, Run, SetPace, Shutdown, Step, TakeSlice
 from engine.wire.events import Cancelled, Done, Event, Failed, Submitted
 from engine.wire.measurements import CheckParity, ParityReport
 from engine.wire.message import Command
@@ -190,3 +190,14 @@ def test_a_cancel_uses_up_what_was_to_run_before_the_last_of_them_and_nothing_el
     inbox.put(Shutdown())
     assert inbox.take_cancel()
     assert isinstance(inbox.take(), Shutdown)
+
+
+def test_the_same_pace_once_more_hurries_no_step() -> None:
+    steps = StepsToDo()
+    steps.set_pace(SetPace(1e-3, None))
+    steps.run(Run())
+    steps.done(is_unit=True)
+    steps.set_pace(SetPace(1e-3, None))
+    assert steps.wait_s > 500
+    steps.set_pace(SetPace(2e-3, None))
+    assert steps.wait_s == 0

@@ -157,7 +157,7 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     models = driver.models
     driver.window.branches.wants.emit(GoTo(9))
     driver.wait_until_idle(lambda: models.history.live == 9)
-    driver.window.branches.compared.emit(STEPS)
+    driver.window.branches.compared.emit(OtherStep(STEPS))
     driver.until(lambda: models.comparison.now is not None)
     compared = models.comparison.now
     assert compared is not None

@@ -57,7 +57,7 @@ def test_names_and_deletions_reach_the_history_and_the_engine(running: Shell, en
 
 
 def test_comparing_hands_both_moments_to_the_comparison(running: Shell, engine: FakeEngine) -> None:
-    running.window.branches.compared.emit(7)
+    running.window.branches.compared.emit(OtherStep(7))
     turn(running)
     assert engine.of(StartDuel) == [StartDuel(0, OtherStep(7))]
     assert running.window.docks.layout_name == "compare"

@@ -13,7 +13,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
-from app.control.pace import PACES, USUAL_PACE
+from app.control.pace import USUAL_PACE
 from app.panels.prompt.chat import FILE, MAX_SHOWN, NONE, RenderedText, conversation_of, pieces_of
 from engine.spec.chat import PLAIN_NAME, Chat, Turn
 from engine.spec.model import ModelSpec
@@ -255,14 +255,14 @@ def test_an_answer_that_is_stopped_is_taken_and_the_next_turn_can_be_written(dri
     prompt.choose("chat")
     chat.new_line.click()
     write(driver, "hi")
-    driver.intents.set_pace(PACES["5"])
+    driver.shell.set_pace("5")
     prompt.send.click()
     driver.until(lambda: not chat.answer.isHidden())
     driver.window.actions_["run.cancel"].trigger()
     driver.until(lambda: len(chat.turns.rows) == 3)
     assert (chat.turns.turns[1].role, chat.turns.rows[1].note.text()) == ("assistant", "stopped")
     assert chat.turns.turns[2] == Turn("user", "")
-    driver.intents.set_pace(PACES[USUAL_PACE])
+    driver.shell.set_pace(USUAL_PACE)
     chat.new_line.click()
     prompt.choose("text")
 
