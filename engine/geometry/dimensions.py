@@ -133,6 +133,16 @@ class CacheGeometry(Struct, frozen=True):
         if any(layer.index != i for i, layer in enumerate(self.layers)):
             raise InputError("Layers of a cache geometry must be numbered 0, 1, 2, … in order; renumber them.")
 
+    def layer_label(self, index: int) -> str:
+        """A layer's name in pictures: `L3`, or `X1` for the cross layer of block 1; these are numbered separately."""
+        block = self.cross_block(index)
+        return f"L{index}" if block is None else f"X{block}"
+
+    def cross_block(self, index: int) -> int | None:
+        """The block of a cross layer; None for any other layer."""
+        is_cross = 0 <= index < len(self.layers) and self.layers[index].kind == "cross"
+        return index - self.num_blocks if is_cross else None
+
     @classmethod
     def from_config(cls, config: Config | HasToDict) -> CacheGeometry:
         """Read a parsed config.json, or anything with ``to_dict``; raises InputError if it describes no decoder

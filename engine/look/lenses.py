@@ -137,7 +137,7 @@ def queries_words(source: Source, lens: Lens) -> str:
     """Over how many queries a sum is; empty for other lenses."""
     if lens.name != "attention-received" or isinstance(source, Difference) or source.queries is None:
         return ""
-    count = source.num_tokens - source.queries.first(source.num_tokens)
+    count = source.num_tokens - source.queries.summed_from(source.num_tokens)
     if count == source.num_tokens:
         return f"Summed over {count:,} queries."
     return f"Summed over the latest {count:,} of {source.num_tokens:,} queries."

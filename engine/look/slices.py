@@ -30,7 +30,7 @@ from engine.look.reductions import (
     pooled_weights,
 )
 from engine.look.seen import Seen
-from engine.look.source import PARTS, Source, holders, provenance_from, provenance_of, rewrites, row_at
+from engine.look.source import PARTS, Source, holders, of_latest, provenance_from, provenance_of, rewrites, row_at
 from engine.look.states import landscape, state_pictures
 from engine.look.tile_statistics import TileStatistics
 from engine.spec.codec import Part
@@ -374,7 +374,7 @@ class NewestQuery(NamedTuple):
 def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
     """What a lens has of all queries that are known: of every head a number for each position, or of one head the
     weights by query, of which the largest of some stand in a row."""
-    lens, newest = LENSES[request.lens], source.num_tokens - 1
+    lens, newest, source = LENSES[request.lens], source.num_tokens - 1, of_latest(source, request.latest)
     provenance = provenance_through(request.lens, source, [request.layer])
     is_map = lens.values == "tokens"
     if why := source.why_not or why_not(source, lens):

@@ -458,6 +458,15 @@ class Nothing(Source):
         return self
 
 
+def of_latest(source: Source, count: int) -> Source:
+    """A source of which only the latest `count` queries are known; the same source where it is 0."""
+    if count and isinstance(source, Difference):
+        return Difference(of_latest(source.a, count), of_latest(source.b, count))
+    if not count or not isinstance(source, LiveSource) or source.queries is None:
+        return source
+    return replace(source, queries=source.queries.latest(count))
+
+
 @dataclass(frozen=True, eq=False)
 class Difference(Source):
     """A - B, in float32, at the positions that both hold. What is asked about the cache is answered for A."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from engine.wire.message import Command, Event, Facts, Part
+from engine.wire.message import Answer, Command, Event, Facts, Part
 
 
 class ServerSpec(Struct, frozen=True):
@@ -64,7 +64,7 @@ class PrefixRow(Part, frozen=True):
     num_more: int = 0
 
 
-class PrefixTree(Event, frozen=True):
+class PrefixTree(Answer, frozen=True):
     """Rows from the largest branch on. `bytes_per_token` is 0 where nothing says it."""
 
     server: str
@@ -75,7 +75,7 @@ class PrefixTree(Event, frozen=True):
     why_none: str = ""
 
 
-class PrefixExplained(Event, frozen=True):
+class PrefixExplained(Answer, frozen=True):
     """`reused` tokens of `num_tokens`; between `at_least` and `at_most`, where batches of the stream are missing."""
 
     server: str

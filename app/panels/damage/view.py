@@ -147,7 +147,7 @@ class Shown(Struct, frozen=True):
 class DamageView(AskingView[Shown]):
     """Clicking a cell selects its layer, head and token."""
 
-    title, measures = "Codec damage", "damage"
+    name, measures = "damage", "damage"
     reads_size = True
     choices = (
         (TOKENS, "tokens", "Error of K and V by layer, head and token"),

@@ -138,6 +138,27 @@ def test_the_attention_panel_shows_what_plain_torch_gives() -> None:
     assert "no attention map" in of_queries(session, "attention-map", 1, 77).note
 
 
+def test_sums_are_over_as_many_of_the_latest_queries_as_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = started(CacheSpec("growing"), steps=STEPS - 1)
+    of_queries(session, "attention-received", 1, latest=12)
+    session.force(0, (7 + STEPS - 1,))
+    session.step()  # the oldest of the twelve is one no more
+    weights = expected(session, 1)["attention-map"]
+    for latest, provenance in ((3, "recorded"), (12, "recomputed"), (0, "recomputed"), (90, "recomputed")):
+        piece = of_queries(session, "attention-received", 1, latest=latest)
+        wanted = weights[:, -latest:].sum(1) if latest < COUNT else weights.sum(1)
+        np.testing.assert_allclose(piece.weights, wanted.numpy(), rtol=2e-3, atol=2e-4)
+        said = f"the latest {latest} of {COUNT}" if 0 < latest < COUNT else str(COUNT)
+        assert (piece.note, piece.provenance) == (f"Summed over {said} queries.", provenance)
+    assert of_queries(session, "attention-map", 1, latest=3).weights.shape == (3, COUNT)
+    monkeypatch.setattr("engine.session.queries.MOST_QUERIES", COUNT)
+    session.force(0, (3,))
+    session.step()  # more queries than pictures are made of: those that were summed stay in the sum
+    piece = of_queries(session, "attention-received", 1)
+    assert piece.note == f"Summed over {COUNT + 1} queries."
+    assert float(piece.weights[0].sum()) == pytest.approx(COUNT + 1, rel=1e-3)
+
+
 def test_the_map_of_another_branch_is_not_that_of_the_one_before() -> None:
     session = started(CacheSpec("growing"))
     before = of_queries(session, "attention-map", 1).weights
