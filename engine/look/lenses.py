@@ -1,4 +1,4 @@
-"""What each lens computes: one function for each row of `engine.spec.lenses` that does not show rows as they are."""
+"""What each lens shows of a layer: rows as they are, what `COMPUTE` makes of them, or the attention of queries."""
 
 from __future__ import annotations
 
