@@ -207,11 +207,11 @@ class PagePool:
         compared = list(islice(children, max_candidates))
         if not compared:
             return NothingFollows(match.num_hit_tokens)
-        num_equal, like = max(
-            ((num_equal_tokens(wanted, each.token_bytes), each) for each in compared), key=itemgetter(0)
-        )
+        equal = [num_equal_tokens(wanted, each.token_bytes) for each in compared]
+        num_equal = max(equal)
+        cached = compared[equal.index(num_equal)].token_ids[num_equal]
         is_exact = next(children, None) is None
-        return TokensDiffer(match.num_hit_tokens + num_equal, num_equal, is_exact, like.token_ids[num_equal])
+        return TokensDiffer(match.num_hit_tokens + num_equal, num_equal, is_exact, cached)
 
     def adopt(self, table: PageTable, match: PrefixMatch, num_new_tokens: int = 0) -> None:
         """Give an empty table the pages of a match, if the pages for `num_new_tokens` more are available as well.
