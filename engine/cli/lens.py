@@ -89,8 +89,8 @@ def lines(
     geometry, seq_id = session.model.info.geometry, session.sequences[0].seq_id
     if layer is not None and not 0 <= layer < len(geometry.layers):
         raise InputError(f"There is no layer {layer}: this model has layers 0 … {len(geometry.layers) - 1}.")
-    source = session.rows_at(seq_id, session.sequence(seq_id).num_tokens)
-    source = of_latest(source, source.num_tokens if latest is None else latest)
+    count = session.sequence(seq_id).num_tokens
+    source = of_latest(session.rows_at(seq_id, count), count if latest is None else latest)
     if why := why_not(source, lens):
         raise InputError(why)
     layers = [each.index for each in geometry.attention_layers] if layer is None else [layer]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -25,7 +26,7 @@ class Quantity(Struct, frozen=True):
     label: str
     tip: str
     title: str
-    words: Callable[[float], str]
+    words: Callable[[Any], str]
     is_share: bool = False
 
 
