@@ -147,7 +147,8 @@ class LensMenu(QToolButton):
         self._actions.triggered.connect(self._on_triggered)
         self._counts = QActionGroup(menu)
         if of_queries:
-            menu.addSection("Of which queries")
+            menu.addSeparator()
+            menu.addAction("Of which queries").setEnabled(False)
             for count in COUNTS:
                 action = self._counts.addAction(latest_words(count).capitalize())
                 action.setData(count)
