@@ -1,7 +1,7 @@
-"""KV events as servers publish them: a batch is msgpack `[time, events, rank]` or a map of these, an event a list (fields
-by place) or a map (fields by name). Field names and framing are vLLM's, which SGLang and TensorRT-LLM follow. SGLang's own:
-its lists end with a map of what is rare (a salt, a session) in the place of vLLM's `lora_name`; with EAGLE its blocks are
-keyed by pairs of neighbouring tokens, and list those."""
+"""KV events as servers publish them: a batch is msgpack `[time, events, rank]` or a map of these, an event a list
+(fields by place) or a map (fields by name). Field names and framing are vLLM's, which SGLang and TensorRT-LLM follow.
+Of SGLang alone: its lists end with a map of what is rare (a salt, a session), in the place of vLLM's `lora_name`; with
+EAGLE its blocks are keyed by pairs of neighbouring tokens, and list those."""
 
 from __future__ import annotations
 

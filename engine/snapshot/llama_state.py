@@ -2,7 +2,7 @@
 
 A state file (`llama_state_seq_save_file`, or llama-server's `POST /slots/0?action=save`) holds token ids, the position
 of each cell, then K and V of each layer in a ggml type, V perhaps transposed. One of a whole context
-(`llama_state_save_file`) names its architecture before the cells, and until February 2026 the newest logits. Neither names
+(`llama_state_save_file`) has its architecture before them, and until February 2026 the newest logits. Neither names
 heads, so these come from the model's GGUF or config.json. Three things are stored otherwise than transformers has them:
 
 * models that were converted from transformers' halves to llama.cpp's NORM rope have their keys in interleaved order;
@@ -294,9 +294,9 @@ def _several(path: Path) -> InputError:
 
 
 def _skip_to_memory(content: _Bytes) -> None:
-    """Pass over what stands before the cells of a whole context: the architecture, and perhaps the outputs of the newest
-    batch (a count, places in the batch, logits, embeddings). No version says whether there are any: they are taken for
-    such where they fit, which cells in their place do not."""
+    """Pass over what stands before the cells of a whole context: the architecture, and perhaps the outputs of the
+    newest batch (a count, places in the batch, logits, embeddings). No version says whether there are any: they are
+    taken for such where they fit, which cells in their place do not."""
     content.skip(content.unpack("<I")[0])
     begin = place = content.place
     try:

@@ -147,7 +147,7 @@ LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 1
 
 
 def blocks(name: str, numbers: np.ndarray) -> tuple[int, bytes, np.ndarray, float]:
-    """The ggml type of that name, `numbers` `[rows, width]` in it, what it holds of them, and how far off that may be."""
+    """The ggml type of that name, `numbers` `[rows, width]` in it, what it holds, and how far off that may be."""
     gguf = pytest.importorskip("gguf")
     kind = gguf.GGMLQuantizationType[name.upper()]
     if name != "iq4_nl":
