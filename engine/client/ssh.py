@@ -101,6 +101,8 @@ class Remote:
         """Why the connection ended, as one sentence without its full stop; empty if ssh only passes on how the engine
         itself ended."""
         said = f" ({complaints[-1][:200].rstrip('.')})" if complaints else ""
+        if code < 0:
+            return f"The connection to {self.machine} broke (ssh on this machine was killed by signal {-code})"
         if code == 255 and has_begun:
             return f"The connection to {self.machine} broke{said or ', or the engine there was killed'}"
         if code == 255:

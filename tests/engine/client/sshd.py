@@ -27,7 +27,6 @@ class Sshd:
     def __init__(self, folder: Path) -> None:
         self.folder, self.bin = folder, folder / "bin"
         self.port, self.chatty_port = _free_ports(2)
-        self.bin.mkdir()
         for name in ("host", "user", "stranger"):
             made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
             subprocess.run(made, check=True, stdin=subprocess.DEVNULL)
@@ -48,13 +47,8 @@ class Sshd:
             f"IdentitiesOnly yes\nUserKnownHostsFile {self.known}\nGlobalKnownHostsFile /dev/null\n"
             "StrictHostKeyChecking yes\n"
         )
-        _program(
-            self.bin / "ssh", f'exec {quote(shutil.which("ssh") or "ssh")} -F {quote(f"{folder}/ssh_config")} "$@"'
-        )
-        _program(
-            self.bin / "kvloupe-engine",
-            f'export PYTHONPATH={quote(str(ROOT))}\nexec {quote(sys.executable)} -P -m engine "$@"',
-        )
+        own = shutil.which("ssh") or "ssh"
+        programs(folder, f'exec {quote(own)} -F {quote(f"{folder}/ssh_config")} "$@"')
         self._log = open(folder / "log", "wb")  # noqa: SIM115 - closed by `close`
         self._process = subprocess.Popen(
             [SSHD or "sshd", "-D", "-e", "-f", str(folder / "sshd_config")],
@@ -117,9 +111,16 @@ def sshd(folder: Path) -> Iterator[Sshd | str]:
             made.rmdir()
 
 
-def _program(path: Path, script: str) -> None:
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
+def programs(folder: Path, ssh: str = 'for last; do :; done\nexec sh -c "exec $last"') -> Path:
+    """A new folder `bin` with `kvloupe-engine`, which is this tree's, and `ssh`: that script, by default one that runs
+    its last argument on this machine, as sshd would on another."""
+    (folder / "bin").mkdir()
+    engine = f'export PYTHONPATH={quote(str(ROOT))}\nexec {quote(sys.executable)} -P -m engine "$@"'
+    for name, script in (("ssh", ssh), ("kvloupe-engine", engine)):
+        path = folder / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    return folder / "bin"
 
 
 def _free_ports(count: int) -> Sequence[int]:

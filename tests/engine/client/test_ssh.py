@@ -20,21 +20,15 @@ from engine.wire.commands import ListFolder
 from engine.wire.encoding import VERSION
 from engine.wire.events import EngineLine, EngineLost, Failed, FolderListed
 from tests.engine.client.driver import Driver
+from tests.engine.client.sshd import ROOT, programs
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stub is a shell script")
-ROOT = Path(process.__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def rack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder first on PATH whose `ssh` runs its last argument, and whose `kvloupe-engine` is this tree's."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    tree = shlex.quote(str(ROOT))
-    program(folder / "ssh", 'for last; do :; done\nprintf "%s\\n" "$@" > "$0.given"\nexec sh -c "exec $last"')
-    program(
-        folder / "kvloupe-engine", f'export PYTHONPATH={tree}\nexec {shlex.quote(sys.executable)} -P -m engine "$@"'
-    )
+    folder = programs(tmp_path, 'for last; do :; done\nprintf "%s\\n" "$@" > "$0.given"\nexec sh -c "exec $last"')
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return folder
 

@@ -68,7 +68,7 @@ def test_the_other_forms_of_an_address_and_a_shell_that_talks(rack: Sshd) -> Non
     far = Driver(open_client(f"ssh://rack:{rack.chatty_port}{rack.bin}/kvloupe-engine"))
     far.client.send(ListFolder(str(rack.bin), id=1))
     far.wait(lambda: far.of(FolderListed) and far.of(EngineLine), "answers")
-    assert far.of(FolderListed)[0] == FolderListed(str(rack.bin), (), (), reply_to=1)
+    assert far.of(FolderListed)[0] == FolderListed(str(rack.bin), (), ("kvloupe-engine", "ssh"), reply_to=1)
     assert far.client.close(20)
 
 
