@@ -104,7 +104,7 @@ class Remote:
         if code < 0:
             return f"The connection to {self.machine} broke (ssh on this machine was killed by signal {-code})"
         if code == 255 and has_begun:
-            return f"The connection to {self.machine} broke{said or ', or the engine there was killed'}"
+            return f"The connection to {self.machine} broke{said or ', or the engine there crashed or was killed'}"
         if code == 255:
             return f"ssh does not reach {self.machine}{said}; {self._way_in(said)}"
         if code == 128 + 9:

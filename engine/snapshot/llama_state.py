@@ -46,7 +46,7 @@ MAX_KEYS, MAX_ITEMS, MAX_STRING = 1 << 16, 1 << 22, 1 << 20
 
 # By `general.architecture` of a GGUF, or `model_type` of a config: whose keys were put into interleaved order when the
 # model was converted, and whose stand in halves in both programs. The order of others is not known here.
-INTERLEAVED = ("llama", "mistral", "mixtral")
+INTERLEAVED = ("llama", "mistral", "mixtral", "granite", "smollm3", "olmo", "arcee")
 HALVES = (
     *("qwen2", "qwen2moe", "qwen2_moe", "qwen3", "qwen3moe", "qwen3_moe", "gemma", "gemma2", "gemma3", "gemma3_text"),
     *("phi2", "phi", "phi3", "starcoder2", "stablelm", "olmo2", "olmoe", "gptneox", "gpt_neox", "falcon", "nemotron"),
@@ -404,6 +404,7 @@ class _Undo:
 
     def __init__(self, model: LlamaModel, *, is_certain: bool) -> None:
         self._model, self._is_certain = model, is_certain  # that quantised rows are rotated
+        self._are_alike = len({(each.key_dim, each.value_dim) for each in model.layers}) == 1  # others are not rotated
         self._said: dict[str, None] = {}
 
     @property
@@ -418,7 +419,7 @@ class _Undo:
         return self._unrotated(rows, kind, ROTATED_BY)
 
     def _may_be_rotated(self, rows: Array, kind: int) -> bool:
-        return kind not in PLAIN and rows.shape[-1] % ROTATED_BY == 0
+        return kind not in PLAIN and rows.shape[-1] % ROTATED_BY == 0 and self._are_alike
 
     def _unrotated(self, rows: Array, kind: int, size: int) -> Array:
         if not self._may_be_rotated(rows, kind):

@@ -6,7 +6,7 @@ from msgspec import Struct
 from PySide6.QtCore import Qt
 
 from app.draw.format import percent, thousands
-from app.kit.asking import AnswerView
+from app.kit.asking import AnswerView, source_of
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
@@ -26,7 +26,7 @@ MOST_CHARS = 1_000_000
 
 class Shown(Struct, frozen=True):
     answer: PrefixExplained | str
-    server: str
+    source: Provenance
 
 
 def facts_of(answer: PrefixExplained) -> tuple[Fact, ...]:
@@ -83,9 +83,8 @@ class ReuseView(AnswerView[Shown]):
         return ExplainPrefix(text, None, self._models.servers.chosen, salt, lora)
 
     def read(self) -> Shown | str:
-        return Shown(
-            INVITATION if self._wanted is None or self.answer is None else self.answer, self._models.servers.chosen
-        )
+        answer = INVITATION if self._wanted is None or self.answer is None else self.answer
+        return Shown(answer, source_of(self._models))
 
     def show_state(self, state: Shown) -> None:
         is_answer = isinstance(state.answer, PrefixExplained)
@@ -95,10 +94,7 @@ class ReuseView(AnswerView[Shown]):
         self.set_detail(state.answer.reason if isinstance(state.answer, PrefixExplained) else "")
 
     def provenance(self, state: Shown) -> Provenance | None:
-        if not isinstance(state.answer, PrefixExplained):
-            return None
-        words = "page pool" if not state.server else "KV events"
-        return Provenance(words, "live cache", state.server or "the pages of this session")
+        return state.source if isinstance(state.answer, PrefixExplained) else None
 
     def ask(self, text: str, salt: str = "", lora: str = "") -> None:
         """Look a prompt up, and show the answer from now on."""
