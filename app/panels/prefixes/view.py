@@ -41,7 +41,7 @@ class Shown(Struct, frozen=True):
 
 
 def cells_of(row: PrefixRow, bytes_per_token: int) -> tuple[TableCell, ...]:
-    indent = "    " * row.depth
+    indent = "    " * (row.depth - 1) + "↳ " if row.depth else ""
     if row.num_more:
         more = f"… and {counted(row.num_more, 'smaller branch', 'smaller branches')}"
         return (TableCell(indent + more, "muted", is_wide=True),
