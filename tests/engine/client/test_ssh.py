@@ -120,6 +120,23 @@ def test_a_banner_is_passed_over_and_a_break_afterwards_is_one(rack: Path) -> No
     assert "The connection to rack broke" in lost(Driver(open_client("ssh://rack")))
 
 
+def test_files_that_were_written_there_come_here_whole_or_not_at_all(rack: Path, tmp_path: Path) -> None:
+    program(rack / "ssh", 'for last; do :; done\nexec sh -c "$last"')
+    there, here = tmp_path / "there; it's", tmp_path / "here"
+    for folder in (there, here):
+        folder.mkdir()
+    for name in ("a b.npz", "a b.py"):
+        (there / name).write_text(f"of {name}")
+    Remote("rack").bring([there / "a b.npz", there / "a b.py"], here)
+    assert [(here / name).read_text() for name in ("a b.npz", "a b.py")] == ["of a b.npz", "of a b.py"]
+    assert not there.exists()
+    program(rack / "ssh", "echo half; echo 'me@rack: the line broke' >&2; exit 255")
+    with pytest.raises(InputError, match="the line broke"):
+        Remote("rack").bring([there / "a b.py"], here)
+    assert sorted(each.name for each in here.iterdir()) == ["a b.npz", "a b.py"]
+    assert (here / "a b.py").read_text() == "of a b.py"
+
+
 def test_without_ssh_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "ssh could not be started" in lost(Driver(open_client("ssh://rack")))
