@@ -98,7 +98,9 @@ def head_of(session: Any, lens: str, layer: int, head: int, count: int = COUNT) 
 def test_on_the_wall_and_in_a_head_it_is_what_plain_torch_gives(mode: str) -> None:
     session = started(PRESETS[mode].spec)
     for layer in range(2):
-        for name, numbers in expected(session, layer).items():
+        wanted = expected(session, layer)
+        assert set(wanted) == set(LENSES), "every lens has something to be compared with"
+        for name, numbers in wanted.items():
             for head in range(len(numbers)):
                 piece = head_of(session, name, layer, head)
                 np.testing.assert_allclose(piece.low, numbers[head].numpy(), rtol=2e-3, atol=2e-4, err_msg=name)
