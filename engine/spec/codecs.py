@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from engine.spec.terms import TOKENS, Parameter
+from engine.spec.parameter import TOKENS, Parameter
 
 SharedBy = Literal["nothing", "tensor", "head", "row", "group"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from engine.spec.terms import AUTOMATIC, TOKENS, Parameter
+from engine.spec.parameter import AUTOMATIC, TOKENS, Parameter
 
 MAX_PAGE_SIZE = 1024
 MAX_HOST_GIB = 65_536

@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from engine.spec.terms import AUTOMATIC, TOKENS, UNUSED, Parameter
+from engine.spec.parameter import AUTOMATIC, TOKENS, UNUSED, Parameter
 
 Reads = Literal["nothing", "positions", "keys", "weights"]
 
