@@ -32,6 +32,7 @@ class Measured:
 
     first: int
     stop: int
+    num_dropped: int = 0
     entropy: dict[int, torch.Tensor] = field(default_factory=dict)
     received: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -45,6 +46,16 @@ class Measured:
                 sums = sums + torch.nn.functional.pad(self.received[layer], (0, room))
             self.entropy[layer], self.received[layer] = entropy, sums
         self.stop = stop
+
+    def drop(self, weights: dict[int, torch.Tensor], first: int) -> None:
+        """Take the weights `[H, 1, S]` by layer of the oldest query out again, so that those from `first` on are
+        left."""
+        for layer, found in weights.items():
+            sums, room = found.nan_to_num(0.0).sum(1), self.received[layer].shape[1] - found.shape[2]
+            self.received[layer] = self.received[layer] - torch.nn.functional.pad(sums, (0, room))
+            self.entropy[layer] = self.entropy[layer][:, 1:]
+        self.num_dropped += 1
+        self.first = first
 
 
 class Queries:
@@ -112,8 +123,11 @@ class Queries:
         known = self._known
         first = self.first(num_tokens)
         is_sum = name == "attention-received"
-        if known is None or known.first > first or (is_sum and (known.stop > num_tokens or self._slid(known, first))):
+        if known is None or known.first > first or (is_sum and known.stop > num_tokens) or self._is_left(known, first):
             known = self._known = Measured(first, first)
+        elif self._latest and known.first < first:
+            for start, weights in self.weights(range(known.first, first)):
+                known.drop(weights, start + 1)
         if known.stop < num_tokens:
             for start, weights in self.weights(range(known.stop, num_tokens)):
                 known.add(weights, start + next(iter(weights.values())).shape[1] if weights else num_tokens)
@@ -126,10 +140,13 @@ class Queries:
             else Rows(found[:, : num_tokens - known.first, None], known.first)
         )
 
-    def _slid(self, known: Measured, first: int) -> bool:
-        """Whether sums have queries that are no longer wanted. Where no number of queries was asked for they stay in:
-        to leave them out the others would have to be computed again at each step."""
-        return bool(self._latest) and known.first != first
+    def _is_left(self, known: Measured, first: int) -> bool:
+        """Whether the sums are to be made anew, because queries that are wanted no more cannot be taken out as they were
+        recorded, or so many were taken out that rounding would show. Where no number was asked for, all stay in."""
+        if not self._latest or known.first >= first:
+            return False
+        logged, leaving = self._history.logged_queries(self._live.seq_id, known.stop), range(known.first, first)
+        return known.num_dropped + len(leaving) > known.stop - first or any(query not in logged for query in leaving)
 
     def summed_from(self, num_tokens: int) -> int:
         """The first of the queries that the sums which were measured are over."""
