@@ -31,7 +31,7 @@ from tests.engine.client.sshd import Sshd, programs, sshd
 
 TOKENS = 100
 SHORT = 8
-LONG = 300  # tokens of a prompt
+LONG, MANY = 300, 500  # tokens of a prompt, and of a run over the slow line
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
 
 def ages(address: str, model: str, cache: str) -> list[float]:
     """Seconds between a step's end and the painting of its picture of a head, of a long prompt, shortest first."""
-    live, found = Live(address, model, cache, TOKENS, LONG), list[float]()
+    live, found = Live(address, model, cache, MANY, LONG), list[float]()
 
     def on_painted(name: str) -> None:
         piece, records = live.shell.window.head.piece, live.shell.models.timeline.records
