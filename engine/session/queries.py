@@ -141,7 +141,7 @@ class Queries:
         )
 
     def _is_left(self, known: Measured, first: int) -> bool:
-        """Whether the sums are to be made anew, because queries that are wanted no more cannot be taken out as they were
+        """Whether the sums are to be made anew: queries that are wanted no more cannot be taken out as they were
         recorded, or so many were taken out that rounding would show. Where no number was asked for, all stay in."""
         if not self._latest or known.first >= first:
             return False
