@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+MOST = 10_000_000  # of a number without a limit of its own
 ParameterKind = Literal["number", "share", "size", "switch", "choice"]
 ParameterValue = int | float | bool | str | None
 
@@ -14,7 +15,8 @@ class Parameter(Struct, frozen=True):
     """A parameter as every surface shows it: dialogs, sliders, the command line, the manual.
 
     `kind` is a whole number, a share from 0 to 1, a size with decimals, a switch, or one of `choices` (value, words).
-    `default` is the value in presets. `unset` is the word for None, and is empty if a value is required.
+    `default` is the value in presets. `unset` is the word for None, and is empty if a value is required. `also` are
+    other words by which people look for it, separated by commas.
     """
 
     name: str
@@ -24,8 +26,9 @@ class Parameter(Struct, frozen=True):
     default: ParameterValue = None
     unset: str = ""
     unit: str = ""
-    most: int = 10_000_000
+    most: int = MOST
     choices: tuple[tuple[ParameterValue, str], ...] = ()
+    also: str = ""
 
     @property
     def values(self) -> tuple[ParameterValue, ...]:
