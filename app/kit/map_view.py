@@ -134,7 +134,6 @@ class LensMenu(QToolButton):
         super().__init__()
         self._models, self._of_queries = models, of_queries
         self.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        self.setToolTip("What is drawn of each row")
         menu = QMenu(self)
         menu.setToolTipsVisible(True)
         self._actions = QActionGroup(menu)
@@ -162,8 +161,10 @@ class LensMenu(QToolButton):
         """Name the lens of the picture that is shown, and of how many of the latest queries it is (0: all)."""
         lens = LENSES[name]
         has_counts = lens.reads == "queries"
-        of = f" of {latest_words(latest)}" if has_counts and latest else ""
-        self.setText(f"{lens.label}{of} ▾")
+        is_some = has_counts and latest
+        self.setText(f"{lens.label} · {thousands(latest)} ▾" if is_some else f"{lens.label} ▾")
+        of = f", of {latest_words(latest)}" if is_some else ""
+        self.setToolTip(f"What is drawn of each row{of}")
         self.setAccessibleName(f"Lens: {lens.words}{of}")
         for action in self._actions.actions():
             action.setChecked(action.data() == name)

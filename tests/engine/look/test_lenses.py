@@ -153,21 +153,21 @@ def test_sums_are_over_as_many_of_the_latest_queries_as_is_said(monkeypatch: pyt
         said = f"the latest {latest} of {COUNT}" if 0 < latest < COUNT else str(COUNT)
         assert (piece.note, piece.provenance) == (f"Summed over {said} queries.", provenance)
     assert of_queries(session, "attention-map", 1, latest=3).weights.shape == (3, COUNT)
-    session = started(CacheSpec("growing"), steps=2)
-    for number in range(2, STEPS):  # one more of the latest two each time, as a run has it
-        of_queries(session, "attention-received", 1, latest=2)
-        session.force(0, (7 + number,))
-        session.step()
-    piece, entropy = (of_queries(session, f"attention-{name}", 1, latest=2) for name in ("received", "entropy"))
-    np.testing.assert_allclose(piece.weights, weights[:, -2:].sum(1).numpy(), rtol=2e-3, atol=2e-4)
-    wanted = torch.special.entr(weights).sum(-1)[:, -2:].numpy()
-    np.testing.assert_allclose(entropy.weights[:, -2:], wanted, rtol=2e-3, atol=2e-4)
     monkeypatch.setattr("engine.session.queries.MOST_QUERIES", COUNT)
     session.force(0, (3,))
     session.step()  # more queries than pictures are made of: those that were summed stay in the sum
     piece = of_queries(session, "attention-received", 1)
     assert piece.note == f"Summed over {COUNT + 1} queries."
     assert float(piece.weights[0].sum()) == pytest.approx(COUNT + 1, rel=1e-3)
+    running = started(CacheSpec("growing"), steps=2)
+    for number in range(2, STEPS):  # one more of the latest two each time, as a run has it
+        of_queries(running, "attention-received", 1, latest=2)
+        running.force(0, (7 + number,))
+        running.step()
+    piece, entropy = (of_queries(running, f"attention-{name}", 1, latest=2) for name in ("received", "entropy"))
+    np.testing.assert_allclose(piece.weights, weights[:, -2:].sum(1).numpy(), rtol=2e-3, atol=2e-4)
+    wanted = torch.special.entr(weights).sum(-1)[:, -2:].numpy()
+    np.testing.assert_allclose(entropy.weights[:, -2:], wanted, rtol=2e-3, atol=2e-4)
 
 
 def test_the_map_of_another_branch_is_not_that_of_the_one_before() -> None:

@@ -112,7 +112,8 @@ def test_the_menu_has_how_many_queries_a_sum_is_over(models: Models, show: Calla
     of["The latest 16 queries"].trigger()
     assert models.viewport.now.attention_latest == 16
     models.slices.put(replace(piece, request=replace(piece.request, lens="attention-received", latest=16)))
-    assert menu.text() == "attention received of the latest 16 queries ▾"
+    assert menu.text() == "attention received · 16 ▾"
+    assert "of the latest 16 queries" in menu.toolTip()
     assert of["The latest 16 queries"].isEnabled()
     assert [text for text, action in of.items() if action.isChecked()][1:] == ["The latest 16 queries"]
     of["All queries"].trigger()
