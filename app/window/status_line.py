@@ -61,9 +61,9 @@ class WorkLine(QWidget):
         self.setVisible(work is not None)
         if work is None:
             return
-        far = _far(work)
-        words = prose(work.label) + far
-        self.label.setText(words, brief=far.strip())
+        far, label = _far(work), prose(work.label)
+        words = label + far
+        self.label.setText(words, brief=_first_of(label) + far if far else "")
         self.label.setToolTip(plain_tip(words))
         self.setMaximumWidth(self.label.fontMetrics().horizontalAdvance(words) + self._beside)
         self._bar.setAccessibleName(prose(work.label))
@@ -246,8 +246,8 @@ class StatusLine(Reader[Shown], QWidget):
         lasting += _of_model(model) if model is not None else []
         places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
         more = [f"and {counted(len(places) - MAX_LISTED, 'more place')}"] if len(places) > MAX_LISTED else []
-        # a long message, the progress of a download and a busy engine need the space of other texts
-        is_long = self._crowding > 0 or bool(models.status.busy) or (work is not None and work.bytes_per_s is not None)
+        # a long message, progress and a busy engine need the space of other texts
+        is_long = self._crowding > 0 or bool(models.status.busy) or (work is not None and bool(work.total))
         return Shown(
             speed=_speed_words(found.tokens_per_s, self._pace, is_running=is_running),
             is_running=is_running,
@@ -333,6 +333,13 @@ def _show(label: QLabel, text: str) -> None:
         label.setText(text)
     if label.isHidden() == bool(text):
         label.setVisible(bool(text))
+
+
+def _first_of(label: str) -> str:
+    """What is done, as briefly as it can be said: `Sweeping` of `Sweeping: INT8 on the prompt`, else the first word."""
+    head, colon, _ = label.partition(": ")
+    word, space, _ = label.partition(" ")
+    return head if colon else f"{word} …" if space else word
 
 
 def _far(work: Work) -> str:

@@ -56,6 +56,14 @@ def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEn
     turn(running)
     assert work.label.text() == "Writing x  300.0 MiB of 1.2 GiB · 200.0 MiB/s, 4 s left"
     assert not running.window.status.looking.isVisible(), "its room is needed"
+    measuring = Work("Sweeping: StreamingLLM on the tokens of this session", 19, 23)
+    engine.emit(StateChanged(replace(engine.status, work=measuring)))
+    turn(running)
+    assert not running.window.status.looking.isVisible()
+    label = work.label
+    assert label.text() == f"{measuring.label}  19 of 23"
+    assert label.fontMetrics().horizontalAdvance(label.text()) <= label.contentsRect().width(), "at 1280 it is whole"
+    assert label.brief == "Sweeping  19 of 23", "in a narrow window"
     work._button.click()
     assert engine.of(Cancel)
     engine.emit(StateChanged(engine.status))
