@@ -92,15 +92,15 @@ def needs_whole_rows(edit: EditOfRows, models: Models) -> str:
     return f"{why_not[:1].lower()}{why_not[1:]}"
 
 
-def needs_dropping(models: Models) -> str:
+def needs_eviction_rule(models: Models) -> str:
     """Selected rows of a cache with an eviction rule: a pin has an effect only there."""
     keeps_all = models.status.cache.retention.keeps_all
-    return needs_rows(models) or ("this cache keeps every row: take one with a rule for dropping" if keeps_all else "")
+    return needs_rows(models) or ("this cache keeps every row: take one with an eviction rule" if keeps_all else "")
 
 
-def needs_dropped_rows(edit: EditOfRows, models: Models) -> str:
+def needs_evictable_rows(edit: EditOfRows, models: Models) -> str:
     """The same for an edit that needs a cache with an eviction rule, such as a pin."""
-    return needs_dropping(models) or needs_whole_rows(edit, models)
+    return needs_eviction_rule(models) or needs_whole_rows(edit, models)
 
 
 def needs_no_file(models: Models) -> str:
