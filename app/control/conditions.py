@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.models import Models
-from app.models.branches import steps_ahead
+from app.models.branches import tip_left
 from app.models.chosen_rows import NOTHING, EditOfRows, chosen_rows, edit_of_chosen
 from app.models.selection import chosen_cell
 from app.models.sequence_status import why_all_ended
@@ -187,9 +187,8 @@ def needs_token_here(models: Models) -> str:
 
 
 def needs_left(models: Models) -> str:
-    """Recorded steps after the live one, which the user went back from."""
-    history = models.history
-    return needs_no_file(models) or ("" if steps_ahead(history, history.live) else "no branch was left here")
+    """A branch that the user went back from, or that another one was begun beside."""
+    return needs_no_file(models) or ("" if tip_left(models.history) is not None else "no branch was left")
 
 
 def needs_live_past(models: Models) -> str:

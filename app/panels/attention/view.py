@@ -449,7 +449,7 @@ class AttentionView(MapView[Shown]):
         if not found:
             return ["point at a cell for its weight"]
         first, *others = entries_of(found, self._token_name)
-        return [f"head {head} → {first}", *others]
+        return [f"{layer_label(self._models, piece.request.layer)} head {head} → {first}", *others]
 
     def _is_gone(self, piece: AttentionSlice, row: int, position: int) -> bool:
         column = (position - int(piece.positions[0])) // piece.tokens_per_column

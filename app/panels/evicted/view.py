@@ -420,12 +420,12 @@ class EvictedView(AskingView[Shown]):
 
     def _on_picked(self, index: int) -> None:
         if self._logged is not None:
-            self._models.selection.update(position=int(self._drop.eviction.positions[index]))
+            self._models.selection.update(position=int(self._logged.eviction.positions[index]))
 
     def _on_pointed(self, index: int | None) -> None:
         self._pointed = None
         if index is not None and self._logged is not None:
-            self._pointed = int(self._drop.eviction.positions[index])
+            self._pointed = int(self._logged.eviction.positions[index])
         self.refresh()
 
     # ---- showing -------------------------------------------------------------------------------------------------

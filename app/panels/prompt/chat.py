@@ -401,10 +401,9 @@ class ChatEditor(QWidget):
         if self._wants_answer or info.num_tokens == taken.num_tokens or not has_answer(info):
             return
         if self._models.status.is_running:
-            text = self._text_so_far(info)
-            self.turns.rows[taken.turn].show_text(text)
+            self.turns.rows[taken.turn].show_text(self._text_so_far(info))
             self._endings[taken.turn], self._noted = self._progress(info), ()
-            self._newest = taken._replace(text=text)
+            self._newest = taken._replace(text=self.turns.turns[taken.turn].text)
         else:  # the engine decodes it whole
             self._on_answer()
 
@@ -493,14 +492,15 @@ class ChatEditor(QWidget):
         stop = "stopped" if self._is_stopped or (is_grown and info.stop is None) else info.stop
         self._endings[number], self._noted = "" if stop is None else ENDINGS.get(stop, ""), ()
         self._is_stopped = False
-        self._newest = TakenAnswer(*self._answered, number, text)
         if is_grown:
             self.turns.rows[number].show_text(text)
-            return
-        self._taken = ()  # what follows was not sent yet
-        self.turns.set_turns((*turns, Turn("assistant", text), Turn("user", "")))
-        if self.isVisible() and self.isActiveWindow():
-            self.turns.focus_last()
+        else:
+            self._taken = ()  # what follows was not sent yet
+            self.turns.set_turns((*turns, Turn("assistant", text), Turn("user", "")))
+            if self.isVisible() and self.isActiveWindow():
+                self.turns.focus_last()
+        # as the editor has it, in which some characters are others
+        self._newest = TakenAnswer(*self._answered, number, self.turns.turns[number].text)
 
     @property
     def _is_joined(self) -> bool:

@@ -157,6 +157,8 @@ MEANT = {
     "logits": "Panel: Next token",
     "memory": "Panel: Bytes",
     "tutorial": "Help: The first five minutes",
+    "chat": "Prompt: Chat",
+    "token ids": "Prompt: Ids",
     "prefill": "Run: Send prompt",
     "codec": "Panel: Codec damage",
     "panel: what-if": "Panel: What if",
