@@ -72,8 +72,7 @@ def _write_as(shell: Shell, mode: str) -> None:
 def _show_panel(shell: Shell, name: str) -> None:
     """Show a panel, and say what it is: it may have been in sight already."""
     shell.window.show_panel(name)
-    row = PANELS[name]
-    shell.models.status.notify(f"{row.title}: {row.says}")
+    shell.models.status.notify(PANELS[name].says)
 
 
 def action_entries(actions: Actions) -> Iterator[Entry]:
