@@ -30,11 +30,11 @@ BUDGET = Parameter(
 )
 RATIO = Parameter(
     "ratio",
-    "Part of the rows dropped",
-    "Part of the rows that is dropped, instead of a budget",
+    "Part of the rows evicted",
+    "Part of the rows that is evicted, instead of a budget",
     "share",
     unset=UNUSED,
-    also="compression ratio, share dropped",
+    also="compression ratio, share dropped, share evicted",
 )
 SINKS = Parameter(
     "sinks",
@@ -56,14 +56,14 @@ WINDOW = replace(RECENT, label="Latest rows kept", tip="The latest rows, which a
 REROTATE = Parameter(
     "rerotate",
     "Re-rotate the sinks over the gap",
-    "Rotate the keys of the sinks, as if no row had been dropped behind them",
+    "Rotate the keys of the sinks, as if no row had been evicted behind them",
     "switch",
     False,
 )
 LAYOUT = Parameter(
     "layout",
-    "Rows are dropped",
-    "Where a rule drops: rows of a growing cache, or whole pages",
+    "Rows are evicted",
+    "Where a rule evicts: rows of a growing cache, or whole pages",
     "choice",
     "growing",
     choices=(("growing", "one by one, in growing room"), ("paged", "by whole pages")),
@@ -76,7 +76,7 @@ KEYS = (FULL, "keys, not a latent")
 
 
 class RuleRow(Struct, frozen=True):
-    """A rule for dropping rows. `name` is the name by which people choose it, `rule` its name in specs if that differs.
+    """An eviction rule. `name` is the name by which people choose it, `rule` its name in specs if that differs.
 
     `formula` is the score of row j; rows with the lowest score are dropped first. `score` says in words what is scored,
     and `victim` why a row was dropped. `reads` is what the score is computed from. Unless a window is given, the latest
@@ -156,7 +156,7 @@ RULES: Mapping[str, RuleRow] = {
             "Keeps the tokens that received most attention, and the latest.",
             "score(j) = Σₜ aₜ(j), mean over the group",
             "Zhang et al., 2023",
-            "attention of every query before the newest token, summed, nothing dropped",
+            "attention of every query before the newest token, summed, nothing evicted",
             "received the least attention in sum",
             "weights",
             needs=WEIGHTS,
@@ -177,7 +177,7 @@ RULES: Mapping[str, RuleRow] = {
         RuleRow(
             "tova",
             "TOVA",
-            "Drops what the newest query attends to least.",
+            "Evicts what the newest query attends to least.",
             "score(j) = mean over heads of aₙ(j), n newest",
             "Oren et al., 2024",
             "attention of the last query before the newest token",
@@ -190,7 +190,7 @@ RULES: Mapping[str, RuleRow] = {
         RuleRow(
             "knorm",
             "Knorm",
-            "Drops the keys of largest norm.",
+            "Evicts the keys of largest norm.",
             "score(j) = −‖kⱼ‖₂",
             "Devoto et al., 2024",
             "minus the norm of the key",
@@ -201,7 +201,7 @@ RULES: Mapping[str, RuleRow] = {
         RuleRow(
             "keydiff",
             "KeyDiff",
-            "Drops the keys most like the others.",
+            "Evicts the keys most like the others.",
             "score(j) = −cos(kⱼ, mean of k/‖k‖)",
             "Park et al., 2025",
             "minus the likeness to the mean key",
@@ -212,7 +212,7 @@ RULES: Mapping[str, RuleRow] = {
         RuleRow(
             "random",
             "Random",
-            "Drops at random: what any rule must beat.",
+            "Evicts at random: what any rule must beat.",
             "score(j) = hash(seed, layer, head, j)",
             "a baseline",
             "drawn by chance",
