@@ -371,8 +371,7 @@ class LiveSource(Source):
 
     def exact_from(self, layer: int, part: Part) -> int:
         if part not in self._exact_from:
-            layers = () if self.spec.is_exact else self.cache.layers
-            self._exact_from[part] = [each.exact_from(self._shown_at, part) for each in layers]
+            self._exact_from[part] = [each.exact_from(self._shown_at, part) for each in self.cache.layers]
         found = self._exact_from[part]
         return found[layer] if layer < len(found) else 0
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -36,9 +34,7 @@ class Quantizer(Struct, frozen=True):
             raise InputError("A group and a residual hold 1 or more.")
 
 
-class CacheSpec(
-    Struct, frozen=True, gc=False, dict=True
-):  # in every record, so the garbage collector need not track it
+class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garbage collector need not track it
     """One combination of layout, codec and retention rule.
 
     `max_length` is the number of tokens that a static layout reserves (None: the model's own maximum, at most 4,096).
@@ -149,7 +145,7 @@ class CacheSpec(
                 f"A host tier of {self.host_gib:g} GiB is impossible: give more than 0 and at most {MAX_HOST_GIB:,}."
             )
 
-    @cached_property
+    @property
     def row(self) -> LayoutRow:
         """The description of the layout."""
         return LAYOUTS[self.layout]
@@ -163,22 +159,22 @@ class CacheSpec(
     def is_paged(self) -> bool:
         return self.row.is_paged
 
-    @cached_property
+    @property
     def recomputes(self) -> bool:
         """Whether every step computes K and V of every token again."""
         return self.row.recomputes
 
-    @cached_property
+    @property
     def is_compressed(self) -> bool:
         """Whether our own codec or retention rule codes or drops rows."""
         return not (self.codec.is_exact and self.retention.keeps_all)
 
-    @cached_property
+    @property
     def is_append_only(self) -> bool:
         """Whether the rows of a past step are a prefix of the present ones, bit for bit."""
         return not (self.recomputes or self.is_compressed or self.layout == "quantized")
 
-    @cached_property
+    @property
     def is_exact(self) -> bool:
         """Whether attention reads every row as it was computed."""
         return self.is_append_only or self.recomputes
