@@ -124,7 +124,7 @@ def _count(
 def farthest_from_zero(values: torch.Tensor, dim: int) -> torch.Tensor:
     """The number farthest from zero along a dimension, with its sign; NaN if any is NaN."""
     low, high = values.amin(dim), values.amax(dim)
-    return torch.where(-low > high, low, high)
+    return torch.where(-low >= high, low, high)
 
 
 def histogram(bins: torch.Tensor, count: int) -> npt.NDArray[np.int64]:
