@@ -44,7 +44,7 @@ def main() -> None:
         os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
     with tempfile.TemporaryDirectory() as folder, sshd(Path(folder)) as server:
         print(f"over {'a real sshd' if isinstance(server, Sshd) else f'a stub of ssh ({server})'}, {args.cache} cache")
-        bin_ = programs(Path(folder)) if isinstance(server, str) else server.bin
+        bin_ = programs(Path(tempfile.mkdtemp(dir=folder))) if isinstance(server, str) else server.bin
         os.environ["PATH"] = f"{bin_}{os.pathsep}{os.environ['PATH']}"
         windows = [
             Live(engine, args.model, args.cache, TOKENS) for engine in ("process", f"ssh://rack{bin_}/kvloupe-engine")
