@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ class Layer(Struct, frozen=True, eq=False):
     head: int | None = None
 
 
-class Grid(Struct, frozen=True, eq=False, dict=True):
+class Grid(Struct, frozen=True, eq=False):
     """The cells of a picture, `[L, H, columns, rows]`: column 0 begins at position `first`, and so many tokens and
     values share a cell, up to position `stop`. `is_scattered`: some layer has gaps between its rows. `is_coarse`: cells
     consist of whole cells of the extremes that a file stores."""
@@ -66,12 +65,12 @@ class Grid(Struct, frozen=True, eq=False, dict=True):
     is_scattered: bool
     is_coarse: bool = False
 
-    @cached_property
+    @property
     def shape(self) -> tuple[int, int, int, int]:
-        heads = max([layer.num_heads for layer in self.layers], default=0)
-        return len(self.layers), heads, self.num_columns, self.num_rows
+        heads = [layer.num_heads for layer in self.layers]
+        return len(heads), max(heads, default=0), self.num_columns, self.num_rows
 
-    @cached_property
+    @property
     def form(self) -> tuple[object, ...]:
         """What two grids must have in common so that cells of one can be those of the other."""
         layers = [(layer.index, layer.num_heads, layer.num_values, layer.head) for layer in self.layers]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -77,7 +77,12 @@ class TokenTexts(dict[int, str]):
         self._tokenizer = tokenizer
         self._bytes = byte_alphabet() if tokenizer is not None else {}
 
-    __call__ = dict.__getitem__
+    if TYPE_CHECKING:
+
+        def __call__(self, token_id: int) -> str: ...
+
+    else:
+        __call__ = dict.__getitem__  # a known text costs no function of ours: a step asks for twenty
 
     def __missing__(self, token_id: int) -> str:
         text = self[token_id] = self._decode(token_id)
