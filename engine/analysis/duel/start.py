@@ -62,7 +62,7 @@ def _with_run(
     """A duel with a run of the same tokens; where `text_of` is None, its model gives the texts."""
     check_vocabularies(mine.geometry, model.info.geometry)
     follower = DuelFollower(model, against.cache, prompt_ids)
-    return Duel(mine, follower.run, text_of or follower.run.session.text_of, follower)
+    return Duel(mine, follower.run, follower.run.session.text_of if text_of is None else text_of, follower)
 
 
 def _on_same_device(model: LoadedModel, spec: ModelSpec) -> ModelSpec:
