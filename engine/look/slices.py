@@ -412,12 +412,13 @@ def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: Cac
         first = min(max(request.start, base), max(base, stop - 1))
         per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
         shown = slice(first - base, stop - base)
-        is_gone = row.isnan() if is_difference or lens.values == "tokens" else missing_rows(row)
-        is_any_gone = bool(is_gone.any())
-        weights, absent = pooled_weights(row[:, shown], is_gone[:, shown] if is_any_gone else None, per_column)
+        gone: torch.Tensor | None = None
+        if bool((is_nan := row.isnan()).any()):
+            gone = is_nan if is_difference or lens.values == "tokens" else missing_rows(row)
+        weights, absent = pooled_weights(row[:, shown], None if gone is None else gone[:, shown], per_column)
         positions = first + np.arange(weights.shape[1]) * per_column
         if not is_difference and lens.columns == "tokens":
-            held = row.masked_fill(is_gone, -1.0) if is_any_gone else row
+            held = row if gone is None else row.masked_fill(gone, -1.0)
             top_positions, top_weights = most_attended(held, base)
         if not is_difference and lens.reads == "weights":
             entropy = read_only_floats(entropy_of(row).cpu().numpy())

@@ -264,7 +264,7 @@ def provenance_of(source: Source, layers: Iterable[int], parts: Collection[Part]
 def provenance_from(source: Source, exact_from: Iterable[int], first: int = 0) -> Provenance:
     """The provenance from position `first` on of rows that are exact from these positions on."""
     exact = source.exact_provenance
-    is_coded = exact in ("live cache", "kept", "recorded") and max(exact_from, default=0) > first
+    is_coded = exact in ("live cache", "kept", "recorded") and max(exact_from, default=first) > first
     return "dequantised" if is_coded else exact
 
 
