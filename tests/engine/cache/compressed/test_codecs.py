@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -296,6 +297,7 @@ def test_transformers_quantiser_says_what_is_missing(tmp_path: Path, monkeypatch
         InputError, match=r"The quanto quantiser cannot be imported \(made for another torch\): install"
     ):
         Session(model_of("llama"), tuned(spec, backend="quanto"))
+    sys.modules.pop("optimum", None)  # its folder goes with the test
     for is_known in (is_optimum_available, is_optimum_quanto_available):
         is_known.cache_clear()
     with pytest.raises(InputError, match="full attention in every layer"):
