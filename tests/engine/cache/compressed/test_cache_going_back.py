@@ -149,7 +149,7 @@ SPECS = {
 EVERYWHERE = Way(8, 20, [(24, 1), (21, 2), (22, 1), (13, 2), (3, 1), (2, 2), (1, 1), (0, 2)])  # and steps behind it
 
 
-@settings(max_examples=effort(12, 200), suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(8, 200), suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(list(SPECS)), way=WAYS)
 @example("int8+h2o", EVERYWHERE)
 @example("rerotated", EVERYWHERE)
@@ -225,7 +225,7 @@ def test_a_conversion_that_fails_half_way_leaves_the_old_cache_whole(name: str) 
     number, outcome = 1, failing_at(1, lambda: session.set_cache(SPECS[name]))
     while isinstance(outcome, Injected) and session.cache == CacheSpec():  # once it is another, only words are left
         assert_same(state_of(session, seq_id), before)
-        number += effort(23, 1)
+        number += effort(53, 1)
         outcome = failing_at(number, lambda: session.set_cache(SPECS[name]))
     assert session.cache == SPECS[name]
     assert session.cache_of(seq_id).spec == SPECS[name]
