@@ -7,13 +7,17 @@ import json
 import platform
 import re
 import shlex
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import IO
 
 from engine.errors import InputError
+from engine.files.atomic import replacing
 from engine.wire.encoding import VERSION, WireError
 
 PREFIX = "ssh://"
@@ -23,7 +27,7 @@ HELLO_S = 60.0  # to connect and begin, before it counts as hanging
 MAX_BANNER = 1 << 16  # bytes that the other machine's shell may print before the engine speaks
 # Bytes of pictures that may be on their way or wait to be read: a picture on a line of 1 MB/s is as old as they take.
 CREDIT_BYTES = 1 << 17
-_HELLO = b"kvloupe hello "
+_HELLO, _BEGINS = b"kvloupe hello ", b"kvloupe begins"
 _ADDRESS = re.compile(
     r"(?P<host>(?:[\w.+-]+@)?(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\]))(?::(?P<port>\d{1,5}))?(?P<command>/[^\0\n]*)?"
 )
@@ -45,8 +49,13 @@ class Remote:
     @property
     def reached(self) -> list[str]:
         """How ssh is called, up to what it shall run there. It never asks: nobody could answer."""
+        return ["ssh", "-o", "BatchMode=yes", *self._asked[1:]]
+
+    @property
+    def _asked(self) -> list[str]:
+        """How a person calls ssh, who can answer."""
         port = [] if self.port is None else ["-p", str(self.port)]
-        return ["ssh", "-o", "BatchMode=yes", *port, "--", self.host.replace("[", "").replace("]", "")]
+        return ["ssh", *port, "--", self.host.replace("[", "").replace("]", "")]
 
     @property
     def arguments(self) -> list[str]:
@@ -57,22 +66,64 @@ class Remote:
         return ["ssh", "-T", *named, *self.reached[1:], command]
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        """Start ssh, and through it the engine."""
+        """Start ssh, and through it the engine. It has no terminal: Ctrl+C there is for the window, which ends it, and
+        a jump host cannot ask there for a password that nobody would see."""
         pipe = subprocess.PIPE
-        flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
         return subprocess.Popen(
-            self.arguments, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=1 << 16, creationflags=flags
+            self.arguments,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            bufsize=1 << 16,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            start_new_session=True,
         )
+
+    def bring(self, there: Sequence[Path], folder: Path) -> None:
+        """Copy files of that machine into a folder of this one, and remove them there with the folder that they are in.
+        Raises `InputError` with what ssh says; then they stay there, and nothing is changed here."""
+        paths = [shlex.quote(each.as_posix()) for each in there]
+        for path, quoted in zip(there, paths, strict=True):
+            with replacing(folder / path.name) as stream:
+                self._run(f"cat -- {quoted}", stream)
+        self._run(f"rm -f -- {' '.join(paths)} && rmdir -- {shlex.quote(there[0].parent.as_posix())}")
+
+    def _run(self, command: str, into: IO[bytes] | None = None) -> None:
+        """Run a command there; what it writes, and not what a shell says before, goes `into` a stream."""
+        script = shlex.quote(f"echo; echo {_BEGINS.decode()}; {command}")
+        with (
+            tempfile.TemporaryFile() as complaints,
+            subprocess.Popen(
+                [*self.reached, f"sh -c {script}"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+                start_new_session=True,
+            ) as ssh,
+        ):
+            assert ssh.stdout is not None
+            while (line := ssh.stdout.readline(MAX_BANNER)) and line.strip() != _BEGINS:
+                pass
+            if into is not None:
+                shutil.copyfileobj(ssh.stdout, into, 1 << 20)
+            if ssh.wait() or not line:
+                complaints.seek(0)
+                said = complaints.read(MAX_BANNER).decode("utf-8", "replace").strip().splitlines()
+                raise InputError(said[-1][:200].rstrip(".") if said else f"ssh ended with {ssh.returncode}")
 
     def why_it_ended(self, code: int, complaints: Sequence[str], *, has_begun: bool) -> str:
         """Why the connection ended, as one sentence without its full stop; empty if ssh only passes on how the engine
         itself ended."""
-        said = f" ({complaints[-1][:200].rstrip('.')})" if complaints else ""
+        refused = (line for line in complaints if not has_begun and ("denied (" in line or "ost key" in line))
+        said = next(refused, complaints[-1] if complaints else "")  # a jump host's refusal is not its last word
+        said = f" ({said[:200].rstrip('.')})" if said else ""
+        if code < 0:
+            return f"The connection to {self.machine} broke (ssh on this machine was killed by signal {-code})"
         if code == 255 and has_begun:
-            return f"The connection to {self.machine} broke{said or ', or the engine there was killed'}"
+            return f"The connection to {self.machine} broke{said or ', or the engine there crashed or was killed'}"
         if code == 255:
-            call = shlex.join(self.reached)
-            return f"ssh does not reach {self.machine}{said}; '{call}' must get in without a question"
+            return f"ssh does not reach {self.machine}{said}; {self._way_in(said)}"
         if code == 128 + 9:
             return f"The engine on {self.machine} was killed, as a system does with a program when memory runs out"
         if has_begun:
@@ -83,6 +134,15 @@ class Remote:
                 f"as {PREFIX}{self.host}/PATH/{COMMAND}"
             )
         return f"{self.command} on {self.machine} ended before it said a word{said}"
+
+    def _way_in(self, said: str) -> str:
+        """What to do where ssh does not get in, by what it says."""
+        if "ost key" in said:
+            return f"call '{shlex.join(self._asked)}' in a terminal once, and answer whether it is the right machine"
+        call = f"'{shlex.join(self.reached)}' must get in without"
+        if "ermission denied" in said:
+            return f"{call} a password: give it a key (ssh-copy-id), and load that (ssh-add) if it has a passphrase"
+        return f"{call} a question"
 
 
 def remote_of(address: str) -> Remote:

@@ -1,0 +1,102 @@
+"""Is a key painted as soon with an engine over ssh as with one in a process beside the window?
+
+Two windows in one process, on loopback: one on the local process, one on an engine over a real ssh and a real sshd that
+is started for it (where there is none, a stub that runs its last argument: it encrypts nothing). In turn, the order
+swapped with each pair: from a key or a click to the painted picture of the head, for a step (its forward included), for
+looking back a step, and for choosing a head. Target: at most 1.5 times the local process.
+
+Then, where there is an sshd, over a line of 1 MB/s: how old a picture of the head is when it is painted during a run,
+from the end of its step on. Target: at most 0.3 s.
+
+    python tests/benchmarks/ssh_line.py [--short] [--cache paged] [--model bundled]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.benchmarks.live_window import ANSWERS, Live, scrubs, selects, steps
+from tests.benchmarks.protocol import Paired, header
+from tests.engine.client.sshd import Sshd, programs, sshd
+
+TOKENS = 100
+SHORT = 8
+LONG, MANY = 300, 500  # tokens of a prompt, and of a run over the slow line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--short", action="store_true", help=f"{SHORT} pairs in place of {ANSWERS}")
+    parser.add_argument("--cache", default="paged")
+    parser.add_argument("--model", default="bundled")
+    args = parser.parse_args()
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+    with tempfile.TemporaryDirectory() as folder, sshd(Path(folder)) as server:
+        print(f"over {'a real sshd' if isinstance(server, Sshd) else f'a stub of ssh ({server})'}, {args.cache} cache")
+        bin_ = programs(Path(folder)) if isinstance(server, str) else server.bin
+        os.environ["PATH"] = f"{bin_}{os.pathsep}{os.environ['PATH']}"
+        windows = [
+            Live(engine, args.model, args.cache, TOKENS) for engine in ("process", f"ssh://rack{bin_}/kvloupe-engine")
+        ]
+        for live in windows:
+            live.run()
+            live.until(lambda live=live: live.shell.controller.is_idle, 30.0)  # type: ignore[misc]
+        print(header("process", "ssh"), flush=True)
+        for name, waits in (("step", steps), ("look back", scrubs), ("choose a head", selects)):
+            print(
+                pairs([waits(live) for live in windows], SHORT if args.short else ANSWERS).row(name, "ms"), flush=True
+            )
+        for live in windows:
+            live.client.close(10.0)
+        if isinstance(server, Sshd):
+            words = [sys.executable, str(Path(__file__).with_name("slow_line.py")), str(server.port)]
+            found = ages(server.add_host("slow", f"ProxyCommand {shlex.join(words)}"), args.model, args.cache)
+            middle, late = (found[round(share * (len(found) - 1))] for share in (0.5, 0.95))
+            print(f"over 1 MB/s a picture is {middle:.2f} s old, 95 % at most {late:.2f} s ({len(found)} pictures)")
+    os._exit(0)
+
+
+def ages(address: str, model: str, cache: str) -> list[float]:
+    """Seconds between a step's end and the painting of its picture of a head, of a long prompt, shortest first."""
+    live, found = Live(address, model, cache, MANY, LONG), list[float]()
+
+    def on_painted(name: str) -> None:
+        piece, records = live.shell.window.head.piece, live.shell.models.timeline.records
+        if name == "head" and piece is not None and live.meter.is_warm:
+            done = (
+                record.wall_time
+                for record in reversed(records)
+                if record.sequences[0].num_tokens == piece.request.num_tokens
+            )
+            found.extend(time.time() - each for each in islice(done, 1))
+
+    live.painted.heard = on_painted
+    live.run()
+    live.client.close(10.0)
+    return sorted(found)
+
+
+def pairs(waits: list[Iterator[float]], count: int) -> Paired:
+    """Milliseconds of both windows, in turn; the first of each is a warm-up."""
+    found: tuple[list[float], list[float]] = [], []
+    for number in range(count):
+        for side in (0, 1) if number % 2 == 0 else (1, 0):
+            found[side].append(next(waits[side]))
+    for each in waits:
+        list(each)  # to where they end, as the next question begins there
+    return Paired(tuple(found[0][1:]), tuple(found[1][1:]))
+
+
+if __name__ == "__main__":
+    main()
