@@ -27,6 +27,7 @@ from tests.effort import LEFT_OUT, kept_cases
 
 OVERHEAD_S = 0.004  # of every test: fixtures that are always there, and its report
 OWN_CHANCE, MOST_CHANCE = 0.35, 0.5
+LEAST_CHANCE = 0.1  # a line that one long test alone executes is worth that test rather than a fifth of another line
 CHEAP_S = 0.3  # cases of a function that take less in all are not worth a line of the list
 HEAD = """\
 What only `pytest --tier full` runs, as `python -m tests.benchmarks.default_tier` wrote it: test functions by file; of a
@@ -88,7 +89,7 @@ def choose(
     for test, by_file in executed.items():
         own = Path(test.split("::")[0]).stem.removeprefix("test_")
         places = np.concatenate([lines + firsts[file] for file, lines in by_file]).astype(np.int32)
-        chance = min(MOST_CHANCE, 2.0 / np.sqrt(len(places)))
+        chance = min(MOST_CHANCE, max(LEAST_CHANCE, 2.0 / np.sqrt(len(places))))
         each = [max(chance, OWN_CHANCE if own.startswith(Path(file).stem) else 0.0) for file, _ in by_file]
         chances[test] = places, np.repeat(np.float32(each), [len(lines) for _, lines in by_file])
 
