@@ -270,13 +270,6 @@ class SequenceCache:
             return True
         return self.by_hand.knows(num_tokens) and all(layer.knows(num_tokens) for layer in self.layers)
 
-    def exact_from(self, layer_index: int, num_tokens: int, part: Part) -> int:
-        """The position from which on K or V of a layer is exact, when there are `num_tokens` tokens: attention reads
-        the rows before it from quantised codes."""
-        if layer_index >= len(self.layers):
-            return 0
-        return self.layers[layer_index].exact_from(num_tokens, part)
-
     @torch.inference_mode()
     def rows_at(
         self, layer_index: int, num_tokens: int | None = None, first_position: int | None = None
@@ -395,8 +388,8 @@ class SequenceCache:
         """Drop the rows at `positions` `[H_kv, E]` of each layer; raises `InputError` where this cache cannot drop
         rows."""
         raise InputError(
-            "This cache keeps every row of every layer, so none can be dropped: mask the rows, or take a cache with a "
-            "rule for dropping rows, or one in pages."
+            "This cache keeps every row of every layer, so none can be dropped: mask the rows, or take a cache "
+            "with an eviction rule, or one in pages."
         )
 
     def check_are_decoded(self, layers: Iterable[int]) -> None:
@@ -408,7 +401,7 @@ class SequenceCache:
 
     def check_pinned(self, pinned: RowMarks) -> None:
         """Raise `InputError` if these rows cannot be pinned, that is, kept from eviction."""
-        raise InputError("This cache keeps every row, so none needs a pin: take one with a rule for dropping rows.")
+        raise InputError("This cache keeps every row, so none needs a pin: take one with an eviction rule.")
 
     def note_edit(self, first_position: int) -> None:
         """Note an edit that changed rows from `first_position` on: states with more tokens than that and fewer than now

@@ -21,7 +21,7 @@ from app.kit.pictures import magnitude_colors
 from app.kit.provenance import (
     PositionSpan,
     Provenance,
-    drop_words,
+    eviction_words,
     picture_source,
     pooling_words,
     selected_run,
@@ -204,7 +204,7 @@ class Shown(Struct, frozen=True):
 class AttentionView(MapView[Shown]):
     """Hovering shows a number, a click selects the token that it belongs to, and the head."""
 
-    title = "Attention"
+    name = "attention"
     kind = ATTENTION
     name_length, readout_size = 8, 11.5
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, slices(ATTENTION))
@@ -255,8 +255,9 @@ class AttentionView(MapView[Shown]):
 
     def refresh(self) -> None:
         super().refresh()
-        piece = self._models.slices.attention
-        self._lenses.show_lens(self._models.viewport.now.attention_lens if piece is None else piece.request.lens)
+        piece, wanted = self._models.slices.attention, self._models.viewport.now
+        shown = (wanted.attention_lens, wanted.attention_latest)
+        self._lenses.show_lens(*(shown if piece is None else (piece.request.lens, piece.request.latest)))
 
     def read(self) -> Shown | str:
         piece, model = self._models.slices.attention, self._models.status.model
@@ -318,7 +319,7 @@ class AttentionView(MapView[Shown]):
             name = name_of(one.position)
             words.append(f"▼ sink: {one.position} {name} takes {percent(one.weight)}")
         if piece.absent is not None:
-            words.append("hatched: dropped before")
+            words.append("hatched: evicted before")
         if piece.note:
             words.append(piece.note)
         return " · ".join(words)
@@ -449,7 +450,7 @@ class AttentionView(MapView[Shown]):
         if not found:
             return ["point at a cell for its weight"]
         first, *others = entries_of(found, self._token_name)
-        return [f"head {head} → {first}", *others]
+        return [f"{layer_label(self._models, piece.request.layer)} head {head} → {first}", *others]
 
     def _is_gone(self, piece: AttentionSlice, row: int, position: int) -> bool:
         column = (position - int(piece.positions[0])) // piece.tokens_per_column
@@ -458,10 +459,10 @@ class AttentionView(MapView[Shown]):
     def _fate(self, piece: AttentionSlice, head: int, first: int, last: int) -> str:
         """Why there was no row to attend to."""
         if last > first:
-            return "all dropped before"
+            return "all evicted before"
         kv_head = draw.kv_head_of(head, piece.group_size)
         request = piece.request
-        return drop_words(self._models, request.layer, kv_head, first, request.step - 1, request.seq_id)
+        return eviction_words(self._models, request.layer, kv_head, first, request.step - 1, request.seq_id)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -83,7 +83,7 @@ class WallView(View[Shown]):
     whole ones. Signals: `outliers_wanted()`, show the list of the largest values; `menu_wanted(point on the screen)`,
     for the selection."""
 
-    title = "Cache wall"
+    name = "wall"
     follows = (SELECTION, STATUS, STEPS, EDITS, BOOKMARKS, slices(WALL))
     choices = (
         ("K", "K", "Keys"),
@@ -345,7 +345,9 @@ class WallView(View[Shown]):
         if piece.absent is not None and not self._pointed:
             is_now = piece.provenance == STORED_NOW
             is_half = suspended_step(self._models, piece.request.seq_id, piece.num_tokens) is not None
-            gone = "rows gone by now" if is_now else "rows dropped, or not written yet" if is_half else "dropped rows"
+            gone = (
+                "rows evicted by now" if is_now else "rows evicted, or not written yet" if is_half else "evicted rows"
+            )
             words.append(f"hatched: {gone}")
         if not self._pointed and residual_starts(piece):
             words.append(LINE)
