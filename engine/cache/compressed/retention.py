@@ -36,7 +36,7 @@ class LayerView:
 class Rule:
     """A rule for the specs whose name is in `names`; it scores rows. `per_head`: heads may keep different rows.
     `remembers`: it has a state that is updated at each step. `is_per_row`: this state is one number `[H_kv, S]` for
-    each row, which is journaled and evicted with its row."""
+    each row, which is logged and evicted with its row."""
 
     names: tuple[str, ...] = ()
     per_head = True

@@ -6,6 +6,8 @@ new store, so that several layers can change together or not at all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from engine.cache.by_hand import write_slots
@@ -96,10 +98,10 @@ class RowStore:
         return made
 
     def picked(self, slots: torch.Tensor) -> list[torch.Tensor]:
-        """The stored tensors of the rows in slots `[H, E]`, for the journal."""
+        """The stored tensors of the rows in slots `[H, E]`, for the log of lost rows."""
         return [buffer.picked(slots) for buffer in self._codes]
 
-    def rebuilt(self, num_rows: int, dropped: list[list[torch.Tensor]], slots: torch.Tensor) -> RowStore:
+    def rebuilt(self, num_rows: int, dropped: list[Sequence[torch.Tensor]], slots: torch.Tensor) -> RowStore:
         """A store with the rows in `slots` `[H, K]`, which count the first `num_rows` rows of this store and after them
         the `dropped` ones."""
         made = self._like()
