@@ -18,8 +18,9 @@ MAX_BYTES = 128 << 20  # limit for one sequence; a session sets a lower one for 
 
 @dataclass(frozen=True, eq=False)
 class Lost:
-    """What one layer lost in one step: rows as they were stored, K and V, with their positions `[H_kv, E]` where they
-    were evicted one by one; and the eviction rule's state before the step, where it had one."""
+    """What one layer lost in one step: K and V of rows as they were stored, `[1, H_kv, E, ...]`, with their `positions`
+    `[H_kv, E]` where they were evicted one by one; exact rows that are read from codes from now on; and the eviction
+    rule's `state` before the step, where it had one."""
 
     keys: Sequence[torch.Tensor] = ()
     values: Sequence[torch.Tensor] = ()
@@ -71,6 +72,11 @@ class LostRows:
         self.num_bytes += num_bytes
         self._layer_bytes.update(step.layer_bytes)
         self.shrink(MAX_BYTES, 1)
+
+    @staticmethod
+    def has_room(num_bytes: int) -> bool:
+        """Whether so many bytes are within the limit."""
+        return num_bytes <= MAX_BYTES
 
     def shrink(self, max_bytes: int, num_kept: int = 0) -> None:
         """Drop the oldest steps until at most `max_bytes` are left, or the newest `num_kept` steps."""

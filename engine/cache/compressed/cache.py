@@ -37,6 +37,7 @@ class LayerPlan:
     memory: torch.Tensor | None
     positions: torch.Tensor | None
     sinks: torch.Tensor | None
+    exact: tuple[list[torch.Tensor], list[torch.Tensor]]  # exact K and V of rows that are read from codes from now on
     lost: Lost | None = None
     evicted: EvictedRows | None = None
     held: int = 0  # number of rows, computed before anything is changed
@@ -111,12 +112,15 @@ class CompressedCache(SequenceCache):
     @torch.inference_mode()
     def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
         """At the end of the prompt, quantise the rows that waited for it; from then on evict rows over budget."""
-        is_over = num_tokens >= num_prompt_tokens
-        if is_over and self.num_prompt_tokens is None:
+        is_over, was_over = num_tokens >= num_prompt_tokens, self.num_prompt_tokens is not None
+        if is_over and not was_over:
             own = self.num_decoded(num_prompt_tokens)
             self._retention = budgets_by_layer(self.spec.retention, self._dropping, own)
         drops = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
-        plans = [self._plan(layer, is_over, probe) for _, layer in self.compressed_layers if layer.seen]
+        layers = [layer for _, layer in self.compressed_layers if layer.seen]
+        if was_over and self.rule is None:
+            layers = [each for each in layers if not (each.key_store.is_settled and each.value_store.is_settled)]
+        plans = [self._plan(layer, is_over, probe) for layer in layers]
         seen = probe.rows() if drops and self.rule is not None and probe is not None else {}
         for plan in plans:
             if drops and self.rule is not None and plan.layer.index in self._retention:
@@ -124,31 +128,41 @@ class CompressedCache(SequenceCache):
             if is_over and self.spec.retention.only_at_prompt_end:
                 plan.memory = None  # such a rule evicts only once, and needs no state any more
             plan.held = plan.key_store.length
-        self._log(plans, num_tokens)
+        is_logged, rule, own = self._log(plans, num_tokens), self.rule, self.num_decoded(num_tokens)
         for plan in plans:
             plan.apply()
-        rule = self.rule
-        if rule is not None and rule.remembers and not rule.is_per_row and self.num_prompt_tokens is None:
-            self.lost.state_floor = self.num_decoded(num_tokens)  # the state is too large to be logged
+        if not is_logged:
+            self.lost.floor = own
+        if rule is not None and rule.remembers and not rule.is_per_row and not was_over:
+            self.lost.state_floor = own  # the state is too large to be logged
         self.num_prompt_tokens = num_prompt_tokens if is_over else None
         return tuple(plan.evicted for plan in plans if plan.evicted is not None)
 
     def _plan(self, layer: CompressedLayer, is_over: bool, probe: Probe | None) -> LayerPlan:
         keys, values, memory, rule = layer.key_store, layer.value_store, layer.memory, self.rule
+        exact_keys, exact_values = list[torch.Tensor](), list[torch.Tensor]()
         if is_over:
-            keys, values = keys.quantised(), values.quantised()
+            (keys, exact_keys), (values, exact_values) = keys.settled(), values.settled()
         lost = Lost(state=memory) if rule is not None and rule.is_per_row else None
         if rule is not None and rule.remembers and probe is not None and layer.index in self._retention:
             memory = rule.remember(memory, probe, layer.index, layer.num_heads)
-        return LayerPlan(layer, keys, values, memory, layer.positions, layer.sinks, lost)
+        exact = exact_keys, exact_values
+        return LayerPlan(layer, keys, values, memory, layer.positions, layer.sinks, exact, lost)
 
-    def _log(self, plans: list[LayerPlan], num_tokens: int) -> None:
-        """Log what these plans remove, before any of them is applied."""
+    def _log(self, plans: list[LayerPlan], num_tokens: int) -> bool:
+        """Log what these plans remove, before any of them is applied. False where exact rows that are read from codes
+        from now on are not logged: too many, those of a conversion, and beside a rule, which logs codes."""
+        num_bytes = sum(int(rows.nbytes) for plan in plans for part in plan.exact for rows in part)
+        is_step, rule = num_tokens > self.num_tokens, self.rule
+        is_logged = not num_bytes or (is_step and rule is None and self.lost.has_room(num_bytes))
+        for plan in plans if num_bytes and is_logged else ():
+            keys, values = ([rows.clone() for rows in part] for part in plan.exact)
+            plan.lost = Lost(keys, values)
         lost = {plan.layer.index: plan.lost for plan in plans if plan.lost is not None}
         if lost:
-            has_states = self.rule is not None and self.rule.is_per_row and num_tokens > self.num_tokens
-            before = self.num_decoded(self.num_tokens) if has_states else None
+            before = self.num_decoded(self.num_tokens) if is_step and rule is not None and rule.is_per_row else None
             self.lost.add(LostStep(self.num_decoded(num_tokens), lost, before))
+        return is_logged
 
     def _plan_drop(self, plan: LayerPlan, rule: Rule, seen: Mapping[int, torch.Tensor]) -> None:
         """Add the eviction of rows over budget to a plan. `seen` has the newest query's weights by layer; a rule that
@@ -232,7 +246,7 @@ class CompressedCache(SequenceCache):
         memory = layer.memory
         if memory is not None and self.rule is not None:
             memory = memory.gather(1, kept) if self.rule.is_per_row else None
-        plan = LayerPlan(layer, layer.key_store, layer.value_store, memory, layer.positions, layer.sinks)
+        plan = LayerPlan(layer, layer.key_store, layer.value_store, memory, layer.positions, layer.sinks, ([], []))
         plan.drop(held, kept, dropped)
         plan.held = kept.shape[1]
         return plan
@@ -276,7 +290,7 @@ class CompressedCache(SequenceCache):
     @property
     def lost_bytes(self) -> int:
         stores = (store for _, layer in self.compressed_layers for store in (layer.key_store, layer.value_store))
-        return self.lost.num_bytes + sum(store.journal_bytes for store in stores)
+        return self.lost.num_bytes + sum(store.spare_bytes for store in stores)
 
     @property
     def prompt_ended_at(self) -> int | None:

@@ -113,7 +113,7 @@ class CompressedLayer(OwnLayer):
             residual=stored.exact if is_coded else 0,
             positions=positions,
             dequantised=sum(self.held * store.row_bytes for store in stores if store.num_coded(self.held)),
-            lost=self.lost.bytes_of(self.index) + self.key_store.journal_bytes + self.value_store.journal_bytes,
+            lost=self.lost.bytes_of(self.index) + self.key_store.spare_bytes + self.value_store.spare_bytes,
             scores=0 if self.memory is None else int(self.memory.nbytes),
         )
 
@@ -129,13 +129,19 @@ class CompressedLayer(OwnLayer):
         return RowDelta(written.written, keys, values, evicted=evicted) if keys or values or evicted else written
 
     def num_final(self, part: Part, num_tokens: int) -> int:
-        if self.held < self.seen or (part == "keys" and self._rotation is not None):
+        if self.held < self.seen or (part == "keys" and self._rotation is not None) or self._waited(part, num_tokens):
             return 0
         return self._store(part).num_final(num_tokens)
+
+    def _waited(self, part: Part, num_tokens: int) -> bool:
+        """Whether rows that are coded now still waited for the prompt's end at `num_tokens` tokens."""
+        return self.held == self.seen and num_tokens < (self._store(part).quantised_at or 0)
 
     def exact_from(self, num_tokens: int, part: Part) -> int:
         """Where rows were evicted, all others are coded or none is: a codec that keeps its latest rows exact takes no
         rule that evicts."""
+        if self._waited(part, num_tokens):
+            return 0
         num_rows = max(1, self.held - max(0, self.seen - num_tokens))  # at least one: evicted rows may be missing here
         num_coded = self._store(part).num_coded(num_rows) if num_tokens else 0
         return num_tokens if num_coded >= num_rows else num_coded
@@ -149,10 +155,7 @@ class CompressedLayer(OwnLayer):
         return num_tokens == self.seen or (self.lost.knows_state(num_tokens) and self.knows(num_tokens))
 
     def knows(self, num_tokens: int) -> bool:
-        if num_tokens == self.seen:
-            return True
-        known = num_tokens >= self.lost.floor
-        return known and self.key_store.can_crop(num_tokens) and self.value_store.can_crop(num_tokens)
+        return num_tokens == self.seen or num_tokens >= self.lost.floor
 
     def crop(self, num_tokens: int) -> int:
         """Back to the state after `num_tokens` tokens, bit for bit; returns how many rows were restored. The log is
@@ -168,6 +171,10 @@ class CompressedLayer(OwnLayer):
             self._restore(undone, num_tokens)
             self._restore_sinks()
         else:
+            self.key_store, self.value_store = (
+                store.with_exact(exact) if (exact := [rows for lost in mine for rows in getattr(lost, part)]) else store
+                for part, store in (("keys", self.key_store), ("values", self.value_store))
+            )
             self._crop_rows(self.held - (self.seen - num_tokens))
             self.seen = min(self.seen, num_tokens)
         if self.held == self.seen:
@@ -242,6 +249,8 @@ class CompressedLayer(OwnLayer):
         self.positions, self.memory, self.sinks = stored.positions, stored.memory, stored.sinks
         if self.positions is not None or self.held < self.seen:
             self.lost.forget(self.seen)
+        else:
+            self.lost.floor = max(self.lost.floor, self.key_store.first_known, self.value_store.first_known)
 
     @torch.inference_mode()
     def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:

@@ -70,11 +70,11 @@ def test_all_that_a_layer_holds_is_told_once(name: str, num_steps: int) -> None:
     for index, layer in cache.compressed_layers:
         held: HeldBytes = cache.all_bytes()[index]
         of_rows = total(layer.key_store, layer.value_store) + total(layer.positions)
-        assert held.reserved + layer.key_store.journal_bytes + layer.value_store.journal_bytes == of_rows
+        assert held.reserved + layer.key_store.spare_bytes + layer.value_store.spare_bytes == of_rows
         assert held.positions == total(layer.positions)
         assert held.scores == (0 if layer.memory is None else layer.memory.nbytes)
         mine = [step.layers.get(index) for step in cache.lost.since(0)]
-        assert held.lost - layer.key_store.journal_bytes - layer.value_store.journal_bytes == total(mine)
+        assert held.lost - layer.key_store.spare_bytes - layer.value_store.spare_bytes == total(mine)
         assert held.stored == layer.coded_bytes.total <= held.reserved
 
 
