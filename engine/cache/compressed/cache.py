@@ -40,7 +40,6 @@ class LayerPlan:
     exact: tuple[list[torch.Tensor], list[torch.Tensor]]  # exact K and V of rows that are read from codes from now on
     lost: Lost | None = None
     evicted: EvictedRows | None = None
-    held: int = 0  # number of rows, computed before anything is changed
 
     def drop(self, positions: torch.Tensor, kept: torch.Tensor, dropped: torch.Tensor) -> torch.Tensor:
         """Drop the rows in slots `[H_kv, E]` and keep those in slots `[H_kv, K]`, of rows at `positions` `[H_kv, S]`;
@@ -59,7 +58,7 @@ class LayerPlan:
         """Install the new state, once what is lost has been logged; this cannot fail."""
         self.layer.key_store, self.layer.value_store = self.key_store, self.value_store
         self.layer.memory, self.layer.positions, self.layer.sinks = self.memory, self.positions, self.sinks
-        self.layer.held = self.held
+        self.layer.held = self.key_store.length
 
 
 class CompressedCache(SequenceCache):
@@ -127,7 +126,6 @@ class CompressedCache(SequenceCache):
                 self._plan_drop(plan, self.rule, seen)
             if is_over and self.spec.retention.only_at_prompt_end:
                 plan.memory = None  # such a rule evicts only once, and needs no state any more
-            plan.held = plan.key_store.length
         is_logged, rule, own = self._log(plans, num_tokens), self.rule, self.num_decoded(num_tokens)
         for plan in plans:
             plan.apply()
@@ -248,7 +246,6 @@ class CompressedCache(SequenceCache):
             memory = memory.gather(1, kept) if self.rule.is_per_row else None
         plan = LayerPlan(layer, layer.key_store, layer.value_store, memory, layer.positions, layer.sinks, ([], []))
         plan.drop(held, kept, dropped)
-        plan.held = kept.shape[1]
         return plan
 
     # ---- going back ----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from engine.wire.records import ByteGap
 from tests.engine.tiny import model_of, prompt_ids
 
 ONE = HeldBytes(stored=100, reserved=160, scales=10, residual=20, positions=8, dequantised=300, lost=5, scores=11)
-TWO = HeldBytes(stored=50, reserved=60, scales=4, residual=6, positions=2, dequantised=120, journal=7, scores=13)
+TWO = HeldBytes(stored=50, reserved=60, scales=4, residual=6, positions=2, dequantised=120, lost=7, scores=13)
 
 
 def named(gaps: list[ByteGap]) -> dict[str, tuple[int, str]]:
