@@ -126,13 +126,9 @@ class CompressedCache(SequenceCache):
                 self._plan_drop(plan, self.rule, seen)
             if is_over and self.spec.retention.only_at_prompt_end:
                 plan.memory = None  # such a rule evicts only once, and needs no state any more
-        is_logged, rule, own = self._log(plans, num_tokens), self.rule, self.num_decoded(num_tokens)
+        self._log(plans, num_tokens)
         for plan in plans:
             plan.apply()
-        if not is_logged:
-            self.lost.floor = own
-        if rule is not None and rule.remembers and not rule.is_per_row and not was_over:
-            self.lost.state_floor = own  # the state is too large to be logged
         self.num_prompt_tokens = num_prompt_tokens if is_over else None
         return tuple(plan.evicted for plan in plans if plan.evicted is not None)
 
@@ -147,11 +143,11 @@ class CompressedCache(SequenceCache):
         exact = exact_keys, exact_values
         return LayerPlan(layer, keys, values, memory, layer.positions, layer.sinks, exact, lost)
 
-    def _log(self, plans: list[LayerPlan], num_tokens: int) -> bool:
-        """Log what these plans remove, before any of them is applied. False where exact rows that are read from codes
-        from now on are not logged: too many, those of a conversion, and beside a rule, which logs codes."""
+    def _log(self, plans: list[LayerPlan], num_tokens: int) -> None:
+        """Log what these plans remove, before any of them is applied. Exact rows that are read from codes from now on
+        are not logged if there are too many, in a conversion, and beside a rule, which logs codes."""
+        rule, own, is_step = self.rule, self.num_decoded(num_tokens), num_tokens > self.num_tokens
         num_bytes = sum(int(rows.nbytes) for plan in plans for part in plan.exact for rows in part)
-        is_step, rule = num_tokens > self.num_tokens, self.rule
         is_logged = not num_bytes or (is_step and rule is None and self.lost.has_room(num_bytes))
         for plan in plans if num_bytes and is_logged else ():
             keys, values = ([rows.clone() for rows in part] for part in plan.exact)
@@ -159,8 +155,11 @@ class CompressedCache(SequenceCache):
         lost = {plan.layer.index: plan.lost for plan in plans if plan.lost is not None}
         if lost:
             before = self.num_decoded(self.num_tokens) if is_step and rule is not None and rule.is_per_row else None
-            self.lost.add(LostStep(self.num_decoded(num_tokens), lost, before))
-        return is_logged
+            self.lost.add(LostStep(own, lost, before))
+        if not is_logged:
+            self.lost.floor = own
+        if is_step and rule is not None and rule.has_large_state and self.num_prompt_tokens is None:
+            self.lost.state_floor = own
 
     def _plan_drop(self, plan: LayerPlan, rule: Rule, seen: Mapping[int, torch.Tensor]) -> None:
         """Add the eviction of rows over budget to a plan. `seen` has the newest query's weights by layer; a rule that

@@ -47,6 +47,11 @@ class Rule:
         self.spec = spec
 
     @property
+    def has_large_state(self) -> bool:
+        """Whether the rule has a state that is too large to be logged at each step."""
+        return self.remembers and not self.is_per_row
+
+    @property
     def words(self) -> str:
         """The reason why a row is evicted, for people."""
         return self.spec.row.victim if self.spec.row is not None else ""

@@ -164,7 +164,7 @@ class PagedCache(SequenceCache):
         for group, table in zip(self.store.groups, self.tables, strict=True):
             if group.window is not None:
                 group.pool.slide(table, max(0, self.num_decoded(num_tokens) - group.window + 1))
-        lost = self.lost.at(self.num_decoded(num_tokens))
+        lost = self.lost.at(self.num_decoded(num_tokens)) if self.keeper is not None else None
         if self.keeper is not None and lost is not None and lost.pages:
             evicted = self.keeper.positions_of(lost.pages)
             for layer in self.store.groups[0].layers:
@@ -371,8 +371,8 @@ class PagedCache(SequenceCache):
         if lost is not None:
             self.lost.add(lost)
         self.keeper.apply(table, cut, memory, is_over)
-        if rule.remembers and not rule.is_per_row and not was_over:
-            self.lost.state_floor = table.num_tokens  # the state is too large to be logged
+        if rule.has_large_state and not was_over:
+            self.lost.state_floor = table.num_tokens
         if cut is None:
             return ()
         group.pool.drop(table, cut.numbers)
