@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 from PySide6.QtCore import QObject, QTimer
 
 from app.kit.files import save_picture, save_text
 from app.models.export_plan import whole_session
 from app.shell import Shell
 from app.start.arguments import Arguments
+from engine.client import is_elsewhere
 from engine.spec.tuning import fitted
 from engine.wire.commands import Fork
 from engine.wire.step_table import step_csv
@@ -211,7 +213,8 @@ class Tour(QObject):
     def _export(self) -> Iterator[Until]:
         shell = self._shell
         path = self._folder / "snapshot.safetensors"
-        shell.intents.send(whole_session(shell.models, path, "written by the tour"))
+        written = whole_session(shell.models, path, "written by the tour")
+        shell.intents.send(replace(written, comes_here=is_elsewhere(shell.models.status.engine)))
         yield Until(lambda: self._exported, "the snapshot")
         self._save_steps()
 

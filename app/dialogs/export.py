@@ -26,6 +26,7 @@ from app.kit.question import Question
 from app.models import Models
 from app.models.export_plan import export_of, records_bytes
 from engine.client import is_elsewhere
+from engine.client.ssh import remote_of
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
@@ -120,6 +121,8 @@ class ExportDialog(QuestionDialog):
         self.layers, self.heads = QLineEdit(), QLineEdit()
         self.form_box = choice_field("Rows", FORMS)
         self.path, self.notes = line_field("File"), QLineEdit()
+        machine = remote_of(models.status.engine).machine if is_elsewhere(models.status.engine) else ""
+        self.machine = choice_field("On", [("here", "this machine"), ("there", machine)])
         self.script = QCheckBox("A Python script beside it goes on from it in plain transformers")
         self._typing = QTimer(self, singleShot=True, interval=TYPING_MS)
         self._build()
@@ -148,6 +151,7 @@ class ExportDialog(QuestionDialog):
         self.form.addRow(
             "File", row((self.path, 1), push_button("Browse…", self._on_browse, is_small=False), spacing=8)
         )
+        self.add(self.machine)
         self.add(self.there, "")
         self.add(self.notes)
         self.add(self.script, "")
@@ -161,6 +165,7 @@ class ExportDialog(QuestionDialog):
         on_change(self._typing.start, self.layers, self.heads, self.form_box)
         on_change(self._on_steps, self.steps)
         on_change(self._on_path, self.path)
+        on_change(self._on_machine, self.machine)
 
     # ---- what is chosen ------------------------------------------------------------------------------------------
 
@@ -215,7 +220,8 @@ class ExportDialog(QuestionDialog):
             raise InputError("The engine is gone, and only it can write this: restart it under Run · Engine.")
         kind = self.kind
         first, last = self.steps.range if kind.has_steps else (None, None)
-        command = replace(export_of(self._models, path, first, last), kind=kind.name)
+        comes_here = is_elsewhere(self._models.status.engine) and not self._is_there
+        command = replace(export_of(self._models, path, first, last), kind=kind.name, comes_here=comes_here)
         if kind.has_rows:
             layers = parse_numbers(self.layers.text(), "layers")
             command = replace(command, layers=layers, kv_heads=parse_numbers(self.heads.text(), "heads"))
@@ -299,18 +305,22 @@ class ExportDialog(QuestionDialog):
             is_there = False
         self.there.setText("A file of that name is there, and will be replaced." if is_there else "")
         self.form.setRowVisible(self.there, is_there)
+        self.form.setRowVisible(self.machine, self._is_by_engine and is_elsewhere(self._models.status.engine))
+
+    def _on_machine(self) -> None:
+        self.path.setText(str(self._home / Path(self.path.text()).name))
 
     @property
     def _is_suggested(self) -> bool:
         """Whether the file name is still the suggested one."""
         path = Path(self.path.text())
-        return path.parent == self._folder and path.stem.startswith("kvloupe")
+        return path.parent == self._home and path.stem.startswith("kvloupe")
 
     def _suggested(self) -> Path:
         last = self.steps.range[1]
         latest = self._models.timeline.live_path.at(last)
         name = f"kvloupe-step{latest.step}" if latest is not None else "kvloupe"
-        return self._folder / (name + self.kind.suffix + self.kind.endings[0])
+        return self._home / (name + self.kind.suffix + self.kind.endings[0])
 
     def _on_browse(self) -> None:
         endings = self.kind.endings
@@ -326,10 +336,20 @@ class ExportDialog(QuestionDialog):
         self.path.setText(str(Path(folder) / Path(self.path.text()).name))
 
     @property
+    def _is_by_engine(self) -> bool:
+        """Whether the engine writes the file, and not this dialog."""
+        return self.kind is not PICTURE and (self.kind.name != "table" or Path(self.path.text()).suffix == ".parquet")
+
+    @property
     def _is_there(self) -> bool:
-        """Whether the engine writes the file, on another machine."""
-        is_ours = self.kind is PICTURE or (self.kind.name == "table" and Path(self.path.text()).suffix != ".parquet")
-        return is_elsewhere(self._models.status.engine) and not is_ours
+        """Whether the file is to lie on the other machine that the engine runs on."""
+        is_far = is_elsewhere(self._models.status.engine) and self.machine.currentData() == "there"
+        return is_far and self._is_by_engine
+
+    @property
+    def _home(self) -> Path:
+        """The folder that is suggested; on another machine the one that ssh begins in."""
+        return Path() if self._is_there else self._folder
 
 
 def _free_bytes(path: Path) -> int | None:

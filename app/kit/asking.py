@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from app.kit.provenance import Provenance
 from app.kit.question import Question
 from app.kit.reader import STATUS, STEPS, SignalSource, State
 from app.kit.view import View
+from app.models import Models
 from engine.wire.events import Failed
 from engine.wire.message import Command
 
 SERVERS = SignalSource("servers")
+
+
+def source_of(models: Models) -> Provenance:
+    """Where what is said of the chosen server comes from, or of this session's page pool, where none is chosen."""
+    server = models.servers.now
+    if server is None:
+        return Provenance("page pool", "live cache", "The pages of this session that prompts can find")
+    kind = {"connected": "live cache", "recorded": "recorded"}.get(server.state, "stale")
+    return Provenance(server.state, kind, server.words)
 
 
 class AnswerView(View[State]):

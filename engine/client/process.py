@@ -20,13 +20,17 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
+from msgspec.structs import replace
+
 from engine.client import ClientKind
 from engine.client.outbox import Outbox
 from engine.client.ssh import HELLO_S, check_hello, remote_of
 from engine.client.stream import echo, echo_time, is_echo, read_frames, write_messages
+from engine.errors import InputError
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_event, encode
 from engine.wire.events import EngineBack, EngineLine, EngineLost, Event, Failed, Stopped
+from engine.wire.exporting import Export, ExportCancelled, Exported
 from engine.wire.message import Command
 from engine.wire.slices import Slice, SliceUpdate
 
@@ -34,6 +38,7 @@ from engine.wire.slices import Slice, SliceUpdate
 # at most a second, so that a window that was itself stopped for a while does not blame the engine.
 SILENT_S, PIECE_S = 8.0, 1.0
 ECHO_S = 2.0  # how often the delay of a line is measured
+WORD_OF_EXPORT = Exported | ExportCancelled | Failed
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -49,6 +54,7 @@ class ProcessClient:
         self._asked = 0.0  # when the delay of the line was last asked for
         self._events = Outbox()
         self._outgoing: SimpleQueue[list[Frame] | None] = SimpleQueue()
+        self._come_here: dict[int, Path] = {}  # where the files of exports belong on this machine, by command
         self._complaints: deque[str] = deque(maxlen=1)
         self._is_closing = self._is_silent = False
         self._cause = ""  # why the engine is gone; empty while it lives
@@ -78,6 +84,8 @@ class ProcessClient:
         if self._cause:
             self._events.put(Failed(f"{self._cause}: restart it.", reply_to=command.id))
             return
+        if isinstance(command, Export) and command.comes_here:
+            self._come_here[command.id] = command.path
         try:
             self._outgoing.put(encode(command))
         except WireError as error:
@@ -122,7 +130,7 @@ class ProcessClient:
                 event = decode_event(frames) if frames else None
                 if event is not None:
                     self._is_closing = self._is_closing or isinstance(event, Stopped)
-                    self._events.put(event)
+                    self._pass_on(event)
                 while not (self._events.wait_for_room(PIECE_S) or self._is_closing):
                     pass  # unread messages fill the pipe, and the engine then merges pictures
                 if self._remote is not None and isinstance(event, Slice | SliceUpdate):
@@ -139,6 +147,35 @@ class ProcessClient:
                 )
             else:
                 self._report_lost(self._why_it_ended(child))
+
+    def _pass_on(self, event: Event) -> None:
+        """Give an event to the window; that a file was written which belongs here once it is here."""
+        here = self._come_here.pop(event.reply_to or 0, None) if isinstance(event, WORD_OF_EXPORT) else None
+        match event:
+            case Exported() if here is not None:
+                threading.Thread(target=self._bring, args=(event, here), name="engine_bring", daemon=True).start()
+            case ExportCancelled() if here is not None:
+                self._events.put(replace(event, path=here))
+            case _:
+                self._events.put(event)
+
+    def _bring(self, written: Exported, here: Path) -> None:
+        """Bring what was written on the other machine to this one, in a thread of its own."""
+        assert self._remote is not None
+        there = [written.path] if written.script is None else [written.path, written.script]
+        try:
+            self._remote.bring(there, here.parent)
+        except (InputError, OSError) as error:
+            self._events.put(
+                Failed(
+                    f"The export was not brought here and lies on {self._remote.machine} as {written.path} ({error}): "
+                    "copy it, or export again.",
+                    reply_to=written.reply_to,
+                )
+            )
+            return
+        script = None if written.script is None else here.with_name(written.script.name)
+        self._events.put(replace(written, path=here, script=script))
 
     def _begin(self, child: subprocess.Popen[bytes]) -> None:
         """Wait until an engine on another machine has said which it is; one that hangs is ended."""

@@ -11,9 +11,11 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import IO
 
 from engine.errors import InputError
+from engine.files.atomic import replacing
 from engine.wire.encoding import VERSION, WireError
 
 PREFIX = "ssh://"
@@ -45,8 +47,13 @@ class Remote:
     @property
     def reached(self) -> list[str]:
         """How ssh is called, up to what it shall run there. It never asks: nobody could answer."""
+        return ["ssh", "-o", "BatchMode=yes", *self._asked[1:]]
+
+    @property
+    def _asked(self) -> list[str]:
+        """How a person calls ssh, who can answer."""
         port = [] if self.port is None else ["-p", str(self.port)]
-        return ["ssh", "-o", "BatchMode=yes", *port, "--", self.host.replace("[", "").replace("]", "")]
+        return ["ssh", *port, "--", self.host.replace("[", "").replace("]", "")]
 
     @property
     def arguments(self) -> list[str]:
@@ -57,22 +64,49 @@ class Remote:
         return ["ssh", "-T", *named, *self.reached[1:], command]
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        """Start ssh, and through it the engine."""
+        """Start ssh, and through it the engine. It has no terminal: Ctrl+C there is for the window, which ends it, and
+        a jump host cannot ask there for a password that nobody would see."""
         pipe = subprocess.PIPE
-        flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
         return subprocess.Popen(
-            self.arguments, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=1 << 16, creationflags=flags
+            self.arguments,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            bufsize=1 << 16,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            start_new_session=True,
         )
+
+    def bring(self, there: Sequence[Path], folder: Path) -> None:
+        """Copy files of that machine into a folder of this one, and remove them there with the folder that they are in.
+        Raises `InputError` with what ssh says; then they stay there, and nothing is changed here."""
+        paths = [shlex.quote(each.as_posix()) for each in there]
+        for path, quoted in zip(there, paths, strict=True):
+            with replacing(folder / path.name) as stream:
+                self._run(f"cat -- {quoted}", stream)
+        parent = shlex.quote(there[0].parent.as_posix())
+        self._run(f"rm -f -- {' '.join(paths)} && rmdir -- {parent}", subprocess.DEVNULL)
+
+    def _run(self, command: str, out: IO[bytes] | int) -> None:
+        flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
+        done = subprocess.run(
+            [*self.reached, command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, check=False,
+            creationflags=flags, start_new_session=True,
+        )  # fmt: skip
+        if done.returncode:
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise InputError(said[-1][:200].rstrip(".") if said else f"ssh ended with {done.returncode}")
 
     def why_it_ended(self, code: int, complaints: Sequence[str], *, has_begun: bool) -> str:
         """Why the connection ended, as one sentence without its full stop; empty if ssh only passes on how the engine
         itself ended."""
         said = f" ({complaints[-1][:200].rstrip('.')})" if complaints else ""
+        if code < 0:
+            return f"The connection to {self.machine} broke (ssh on this machine was killed by signal {-code})"
         if code == 255 and has_begun:
-            return f"The connection to {self.machine} broke{said or ', or the engine there was killed'}"
+            return f"The connection to {self.machine} broke{said or ', or the engine there crashed or was killed'}"
         if code == 255:
-            call = shlex.join(self.reached)
-            return f"ssh does not reach {self.machine}{said}; '{call}' must get in without a question"
+            return f"ssh does not reach {self.machine}{said}; {self._way_in(said)}"
         if code == 128 + 9:
             return f"The engine on {self.machine} was killed, as a system does with a program when memory runs out"
         if has_begun:
@@ -83,6 +117,15 @@ class Remote:
                 f"as {PREFIX}{self.host}/PATH/{COMMAND}"
             )
         return f"{self.command} on {self.machine} ended before it said a word{said}"
+
+    def _way_in(self, said: str) -> str:
+        """What to do where ssh does not get in, by what it says."""
+        if "ost key" in said:
+            return f"call '{shlex.join(self._asked)}' in a terminal once, and answer whether it is the right machine"
+        call = f"'{shlex.join(self.reached)}' must get in without"
+        if "ermission denied" in said:
+            return f"{call} a password: give it a key (ssh-copy-id), and load that (ssh-add) if it has a passphrase"
+        return f"{call} a question"
 
 
 def remote_of(address: str) -> Remote:

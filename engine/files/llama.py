@@ -8,12 +8,12 @@ from typing import Literal
 from engine.files.text import first_bytes
 
 SEQUENCE_MAGIC, SESSION_MAGIC, GGUF_MAGIC = b"qsgg", b"nsgg", b"GGUF"
-Kind = Literal["state", "session", "gguf", ""]
-KINDS: dict[bytes, Kind] = {SEQUENCE_MAGIC: "state", SESSION_MAGIC: "session", GGUF_MAGIC: "gguf"}
+Kind = Literal["state", "gguf", ""]
+KINDS: dict[bytes, Kind] = {SEQUENCE_MAGIC: "state", SESSION_MAGIC: "state", GGUF_MAGIC: "gguf"}
 
 
 def kind_of(path: Path) -> Kind:
-    """Which of llama.cpp's files this is: the state of a sequence or of a whole context, or a model; empty if it is
+    """Which of llama.cpp's files this is: a state, of a sequence or of a whole context, or a model; empty if it is
     none or cannot be read."""
     return KINDS.get(first_bytes(path, 4), "")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -25,12 +28,18 @@ def export(source: Source, command: Export, reporter: Reporter) -> None:
     from engine.snapshot.export import export as exporting
 
     began = time.perf_counter()
+    if command.comes_here:
+        command = replace(command, path=Path(tempfile.mkdtemp(prefix="kvloupe-")) / command.path.name)
     try:
         if isinstance(source, Session):
             command = replace(command, records=with_surprisal(source, command.records, reporter))
         reporter.follow(f"Writing {command.path.name}", exporting(source, command), counts_bytes=True)
-    except Cancelled:
-        reporter.reply(ExportCancelled(command.path))
+    except BaseException as error:
+        if command.comes_here:
+            with contextlib.suppress(OSError):
+                command.path.parent.rmdir()
+        if isinstance(error, Cancelled):
+            reporter.reply(ExportCancelled(command.path))
         raise
     took_ms = (time.perf_counter() - began) * 1e3
     script = command.path.with_suffix(".py") if command.with_script and command.kind == "snapshot" else None

@@ -216,7 +216,7 @@ def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str
         state = "stored" if nearest.copies else f"{nearest.why_gone} by now"
         why = f"Differs at token {at:,}: the prompt has {here!r}, the nearest branch ({state}) {there!r}."
         return answer("differs", why, at, here, there)
-    if any(tokens in _orphan_tokens(tree) for tokens in _blocks(ids, size, matched + 1)):
+    if not _orphan_tokens(tree).isdisjoint(_blocks(ids, size, matched + 1)):
         why = f"Later blocks of this prompt are stored; the one at token {start:,} came before what was seen."
         return answer("partial", why)
     if nearest is not None and nearest.tokens is not None:

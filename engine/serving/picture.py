@@ -80,7 +80,7 @@ def _write(runs: Iterable[_Run], num_more: int, depth: int, rows: list[PrefixRow
         parted = max((num_equal(tokens, other.tokens or b"") for other in alike), default=0)
         beside.append(first)
         ids = [each for block in run.blocks[:MOST_TEXT] for each in decode_ids(block.tokens or b"")]
-        text = ("…" if parted else "") + texts(ids[parted : parted + MOST_TEXT])
+        text = ("…" if parted else "") + texts(ids[parted : parted + MOST_TEXT]).lstrip(" ")
         copies = first.copies if isinstance(first.copies, int) else sum(first.copies.values())
         salt = " · ".join([*first.extra, *([first.lora] if first.lora and run.depth == 0 else [])])
         rows.append(

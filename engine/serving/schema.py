@@ -1,5 +1,7 @@
-"""KV events as servers publish them: a batch is msgpack `[time, events, rank]`, an event a list (fields by place) or a
-map (fields by name). Field names and framing are vLLM's; SGLang and TensorRT-LLM follow them."""
+"""KV events as servers publish them: a batch is msgpack `[time, events, rank]` or a map of these, an event a list
+(fields by place) or a map (fields by name). Field names and framing are vLLM's, which SGLang and TensorRT-LLM follow.
+Of SGLang alone: its lists end with a map of what is rare (a salt, a session), in the place of vLLM's `lora_name`; with
+EAGLE its blocks are keyed by pairs of neighbouring tokens, and list those."""
 
 from __future__ import annotations
 
@@ -67,7 +69,11 @@ def decode(payload: bytes) -> Batch:
     if len(payload) > MAX_BYTES:
         raise InputError(f"{len(payload):,} bytes, more than {MAX_BYTES:,}")
     try:
-        time, events, *rest = _decode(payload)
+        body = _decode(payload)
+        if isinstance(body, dict):
+            time, events, rest = body["ts"], body["events"], [body.get("data_parallel_rank", body.get("attn_dp_rank"))]
+        else:
+            time, events, *rest = body
         if not isinstance(time, int | float) or not abs(time) < MAX_TIME or not isinstance(events, list):
             raise InputError("no batch of KV events")
         known: list[Stored | Removed | Cleared] = []
@@ -97,7 +103,10 @@ def _fields(event: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(event, dict):
         return str(event["type"]), event
     name = str(event[0])
-    return name, dict(zip(FIELDS.get(name, ()), event[1:], strict=False))
+    fields = dict(zip(FIELDS.get(name, ()), event[1:], strict=False))
+    if isinstance(fields.get("lora_name"), dict):
+        fields |= {"lora_name": None, **fields["lora_name"]}
+    return name, fields
 
 
 def _stored(fields: dict[str, Any]) -> Stored:
@@ -107,12 +116,16 @@ def _stored(fields: dict[str, Any]) -> Stored:
     lora = "" if lora is None else str(lora)
     tokens: tuple[bytes | None, ...] = (None,) * len(hashes)
     if ids:
+        if isinstance(ids[0], list):
+            ids = [pair[0] for pair in ids]
         size = size or len(ids) // max(1, len(hashes))
         if len(ids) != size * len(hashes):
             raise InputError(f"{len(ids)} tokens for {len(hashes)} blocks of {size}")
         data, width = encode_ids(ids), 4 * size
         tokens = tuple(data[at : at + width] for at in range(0, len(data), width))
-    extras = [_extra(keys, lora) if keys else () for keys in fields.get("extra_keys") or ()][: len(hashes)]
+    extra_keys = fields.get("extra_keys")
+    extra_keys = extra_keys[: len(hashes)] if isinstance(extra_keys, list) else ()
+    extras = [_extra(keys, lora) if keys else () for keys in extra_keys]
     extras += [()] * (len(hashes) - len(extras))
     salt = fields.get("cache_salt")
     if salt and extras and parent is None and str(salt) not in extras[0]:

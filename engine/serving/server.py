@@ -78,7 +78,7 @@ class Server:
             self.num_unreadable += 1
             self.why_unreadable = str(error)
             return
-        name = message.topic, batch.rank
+        name = self._name_of(message.topic, batch.rank)
         if name not in self.trees:
             if len(self.trees) >= MAX_RANKS:
                 self.num_unreadable += 1
@@ -100,6 +100,19 @@ class Server:
         tree = self.trees[name]
         for event in batch.events:
             tree.fold(event, batch.time)
+
+    def _name_of(self, topic: bytes, rank: int) -> tuple[bytes, int]:
+        """The tree that a batch belongs to. Replayed batches have no topic where a server leaves it out (older vLLM,
+        SGLang): these are of the only publisher of that rank, whether its topic is known before or afterwards."""
+        name, unnamed = (topic, rank), (b"", rank)
+        if name in self.trees:
+            return name
+        if not topic:
+            same = [each for each in self.trees if each[1] == rank]
+            return same[0] if len(same) == 1 else unnamed
+        if unnamed in self.trees:
+            self.trees[name], self._lanes[name] = self.trees.pop(unnamed), self._lanes.pop(unnamed)
+        return name
 
     def _comes_next(self, lane: Lane, tree: Tree, seq: int, time: float) -> bool:
         """Whether a batch is to be folded: it is the next one, one behind a gap or late out of one, or the first of a

@@ -1,8 +1,9 @@
 """Reads the state files of llama.cpp, and the headers of its models (GGUF). No torch.
 
 A state file (`llama_state_seq_save_file`, or llama-server's `POST /slots/0?action=save`) holds token ids, the position
-of each cell, then K and V of each layer in a ggml type, V perhaps transposed. It names neither its model nor heads, so
-these come from the model's GGUF or config.json. Three things are stored otherwise than transformers has them:
+of each cell, then K and V of each layer in a ggml type, V perhaps transposed. One of a whole context
+(`llama_state_save_file`) has its architecture before them, and until February 2026 the newest logits. Neither names
+heads, so these come from the model's GGUF or config.json. Three things are stored otherwise than transformers has them:
 
 * models that were converted from transformers' halves to llama.cpp's NORM rope have their keys in interleaved order;
 * since April 2026, quantised rows whose head dimension is a multiple of 64 are rotated by a Hadamard matrix, which the
@@ -35,8 +36,8 @@ from engine.snapshot.npz import ForeignCache, ForeignLayer
 
 Array = np.ndarray[Any, Any]
 
-VERSIONS = (2, 3)
-ALWAYS_ROTATED = 3  # the first version all of whose writers rotate quantised rows
+# The versions that are read, by what a file holds. All writers of the last of each rotate quantised rows.
+VERSIONS = {SEQUENCE_MAGIC: (2, 3), SESSION_MAGIC: (9, 10)}
 ROTATED_BY = 64
 F32, F16, BF16 = 0, 1, 30
 PLAIN = (F32, F16, BF16)  # not quantised
@@ -45,7 +46,7 @@ MAX_KEYS, MAX_ITEMS, MAX_STRING = 1 << 16, 1 << 22, 1 << 20
 
 # By `general.architecture` of a GGUF, or `model_type` of a config: whose keys were put into interleaved order when the
 # model was converted, and whose stand in halves in both programs. The order of others is not known here.
-INTERLEAVED = ("llama", "mistral", "mixtral")
+INTERLEAVED = ("llama", "mistral", "mixtral", "granite", "smollm3", "olmo", "arcee")
 HALVES = (
     *("qwen2", "qwen2moe", "qwen2_moe", "qwen3", "qwen3moe", "qwen3_moe", "gemma", "gemma2", "gemma3", "gemma3_text"),
     *("phi2", "phi", "phi3", "starcoder2", "stablelm", "olmo2", "olmoe", "gptneox", "gpt_neox", "falcon", "nemotron"),
@@ -184,13 +185,27 @@ class _Bytes:
     def close(self) -> None:
         self._stream.close()
 
+    @property
+    def place(self) -> int:
+        return self._stream.tell()
+
+    def skip(self, count: int) -> None:
+        """Pass over so many bytes; back, where it is negative."""
+        if count > self.left:
+            raise self._is_cut()
+        self._stream.seek(count, os.SEEK_CUR)
+        self.left -= count
+
     def take(self, count: int) -> bytes:
         """The next `count` bytes."""
         found = self._stream.read(count) if count <= self.left else b""
         if len(found) < count:
-            raise InputError(f"'{self.path}' is cut short: {self._remedy}.")
+            raise self._is_cut()
         self.left -= count
         return found
+
+    def _is_cut(self) -> InputError:
+        return InputError(f"'{self.path}' is cut short: {self._remedy}.")
 
     def unpack(self, layout: str) -> Any:
         return struct.unpack(layout, self.take(struct.calcsize(layout)))
@@ -206,20 +221,18 @@ def read_state(path: Path, model_path: Path) -> ForeignCache:
 
 def _read(content: _Bytes, model: LlamaModel, path: Path) -> ForeignCache:
     magic, version = content.take(4), content.unpack("<I")[0]
-    if magic == SESSION_MAGIC:
-        raise InputError(
-            f"'{path}' holds the state of a whole context (llama_state_save_file), which is not read here: save one "
-            "sequence, with llama_state_seq_save_file or llama-server's POST /slots/0?action=save."
-        )
-    if magic != SEQUENCE_MAGIC:
+    if magic not in VERSIONS:
         raise InputError(f"'{path}' is no state file of llama.cpp: save one with llama-server's /slots?action=save.")
-    if version not in VERSIONS:
+    versions = VERSIONS[magic]
+    if version not in versions:
         raise InputError(
-            f"'{path}' is a state file of version {version}, and versions {VERSIONS[0]} and {VERSIONS[1]} are read "
-            f"here: {'update KV Loupe' if version > max(VERSIONS) else 'save it with a newer llama.cpp'}."
+            f"'{path}' is a state file of version {version}, and versions {versions[0]} and {versions[1]} are read "
+            f"here: {'update KV Loupe' if version > max(versions) else 'save it with a newer llama.cpp'}."
         )
     (count,) = content.unpack("<I")
     ids = np.frombuffer(content.take(4 * count), "<i4").tolist()
+    if magic == SESSION_MAGIC:
+        _skip_to_memory(content)
     positions, num_empty = _positions(content)
     is_transposed, num_layers = content.unpack("<II")
     _check_model(num_layers, is_transposed, model, path)
@@ -227,13 +240,14 @@ def _read(content: _Bytes, model: LlamaModel, path: Path) -> ForeignCache:
     order = np.argsort(positions, kind="stable")
     keys = [_rows(content, len(order), each.num_kv_heads, each.key_dim, False) for each in model.layers]
     values = [_rows(content, len(order), each.num_kv_heads, each.value_dim, is_transposed) for each in model.layers]
-    content.take(4 * min(num_empty, content.left // 4))
+    if any(content.take(4 * min(num_empty, content.left // 4))):
+        raise _several(path)
     if content.left:
         raise InputError(
             f"'{path}' goes on for {content.left:,} bytes behind the rows of its layers: the memory of its model has "
             "several parts (recurrent states or sliding windows), which is not read here."
         )
-    undo, positions = _Undo(model, version), positions[order]
+    undo, positions = _Undo(model, is_certain=version == max(versions)), positions[order]
     layers = {}
     for layer, (of_k, k), (of_v, v) in zip(model.layers, keys, values, strict=True):
         k, v = undo.keys(k[:, order], of_k.kind), undo.values(v[:, order], of_v.kind)
@@ -266,13 +280,39 @@ def _positions(content: _Bytes) -> tuple[Array, int]:
         raise InputError(f"'{path}' holds {num_cells:,} rows, and 1 to {MAX_LENGTH:,} are read: save a sequence.")
     cells = np.frombuffer(content.take(12 * num_cells), "<i4").reshape(num_cells, 3)
     positions = cells[:, 0].astype(np.int64)
-    is_plain = (cells[:, 1] == 1).all() and (positions >= 0).all()
+    is_plain = (cells[:, 1] == 1).all() and (cells[:, 2] == cells[0, 2]).all() and (positions >= 0).all()
     if not is_plain or positions.max() >= MAX_LENGTH or len(np.unique(positions)) < num_cells:
-        raise InputError(
-            f"'{path}' has cells that are not those of one sequence of text (of several sequences, or of images): save "
-            "one sequence of text."
-        )
+        raise _several(path)
     return positions, num_left
+
+
+def _several(path: Path) -> InputError:
+    return InputError(
+        f"'{path}' has cells that are not those of one sequence of text (of several sequences, or of images): save "
+        "one sequence of text."
+    )
+
+
+def _skip_to_memory(content: _Bytes) -> None:
+    """Pass over what stands before the cells of a whole context: the architecture, and perhaps the outputs of the
+    newest batch (a count, places in the batch, logits, embeddings). No version says whether there are any: they are
+    taken for such where they fit, which cells in their place do not."""
+    content.skip(content.unpack("<I")[0])
+    begin = place = content.place
+    try:
+        (count,) = content.unpack("<I")
+        content.skip(4 * count)
+        sizes = []
+        for _ in range(2):
+            sizes.append(content.unpack("<Q")[0])
+            content.skip(4 * sizes[-1])
+        memory = content.place
+        num_streams, num_cells = content.unpack("<II")
+        if all(size % count == 0 if count else not size for size in sizes) and 0 < num_streams <= MAX_STREAMS:
+            place = memory if num_cells <= MAX_LENGTH else begin
+    except InputError:  # beyond the end of the file
+        place = begin
+    content.skip(place - content.place)
 
 
 def _check_model(num_layers: int, is_transposed: int, model: LlamaModel, path: Path) -> None:
@@ -362,8 +402,9 @@ class _Type:
 class _Undo:
     """Turns rows `[H_kv, S, D]` into those of transformers, and says what was undone and what is as stored."""
 
-    def __init__(self, model: LlamaModel, version: int) -> None:
-        self._model, self._version = model, version
+    def __init__(self, model: LlamaModel, *, is_certain: bool) -> None:
+        self._model, self._is_certain = model, is_certain  # that quantised rows are rotated
+        self._are_alike = len({(each.key_dim, each.value_dim) for each in model.layers}) == 1  # others are not rotated
         self._said: dict[str, None] = {}
 
     @property
@@ -378,12 +419,12 @@ class _Undo:
         return self._unrotated(rows, kind, ROTATED_BY)
 
     def _may_be_rotated(self, rows: Array, kind: int) -> bool:
-        return kind not in PLAIN and rows.shape[-1] % ROTATED_BY == 0
+        return kind not in PLAIN and rows.shape[-1] % ROTATED_BY == 0 and self._are_alike
 
     def _unrotated(self, rows: Array, kind: int, size: int) -> Array:
         if not self._may_be_rotated(rows, kind):
             return rows
-        if self._version < ALWAYS_ROTATED:
+        if not self._is_certain:
             self._say("as stored: whether quantised rows are rotated is not known of this version")
             return rows
         self._say("Hadamard rotation of quantised rows undone (llama.cpp's default)")
@@ -391,7 +432,7 @@ class _Undo:
 
     def _halves(self, rows: Array, kind: int) -> Array:
         model, dim = self._model, rows.shape[-1]
-        if self._may_be_rotated(rows, kind) and self._version < ALWAYS_ROTATED:
+        if self._may_be_rotated(rows, kind) and not self._is_certain:
             return rows
         if model.family in HALVES:
             self._say("keys in the order of transformers, by the rope of its architecture")

@@ -23,6 +23,9 @@ class Export(Command, frozen=True):
     The other values of `kind` are for other programs: `npz` has the dequantised rows; `table` (CSV, or Parquet by the
     file's suffix), `trace` (timings, for Perfetto) and `session` (a script that repeats the steps) are made from the
     records alone.
+
+    `comes_here`: an engine on another machine writes into a folder of its own there, and the client brings the files to
+    `path` on this one.
     """
 
     facts: ClassVar[Facts] = Facts("writing a file", needs="rows", answers="one", effect="measures")
@@ -39,6 +42,7 @@ class Export(Command, frozen=True):
     kind: ExportKind = "snapshot"
     with_script: bool = False
     bookmarks: tuple[Bookmark, ...] = ()
+    comes_here: bool = False
 
 
 class EstimateExport(Command, frozen=True):

@@ -67,6 +67,7 @@ SCRIPTS = (
     Script("heatmap_frame", "fewer tokens", "128k tokens", "≤ 1.15", "", "--pairs 3 --frames 4", needs_window=True),
     Script("live_window", "headless", "window", "≥ 0.95", "", "--short --models bundled --engines process",
            needs_window=True, rows=("decoding",)),
+    Script("ssh_line", "process", "ssh", "≤ 1.5 from a key to its picture", needs_window=True),
 )  # fmt: skip
 
 

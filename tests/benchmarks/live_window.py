@@ -47,10 +47,10 @@ HEARTBEAT_MS, ANSWERS = 4, 20
 
 
 def opened(engine: str) -> Client:
-    """An engine of that kind, to which nothing has been sent yet."""
+    """An engine of that kind, or at that address, to which nothing has been sent yet."""
     from engine.client import open_client
 
-    return open_client("process" if engine == "process" else "thread")
+    return open_client(engine)
 
 
 def ask(client: Client, model: str, cache: str, tokens: int) -> None:
@@ -87,7 +87,7 @@ class Live:
         from app.shell import Shell
         from app.start.settings import Settings
 
-        self.application = QApplication([])
+        self.application = QApplication.instance() or QApplication([])
         gc.freeze()  # as the program does once its libraries are imported
         self._garbage = GarbageTimer()
         self._garbage.start()

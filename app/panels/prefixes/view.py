@@ -6,7 +6,7 @@ from msgspec import Struct
 from PySide6.QtWidgets import QComboBox, QLineEdit
 
 from app.draw.format import age_words, byte_size, thousands
-from app.kit.asking import AnswerView
+from app.kit.asking import AnswerView, source_of
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import connect_all
 from app.kit.labels import prose
@@ -36,13 +36,12 @@ OWN = "This session"
 
 class Shown(Struct, frozen=True):
     tree: PrefixTree
-    server: str
-    words: str
+    source: Provenance
     leaves_out: tuple[str, ...]
 
 
 def cells_of(row: PrefixRow, bytes_per_token: int) -> tuple[TableCell, ...]:
-    indent = "    " * row.depth
+    indent = "    " * (row.depth - 1) + "↳ " if row.depth else ""
     if row.num_more:
         more = f"… and {counted(row.num_more, 'smaller branch', 'smaller branches')}"
         return (TableCell(indent + more, "muted", is_wide=True),
@@ -102,7 +101,7 @@ class PrefixesView(AnswerView[Shown]):
         if self.answer.why_none:
             return str(self.answer.why_none)
         leaves_out = next((names for width, names in _BY_WIDTH if self.width() < width), ())
-        return Shown(self.answer, self._models.servers.chosen, self.search.text(), leaves_out)
+        return Shown(self.answer, source_of(self._models), leaves_out)
 
     def show_state(self, state: Shown) -> None:
         tree = state.tree
@@ -115,9 +114,7 @@ class PrefixesView(AnswerView[Shown]):
         self.table.show_cells([HEADS[n] for n in kept], [[row[n] for n in kept] for row in rows])
 
     def provenance(self, state: Shown) -> Provenance:
-        if not state.server:
-            return Provenance("page pool", "live cache", "pages of this session that prompts can find")
-        return Provenance("KV events", "live cache", f"folded from what {state.server} publishes")
+        return state.source
 
     def _list_sources(self) -> None:
         names = [("", OWN), *((server.name, _short(server.name)) for server in self._models.servers.all)]

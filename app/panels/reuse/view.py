@@ -6,7 +6,7 @@ from msgspec import Struct
 from PySide6.QtCore import Qt
 
 from app.draw.format import percent, thousands
-from app.kit.asking import AnswerView
+from app.kit.asking import AnswerView, source_of
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
@@ -26,7 +26,7 @@ MOST_CHARS = 1_000_000
 
 class Shown(Struct, frozen=True):
     answer: PrefixExplained | str
-    server: str
+    source: Provenance
 
 
 def facts_of(answer: PrefixExplained) -> tuple[Fact, ...]:
@@ -43,12 +43,6 @@ def facts_of(answer: PrefixExplained) -> tuple[Fact, ...]:
                           tip="Between these two: not all events of the server were seen"))  # fmt: skip
     if answer.block_size:
         facts.append(Fact("block", counted(answer.block_size, "token"), tip="Only whole blocks are reused"))
-    if answer.differs_at is not None:
-        facts += [
-            Fact(""), Fact(f"From token {thousands(answer.differs_at)} on", is_head=True),
-            Fact("the prompt has", prose(answer.prompt_text), tip="Its tokens from there on"),
-            Fact("stored is", prose(answer.stored_text), tip="The tokens that are cached behind the same beginning"),
-        ]  # fmt: skip
     return tuple(facts)
 
 
@@ -83,22 +77,18 @@ class ReuseView(AnswerView[Shown]):
         return ExplainPrefix(text, None, self._models.servers.chosen, salt, lora)
 
     def read(self) -> Shown | str:
-        return Shown(
-            INVITATION if self._wanted is None or self.answer is None else self.answer, self._models.servers.chosen
-        )
+        answer = INVITATION if self._wanted is None or self.answer is None else self.answer
+        return Shown(answer, source_of(self._models))
 
     def show_state(self, state: Shown) -> None:
-        is_answer = isinstance(state.answer, PrefixExplained)
-        self.why.setText(prose(state.answer.why) if isinstance(state.answer, PrefixExplained) else state.answer)
-        set_text_role(self.why, "text" if is_answer else "muted")
-        self.facts.show_facts(facts_of(state.answer) if isinstance(state.answer, PrefixExplained) else ())
-        self.set_detail(state.answer.reason if isinstance(state.answer, PrefixExplained) else "")
+        answer = state.answer if isinstance(state.answer, PrefixExplained) else None
+        self.why.setText(prose(answer.why) if answer is not None else str(state.answer))
+        set_text_role(self.why, "text" if answer is not None else "muted")
+        self.facts.show_facts(facts_of(answer) if answer is not None else ())
+        self.set_detail(answer.reason if answer is not None else "")
 
     def provenance(self, state: Shown) -> Provenance | None:
-        if not isinstance(state.answer, PrefixExplained):
-            return None
-        words = "page pool" if not state.server else "KV events"
-        return Provenance(words, "live cache", state.server or "the pages of this session")
+        return state.source if isinstance(state.answer, PrefixExplained) else None
 
     def ask(self, text: str, salt: str = "", lora: str = "") -> None:
         """Look a prompt up, and show the answer from now on."""

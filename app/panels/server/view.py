@@ -8,7 +8,7 @@ from itertools import accumulate
 from PySide6.QtCore import Signal
 
 from app.draw.format import age_words, percent, thousands
-from app.kit.asking import SERVERS
+from app.kit.asking import SERVERS, source_of
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.facts import Fact, Facts, WholeLines, section
@@ -105,8 +105,7 @@ class ServerView(View[ServerState]):
         self.record.setText("End recording" if state.is_recording else "Record…")
 
     def provenance(self, state: ServerState) -> Provenance:
-        kind = {"connected": "live cache", "recorded": "recorded"}.get(state.state, "stale")
-        return Provenance(state.state, kind, state.words)
+        return source_of(self._models)
 
     def _remedy(self) -> str:
         return ATTACH

@@ -83,10 +83,15 @@ def test_files_of_the_engine_are_browsed_there_by_every_dialog(running: Shell, e
     running.actions["export"].trigger()
     export = running.window.findChild(ExportDialog)
     assert export is not None
+    assert export.answer().comes_here
+    assert Path(export.path.text()).is_absolute(), "a folder of this machine"
+    export.machine.setCurrentIndex(export.machine.findText("rack"))
+    assert not Path(export.path.text()).is_absolute(), "the folder that ssh begins in"
     export._on_browse()
     chosen("runs")
     export.accept()
     assert str(engine.of(Export)[-1].path).startswith("/of/rack/runs/kvloupe")
+    assert not engine.of(Export)[-1].comes_here
     running.actions["model.compute"].trigger()
     loading = running.window.findChild(LoadingDialog)
     assert loading is not None

@@ -20,21 +20,15 @@ from engine.wire.commands import ListFolder
 from engine.wire.encoding import VERSION
 from engine.wire.events import EngineLine, EngineLost, Failed, FolderListed
 from tests.engine.client.driver import Driver
+from tests.engine.client.sshd import ROOT, programs
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stub is a shell script")
-ROOT = Path(process.__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def rack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder first on PATH whose `ssh` runs its last argument, and whose `kvloupe-engine` is this tree's."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    tree = shlex.quote(str(ROOT))
-    program(folder / "ssh", 'for last; do :; done\nprintf "%s\\n" "$@" > "$0.given"\nexec sh -c "exec $last"')
-    program(
-        folder / "kvloupe-engine", f'export PYTHONPATH={tree}\nexec {shlex.quote(sys.executable)} -P -m engine "$@"'
-    )
+    folder = programs(tmp_path, 'for last; do :; done\nprintf "%s\\n" "$@" > "$0.given"\nexec sh -c "exec $last"')
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return folder
 
@@ -124,6 +118,23 @@ def test_a_banner_is_passed_over_and_a_break_afterwards_is_one(rack: Path) -> No
     said = hello().decode().strip()
     program(rack / "ssh", f"printf 'Welcome to the rack\\nNo newline here: %s\\n' {shlex.quote(said)}; exit 255")
     assert "The connection to rack broke" in lost(Driver(open_client("ssh://rack")))
+
+
+def test_files_that_were_written_there_come_here_whole_or_not_at_all(rack: Path, tmp_path: Path) -> None:
+    program(rack / "ssh", 'for last; do :; done\nexec sh -c "$last"')
+    there, here = tmp_path / "there; it's", tmp_path / "here"
+    for folder in (there, here):
+        folder.mkdir()
+    for name in ("a b.npz", "a b.py"):
+        (there / name).write_text(f"of {name}")
+    Remote("rack").bring([there / "a b.npz", there / "a b.py"], here)
+    assert [(here / name).read_text() for name in ("a b.npz", "a b.py")] == ["of a b.npz", "of a b.py"]
+    assert not there.exists()
+    program(rack / "ssh", "echo half; echo 'me@rack: the line broke' >&2; exit 255")
+    with pytest.raises(InputError, match="the line broke"):
+        Remote("rack").bring([there / "a b.py"], here)
+    assert sorted(each.name for each in here.iterdir()) == ["a b.npz", "a b.py"]
+    assert (here / "a b.py").read_text() == "of a b.py"
 
 
 def test_without_ssh_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

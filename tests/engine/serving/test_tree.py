@@ -172,6 +172,41 @@ def test_events_of_unknown_types_are_passed_over() -> None:
     assert "BlockMoved, Later" in server.notes()[0]
 
 
+@pytest.mark.parametrize(
+    ("event", "salt"),
+    [
+        (["BlockStored", [-5], None, A, 4, None, "GPU"], ""),
+        (["BlockStored", [-5], None, A, 4, None, "GPU", {"cache_salt": "x", "session_id": "s"}], "x"),
+        (stored([-5], A, lora_id=None, cache_salt="x", session_id="s"), "x"),
+        (stored([-5], [[token, token + 1] for token in A]), ""),
+        (stored([-5], A, lora_id=None, lora_name=None, extra_keys="no list"), ""),
+    ],
+    ids=["SGLang's lists", "with a salt", "SGLang's maps", "pairs of tokens, with EAGLE", "TensorRT-LLM"],
+)
+def test_forms_of_other_servers(event: Any, salt: str) -> None:
+    assert answer(folded([event]), [*A, 0], salt=salt) == (4, "all reused")
+
+
+def test_a_batch_that_is_a_map() -> None:
+    body = {"ts": 1.0, "events": [stored([1], A)], "data_parallel_rank": 3}
+    server = Server()
+    server.take(batch(0)._replace(payload=msgspec.msgpack.encode(body)))
+    assert [tree.rank for tree in server.trees.values()] == [3]
+    assert answer(server, [*A, 0]) == (4, "all reused")
+
+
+@pytest.mark.parametrize("first", [b"", b"kv"])
+def test_batches_that_were_replayed_without_their_topic_are_of_the_same_cache(first: bytes) -> None:
+    server = Server()
+    events = (stored([1], A), stored([2], B, 1), removed(2), stored([3], C, 1))
+    topics = (first, b"kv", b"", b"kv")
+    server.fold(
+        batch(number, event, topic=topic) for number, (event, topic) in enumerate(zip(events, topics, strict=True))
+    )
+    assert (len(server.trees), server.missing, server.notes()) == (1, [], ())
+    assert answer(server, [*A, *C, 0]) == (8, "all reused")
+
+
 ACTIONS = st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 5)), max_size=60)
 
 

@@ -25,6 +25,7 @@ from engine.spec.model import RESOURCES
 FILES = Path(__file__).parent / "llama"
 CONFIG = RESOURCES / "demo_model" / "config.json"
 BOUNDS = {"f32": 1e-5, "f16_transposed_v": 8e-3, "q8_0": 0.1, "q4_0": 1.25}  # recorded: 8.2e-6, 4.9e-3, 0.086, 1.2
+F32 = (FILES / "f32.bin").read_bytes()
 Value = int | str | tuple[int, ...]
 
 
@@ -123,6 +124,71 @@ def test_cells_in_any_order_and_empty_streams(tmp_path: Path) -> None:
     assert np.array_equal(found.layers[0][0][:, :, [1, 0, *range(2, 32)]], right.layers[0][0])
 
 
+OUTPUTS = struct.pack("<IiQ", 1, 31, 2048) + bytes(4 * 2048) + struct.pack("<Q", 0)
+
+
+@pytest.mark.parametrize("outputs", [b"", OUTPUTS, bytes(20)], ids=["none", "logits", "none, as it was written before"])
+@pytest.mark.parametrize("version", [9, 10])
+def test_the_state_of_a_whole_context(outputs: bytes, version: int, tmp_path: Path) -> None:
+    """The same cells, behind the architecture and the outputs of the newest batch."""
+    at, path = 12 + 4 * 32, tmp_path / "x.bin"
+    ids = F32[8:at]
+    path.write_bytes(b"nsgg" + struct.pack("<I", version) + ids + struct.pack("<I", 5) + b"llama" + outputs + F32[at:])
+    found, right = read_state(path, CONFIG), read_state(FILES / "f32.bin", CONFIG)
+    assert found.token_ids == right.token_ids
+    assert all(np.array_equal(found.layers[i].values, right.layers[i].values) for i in right.layers)
+    two = changed(path.read_bytes(), path.stat().st_size - len(F32) + at + 8 + 12 * 5 + 8, 1)
+    path.write_bytes(two)
+    with pytest.raises(InputError, match="not those of one sequence"):
+        read_state(path, CONFIG)
+
+
+LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of iq4_nl
+
+
+def blocks(name: str, numbers: np.ndarray) -> tuple[int, bytes, np.ndarray, float]:
+    """The ggml type of that name, `numbers` `[rows, width]` in it, what it holds, and how far off that may be."""
+    gguf = pytest.importorskip("gguf")
+    kind = gguf.GGMLQuantizationType[name.upper()]
+    if name != "iq4_nl":
+        steps = {"bf16": 2**7, "q8_0": 127, "q5_0": 15, "q5_1": 15, "q4_0": 7, "q4_1": 7}[name]
+        return int(kind), gguf.quantize(numbers, kind).tobytes(), numbers, float(np.abs(numbers).max()) / steps
+    chance = np.random.default_rng(3)  # gguf reads this type and does not write it: half a byte a number, 32 in a block
+    places = chance.integers(0, 16, (numbers.size // 32, 32))
+    scale = chance.uniform(0.01, 0.1, len(places)).astype("<f2")
+    packed = (places[:, :16] | places[:, 16:] << 4).astype(np.uint8)
+    held = scale[:, None].astype(np.float32) * np.array(LEVELS, np.float32)[places]
+    data = b"".join(one.tobytes() + row.tobytes() for one, row in zip(scale, packed, strict=True))
+    return int(kind), data, held.reshape(numbers.shape), 1e-6
+
+
+@pytest.mark.parametrize("name", ["bf16", "q8_0", "q5_0", "q5_1", "q4_0", "q4_1", "iq4_nl"])
+@pytest.mark.parametrize("dim", [32, 64])
+def test_every_cache_type_of_llama_cpp(name: str, dim: int, tmp_path: Path) -> None:
+    """A model whose rope is in halves (Qwen), two kv heads, three tokens; rows of 64 are rotated before they are
+    quantised, as llama.cpp does."""
+    numbers = np.random.default_rng(1).normal(size=(2, 3, 2 * dim)).astype(np.float32)  # K and V
+    is_rotated = dim == 64 and name != "bf16"
+    state = b"qsgg" + struct.pack("<II3iII", 3, 3, 5, 6, 7, 1, 3)
+    state += b"".join(struct.pack("<iIi", position, 1, 0) for position in range(3)) + struct.pack("<II", 0, 1)
+    wanted = []
+    for part in numbers:
+        stored = (part.reshape(-1, dim) @ hadamard(dim)).reshape(3, -1) if is_rotated else part
+        kind, data, held, bound = blocks(name, stored)
+        back = (held.reshape(-1, dim) @ hadamard(dim)).reshape(3, -1) if is_rotated else held
+        wanted.append((back.reshape(3, 2, dim).swapaxes(0, 1), bound * (8 if is_rotated else 1)))
+        state += struct.pack("<iQ", kind, len(data) // 3) + data
+    (tmp_path / "x.bin").write_bytes(state)
+    shape = {"block_count": 1, "attention__head_count_kv": 2, "attention__key_length": dim}
+    model = gguf_of(tmp_path / "x.gguf", "qwen2", **shape, attention__value_length=dim, rope__dimension_count=dim)
+    found = read_state(tmp_path / "x.bin", model)
+    assert f"K {name}, V {name}" in found.fields["cache"]
+    assert "in the order of transformers" in found.fields["notes"]
+    assert ("rotation" in found.fields["notes"]) == is_rotated
+    for rows, (right, bound) in zip(found.layers[0][:2], wanted, strict=True):
+        assert np.abs(rows[0] - right).max() <= bound
+
+
 def test_it_opens_as_a_snapshot(tmp_path: Path) -> None:
     state = tmp_path / "s.bin"
     state.write_bytes((FILES / "f16_transposed_v.bin").read_bytes())
@@ -148,11 +214,10 @@ def changed(content: bytes, at: int, number: int) -> bytes:
     return content[:at] + struct.pack("<I", number) + content[at + 4 :]
 
 
-F32 = (FILES / "f32.bin").read_bytes()
 BAD = {
     "another version": (changed(F32, 4, 4), "of version 4, and versions 2 and 3 are read here: update"),
     "an older version": (changed(F32, 4, 1), "of version 1, and .* newer llama.cpp"),
-    "a whole context": (b"nsgg" + F32[4:], "whole context .llama_state_save_file"),
+    "a whole context of an older version": (b"nsgg" + changed(F32, 4, 8)[4:], "of version 8, and versions 9 and 10"),
     "nothing of it": (b"what" + F32[4:], "no state file of llama.cpp"),
     "ids without end": (changed(F32, 8, 0xFFFFFFFF), "cut short"),
     "cells without end": (changed(F32, 144, 0x7FFFFFFF), "1 to .* are read"),
