@@ -157,9 +157,9 @@ class PageKeeper:
             return None
         layers = {}
         for layer in self._layers:
-            slots = slots_of(table, cut.numbers if cut else (), stored[layer][0].device)
-            keys, values = (part.codes(slots) if cut else () for part in stored[layer])
-            layers[layer] = Lost(keys, values, state=None if state_at is None else self.memory.get(layer))
+            state = None if state_at is None else self.memory.get(layer)
+            slots = None if cut is None else slots_of(table, cut.numbers, stored[layer][0].device)
+            layers[layer] = Lost(*(() if slots is None else part.codes(slots) for part in stored[layer]), state=state)
         pages = {number: table.page_ids[number] for number in cut.numbers} if cut else {}
         return LostStep(table.num_tokens, layers, state_at, pages)
 
