@@ -66,21 +66,22 @@ class LostRows:
         self.num_bytes = self.floor = self.state_floor = 0
 
     def add(self, step: LostStep) -> None:
-        """Add the newest step, which stays whatever it takes, because it may fail and be undone."""
-        num_bytes = step.num_bytes  # computed first: a failure must leave the log unchanged
+        """Add the newest step, which stays whatever it takes, because it may fail and be undone. A failure here leaves
+        it out."""
+        num_bytes, layer_bytes = step.num_bytes, step.layer_bytes
+        self.shrink(MAX_BYTES - num_bytes)
         self._steps.append(step)
         self.num_bytes += num_bytes
-        self._layer_bytes.update(step.layer_bytes)
-        self.shrink(MAX_BYTES, 1)
+        self._layer_bytes.update(layer_bytes)
 
     @staticmethod
     def has_room(num_bytes: int) -> bool:
         """Whether so many bytes are within the limit."""
         return num_bytes <= MAX_BYTES
 
-    def shrink(self, max_bytes: int, num_kept: int = 0) -> None:
-        """Drop the oldest steps until at most `max_bytes` are left, or the newest `num_kept` steps."""
-        while self.num_bytes > max_bytes and len(self._steps) > num_kept:
+    def shrink(self, max_bytes: int) -> None:
+        """Drop the oldest steps until at most `max_bytes` are left."""
+        while self.num_bytes > max_bytes and self._steps:
             oldest = self._steps.pop(0)
             self._uncount(oldest)
             self.floor = oldest.at

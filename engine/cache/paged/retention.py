@@ -158,8 +158,12 @@ class PageKeeper:
         layers = {}
         for layer in self._layers:
             state = None if state_at is None else self.memory.get(layer)
-            slots = None if cut is None else slots_of(table, cut.numbers, stored[layer][0].device)
-            layers[layer] = Lost(*(() if slots is None else part.codes(slots) for part in stored[layer]), state=state)
+            if cut is None:
+                layers[layer] = Lost(state=state)
+                continue
+            slots = slots_of(table, cut.numbers, stored[layer][0].device)
+            keys, values = (part.codes(slots) for part in stored[layer])
+            layers[layer] = Lost(keys, values, state=state)
         pages = {number: table.page_ids[number] for number in cut.numbers} if cut else {}
         return LostStep(table.num_tokens, layers, state_at, pages)
 
