@@ -133,9 +133,11 @@ def print_explanation(args: argparse.Namespace) -> int:
     texts = tokenizer.texts if tokenizer is not None else None
     answer = explain(server, ids, salt=args.salt, lora=args.lora, rank=args.rank, texts=texts)
     if args.json:
-        print_json(
-            {**structs.asdict(answer), "tokens": len(ids), "batches": server.num_batches, "notes": server.notes()}
-        )
+        values = structs.asdict(answer)
+        for name in ("server", "reply_to"):
+            del values[name]
+        values["tokens"] = values.pop("num_tokens")
+        print_json({**values, "batches": server.num_batches, "notes": server.notes()})
         return 0
     print(f"{answer.reused:,} of {counted(len(ids), 'token')} reused.\n{printable(answer.why)}")
     for note in server.notes():

@@ -55,7 +55,7 @@ class ProcessClient:
         self._events = Outbox()
         self._outgoing: SimpleQueue[list[Frame] | None] = SimpleQueue()
         self._come_here: dict[int, Path] = {}  # where the files of exports belong on this machine, by command
-        self._complaints: deque[str] = deque(maxlen=1)
+        self._complaints: deque[str] = deque(maxlen=6)
         self._is_closing = self._is_silent = False
         self._cause = ""  # why the engine is gone; empty while it lives
         self._num_heard = self._num_noticed = 0  # messages: read in all, and read when the silence was last checked
@@ -225,7 +225,7 @@ class ProcessClient:
             return
 
     def _listen(self, child: subprocess.Popen[bytes]) -> None:
-        """Print what the engine prints, and keep the last line, which may say why it ended. The lines are read even
+        """Print what the engine prints, and keep the last lines, which may say why it ended. The lines are read even
         where this process cannot print them: a full pipe would block the engine."""
         assert child.stderr is not None
         for line in child.stderr:

@@ -7,7 +7,9 @@ import json
 import platform
 import re
 import shlex
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +27,7 @@ HELLO_S = 60.0  # to connect and begin, before it counts as hanging
 MAX_BANNER = 1 << 16  # bytes that the other machine's shell may print before the engine speaks
 # Bytes of pictures that may be on their way or wait to be read: a picture on a line of 1 MB/s is as old as they take.
 CREDIT_BYTES = 1 << 17
-_HELLO = b"kvloupe hello "
+_HELLO, _BEGINS = b"kvloupe hello ", b"kvloupe begins"
 _ADDRESS = re.compile(
     r"(?P<host>(?:[\w.+-]+@)?(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\]))(?::(?P<port>\d{1,5}))?(?P<command>/[^\0\n]*)?"
 )
@@ -84,23 +86,38 @@ class Remote:
         for path, quoted in zip(there, paths, strict=True):
             with replacing(folder / path.name) as stream:
                 self._run(f"cat -- {quoted}", stream)
-        parent = shlex.quote(there[0].parent.as_posix())
-        self._run(f"rm -f -- {' '.join(paths)} && rmdir -- {parent}", subprocess.DEVNULL)
+        self._run(f"rm -f -- {' '.join(paths)} && rmdir -- {shlex.quote(there[0].parent.as_posix())}")
 
-    def _run(self, command: str, out: IO[bytes] | int) -> None:
-        flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
-        done = subprocess.run(
-            [*self.reached, command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, check=False,
-            creationflags=flags, start_new_session=True,
-        )  # fmt: skip
-        if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise InputError(said[-1][:200].rstrip(".") if said else f"ssh ended with {done.returncode}")
+    def _run(self, command: str, into: IO[bytes] | None = None) -> None:
+        """Run a command there; what it writes, and not what a shell says before, goes `into` a stream."""
+        script = shlex.quote(f"echo; echo {_BEGINS.decode()}; {command}")
+        with (
+            tempfile.TemporaryFile() as complaints,
+            subprocess.Popen(
+                [*self.reached, f"sh -c {script}"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+                start_new_session=True,
+            ) as ssh,
+        ):
+            assert ssh.stdout is not None
+            while (line := ssh.stdout.readline(MAX_BANNER)) and line.strip() != _BEGINS:
+                pass
+            if into is not None:
+                shutil.copyfileobj(ssh.stdout, into, 1 << 20)
+            if ssh.wait() or not line:
+                complaints.seek(0)
+                said = complaints.read(MAX_BANNER).decode("utf-8", "replace").strip().splitlines()
+                raise InputError(said[-1][:200].rstrip(".") if said else f"ssh ended with {ssh.returncode}")
 
     def why_it_ended(self, code: int, complaints: Sequence[str], *, has_begun: bool) -> str:
         """Why the connection ended, as one sentence without its full stop; empty if ssh only passes on how the engine
         itself ended."""
-        said = f" ({complaints[-1][:200].rstrip('.')})" if complaints else ""
+        refused = (line for line in complaints if not has_begun and ("denied (" in line or "ost key" in line))
+        said = next(refused, complaints[-1] if complaints else "")  # a jump host's refusal is not its last word
+        said = f" ({said[:200].rstrip('.')})" if said else ""
         if code < 0:
             return f"The connection to {self.machine} broke (ssh on this machine was killed by signal {-code})"
         if code == 255 and has_begun:

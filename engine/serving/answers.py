@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from engine.errors import InputError
 from engine.serving.explain import explain
 from engine.serving.metrics import Metrics
@@ -68,10 +70,7 @@ def explained(server: Server, command: ExplainPrefix, tokenizer: Words | None) -
         ids = tokenizer.encode(command.text)
     texts = tokenizer.texts if tokenizer is not None else numbers
     found = explain(server, ids, salt=command.salt, lora=command.lora, texts=texts)
-    return PrefixExplained(
-        command.server, len(ids), found.reused, found.why, found.reason, found.at_least, found.at_most,
-        found.block_size, found.differs_at, found.prompt_text, found.stored_text, reply_to=command.id,
-    )  # fmt: skip
+    return replace(found, server=command.server, reply_to=command.id)
 
 
 def _ids_in(text: str) -> tuple[int, ...] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -11,32 +10,11 @@ from engine.errors import InputError
 from engine.serving.schema import GPU, decode_ids, encode_ids
 from engine.serving.server import Server
 from engine.serving.tree import Block, Tree
+from engine.wire.serving import PrefixExplained, Reason
 
-Reason = Literal[
-    "all reused", "last token", "shorter than a block", "never stored", "differs", "other salt or adapter", "evicted",
-    "other rank", "partial", "nothing stored",
-]  # fmt: skip
 Texts = Callable[[Sequence[int]], str]
 # Tokens shown of either side where a prompt differs, and branches that are compared.
 SIDE, MOST_COMPARED = 8, 20_000
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """`reused` prompt tokens would be found in the cache, if what was seen of the stream is all. Where it is not,
-    `at_least` and `at_most` so many. `differs_at` is the place of a token, `prompt_text` and `stored_text` are what
-    stands there on both sides."""
-
-    reused: int
-    why: str
-    reason: Reason
-    at_least: int
-    at_most: int
-    block_size: int
-    rank: int
-    partial: bool
-    differs_at: int | None = None
-    prompt_text: str = ""
-    stored_text: str = ""
 
 
 class _Found(msgspec.Struct):
@@ -59,7 +37,7 @@ def explain(
     lora: str = "",
     rank: int | None = None,
     texts: Texts | None = None,
-) -> Answer:
+) -> PrefixExplained:
     """Looks a prompt up. Without a rank the one is taken that has most of it."""
     if not token_ids:
         raise InputError("The prompt is empty: give some tokens.")
@@ -76,7 +54,9 @@ def explain(
     if not asked:
         partial = server.is_partial
         why = "Nothing is stored yet" + (", as far as it was seen: batches are missing." if partial else ".")
-        return Answer(0, why, "nothing stored", 0, most if partial else 0, 0, rank or 0, partial)
+        return PrefixExplained(
+            server.name, len(token_ids), 0, why, "nothing stored", 0, most if partial else 0, 0, rank or 0, partial
+        )
     found = [_look_up(tree, token_ids, salt, lora) for tree in asked]
     best = max(found, key=lambda each: each.tokens)
     others = [_look_up(tree, token_ids, salt, lora) for tree in trees if tree not in asked]
@@ -169,12 +149,14 @@ def _has_window(
 # ---- why no further --------------------------------------------------------------------------------------------------
 
 
-def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str, texts: Texts) -> Answer:
+def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str, texts: Texts) -> PrefixExplained:
     size, reused, tree = found.size, found.tokens, found.tree
     matched = _live(found.path)
 
-    def answer(reason: Reason, why: str, at: int | None = None, here: str = "", there: str = "") -> Answer:
-        return Answer(reused, why, reason, reused, reused, size, tree.rank, False, at, here, there)
+    def answer(reason: Reason, why: str, at: int | None = None, here: str = "", there: str = "") -> PrefixExplained:
+        return PrefixExplained(
+            server.name, len(ids), reused, why, reason, reused, reused, size, tree.rank, False, at, here, there
+        )
 
     if len(ids) < size:
         return answer("shorter than a block", f"The prompt has {len(ids)} tokens, less than a block of {size}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -75,17 +75,27 @@ class PrefixTree(Event, frozen=True):
     why_none: str = ""
 
 
+Reason = Literal[
+    "all reused", "last token", "shorter than a block", "never stored", "differs", "other salt or adapter", "evicted",
+    "other rank", "partial", "nothing stored",
+]  # fmt: skip
+
+
 class PrefixExplained(Event, frozen=True):
-    """`reused` tokens of `num_tokens`; between `at_least` and `at_most`, where batches of the stream are missing."""
+    """`reused` tokens of `num_tokens` would be found in the cache of a rank, if what was seen of the stream is all.
+    Where it is not (`partial`), `at_least` and `at_most` so many. `differs_at` is the place of a token, `prompt_text`
+    and `stored_text` are what stands there on both sides."""
 
     server: str
     num_tokens: int
     reused: int
     why: str
-    reason: str
+    reason: Reason
     at_least: int
     at_most: int
     block_size: int
+    rank: int = 0
+    partial: bool = False
     differs_at: int | None = None
     prompt_text: str = ""
     stored_text: str = ""

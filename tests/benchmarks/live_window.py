@@ -53,7 +53,7 @@ def opened(engine: str) -> Client:
     return open_client(engine)
 
 
-def ask(client: Client, model: str, cache: str, tokens: int) -> None:
+def ask(client: Client, model: str, cache: str, tokens: int, prompt_tokens: int) -> None:
     """Send all commands of a run at once."""
     from engine.spec.model import ModelSpec
     from engine.spec.presets import cache_preset
@@ -61,7 +61,7 @@ def ask(client: Client, model: str, cache: str, tokens: int) -> None:
     from engine.wire.commands import Force, LoadModel, Run, SubmitPrompt
 
     client.send(LoadModel(ModelSpec(model, num_threads=1), cache_preset(cache).spec))
-    client.send(SubmitPrompt(Prompt(token_ids=tuple(range(5, 5 + PROMPT_TOKENS)))))
+    client.send(SubmitPrompt(Prompt(token_ids=tuple(5 + n % 200 for n in range(prompt_tokens)))))
     client.send(Force(0, tuple(5 + n % 200 for n in range(tokens + WARM_UP + 2 * ANSWERS))))
     client.send(Run(tokens + WARM_UP + 1))
 
@@ -69,7 +69,7 @@ def ask(client: Client, model: str, cache: str, tokens: int) -> None:
 def headless(engine: str, model: str, cache: str, tokens: int, folder: str) -> dict[str, float]:
     client = opened(engine)
     meter = Meter(tokens, client)
-    ask(client, model, cache, tokens)
+    ask(client, model, cache, tokens, PROMPT_TOKENS)
     while not meter.take(client.drain()):
         time.sleep(0.033)
     return meter.result()
@@ -78,7 +78,7 @@ def headless(engine: str, model: str, cache: str, tokens: int, folder: str) -> d
 class Live:
     """A window on an engine that runs."""
 
-    def __init__(self, engine: str, model: str, cache: str, tokens: int) -> None:
+    def __init__(self, engine: str, model: str, cache: str, tokens: int, prompt_tokens: int = PROMPT_TOKENS) -> None:
         from PySide6.QtWidgets import QApplication
 
         import app.kit.heatmap_image  # noqa: F401  # as the program does before the first picture
@@ -110,7 +110,7 @@ class Live:
             window.docks.docks[name].show()  # not every one is on the screen at first
             window.docks.docks[name].raise_()
             assert window.panels[name].isVisible(), f"{name} is not on the screen"
-        ask(self.client, model, cache, tokens)
+        ask(self.client, model, cache, tokens, prompt_tokens)
 
     def _drain(self) -> list[Any]:
         events = self.client.drain()

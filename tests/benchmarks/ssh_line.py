@@ -5,6 +5,9 @@ is started for it (where there is none, a stub that runs its last argument: it e
 swapped with each pair: from a key or a click to the painted picture of the head, for a step (its forward included), for
 looking back a step, and for choosing a head. Target: at most 1.5 times the local process.
 
+Then, where there is an sshd, over a line of 1 MB/s: how old a picture of the head is when it is painted during a run,
+from the end of its step on. Target: at most 0.3 s.
+
     python tests/benchmarks/ssh_line.py [--short] [--cache paged] [--model bundled]
 """
 
@@ -12,9 +15,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -25,6 +31,7 @@ from tests.engine.client.sshd import Sshd, programs, sshd
 
 TOKENS = 100
 SHORT = 8
+LONG, MANY = 300, 500  # tokens of a prompt, and of a run over the slow line
 
 
 def main() -> None:
@@ -52,7 +59,32 @@ def main() -> None:
             )
         for live in windows:
             live.client.close(10.0)
+        if isinstance(server, Sshd):
+            words = [sys.executable, str(Path(__file__).with_name("slow_line.py")), str(server.port)]
+            found = ages(server.add_host("slow", f"ProxyCommand {shlex.join(words)}"), args.model, args.cache)
+            middle, late = (found[round(share * (len(found) - 1))] for share in (0.5, 0.95))
+            print(f"over 1 MB/s a picture is {middle:.2f} s old, 95 % at most {late:.2f} s ({len(found)} pictures)")
     os._exit(0)
+
+
+def ages(address: str, model: str, cache: str) -> list[float]:
+    """Seconds between a step's end and the painting of its picture of a head, of a long prompt, shortest first."""
+    live, found = Live(address, model, cache, MANY, LONG), list[float]()
+
+    def on_painted(name: str) -> None:
+        piece, records = live.shell.window.head.piece, live.shell.models.timeline.records
+        if name == "head" and piece is not None and live.meter.is_warm:
+            done = (
+                record.wall_time
+                for record in reversed(records)
+                if record.sequences[0].num_tokens == piece.request.num_tokens
+            )
+            found.extend(time.time() - each for each in islice(done, 1))
+
+    live.painted.heard = on_painted
+    live.run()
+    live.client.close(10.0)
+    return sorted(found)
 
 
 def pairs(waits: list[Iterator[float]], count: int) -> Paired:

@@ -43,7 +43,7 @@ class Sshd:
             """ForceCommand echo Welcome to the rack; exec sh -c "$SSH_ORIGINAL_COMMAND"\n"""
         )
         (folder / "ssh_config").write_text(
-            f"Host rack\nHostName 127.0.0.1\nPort {self.port}\nUser {getuser()}\nIdentityFile {self.key}\n"
+            f"Host *\nHostName 127.0.0.1\nPort {self.port}\nUser {getuser()}\nIdentityFile {self.key}\n"
             f"IdentitiesOnly yes\nUserKnownHostsFile {self.known}\nGlobalKnownHostsFile /dev/null\n"
             "StrictHostKeyChecking yes\n"
         )
@@ -58,6 +58,12 @@ class Sshd:
     @property
     def address(self) -> str:
         return f"ssh://rack{self.bin}/kvloupe-engine"
+
+    def add_host(self, name: str, option: str) -> str:
+        """The address of this machine under another name, with a further option of ssh's configuration."""
+        config = self.folder / "ssh_config"
+        config.write_text(f"Host {name}\n{option}\n{config.read_text()}")
+        return f"ssh://{name}{self.bin}/kvloupe-engine"
 
     def use_key(self, name: str) -> None:
         """Log in with the key of that name: `user` is let in, `stranger` is not."""

@@ -90,6 +90,10 @@ def test_a_connection_that_breaks_is_told_in_a_sentence(far: Driver) -> None:
     ("script", "words"),
     [
         ("echo 'me@rack: Permission denied (publickey,password).' >&2; exit 255", "ssh does not reach rack (me@rack: "),
+        (
+            "echo 'me@gate: Permission denied (publickey).' >&2; echo 'Connection closed by UNKNOWN' >&2; exit 255",
+            "(me@gate: Permission denied (publickey)); 'ssh -o BatchMode=yes -- rack' must get in without a password",
+        ),
         ("sh -c 'no-such-program-at-all'", "rack has no kvloupe-engine that can be run"),
         ("echo Welcome; exit 0", "ended before it said a word"),
         ("yes 'Welcome to the rack' | head -c 200000", "says much and not what an engine says"),
@@ -121,7 +125,7 @@ def test_a_banner_is_passed_over_and_a_break_afterwards_is_one(rack: Path) -> No
 
 
 def test_files_that_were_written_there_come_here_whole_or_not_at_all(rack: Path, tmp_path: Path) -> None:
-    program(rack / "ssh", 'for last; do :; done\nexec sh -c "$last"')
+    program(rack / "ssh", 'printf "Welcome to the rack"\nfor last; do :; done\nexec sh -c "exec $last"')
     there, here = tmp_path / "there; it's", tmp_path / "here"
     for folder in (there, here):
         folder.mkdir()
@@ -130,9 +134,13 @@ def test_files_that_were_written_there_come_here_whole_or_not_at_all(rack: Path,
     Remote("rack").bring([there / "a b.npz", there / "a b.py"], here)
     assert [(here / name).read_text() for name in ("a b.npz", "a b.py")] == ["of a b.npz", "of a b.py"]
     assert not there.exists()
-    program(rack / "ssh", "echo half; echo 'me@rack: the line broke' >&2; exit 255")
-    with pytest.raises(InputError, match="the line broke"):
-        Remote("rack").bring([there / "a b.py"], here)
+    for ending, words in (
+        ("echo 'me@rack: the line broke' >&2; exit 255", "the line broke"),
+        ("exit 0", "ended with 0"),
+    ):
+        program(rack / "ssh", f"echo half; {ending}")
+        with pytest.raises(InputError, match=words):
+            Remote("rack").bring([there / "a b.py"], here)
     assert sorted(each.name for each in here.iterdir()) == ["a b.npz", "a b.py"]
     assert (here / "a b.py").read_text() == "of a b.py"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.client import open_client
+from engine.client.ssh import remote_of
 from engine.snapshot.verify import verified
 from engine.spec.sampling import Prompt
 from engine.wire.commands import ListFolder, Run, Step, SubmitPrompt
@@ -64,19 +65,25 @@ def test_steps_exports_and_the_end_of_the_connection_in_mid_run(rack: Sshd, tmp_
         far.client.close(0.5)
 
 
-def test_the_other_forms_of_an_address_and_a_shell_that_talks(rack: Sshd) -> None:
-    far = Driver(open_client(f"ssh://rack:{rack.chatty_port}{rack.bin}/kvloupe-engine"))
+def test_the_other_forms_of_an_address_and_a_shell_that_talks(rack: Sshd, tmp_path: Path) -> None:
+    address = f"ssh://rack:{rack.chatty_port}{rack.bin}/kvloupe-engine"
+    far = Driver(open_client(address))
     far.client.send(ListFolder(str(rack.bin), id=1))
     far.wait(lambda: far.of(FolderListed) and far.of(EngineLine), "answers")
     assert far.of(FolderListed)[0] == FolderListed(str(rack.bin), (), ("kvloupe-engine", "ssh"), reply_to=1)
     assert far.client.close(20)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "a b").write_bytes(bytes(range(256)) * 1000)
+    remote_of(address).bring([tmp_path / "there" / "a b"], tmp_path)
+    assert (tmp_path / "a b").read_bytes() == bytes(range(256)) * 1000
+    assert not (tmp_path / "there").exists()
 
 
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
         ("key", r"Permission denied.*must get in without a password: give it a key"),
-        ("host", r"Host key verification failed.*call 'ssh -- rack' in a terminal once"),
+        ("host", r"(?i)host key.*call 'ssh -- rack' in a terminal once"),
         ("port", r"Connection refused.*must get in without a question"),
         ("command", r"rack has no /no/such that can be run"),
     ],
