@@ -6,7 +6,6 @@ The rows at an earlier step are the present rows without those of later tokens, 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -62,7 +61,7 @@ class LostRows:
 
     def __init__(self) -> None:
         self._steps: list[LostStep] = []
-        self._layer_bytes: Counter[int] = Counter()
+        self._layer_bytes: dict[int, int] = {}
         self.num_bytes = self.floor = self.state_floor = 0
 
     def add(self, step: LostStep) -> None:
@@ -70,9 +69,10 @@ class LostRows:
         it out."""
         num_bytes, layer_bytes = step.num_bytes, step.layer_bytes
         self.shrink(MAX_BYTES - num_bytes)
+        counted = {index: self.bytes_of(index) + more for index, more in layer_bytes.items()}
+        counted = {**self._layer_bytes, **counted}
         self._steps.append(step)
-        self.num_bytes += num_bytes
-        self._layer_bytes.update(layer_bytes)
+        self._layer_bytes, self.num_bytes = counted, self.num_bytes + num_bytes
 
     @staticmethod
     def has_room(num_bytes: int) -> bool:
@@ -82,16 +82,17 @@ class LostRows:
     def shrink(self, max_bytes: int) -> None:
         """Drop the oldest steps until at most `max_bytes` are left."""
         while self.num_bytes > max_bytes and self._steps:
-            oldest = self._steps.pop(0)
-            self._uncount(oldest)
-            self.floor = oldest.at
+            self.floor = self._steps[0].at
+            self._drop(0)
 
-    def _uncount(self, step: LostStep) -> None:
-        self.num_bytes -= step.num_bytes
-        self._layer_bytes.subtract(step.layer_bytes)
+    def _drop(self, place: int) -> None:
+        step = self._steps[place]
+        num_bytes, counted = step.num_bytes, {index: self.bytes_of(index) - n for index, n in step.layer_bytes.items()}
+        del self._steps[place]
+        self._layer_bytes, self.num_bytes = {**self._layer_bytes, **counted}, self.num_bytes - num_bytes
 
     def bytes_of(self, layer: int) -> int:
-        return self._layer_bytes[layer]
+        return self._layer_bytes.get(layer, 0)
 
     def at(self, num_tokens: int) -> LostStep | None:
         """What the newest step lost, if it led to so many tokens."""
@@ -118,13 +119,13 @@ class LostRows:
     def back_to(self, num_tokens: int) -> None:
         """Drop what was lost after `num_tokens` tokens."""
         while self._steps and self._steps[-1].at > num_tokens:
-            self._uncount(self._steps.pop())
+            self._drop(-1)
         self.state_floor = min(self.state_floor, num_tokens)
 
     def forget(self, num_tokens: int) -> None:
         """Drop everything: nothing before the present, which has `num_tokens` tokens, can be restored any more."""
         self._steps.clear()
-        self._layer_bytes.clear()
+        self._layer_bytes = {}
         self.num_bytes, self.floor, self.state_floor = 0, num_tokens, num_tokens
 
     def step_bytes(self) -> Iterator[tuple[int, int]]:
@@ -134,6 +135,6 @@ class LostRows:
     def copy(self) -> LostRows:
         """A log with the same steps that can be changed independently of this one."""
         made = LostRows()
-        made._steps, made._layer_bytes = [*self._steps], self._layer_bytes.copy()
+        made._steps, made._layer_bytes = [*self._steps], self._layer_bytes
         made.num_bytes, made.floor, made.state_floor = self.num_bytes, self.floor, self.state_floor
         return made

@@ -149,6 +149,7 @@ class CompressedCache(SequenceCache):
         rule, own, is_step = self.rule, self.num_decoded(num_tokens), num_tokens > self.num_tokens
         num_bytes = sum(int(rows.nbytes) for plan in plans for part in plan.exact for rows in part)
         is_logged = not num_bytes or (is_step and rule is None and self.lost.has_room(num_bytes))
+        loses_state = is_step and rule is not None and rule.has_large_state and self.num_prompt_tokens is None
         for plan in plans if num_bytes and is_logged else ():
             keys, values = ([rows.clone() for rows in part] for part in plan.exact)
             plan.lost = Lost(keys, values)
@@ -156,9 +157,10 @@ class CompressedCache(SequenceCache):
         if lost:
             before = self.num_decoded(self.num_tokens) if is_step and rule is not None and rule.is_per_row else None
             self.lost.add(LostStep(own, lost, before))
+        # from here on nothing can fail: the plans are applied next
         if not is_logged:
             self.lost.floor = own
-        if is_step and rule is not None and rule.has_large_state and self.num_prompt_tokens is None:
+        if loses_state:
             self.lost.state_floor = own
 
     def _plan_drop(self, plan: LayerPlan, rule: Rule, seen: Mapping[int, torch.Tensor]) -> None:
