@@ -31,7 +31,7 @@ from engine.spec.bookmark import BookmarkTarget
 from engine.spec.capture import CAPTURES
 from engine.spec.chat import Chat
 from engine.spec.model import BUNDLED, PAGED_ATTENTION, RUNNERS
-from engine.wire.commands import SetKeptLimit
+from engine.wire.commands import SetKeptLimit, Step
 from engine.wire.events import Event, SessionOpened
 from engine.wire.message import Command
 from engine.wire.serving import ServerSpec
@@ -86,7 +86,7 @@ class Shell(QObject):
         self.controller = Controller(self.models, send, drain, self)
         self.intents = self.controller.intents
         self.navigator = Navigator(self.models, self.window)
-        self._deferred = DeferredSend(self.models, self.actions["prompt.send"].trigger, self)
+        self._deferred = DeferredSend(self.models, self._send_deferred, self)
         self._connect_intents()
         self._mark_theme()
         self.set_pace(settings.pace)
@@ -134,12 +134,24 @@ class Shell(QObject):
         if (former := self.models.kept_sessions.former) is not None:
             self.session_wanted.emit(former.path)
 
-    def send_prompt(self) -> None:
-        """Send the prompt, or have it sent when the model that is being loaded is there."""
+    def send_prompt(self, *, is_step: bool = False) -> None:
+        """Send the prompt, or have it sent when the model that is being loaded is there. `is_step`: as the first step;
+        asked for again during the load, it is a further one."""
         if is_model_expected(self.models):
-            self._deferred.wish()
+            self._deferred.wish(is_step=is_step)
         else:
             self.window.prompt.submit()
+
+    def _send_deferred(self, num_steps: int) -> None:
+        """Send the prompt, and take so many steps more. A conversation is answered to its end anyway."""
+        self.actions["prompt.send"].trigger()
+        if num_steps and self.is_prompt_sent and self.window.prompt.choice != CHAT:
+            self.intents.send(Step(num_steps))
+
+    @property
+    def is_prompt_sent(self) -> bool:
+        """Whether a prompt is on its way to the engine, which has no sequence of it yet."""
+        return self.controller.requests.sequences.replace_all
 
     def set_theme(self, choice: ThemeChoice) -> None:
         """Set the theme: dark, light, or the desktop's."""

@@ -170,7 +170,8 @@ def open_outliers(shell: Shell) -> None:
         dialog.raise_()
         dialog.activateWindow()
         return
-    OutliersDialog(shell.models, shell.window).show()
+    dialog = OutliersDialog(shell.models, shell.window)
+    dialog.open_below(shell.window.docks.docks["head"])
 
 
 def open_manual(shell: Shell, page: str) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from app.actions import dialogs
 from app.control.actions import Action
 from app.control.conditions import (
-    needs_dropped_rows,
     needs_edited,
+    needs_evictable_rows,
     needs_live_steps,
     needs_rows,
     needs_steps,
@@ -123,12 +123,12 @@ EDIT = (
         _whole(Mask, "edit.mask", "M", "Mask",
                "In a picture: hide the selected rows from attention; the cache keeps them"),
         _whole(UNMASK, "edit.unmask", "", "Unmask", "Show the selected rows to attention again"),
-        _whole(Pin, "edit.pin", "", "Pin", "Keep the rule of retention from dropping the selected rows",
-               needs_dropped_rows),
-        _whole(UNPIN, "edit.unpin", "", "Unpin", "Let the rule of retention drop the selected rows",
-               needs_dropped_rows),
+        _whole(Pin, "edit.pin", "", "Pin", "Keep the eviction rule from evicting the selected rows",
+               needs_evictable_rows),
+        _whole(UNPIN, "edit.unpin", "", "Unpin", "Let the eviction rule evict the selected rows",
+               needs_evictable_rows),
         _whole(Drop, "edit.drop", "Del", "Drop",
-               "In a picture: drop the selected rows, as a rule of retention does"),
+               "In a picture: drop the selected rows, as an eviction rule does"),
     ),
     (
         _edit("edit.replace", "", "Replace tokens…",

@@ -14,6 +14,7 @@ from app.control.actions import Actions, native
 from app.dialogs.manual_pages import GLOSSARY, terms
 from app.kit.labels import prose
 from app.kit.panel_rows import PANELS, TIMELINE
+from app.panels.prompt.words import CHAT, IDS, TEXT
 from app.window.menus import RecentFiles, moment_words
 from app.window.palette import Entry
 from engine.spec.lenses import LENSES
@@ -21,13 +22,24 @@ from engine.spec.lenses import LENSES
 if TYPE_CHECKING:
     from app.shell import Shell
 
+# Other words for the ways to write a prompt.
+PROMPT_WORDS = {
+    TEXT: "plain text, completion",
+    CHAT: "conversation, turns, roles, messages, chat template",
+    IDS: "token ids, input ids, numbers",
+}
+
 
 def entries(shell: Shell) -> list[Entry]:
     """All of them, in the order in which those that match equally well are listed."""
     window = shell.window
     found = [*action_entries(shell.actions)]
     found += [
-        Entry(f"panel.{name}", f"Panel: {row.title}", partial(window.show_panel, name), row.also, row.says)
+        Entry(f"prompt.as_{mode}", f"Prompt: {text}", partial(_write_as, shell, mode), PROMPT_WORDS[mode], tip)
+        for mode, text, tip in window.prompt.choices
+    ]
+    found += [
+        Entry(f"panel.{name}", f"Panel: {row.title}", partial(_show_panel, shell, name), row.also, row.says)
         for name, row in PANELS.items()
     ]
     show_timeline = partial(window.timeline.setFocus, Qt.FocusReason.ShortcutFocusReason)
@@ -49,6 +61,18 @@ def entries(shell: Shell) -> list[Entry]:
         for title in terms()
     ]
     return found
+
+
+def _write_as(shell: Shell, mode: str) -> None:
+    """Write the prompt as a text, as a conversation or as token ids."""
+    shell.window.show_panel("prompt")
+    shell.window.prompt.choose(mode)
+
+
+def _show_panel(shell: Shell, name: str) -> None:
+    """Show a panel, and say what it is: it may have been in sight already."""
+    shell.window.show_panel(name)
+    shell.models.status.notify(PANELS[name].says)
 
 
 def action_entries(actions: Actions) -> Iterator[Entry]:

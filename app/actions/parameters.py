@@ -64,7 +64,7 @@ ALSO: Mapping[str, str] = {
     "num_pages": "pool size, number of pages, num blocks",
     "host_gib": "host memory, offload, swap space",
     "max_length": "static length, max cache length",
-    "ratio": "compression ratio, share dropped",
+    "ratio": "compression ratio, share dropped, share evicted",
 }
 
 

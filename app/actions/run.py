@@ -84,11 +84,12 @@ def _capture(row: CaptureRow) -> Action:
 
 
 def _step(shell: Shell) -> None:
-    """Take a step; without a sequence that is the prefill of the typed prompt, once its model is there."""
-    if has_sequences(shell.models) and not is_model_expected(shell.models):
+    """Take a step; without a sequence that is the prefill of the typed prompt, once its model is there. A second one
+    before the engine has answered follows the first."""
+    if (has_sequences(shell.models) or shell.is_prompt_sent) and not is_model_expected(shell.models):
         shell.intents.on_step()
     else:
-        shell.send_prompt()
+        shell.send_prompt(is_step=True)
 
 
 def _stop(shell: Shell) -> None:

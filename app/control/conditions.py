@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.models import Models
-from app.models.branches import steps_ahead
+from app.models.branches import tip_left
 from app.models.chosen_rows import NOTHING, EditOfRows, chosen_rows, edit_of_chosen
 from app.models.selection import chosen_cell
 from app.models.sequence_status import why_all_ended
@@ -92,15 +92,15 @@ def needs_whole_rows(edit: EditOfRows, models: Models) -> str:
     return f"{why_not[:1].lower()}{why_not[1:]}"
 
 
-def needs_dropping(models: Models) -> str:
+def needs_eviction_rule(models: Models) -> str:
     """Selected rows of a cache with an eviction rule: a pin has an effect only there."""
     keeps_all = models.status.cache.retention.keeps_all
-    return needs_rows(models) or ("this cache keeps every row: take one with a rule for dropping" if keeps_all else "")
+    return needs_rows(models) or ("this cache keeps every row: take one with an eviction rule" if keeps_all else "")
 
 
-def needs_dropped_rows(edit: EditOfRows, models: Models) -> str:
+def needs_evictable_rows(edit: EditOfRows, models: Models) -> str:
     """The same for an edit that needs a cache with an eviction rule, such as a pin."""
-    return needs_dropping(models) or needs_whole_rows(edit, models)
+    return needs_eviction_rule(models) or needs_whole_rows(edit, models)
 
 
 def needs_no_file(models: Models) -> str:
@@ -187,9 +187,8 @@ def needs_token_here(models: Models) -> str:
 
 
 def needs_left(models: Models) -> str:
-    """Recorded steps after the live one, which the user went back from."""
-    history = models.history
-    return needs_no_file(models) or ("" if steps_ahead(history, history.live) else "no branch was left here")
+    """A branch that the user went back from, or that another one was begun beside."""
+    return needs_no_file(models) or ("" if tip_left(models.history) is not None else "no branch was left")
 
 
 def needs_live_past(models: Models) -> str:

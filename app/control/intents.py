@@ -15,7 +15,7 @@ from app.kit.labels import prose
 from app.kit.question import Question
 from app.models import Models
 from app.models.bookmarks import place_of
-from app.models.branches import steps_ahead
+from app.models.branches import tip_left
 from app.models.measurement import Request
 from app.models.sequence_status import FULL, selected_info, why_ended
 from engine.errors import InputError
@@ -257,9 +257,9 @@ class Intents(QObject):
             self.send(commands.GoTo(step))
 
     def on_returned(self) -> None:
-        """Make the newest of the steps after the live one, which were left by going back, the live one again."""
-        if behind := steps_ahead(self._models.history, self._models.history.live):
-            self.send(commands.GoTo(behind[-1]))
+        """Make the newest step of the branch that was left last the live one again."""
+        if (tip := tip_left(self._models.history)) is not None:
+            self.send(commands.GoTo(tip))
 
     def on_token_forced(self, token_id: int) -> None:
         """Feed a token of the user's choice in place of the chosen one, and do the step; from the step that is

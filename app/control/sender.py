@@ -11,6 +11,7 @@ from shiboken6 import isValid
 
 from app.kit.question import Question
 from app.models import Models
+from engine.counted import counted
 from engine.wire.events import Cancelled, Done, Event, Failed
 from engine.wire.message import Command
 
@@ -83,21 +84,26 @@ class Sender:
 
 
 class DeferredSend(QObject):
-    """Calls `send` once the model that is being loaded is there. After a load that fails, is cancelled, or repeats the
-    steps from before, it reports that nothing was sent."""
+    """Calls `send` once the model that is being loaded is there, with the number of steps that were asked for beside
+    the prompt. After a load that fails, is cancelled, or repeats the steps from before, it reports that nothing was
+    sent."""
 
-    def __init__(self, models: Models, send: Callable[[], None], parent: QObject | None = None) -> None:
+    def __init__(self, models: Models, send: Callable[[int], None], parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._models = models
         self._send = send
+        self._num_steps = 0
         self._is_wanted = self._has_begun = False
         models.timeline.reset.connect(self._on_reset)
         models.status.changed.connect(self._on_status)
 
-    def wish(self) -> None:
-        """Have the prompt sent when the load has ended: once, even if this is called several times."""
+    def wish(self, *, is_step: bool = False) -> None:
+        """Have the prompt sent when the load has ended: once, even if this is called several times. `is_step`: a step
+        is wanted; the first one is the prompt's, and each further one follows it."""
+        self._num_steps = 0 if not self._is_wanted else self._num_steps + is_step
         self._is_wanted, self._has_begun = True, False
-        self._models.status.notify("The prompt is sent as soon as the model is loaded")
+        then = f", then {counted(self._num_steps, 'step')} more" if self._num_steps else ""
+        self._models.status.notify(f"The prompt is sent as soon as the model is loaded{then}")
 
     def _on_reset(self) -> None:
         """A new model begins with no steps; one whose load was cancelled keeps them."""
@@ -109,6 +115,6 @@ class DeferredSend(QObject):
             return
         self._is_wanted = False
         if status.model is not None and self._has_begun:
-            self._send()
+            self._send(self._num_steps)
         else:
             self._models.status.notify("The prompt was not sent: no new model came of it. Send it again")

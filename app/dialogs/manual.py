@@ -16,7 +16,7 @@ from app.kit.dialog import Dialog
 from app.kit.labels import plain_label
 from app.kit.theme import font_text
 
-WIDTH, HEIGHT, LIST_WIDTH, MARGIN = 940, 680, 240, 22
+WIDTH, HEIGHT, LIST_WIDTH, MARGIN = 940, 680, 268, 22
 HIT = Qt.ItemDataRole.UserRole
 NOTHING = "No page has these words: type fewer, or other ones."
 

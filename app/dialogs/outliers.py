@@ -20,6 +20,7 @@ from app.models.slices import OUTLIERS
 from engine.wire.slices import Outlier, OutliersSlice, TensorName
 
 _PLACE = Qt.ItemDataRole.UserRole
+LEAST_HEIGHT, FRAME = 200, 30  # pixels: of a list that can be walked through, and of a window's frame
 
 
 class OutlierPlace(Struct, frozen=True):
@@ -62,6 +63,16 @@ class OutliersDialog(Reader[Listed], Dialog):
         layout.addWidget(self.tree)
         self.resize(600, 680)
         self.follow(models)
+
+    def open_below(self, picture: QWidget) -> None:
+        """Open in the lower right corner of the window, below the pictures that its lines lead to, if there is room."""
+        window = picture.window()
+        corner = window.mapToGlobal(window.rect().bottomRight())
+        room = corner.y() - picture.mapToGlobal(picture.rect().bottomLeft()).y() - FRAME if picture.isVisible() else 0
+        if room >= LEAST_HEIGHT:
+            self.resize(self.width(), min(self.height(), room))
+        self.move(corner.x() - self.width() - 2, corner.y() - self.height() - FRAME)
+        self.show()
 
     def first_field(self) -> QWidget | None:
         return self.tree

@@ -116,12 +116,12 @@ def sinks(piece: AttentionSlice) -> tuple[PositionWeight, ...]:
 
 
 def ghosts_of(piece: AttentionSlice) -> Ghosts | None:
-    """The dropped rows, which the query could not attend to, by head; None if there are none."""
+    """The evicted rows, which the query could not attend to, by head; None if there are none."""
     return ghosts(piece.absent, *extent(piece), piece.tokens_per_column)
 
 
 def gone(piece: AttentionSlice) -> Flags:
-    """`[H, columns]`: cells whose rows were all dropped."""
+    """`[H, columns]`: cells whose rows were all evicted."""
     found = ghosts_of(piece)
     return np.zeros(piece.weights.shape, dtype=np.bool_) if found is None else found.share >= 1
 
@@ -184,7 +184,7 @@ def masses(summary: AttentionSummary, layer: int, entropy: Floats | None) -> tup
 
 
 def received(piece: AttentionSlice, position: int) -> Floats | None:
-    """The weights `[H]` that the newest query gave one position, NaN in heads that had dropped it; None if the position
+    """The weights `[H]` that the newest query gave one position, NaN in heads that had evicted it; None if the position
     is pooled with others or outside the picture, or the picture is of other queries."""
     span = span_of(piece, position)
     if piece.request.lens != "attention" or span is None or piece.tokens_per_column > 1:

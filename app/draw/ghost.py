@@ -1,6 +1,6 @@
-"""Dropped rows, drawn as empty cells with a hatch, which no colour map uses.
+"""Evicted rows, drawn as empty cells with a hatch, which no colour map uses.
 
-In a column that pools kept and dropped rows, the dropped part is hatched, from the bottom up; the colours of the kept
+In a column that pools kept and evicted rows, the evicted part is hatched, from the bottom up; the colours of the kept
 rows stay visible between the lines.
 """
 
@@ -29,7 +29,7 @@ class Hatch(Struct, frozen=True):
 
 
 class Ghosts(Struct, frozen=True, eq=False):
-    """The dropped fraction of each cell, 0 … 1: `[rows, columns]` from position `start` on. A single row stands for the
+    """The evicted fraction of each cell, 0 … 1: `[rows, columns]` from position `start` on. A single row stands for the
     whole height."""
 
     share: Floats
@@ -37,12 +37,12 @@ class Ghosts(Struct, frozen=True, eq=False):
     per_column: int
 
     def is_gone(self, row: int, column: int) -> bool:
-        """Whether all rows of a cell were dropped."""
+        """Whether all rows of a cell were evicted."""
         return bool(self.share[min(row, len(self.share) - 1), column] >= 1)
 
 
 def shares(absent: Ints, per_column: int, num_positions: int) -> Floats:
-    """Counts `[…, columns]` of dropped positions as fractions of the positions that each column covers."""
+    """Counts `[…, columns]` of evicted positions as fractions of the positions that each column covers."""
     room = np.full(absent.shape[-1], per_column, np.float32)
     if room.size:
         room[-1] = max(1, num_positions - (room.size - 1) * per_column)
@@ -50,7 +50,7 @@ def shares(absent: Ints, per_column: int, num_positions: int) -> Floats:
 
 
 def ghosts(absent: Ints | None, start: int, stop: int, per_column: int) -> Ghosts | None:
-    """The ghosts of counts `[…, columns]` of dropped positions, from `start` to `stop`; None if nothing was dropped."""
+    """The ghosts of counts `[…, columns]` of evicted positions, from `start` to `stop`; None if nothing was evicted."""
     if absent is None or not absent.any():
         return None
     return Ghosts(shares(absent, per_column, stop - start), start, per_column)
@@ -63,7 +63,7 @@ def extremes(low: float, high: float, write: Callable[[float], str]) -> str:
 
 def outside_held(piece: WallSlice) -> Ints:
     """How many positions of each column a layer does not hold, `[L, columns]`: those that left its window, or that
-    belong to the other group of an encoder-decoder. Positions that a rule dropped are in `piece.absent` instead."""
+    belong to the other group of an encoder-decoder. Positions that a rule evicted are in `piece.absent` instead."""
     starts = np.arange(piece.low.shape[2]) * piece.tokens_per_column
     stops = np.minimum(starts + piece.tokens_per_column, piece.num_tokens)
     if piece.held is None:
@@ -87,8 +87,8 @@ def foot(share: Floats, height: int) -> Flags:
 
 
 def overlay(ghosts: Ghosts, low: float, high: float, width: int, height: int, hatch: Hatch) -> Pixels | None:
-    """The overlay of a picture of positions `low … high`: `[height, width]`, transparent where nothing was dropped.
-    None if nothing was dropped anywhere."""
+    """The overlay of a picture of positions `low … high`: `[height, width]`, transparent where nothing was evicted.
+    None if nothing was evicted anywhere."""
     rows, columns = ghosts.share.shape
     positions = low + (np.arange(width) + 0.5) / max(width, 1) * (high - low)
     column = np.floor((positions - ghosts.start) / ghosts.per_column).astype(np.int64)

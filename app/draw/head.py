@@ -1,4 +1,4 @@
-"""The heat map of one head, tokens on x and channels on y: cell values, dropped rows, and what is at a point."""
+"""The heat map of one head, tokens on x and channels on y: cell values, evicted rows, and what is at a point."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class HeadCell(Struct, frozen=True):
     last_position: int
     low: float
     high: float
-    num_dropped: int = 0
+    num_evicted: int = 0
 
     @property
     def is_gone(self) -> bool:
-        """Whether the head has dropped all of the cell's rows."""
-        return self.num_dropped > self.last_position - self.first_position
+        """Whether the head has evicted all of the cell's rows."""
+        return self.num_evicted > self.last_position - self.first_position
 
 
 def ghosts_of(piece: HeadSlice) -> Ghosts | None:
-    """The dropped columns of the head, and the fraction of dropped rows where columns pool several; None if there are
+    """The evicted columns of the head, and the fraction of evicted rows where columns pool several; None if there are
     none."""
     return ghosts(None if piece.absent is None else piece.absent[None], *extent(piece), piece.tokens_per_column)
 
 
 def gone(piece: HeadSlice) -> Flags:
-    """`[columns]`: columns whose rows were all dropped."""
+    """`[columns]`: columns whose rows were all evicted."""
     found = ghosts_of(piece)
     return np.zeros(piece.low.shape[0], dtype=np.bool_) if found is None else found.share[0] >= 1
 
@@ -59,8 +59,8 @@ def cell_at(piece: HeadSlice, position: float, channel: float) -> HeadCell | Non
         return None
     first = int(piece.positions[column])
     last = min(first + piece.tokens_per_column, extent(piece)[1]) - 1
-    dropped = 0 if piece.absent is None else int(piece.absent[column])
-    return HeadCell(column, row, first, last, float(piece.low[column, row]), float(piece.high[column, row]), dropped)
+    evicted = 0 if piece.absent is None else int(piece.absent[column])
+    return HeadCell(column, row, first, last, float(piece.low[column, row]), float(piece.high[column, row]), evicted)
 
 
 def area_between(piece: HeadSlice, start: tuple[float, float], stop: tuple[float, float]) -> Rows | None:
@@ -86,7 +86,7 @@ def is_part(piece: HeadSlice) -> bool:
 
 
 def extent(piece: HeadSlice) -> tuple[int, int]:
-    """The positions `start … stop` of the picture, which begins later where a window dropped the first ones."""
+    """The positions `start … stop` of the picture, which begins later where a window evicted the first ones."""
     if not piece.positions.size:
         return piece.request.start, piece.request.start
     start = int(piece.positions[0])
@@ -98,7 +98,7 @@ def extent(piece: HeadSlice) -> tuple[int, int]:
 
 def readout(piece: HeadSlice, cell: HeadCell) -> str:
     """`K[3, 1, 13, 5] = -1.8342`: layer, kv head, position, channel and the exact value in the cache; without a value
-    if the row was dropped."""
+    if the row was evicted."""
     where = str(cell.first_position)
     if cell.last_position > cell.first_position:
         where = f"{cell.first_position}…{cell.last_position}"

@@ -155,11 +155,13 @@ class WholeRows(QTableView):
 
 
 class CellTable(WholeRows):
-    """Columns as wide as their contents, or wider where there is room. Signal: `chosen(row)`, a row was clicked, or
-    Enter was pressed on it. (`activated` cannot tell that: a double click, and in some styles a click, emits it too.)
+    """Columns as wide as their contents, or wider where there is room. Signals: `chosen(row)`, a row was clicked, or
+    Enter was pressed on it; `confirmed(row)`, Enter was pressed on it. (`activated` cannot tell that: a double click,
+    and in some styles a click, emits it too.)
     """
 
     chosen = Signal(int)
+    confirmed = Signal(int)
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -177,7 +179,9 @@ class CellTable(WholeRows):
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.currentIndex().isValid():
-            self.chosen.emit(self.currentIndex().row())
+            row = self.currentIndex().row()
+            self.chosen.emit(row)
+            self.confirmed.emit(row)
         super().keyPressEvent(event)
 
     def show_cells(self, heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]]) -> None:

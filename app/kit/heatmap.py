@@ -168,7 +168,7 @@ class HeatMap(Themed, QWidget):
         painter.restore()
 
     def _paint_ghosts(self, painter: QPainter, frame: PictureFrame) -> None:
-        """Paint the hatch over dropped rows; it is computed once per range, size and picture."""
+        """Paint the hatch over evicted rows; it is computed once per range, size and picture."""
         ghosts = self.marks.ghosts
         if ghosts is None:
             return

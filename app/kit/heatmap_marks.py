@@ -55,7 +55,7 @@ class Box(NamedTuple):
 class Marks(Struct, frozen=True, eq=False):
     """What to draw over the image: `selected`, a span of positions; `selected_row`, one row in it; `area`, the
     positions and rows dragged over; `edited`, places changed by hand; `alarms`, positions with NaN or Inf; `flags`,
-    positions that stand out for another reason; `ghosts`, dropped rows; `note`, text at the right end of the axis;
+    positions that stand out for another reason; `ghosts`, evicted rows; `note`, text at the right end of the axis;
     `left` and `right`, margins in pixels; lines and names of the axes."""
 
     left: int = 30

@@ -40,7 +40,7 @@ def loud_color(theme: Theme) -> str:
 
 @lru_cache(maxsize=16)
 def ghost_hatch(theme: Theme, ratio: float) -> Hatch:
-    """The hatch of a dropped row: thin lines on the panel's background."""
+    """The hatch of a evicted row: thin lines on the panel's background."""
     line = "#414952" if theme.is_dark else "#c2c9d1"
     return Hatch(argb(line), argb(theme.panel), round(5 * ratio))
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from app.draw.format import brief, short_dtype, thousands, token_label
 from app.kit.heatmap_marks import since_words
 from app.kit.moment_words import branch_name
-from app.models import Models, RowDrop
+from app.models import Models, RowEviction
 from app.models.loaded import layer_label
 from engine.counted import counted
 from engine.spec.lenses import LENSES
@@ -251,9 +251,9 @@ def token_name(models: Models, seq_id: int, position: int, max_chars: int = 12) 
     return str(position) if text is None else token_label(text, max_chars)
 
 
-def drop_of(
+def eviction_of(
     models: Models, layer: int, kv_head: int, position: int, step: int | None, seq_id: int | None = None
-) -> RowDrop | None:
+) -> RowEviction | None:
     """The eviction of a row of a sequence (None: the selected one), up to a step (None: the newest); None if
     unknown."""
     status, latest = models.status.now, models.timeline.latest
@@ -262,25 +262,25 @@ def drop_of(
     log = models.evictions.follow(models.timeline.records)
     until = latest.step if step is None else step
     whose = models.selection.now.seq_id if seq_id is None else seq_id
-    return log.drop_of(whose, layer, kv_head, position, until, status.cache)
+    return log.eviction_of(whose, layer, kv_head, position, until, status.cache)
 
 
-def drop_words(models: Models, layer: int, kv_head: int, position: int, step: int | None, seq_id: int) -> str:
-    """`dropped at step 37: largest key norm (-14.2 < -11)`: since when a row is gone, and why."""
-    drop = drop_of(models, layer, kv_head, position, step, seq_id)
-    if drop is None:
-        return "dropped"
-    words = f"dropped at step {thousands(drop.step)}: {drop.rule}"
-    scores = score_words(models, drop)
+def eviction_words(models: Models, layer: int, kv_head: int, position: int, step: int | None, seq_id: int) -> str:
+    """`evicted at step 37: largest key norm (-14.2 < -11)`: since when a row is gone, and why."""
+    eviction = eviction_of(models, layer, kv_head, position, step, seq_id)
+    if eviction is None:
+        return "evicted"
+    words = f"evicted at step {thousands(eviction.step)}: {eviction.rule}"
+    scores = score_words(models, eviction)
     return f"{words} ({scores})" if scores else words
 
 
-def score_words(models: Models, drop: RowDrop) -> str:
+def score_words(models: Models, eviction: RowEviction) -> str:
     """`0.442 < 1.18`: the row's score and the lowest score that was kept; empty if the rule goes by position alone."""
     status = models.status.now
-    if drop.lowest_kept is None or status.cache.retention.is_by_position:
+    if eviction.lowest_kept is None or status.cache.retention.is_by_position:
         return ""
-    return f"{brief(drop.score)} < {brief(drop.lowest_kept)}"
+    return f"{brief(eviction.score)} < {brief(eviction.lowest_kept)}"
 
 
 class Holders(Struct, frozen=True, eq=False):
@@ -307,14 +307,14 @@ class Holders(Struct, frozen=True, eq=False):
         """`held by 5 of 24 heads, in 3 of 6 layers`."""
         heads, layers = int(self.heads[position]), int(self.layers[position])
         if not heads:
-            return "gone by now in every head" if self.is_now else "dropped by every head of every layer"
+            return "evicted by now in every head" if self.is_now else "evicted by every head of every layer"
         words = "held by {0} of {1}, in {2} of {3}"
         words = f"now {words}" if self.is_now else words
         return words.format(heads, counted(self.all_heads, "head"), layers, counted(self.all_layers, "layer"))
 
 
 def holders_of(models: Models) -> Holders | None:
-    """Who holds the tokens at the step shown; None if nothing was dropped, or it is not known yet."""
+    """Who holds the tokens at the step shown; None if nothing was evicted, or it is not known yet."""
     piece, now, record = models.slices.wall, models.selection.now, shown_record(models)
     if piece is None or piece.holders is None or record is None or piece.request.seq_id != now.seq_id:
         return None

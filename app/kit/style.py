@@ -64,6 +64,7 @@ QListView, QTreeView, QTableView {
     background: $field; border: 1px solid $hairline; border-radius: 5px; outline: none;
 }
 QListView::item, QTreeView::item { padding: 5px 8px; border-radius: 4px; }
+QTreeView { show-decoration-selected: 0; }
 QListView::item:selected, QTreeView::item:selected { background: $hairline; color: $text; }
 QHeaderView::section { background: $title_strip; border: none; padding: 4px 8px; color: $muted; }
 

@@ -8,7 +8,7 @@ from app.models.bookmarks import Bookmarks
 from app.models.comparison import Comparison
 from app.models.draft import Draft
 from app.models.edits import Edits, MadeEdit
-from app.models.eviction_log import EvictionLog, RowDrop
+from app.models.eviction_log import EvictionLog, RowEviction
 from app.models.history import Branch, HistoryTree
 from app.models.kept_sessions import KeptSession, KeptSessions, Recovery, UnclosedSession
 from app.models.measurement import Measurements
@@ -25,7 +25,7 @@ from app.models.timeline import Timeline
 
 __all__ = [
     "Bookmarks", "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "HistoryTree", "KeptSession", "KeptSessions",
-    "MadeEdit", "Measurements", "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowDrop", "Selected",
+    "MadeEdit", "Measurements", "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowEviction", "Selected",
     "Selection", "Servers", "Slices", "Status", "Stops", "Timeline", "Token", "UnclosedSession", "Viewport",
     "WantedPictures",
 ]  # fmt: skip

@@ -45,6 +45,17 @@ def steps_ahead(history: HistoryTree, step: int | None) -> tuple[int, ...]:
     return history.path(history.newest_below(step), above=step)
 
 
+def tip_left(history: HistoryTree) -> int | None:
+    """The newest node of the branch that was left last: after the live one where the user went back, else on the branch
+    that was live before this one. None if no branch was left."""
+    if behind := steps_ahead(history, history.live):
+        return behind[-1]
+    left = history.left
+    if left is None or history.live is None or history.is_on_path(left, history.live):
+        return None
+    return history.newest_below(left)
+
+
 def first_of_segment(history: HistoryTree, step: int) -> int:
     """The first node of the segment of a branch that `step` is on. A segment begins after a node where another branch
     begins, or where the branch leaves the path to the live node."""

@@ -1,7 +1,7 @@
 """Every eviction of a history, findable by position: pictures show that a row is gone, this says since when and why.
 
 Only evictions by the mode of the step in question count: changing the mode may recompute K and V and bring every row
-back. What the change itself dropped is in no record, so after a change a missing row may be unexplained.
+back. What the change itself evicted is in no record, so after a change a missing row may be unexplained.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LoggedEviction(Struct, frozen=True):
     eviction: Eviction
 
 
-class RowDrop(Struct, frozen=True):
+class RowEviction(Struct, frozen=True):
     """The eviction of one row in one layer and head: the step, the row's score, and the lowest score that was kept by
     score."""
 
@@ -45,13 +45,13 @@ class EvictionLog:
     def _forget(self) -> None:
         self._read = 0
         self._last: StepRecord | None = None
-        self._drops: list[LoggedEviction] = []
-        self._ends = np.zeros((256, 3), dtype=np.int64)  # of each drop: seq_id, its first and its last position
+        self._logged: list[LoggedEviction] = []
+        self._ends = np.zeros((256, 3), dtype=np.int64)  # of each eviction: seq_id, its first and its last position
         self._modes: list[tuple[int, CacheSpec]] = []  # (first step in the mode, mode)
         self._begins: dict[int, int] = {}  # seq_id -> the first position that its own steps fed
 
     def __len__(self) -> int:
-        return len(self._drops)
+        return len(self._logged)
 
     def follow(self, records: Sequence[StepRecord]) -> EvictionLog:
         """Read the records that are new; O(new records)."""
@@ -70,10 +70,10 @@ class EvictionLog:
         for eviction in record.evictions:
             if not len(eviction.positions):
                 continue
-            if len(self._drops) == len(self._ends):
+            if len(self._logged) == len(self._ends):
                 self._ends = np.concatenate([self._ends, np.zeros_like(self._ends)])
-            self._ends[len(self._drops)] = eviction.seq_id, eviction.positions[0], eviction.positions[-1]
-            self._drops.append(LoggedEviction(record.step, eviction))
+            self._ends[len(self._logged)] = eviction.seq_id, eviction.positions[0], eviction.positions[-1]
+            self._logged.append(LoggedEviction(record.step, eviction))
 
     def changed_at(self, step: int) -> int | None:
         """The step at which the mode of `step` began; None if all steps up to it used one mode."""
@@ -87,50 +87,54 @@ class EvictionLog:
 
     def of(self, seq_id: int, position: int, step: int) -> list[LoggedEviction]:
         """The evictions of a position up to a step, oldest first; at most one per layer and head."""
-        ends = self._ends[: len(self._drops)]
+        ends = self._ends[: len(self._logged)]
         may = (ends[:, 0] == seq_id) & (ends[:, 1] <= position) & (ends[:, 2] >= position)
-        found = (self._drops[index] for index in np.flatnonzero(may))
+        found = (self._logged[index] for index in np.flatnonzero(may))
         first = self.changed_at(step) or 0
-        return [drop for drop in found if first <= drop.step <= step and drop.eviction.score_of(position) is not None]
+        return [
+            logged
+            for logged in found
+            if first <= logged.step <= step and logged.eviction.score_of(position) is not None
+        ]
 
     def latest(self, seq_id: int, step: int) -> list[LoggedEviction]:
         """The evictions of the last step, up to `step`, that evicted anything of a sequence."""
         found: list[LoggedEviction] = []
         first = self.changed_at(step) or 0
-        for drop in reversed(self._drops):
-            if drop.step < first:
+        for logged in reversed(self._logged):
+            if logged.step < first:
                 break
-            if drop.step > step or drop.eviction.seq_id != seq_id:
+            if logged.step > step or logged.eviction.seq_id != seq_id:
                 continue
-            if found and drop.step != found[0].step:
+            if found and logged.step != found[0].step:
                 break
-            found.append(drop)
+            found.append(logged)
         return found[::-1]
 
-    def drop_of(
+    def eviction_of(
         self, seq_id: int, layer: int, kv_head: int, position: int, step: int, cache: CacheSpec
-    ) -> RowDrop | None:
+    ) -> RowEviction | None:
         """The eviction of a row in the given mode, up to a step; None if the history does not contain it."""
         if not self._modes or next((mode for first, mode in reversed(self._modes) if first <= step), None) != cache:
             return None
-        for drop in reversed(self.of(seq_id, position, step)):
-            eviction, score = drop.eviction, drop.eviction.score_of(position)
+        for logged in reversed(self.of(seq_id, position, step)):
+            eviction, score = logged.eviction, logged.eviction.score_of(position)
             if score is not None and eviction.layer == layer and eviction.kv_head in (None, kv_head):
-                return RowDrop(drop.step, score, eviction.lowest_kept, eviction.rule)
+                return RowEviction(logged.step, score, eviction.lowest_kept, eviction.rule)
         return None
 
 
-def when_dropped(drops: Sequence[LoggedEviction], layers: Sequence[int], heads: int) -> Ints:
+def when_evicted(found: Sequence[LoggedEviction], layers: Sequence[int], heads: int) -> Ints:
     """`[L, H_kv]`: the step that evicted the position from that head, HELD if it is still there."""
     steps = np.full((len(layers), heads), HELD, dtype=np.int64)
-    for drop in drops:
-        if drop.eviction.layer in layers:
-            row = list(layers).index(drop.eviction.layer)
-            steps[row, slice(None) if drop.eviction.kv_head is None else drop.eviction.kv_head] = drop.step
+    for logged in found:
+        if logged.eviction.layer in layers:
+            row = list(layers).index(logged.eviction.layer)
+            steps[row, slice(None) if logged.eviction.kv_head is None else logged.eviction.kv_head] = logged.step
     return steps
 
 
-def drop_in(drops: Sequence[LoggedEviction], layer: int, kv_head: int) -> LoggedEviction | None:
+def logged_in(found: Sequence[LoggedEviction], layer: int, kv_head: int) -> LoggedEviction | None:
     """The eviction in that layer and head; None if there is none."""
-    mine = (drop for drop in drops if drop.eviction.layer == layer)
-    return next((drop for drop in mine if drop.eviction.kv_head in (None, kv_head)), None)
+    mine = (logged for logged in found if logged.eviction.layer == layer)
+    return next((logged for logged in mine if logged.eviction.kv_head in (None, kv_head)), None)

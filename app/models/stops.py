@@ -25,7 +25,7 @@ from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.stopping import AttentionMeasured, StopHit
 
 # A condition is evaluated by the same `ConditionEvaluator` that halts a run. Attention to spans that no record
-# contains is asked of the engine; if it has dropped the rows, the answer is unknown.
+# contains is asked of the engine; if it has evicted the rows, the answer is unknown.
 
 # (step, seq_id, span of tokens): where the attention is asked for.
 Place = tuple[int, int, TokenSpan]

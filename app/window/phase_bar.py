@@ -118,11 +118,11 @@ def chosen_words(token: ChosenToken) -> str:
 
 
 def written_words(part: WrittenRows) -> str:
-    """`6 rows written, one a layer · 96 older ones coded anew · 12 dropped · 1 new page`."""
+    """`6 rows written, one a layer · 96 older ones coded anew · 12 evicted · 1 new page`."""
     words = [f"{counted(part.num_written, 'row')} written in all layers"]
     if part.num_rewritten:
         words.append(f"{counted(part.num_rewritten, 'older one')} written anew")
-    words.append(f"{thousands(part.num_dropped)} dropped" if part.num_dropped else "none dropped")
+    words.append(f"{thousands(part.num_evicted)} evicted" if part.num_evicted else "none evicted")
     if part.num_new_pages:
         words.append(counted(part.num_new_pages, "new page"))
     return " · ".join(words)

@@ -311,7 +311,7 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
         self.setAccessibleName(f"Cache: {name}, {words}")
         self.setEnabled(False)
         self.setToolTip(
-            plain_tip(f"{name}: {words}. With which parameters it kept, coded or dropped rows is not in the file.")
+            plain_tip(f"{name}: {words}. With which parameters it kept, coded or evicted rows is not in the file.")
         )
         for preset in PRESETS:
             self._actions.check(f"cache.{preset}", False)

@@ -31,6 +31,7 @@ NEWS_MS, READ_MS = 8000, 50  # how long a message stays, and how much longer for
 KEPT, OFFER_MS = "The former session is kept", 30_000  # and how long the button beside it stays
 UNLIMITED = 16_777_215  # pixels: as wide as Qt allows
 MARGIN, SPACING = 12, 20  # pixels
+MOST_CROWDED = 2  # how many groups of other texts a message may displace
 ONE_EVENT_S = 2.0  # messages within this time of another session belong together
 MAX_LISTED = 6
 WARNINGS_TIP = "A click lists them."
@@ -61,9 +62,9 @@ class WorkLine(QWidget):
         self.setVisible(work is not None)
         if work is None:
             return
-        far = _far(work)
-        words = prose(work.label) + far
-        self.label.setText(words, brief=far.strip())
+        far, label = _far(work), prose(work.label)
+        words = label + far
+        self.label.setText(words, brief=_first_of(label) + far if far else "")
         self.label.setToolTip(plain_tip(words))
         self.setMaximumWidth(self.label.fontMetrics().horizontalAdvance(words) + self._beside)
         self._bar.setAccessibleName(prose(work.label))
@@ -125,9 +126,9 @@ class StatusLine(Reader[Shown], QWidget):
         self._return.setObjectName("return")
         self._return.hide()
         self._offered_at = 0.0
-        self._crowding = (
-            0  # of how many other texts the message has the room: 1, time to first token and overhead; 2, bytes too
-        )
+        # of how many other texts the message has the room: 1, time to first token and overhead; 2, bytes too
+        self._crowding = 0
+        self._is_fitting = False
         self._work = WorkLine(cancel)
         self._build()
         self._news = QTimer(self, singleShot=True)
@@ -190,14 +191,25 @@ class StatusLine(Reader[Shown], QWidget):
     def _fit_note(self) -> None:
         """Let the button stand beside the message; without it the message has all the space. A message that is too long
         for it, and may end with a remedy, takes the room of what the last steps cost."""
-        words = self.note.fontMetrics().horizontalAdvance(self.note.text()) + 2
+        words = self._note_width
         self.note.setMaximumWidth(UNLIMITED if self._return.isHidden() else words)
-        others = (self.speed, self._first, self._bytes, self.looking, self._return, self._place, self.num_warnings)
-        for self._crowding in range(3):
+        self._is_fitting = True
+        for self._crowding in range(MOST_CROWDED + 1):
             self.refresh()
-            taken = sum(each.sizeHint().width() + SPACING for each in others if not each.isHidden())
-            if words <= self.width() - taken - SPACING - 2 * MARGIN:
+            if words <= self._note_room:
                 break
+        self._is_fitting = False
+
+    @property
+    def _note_width(self) -> int:
+        return self.note.fontMetrics().horizontalAdvance(self.note.text()) + 2
+
+    @property
+    def _note_room(self) -> int:
+        """The width that the other texts leave to the message."""
+        others = (self.speed, self._first, self._bytes, self.looking, self._return, self._place, self.num_warnings)
+        taken = sum(each.sizeHint().width() + SPACING for each in others if not each.isHidden())
+        return self.width() - taken - SPACING - 2 * MARGIN
 
     def _drop_news(self) -> None:
         """Remove the message once there was time to read it; under the mouse it stays."""
@@ -246,8 +258,8 @@ class StatusLine(Reader[Shown], QWidget):
         lasting += _of_model(model) if model is not None else []
         places = [_place_of(value) for value in self._non_finite.follow(models.timeline.records)]
         more = [f"and {counted(len(places) - MAX_LISTED, 'more place')}"] if len(places) > MAX_LISTED else []
-        # a long message, the progress of a download and a busy engine need the space of other texts
-        is_long = self._crowding > 0 or bool(models.status.busy) or (work is not None and work.bytes_per_s is not None)
+        # a long message, progress and a busy engine need the space of other texts
+        is_long = self._crowding > 0 or bool(models.status.busy) or (work is not None and bool(work.total))
         return Shown(
             speed=_speed_words(found.tokens_per_s, self._pace, is_running=is_running),
             is_running=is_running,
@@ -275,6 +287,10 @@ class StatusLine(Reader[Shown], QWidget):
         self.num_warnings.setToolTip(plain_tip("\n".join((*state.listed, WARNINGS_TIP) if state.listed else ())))
         self.num_warnings.setCursor(Qt.CursorShape.PointingHandCursor if state.listed else Qt.CursorShape.ArrowCursor)
         self.num_warnings.setAccessibleDescription("; ".join(state.listed))
+        # the other texts may have come or grown since the message was fitted between them
+        may_crowd = bool(self.note.text()) and self._crowding < MOST_CROWDED and not self._is_fitting
+        if may_crowd and self._note_width > self._note_room:
+            self._fit_note()
 
 
 def _speed_words(tokens_per_s: float | None, pace: str, *, is_running: bool) -> str:
@@ -333,6 +349,13 @@ def _show(label: QLabel, text: str) -> None:
         label.setText(text)
     if label.isHidden() == bool(text):
         label.setVisible(bool(text))
+
+
+def _first_of(label: str) -> str:
+    """What is done, as briefly as it can be said: `Sweeping` of `Sweeping: INT8 on the prompt`, else the first word."""
+    head, colon, _ = label.partition(": ")
+    word, space, _ = label.partition(" ")
+    return head if colon else f"{word} …" if space else word
 
 
 def _far(work: Work) -> str:

@@ -240,7 +240,7 @@ class MainWindow(QMainWindow):
         self.docks.arrange(layout)
         status = self.models.status.now
         if layout == "truth" and not status.cache.retention.keeps_all:
-            self.docks.docks["evicted"].raise_()  # with an eviction rule, why rows were dropped comes first
+            self.docks.docks["evicted"].raise_()  # with an eviction rule, why rows were evicted comes first
 
     def measure(self, name: str) -> None:
         """Have a panel run its measurement, and show the panel; if it is hidden, in the Truth layout."""

@@ -48,8 +48,8 @@ def check_lossy(model: LoadedModel, on_cpu: LoadedModel, spec: CacheSpec, truth:
     modes = ModeComparison(spec, model.info, mine, other, truth)
     modes.check()
     modes.check_logits(logits, expected)
-    dropped, coded = modes.num_dropped, f"{modes.coding_loss:.1%} coded away" if modes.codes else ""
-    done = ", ".join(filter(None, (f"{dropped} rows dropped" if dropped else "", coded)))
+    evicted, coded = modes.num_evicted, f"{modes.coding_loss:.1%} coded away" if modes.codes else ""
+    done = ", ".join(filter(None, (f"{evicted} rows evicted" if evicted else "", coded)))
     return f"as on the CPU: {done}, max |Δlogit| {largest(logits, expected):.1e}"
 
 
@@ -73,14 +73,14 @@ class ModeComparison:
         # whether both devices must keep the same rows, because rounding cannot change the order of scores
         self._must_keep_same_rows = not self.drops or spec.retention.is_by_position or info.dtype == "float32"
         self._layers = [layer.index for layer in info.geometry.attention_layers]
-        self.num_dropped = sum(self._num_dropped(layer) for layer in self._layers)
+        self.num_evicted = sum(self._num_evicted(layer) for layer in self._layers)
         first = self._layers[0]
         self.coding_loss = max(self._relative_error(first, part, mine, truth.cache) for part in PARTS)
 
     def check(self) -> None:
         """Raise `Fault` for what is wrong with the rows."""
-        if self.drops and not self.num_dropped:
-            raise Fault("no row was dropped")
+        if self.drops and not self.num_evicted:
+            raise Fault("no row was evicted")
         if self.codes and not self.coding_loss > self._tolerance.first_row:
             raise Fault("no row was coded")
         for layer in self._layers:
@@ -125,7 +125,7 @@ class ModeComparison:
         if not apart <= allowed:
             raise Fault(f"max |Δlogit| {apart:.1e} to the CPU, more than {allowed:.1e}")
 
-    def _num_dropped(self, layer: int) -> int:
+    def _num_evicted(self, layer: int) -> int:
         rows = self._mine.rows(layer)
         return 0 if rows is None else self._mine.num_tokens - rows.keys.shape[2]
 

@@ -21,7 +21,7 @@ from engine.session.driver import Driver
 from engine.session.rerun import Progress
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.retention import layers_that_drop
+from engine.spec.retention import layers_that_evict
 from engine.wire.measurements import MeasureRegret, Regret
 from engine.wire.records import read_only_floats, read_only_ints
 
@@ -82,7 +82,7 @@ def row_scores(session: Session, trial: Trial, spec: CacheSpec) -> Generator[Pro
 def averaged_ranks(trial: Trial, rule: Rule, watched: Driver | None) -> torch.Tensor:
     """The rank 0 … 1 of every row, averaged over heads and over the layers that drop rows, `[S]`."""
     ranks = []
-    for index in layers_that_drop(trial.model.info.geometry):
+    for index in layers_that_evict(trial.model.info.geometry):
         keys = trial.rows[index].keys
         heads, count = keys.shape[1], keys.shape[2]
         positions = torch.arange(count, device=keys.device).expand(heads, -1)

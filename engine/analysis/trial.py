@@ -108,9 +108,7 @@ def exact_logits(trial: Trial, probe: Probe | None = None) -> torch.Tensor:
 def check_can_be_tried(trial: Trial, spec: CacheSpec) -> None:
     """Raise `InputError` for a mode that this model cannot have, or that changes no rows."""
     if spec.layout != "growing":
-        raise InputError(
-            "Only codecs and rules that drop rows can be tried on the frozen cache: other layouts are exact."
-        )
+        raise InputError("Only codecs and eviction rules can be tried on the frozen cache: other layouts are exact.")
     spec.codec.check(trial.model.info.geometry)
     spec.retention.check(trial.model.info.geometry, trial.model.info.captures_attention)
 

@@ -398,8 +398,8 @@ class SequenceCache:
         """Drop the rows at `positions` `[H_kv, E]` of each layer; raises `InputError` where this cache cannot drop
         rows."""
         raise InputError(
-            "This cache keeps every row of every layer, so none can be dropped: mask the rows, or take a cache with a "
-            "rule for dropping rows, or one in pages."
+            "This cache keeps every row of every layer, so none can be dropped: mask the rows, or take a cache "
+            "with an eviction rule, or one in pages."
         )
 
     def check_are_decoded(self, layers: Iterable[int]) -> None:
@@ -411,7 +411,7 @@ class SequenceCache:
 
     def check_pinned(self, pinned: RowMarks) -> None:
         """Raise `InputError` if these rows cannot be pinned, that is, kept from eviction."""
-        raise InputError("This cache keeps every row, so none needs a pin: take one with a rule for dropping rows.")
+        raise InputError("This cache keeps every row, so none needs a pin: take one with an eviction rule.")
 
     def note_edit(self, first_position: int) -> None:
         """Note an edit that changed rows from `first_position` on: states with more tokens than that and fewer than now

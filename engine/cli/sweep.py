@@ -63,7 +63,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS[:DEPTH]",
         help="plant a fact at a depth of 0 to 1 (0.5) in so many tokens of the first text, and ask for it; repeat",
     )
-    parser.add_argument("--budgets", metavar="N,N%,own", help="sizes of the modes that drop rows: 64, 25%%, own")
+    parser.add_argument("--budgets", metavar="N,N%,own", help="sizes of the modes that evict rows: 64, 25%%, own")
     parser.add_argument(
         "--codecs", metavar="K[/V],...", help=f"how rows are written, K and V apart: {', '.join(get_codec_names())}"
     )

@@ -36,18 +36,27 @@ END_S = 1.0
 # How long the records of a run are held back, to be sent together with the next pictures: every wake-up of the writing
 # thread takes time from the computing one, and every message wakes the window.
 IN_A_RUN_S = 0.05
+# How late a window on another machine may read a record before the run waits for it, and how long a step waits at most.
+LATE_S, MOST_LATE_S = 0.1, 1.0
 
 
 def main(credit_bytes: int | None = None) -> None:
     """Serve one window until it closes its end of the pipes. With `credit_bytes` the window is on another machine: it
-    is told first which engine this is, and at most so many bytes of pictures are on their way to it."""
+    is told first which engine this is, at most so many bytes of pictures are on their way to it, and a run is no faster
+    than it reads."""
     commands, events = _take_streams()
     _prepare_process()
     if credit_bytes is not None:
         events.write(hello())
         events.flush()
     line, outbox = Line(events, credit_bytes), Outbox()
-    loop = EngineLoop(outbox.put, lambda: outbox.is_behind or line.is_full)
+
+    def emit(event: Event) -> None:
+        outbox.put(event)
+        if isinstance(event, StepRecord):
+            line.wait_in_run()
+
+    loop = EngineLoop(outbox.put if credit_bytes is None else emit, lambda: outbox.is_behind or line.is_full)
     is_broken = threading.Event()
     writer = threading.Thread(
         target=_write, args=(line, outbox, Pulse(loop.activity), is_broken), name="events", daemon=True
@@ -79,25 +88,38 @@ def _prepare_process() -> None:
 
 
 class Line:
-    """The stream of events to a window. With a limit, of `credit_bytes`, pictures wait while as many bytes of earlier
-    ones have not been read at the other end: what lies in the buffers of a slow connection only grows old."""
+    """The stream of events to a window. With `credit_bytes` it is one to another machine, whose window returns an empty
+    message for each that it has read: pictures wait while as many bytes of earlier ones are unread, and a run while
+    what was sent is read `LATE_S` later than it could be. What lies in the buffers of a slow line only grows old."""
 
     def __init__(self, stream: IO[bytes], credit_bytes: int | None = None) -> None:
         self._stream, self._limit = stream, credit_bytes
         self._writing, self._read = threading.Lock(), threading.Condition()
-        self._unread: deque[int] = deque()  # bytes of each picture that was sent
+        self._unread: deque[tuple[float, int]] = deque()  # when each message was sent, and its bytes if a picture
+        self._picture_bytes, self._least_s = 0, float("inf")  # the least time in which one was read
 
     @property
     def is_full(self) -> bool:
         """Whether pictures wait for earlier ones to be read."""
-        return self._limit is not None and sum(self._unread) >= self._limit
+        return self._limit is not None and self._picture_bytes >= self._limit
 
     def on_read(self) -> None:
-        """Note that the window has read its oldest picture."""
+        """Note that the window has read its oldest message."""
         with self._read:
             if self._unread:
-                self._unread.popleft()
+                sent, size = self._unread.popleft()
+                self._picture_bytes -= size
+                self._least_s = min(self._least_s, time.monotonic() - sent)
             self._read.notify_all()
+
+    def wait_in_run(self) -> None:
+        """Wait while the line is late, at most `MOST_LATE_S`."""
+        with self._read:
+            self._read.wait_for(lambda: not self._is_late, MOST_LATE_S)
+
+    @property
+    def _is_late(self) -> bool:
+        return bool(self._unread) and time.monotonic() - self._unread[0][0] > LATE_S + self._least_s
 
     def send(self, messages: Sequence[Sequence[Frame]]) -> None:
         with self._writing:
@@ -108,9 +130,15 @@ class Line:
         ready: list[list[Frame]] = []
         for event in events:
             messages = _encoded(event)
-            if self._limit is not None and isinstance(event, Slice | SliceUpdate):
-                ready = self._wait_for_room(ready)
-                self._unread.append(sum(len(frame) for message in messages for frame in message))
+            if self._limit is not None:
+                is_picture = isinstance(event, Slice | SliceUpdate)
+                if is_picture:
+                    ready = self._wait_for_room(ready)
+                for message in messages:
+                    size = sum(map(len, message)) if is_picture else 0
+                    with self._read:
+                        self._unread.append((time.monotonic(), size))
+                        self._picture_bytes += size
             ready += messages
         self.send(ready or [HEARTBEAT])
 

@@ -17,7 +17,7 @@ MAX_PICTURES = 32
 
 class Outbox:
     """A queue of events between two threads. A complete picture replaces waiting older ones of the same request.
-    Updates of pictures are never dropped, since each builds on the one before; the engine merges them while the window
+    Updates of pictures are never evicted, since each builds on the one before; the engine merges them while the window
     `is_behind`. So a slow window gets fewer pictures, and the queue does not grow without bound."""
 
     def __init__(self) -> None:

@@ -32,7 +32,6 @@ from engine.wire.encoding import Frame, WireError, decode_event, encode
 from engine.wire.events import EngineBack, EngineLine, EngineLost, Event, Failed, Stopped
 from engine.wire.exporting import Export, ExportCancelled, Exported
 from engine.wire.message import Command
-from engine.wire.slices import Slice, SliceUpdate
 
 # The child sends a heartbeat every second; after 8 silent seconds it counts as hanging. Silence is counted in pieces of
 # at most a second, so that a window that was itself stopped for a while does not blame the engine.
@@ -44,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 class ProcessClient:
     """A child process, and three threads: one reads its events, one writes commands, one reads its standard error. With
-    an address (`ssh://…`) it is an engine on that machine, which is told when its pictures have been read, and asked
+    an address (`ssh://…`) it is an engine on that machine, which is told what has been read, and asked
     every two seconds how long an answer takes."""
 
     def __init__(self, address: str = "") -> None:
@@ -133,8 +132,8 @@ class ProcessClient:
                     self._pass_on(event)
                 while not (self._events.wait_for_room(PIECE_S) or self._is_closing):
                     pass  # unread messages fill the pipe, and the engine then merges pictures
-                if self._remote is not None and isinstance(event, Slice | SliceUpdate):
-                    self._outgoing.put([])  # returns its credit
+                if self._remote is not None and event is not None:
+                    self._outgoing.put([])  # it is read
             self._report_lost(self._why_it_ended(child))
         except BaseException as error:  # every error: otherwise the end of this thread would go unnoticed
             if child.poll() is None and not self._is_closing:

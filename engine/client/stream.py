@@ -1,5 +1,6 @@
 """Messages on a byte stream: a mark, the number of frames, the length of each, then their bytes. A message without
-frames is a heartbeat; from a window it returns the credit of one picture. An echo is sent back at once."""
+frames is a heartbeat; from a window on another machine it says that the oldest message is read. An echo is sent back at
+once."""
 
 from __future__ import annotations
 

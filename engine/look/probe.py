@@ -25,7 +25,7 @@ def spread(weights: torch.Tensor, positions: torch.Tensor | None, num_tokens: in
     return weights.new_zeros(weights.shape[0], num_tokens).scatter_(1, places, weights)
 
 
-def nan_where_dropped(weights: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
+def nan_where_evicted(weights: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
     """A row of weights over all tokens, `[H, num_tokens]`, with NaN where the layer holds no row."""
     if positions is None:
         return weights

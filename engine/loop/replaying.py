@@ -13,6 +13,7 @@ from engine.counted import counted
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter, plain
+from engine.wire.changes import EditMade
 from engine.wire.commands import Redo
 from engine.wire.events import BranchDeleted, Event, Redone, SessionOpened, StepRedone, WentTo
 from engine.wire.records import StepRecord
@@ -122,7 +123,9 @@ def rebuilt(
     took_ms, count, warning = (time.perf_counter() - began) * 1e3, replay.num_done, why or _difference_words(replay)
     done = replace(saved, nodes=saved.nodes[:count], live=session.last_step)
     as_it_was = "" if warning else " as it was"
-    how = f"restored{as_it_was}, {counted(count, 'step')} done once more"
+    num_edits = sum(isinstance(change, EditMade) for node in done.nodes for change in node.changes)
+    edits = f" and {counted(num_edits, 'edit')}" if num_edits else ""
+    how = f"restored{as_it_was}, {counted(len(records), 'step')}{edits} done once more"
     events, answer = history_events(done, records, replay.measured), WentTo(session.last_step, how, took_ms)
     return Rebuilt(session, events, session_opened_event(done), answer, warning)
 

@@ -50,7 +50,7 @@ class FileRows:
 
     @cached_property
     def are_final(self) -> bool:
-        """Whether no row was dropped or rewritten after it had been written."""
+        """Whether no row was evicted or rewritten after it had been written."""
         spec = self.spec
         is_final = spec.retention.keeps_all and not rewrites(spec) and not spec.recomputes and spec.quantizer is None
         is_told = self.file.manifest.cache_spec is not None

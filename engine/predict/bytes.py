@@ -31,7 +31,7 @@ from engine.predict.capacity import (
 )
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import EXACT_CODING, WORD_BITS, CodedBytes, Coding, Part, coded_bytes, terms_of
-from engine.spec.retention import RetentionSpec, budgets_by_layer, layers_that_drop
+from engine.spec.retention import RetentionSpec, budgets_by_layer, layers_that_evict
 from engine.spec.terms import Term, bytes_of
 
 POSITION_BYTES = 8  # an int64 per row and head, kept once rows have been dropped
@@ -103,7 +103,7 @@ class CacheFormula:
         self.width, self._dtype = dtype_bytes(dtype), dtype
         self._is_exact = spec.codec.is_exact
         self._made: dict[Hashable, tuple[Term, ...]] = {}
-        self._dropping = () if spec.retention.keeps_all else layers_that_drop(geometry)
+        self._dropping = () if spec.retention.keeps_all else layers_that_evict(geometry)
 
     @cached_property
     def kinds(self) -> tuple[Hashable, ...]:

@@ -35,13 +35,13 @@ def check_layout(spec: CacheSpec, geometry: CacheGeometry) -> None:
         )
     if spec.retention.only_at_prompt_end:
         raise InputError(
-            f"{spec.retention.name} drops rows of the prompt when it ends, and the decoder of this model starts from "
-            "one token, while its encoder reads the prompt: use a rule that drops rows as tokens come."
+            f"{spec.retention.name} evicts rows of the prompt when it ends, and the decoder of this model starts from "
+            "one token, while its encoder reads the prompt: use a rule that evicts rows as tokens come."
         )
     if not spec.retention.keeps_all and geometry.model_type in RELATIVE_POSITIONS:
         raise InputError(
             f"Attention of a {geometry.model_type} model adds a bias by distance, which it counts by the rows held: it "
-            "would be wrong once rows are dropped. Use a cache that keeps all rows."
+            "would be wrong once rows are evicted. Use a cache that keeps all rows."
         )
 
 

@@ -34,7 +34,7 @@ class ConvertedCache:
 
     cache: SequenceCache
     moved: Moved
-    num_dropped: int = 0
+    num_evicted: int = 0
     is_edited_again: bool = False
 
 
@@ -136,6 +136,6 @@ def words(spec: CacheSpec, made: list[ConvertedCache]) -> str:
     parts = []
     if not spec.codec.is_exact or spec.layout == "quantized":
         parts.append("the rows held were quantised")
-    if any(one.num_dropped for one in made):
-        parts.append("rows over budget were dropped")
+    if any(one.num_evicted for one in made):
+        parts.append("rows over budget were evicted")
     return "converted without recomputing" + (f": {' and '.join(parts)}" if parts else "")

@@ -399,7 +399,7 @@ def rows_in_words(state: SessionState) -> str:
     caches = [live.cache for live in state.sequences.values()]
     num_restored = sum(cache.num_restored for cache in caches)
     if num_restored:
-        return f"put {num_restored:,} dropped rows back where they were"
+        return f"put {num_restored:,} evicted rows back where they were"
     if state.mode.spec.is_paged:
         return f"{sharing_in_words(sum(cache.page_counts().shared for cache in caches))} with other steps"
     return "cropped to the rows it had"

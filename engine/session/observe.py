@@ -25,7 +25,7 @@ from engine.look.probe import (
     attention_measures,
     attention_summary,
     keepable_rows,
-    nan_where_dropped,
+    nan_where_evicted,
     row_checksums,
     wrapped,
 )
@@ -97,7 +97,7 @@ def measure(forwards: Sequence[Forward], choices: Sequence[Sample | None], captu
             tensors |= attention_measures(weights, place[1], cache.num_source)
         scattered = cache.scattered() if weights else {}
         attention = (
-            {i: nan_where_dropped(row, scattered.get(i)) for i, row in weights.items()} if scattered else weights
+            {i: nan_where_evicted(row, scattered.get(i)) for i, row in weights.items()} if scattered else weights
         )
         packing = known[n].layout.packing if known else None
         measured.append(ObservedStep(*place, tensors, new_rows, tuple(weights), attention, strip=packing))

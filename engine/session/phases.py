@@ -10,7 +10,7 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.sequence_cache import SequenceCache
 from engine.look.candidates import Sample
-from engine.look.probe import nan_where_dropped
+from engine.look.probe import nan_where_evicted
 from engine.look.source import HalfWritten
 from engine.model.batch import LayerCallback
 from engine.model.tokenizer import TokenTexts
@@ -120,7 +120,7 @@ class PhasedStep:
                     for one in (layer, self._num_layers + layer):  # the second is the block's cross-attention layer
                         if probe is not None and (rows := probe.row(one)) is not None:
                             mine, positions = weights_of(work, one, rows), work.live.cache.positions(one)
-                            self._weights[work.live.seq_id, one] = nan_where_dropped(mine, positions)
+                            self._weights[work.live.seq_id, one] = nan_where_evicted(mine, positions)
                 norms = output[:, -1].float().norm(dim=-1).tolist()
                 self._tell(LayerDone(layer, tuple(map(self._new_row, works, [layer] * len(works), norms))))
 

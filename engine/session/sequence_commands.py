@@ -216,7 +216,7 @@ def why_no_rows(session: Session) -> str:
     if mode.spec.recomputes:
         return "this mode keeps nothing between two steps"
     if not mode.spec.is_append_only:
-        return "this mode codes or drops rows when a prompt has ended, and a longer prompt ends elsewhere"
+        return "this mode codes or evicts rows when a prompt has ended, and a longer prompt ends elsewhere"
     if session.model.start_id is not None:
         return "an encoder reads a prompt as a whole, and every row depends on all of it"
     if mode.feeds_whole_prompts:

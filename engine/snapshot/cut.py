@@ -108,7 +108,7 @@ def _entry(entry: LayerEntry, command: Export, count: int, is_past: bool, num_so
         heads = tuple(sorted(set(command.kv_heads)))
     if is_past and (entry.has_positions or entry.first not in (0, num_source)):
         raise InputError(
-            f"Layer {entry.index} of this file has dropped rows since, and which it had then is not known: "
+            f"Layer {entry.index} of this file has evicted rows since, and which it had then is not known: "
             "choose all steps, or other layers."
         )
     if is_past and count <= entry.first:

@@ -80,7 +80,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
         if not self.is_compressed or not self.row.takes_no:
             self._check_codec_and_retention()
             return
-        what = "codec" if not self.codec.is_exact else "rule for dropping rows"
+        what = "codec" if not self.codec.is_exact else "eviction rule"
         raise InputError(
             f"The {self.layout} layout takes no {what}, because {self.row.takes_no}: use the growing layout."
         )
@@ -115,7 +115,7 @@ class CacheSpec(Struct, frozen=True, gc=False):  # in every record, so the garba
             return
         if not all(coding.codes_rows_alone for coding in self.codec.codings):
             raise InputError(
-                "KIVI's keys share scales over groups of tokens, so a single row cannot be dropped: "
+                "KIVI's keys share scales over groups of tokens, so a single row cannot be evicted: "
                 "use an fp8 or int8 codec with this rule."
             )
         if self.retention.rerotate:

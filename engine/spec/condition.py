@@ -80,7 +80,7 @@ ROWS = (
     _count("pages_shared", "pages that one more sequence refers to", "pages"),
     _count("pages_evicted", "pages that lost their place in the prefix cache", "pages"),
     _count("pages_moved", "pages copied to the host or back", "host"),
-    _count("rows_dropped", "tokens that lost rows to the rule of the cache", "rule"),
+    _count("rows_evicted", "tokens that lost rows to the rule of the cache", "rule"),
     _count("preempted", "sequences that gave their pages up", "pages"),
     Quantity("stored", "number", "bytes of K and V in rows that hold tokens", "stored > 1 MiB", "bytes"),
     Quantity("reserved", "number", "bytes of storage of the cache", "reserved > 8 MiB", "bytes"),

@@ -37,7 +37,7 @@ def grid(
 ) -> tuple[SweepMode, ...]:
     """Every combination of mode, budget and codec, each once.
 
-    Budgets are applied only to modes that drop rows, and codecs only to modes that have none yet and whose layout
+    Budgets are applied only to modes that evict rows, and codecs only to modes that have none yet and whose layout
     accepts one; combinations that are not allowed are left out. If budgets are shares, exact residuals are made as
     short as possible, so that a short text is coded as a long one would be.
     """

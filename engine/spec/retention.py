@@ -60,7 +60,7 @@ class RetentionSpec(Struct, frozen=True):
 
     def _check_all(self) -> None:
         if self._num_sizes or self.sinks or self.window is not None:
-            raise InputError("A cache that keeps all rows has no budget: choose a rule that drops some.")
+            raise InputError("A cache that keeps all rows has no budget: choose a rule that evicts some.")
 
     def _check_window(self) -> None:
         if self._num_sizes:
@@ -81,7 +81,7 @@ class RetentionSpec(Struct, frozen=True):
             )
         if self.ratio is not None and not 0 <= self.ratio < 1:
             raise InputError(
-                f"A ratio of {self.ratio:g} is outside [0, 1): it is the part of the rows that is dropped."
+                f"A ratio of {self.ratio:g} is outside [0, 1): it is the part of the rows that is evicted."
             )
         for budget in self.layer_budgets if self.budget is None else (self.budget,):
             if isinstance(budget, bool) or budget < self.sinks + 1:
@@ -136,7 +136,7 @@ class RetentionSpec(Struct, frozen=True):
         """The rule of layer `number` of the `count` layers that drop rows, with one budget.
 
         In a pyramid all layers keep the same sinks and latest rows; the number of rows chosen beyond them falls evenly
-        from the first layer to the last, which chooses a twentieth of the mean. If a rule drops rows of the prompt
+        from the first layer to the last, which chooses a twentieth of the mean. If a rule evicts rows of the prompt
         alone, and the `prompt` of that many tokens is shorter than the first layers' budgets, the other layers get what
         these do not use; a prompt with fewer than twice the mean to choose from is spread evenly (the authors' code,
         Zefan-Cai/KVCache-Factory, `PyramidKVCluster`). Budgets are rounded per layer, as in kvpress, so that their mean
@@ -195,10 +195,10 @@ class RetentionSpec(Struct, frozen=True):
             return
         kinds = {layer.kind for layer in geometry.layers}
         if not geometry.attention_layers:
-            raise InputError("This architecture keeps a recurrent state and no K and V: there are no rows to drop.")
+            raise InputError("This architecture keeps a recurrent state and no K and V: there are no rows to evict.")
         if any(layer.state_elements is not None for layer in geometry.attention_layers):
             raise InputError(
-                "Layers of this model keep rows and a state of all tokens in one, which no rule can drop rows from: "
+                "Layers of this model keep rows and a state of all tokens in one, which no rule can evict rows from: "
                 "use a cache that keeps all rows."
             )
         if any(layer.index_dim for layer in geometry.layers):
@@ -211,12 +211,12 @@ class RetentionSpec(Struct, frozen=True):
         if not captures_attention:
             raise InputError(
                 "This architecture's own attention code counts rows by tokens seen and shows no weights: "
-                "rows cannot be dropped under it. Use a cache that keeps all rows."
+                "rows cannot be evicted under it. Use a cache that keeps all rows."
             )
-        dropping = layers_that_drop(geometry)
+        dropping = layers_that_evict(geometry)
         if not dropping:
             raise InputError(
-                f"{self.name} drops rows of any age, and this model has only sliding layers, whose masks count "
+                f"{self.name} evicts rows of any age, and this model has only sliding layers, whose masks count "
                 "distances by rows: they would be wrong. Use a cache that keeps all rows."
             )
         if "latent" in kinds and self.row is not None and self.row.reads == "keys":
@@ -225,12 +225,12 @@ class RetentionSpec(Struct, frozen=True):
             )
         if self.layer_budgets and len(self.layer_budgets) != len(dropping):
             raise InputError(
-                f"{len(self.layer_budgets)} budgets are given, and {len(dropping)} layers of this model drop rows "
+                f"{len(self.layer_budgets)} budgets are given, and {len(dropping)} layers of this model evict rows "
                 f"({', '.join(map(str, dropping))}): give one for each."
             )
 
 
-def layers_that_drop(geometry: CacheGeometry) -> tuple[int, ...]:
+def layers_that_evict(geometry: CacheGeometry) -> tuple[int, ...]:
     """The layers of which a rule can drop rows of any age: those with full attention. The mask of a sliding layer
     counts distances by rows, so all its rows must stay; recurrent layers have no rows."""
     return tuple(

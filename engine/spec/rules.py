@@ -23,7 +23,7 @@ BUDGET = Parameter(
     "budget", "Rows kept per head", "Rows kept per layer and head", default=256, unset=UNUSED, unit=TOKENS
 )
 RATIO = Parameter(
-    "ratio", "Part of the rows dropped", "Part of the rows that is dropped, instead of a budget", "share", unset=UNUSED
+    "ratio", "Part of the rows evicted", "Part of the rows that is evicted, instead of a budget", "share", unset=UNUSED
 )
 SINKS = Parameter(
     "sinks", "Sinks: first rows always kept", "The first rows, which are always kept", default=0, unit=TOKENS
@@ -39,14 +39,14 @@ WINDOW = Parameter("window", "Latest rows kept", "The latest rows, which are kep
 REROTATE = Parameter(
     "rerotate",
     "Re-rotate the sinks over the gap",
-    "Rotate the keys of the sinks, as if no row had been dropped behind them",
+    "Rotate the keys of the sinks, as if no row had been evicted behind them",
     "switch",
     False,
 )
 LAYOUT = Parameter(
     "layout",
-    "Rows are dropped",
-    "Where a rule drops: rows of a growing cache, or whole pages",
+    "Rows are evicted",
+    "Where a rule evicts: rows of a growing cache, or whole pages",
     "choice",
     "growing",
     choices=(("growing", "one by one, in growing room"), ("paged", "by whole pages")),
@@ -59,7 +59,7 @@ KEYS = (FULL, "keys, not a latent")
 
 
 class RuleRow(Struct, frozen=True):
-    """A rule for dropping rows. `name` is the name by which people choose it, `rule` its name in specs if that differs.
+    """An eviction rule. `name` is the name by which people choose it, `rule` its name in specs if that differs.
 
     `formula` is the score of row j; rows with the lowest score are dropped first. `score` says in words what is scored,
     and `victim` why a row was dropped. `reads` is what the score is computed from. Unless a window is given, the latest
@@ -139,7 +139,7 @@ RULES: Mapping[str, RuleRow] = {
             "Keeps the tokens that received most attention, and the latest.",
             "score(j) = Σₜ aₜ(j), mean over the group",
             "Zhang et al., 2023",
-            "attention of every query before the newest token, summed, nothing dropped",
+            "attention of every query before the newest token, summed, nothing evicted",
             "received the least attention in sum",
             "weights",
             needs=WEIGHTS,
@@ -160,7 +160,7 @@ RULES: Mapping[str, RuleRow] = {
         RuleRow(
             "tova",
             "TOVA",
-            "Drops what the newest query attends to least.",
+            "Evicts what the newest query attends to least.",
             "score(j) = mean over heads of aₙ(j), n newest",
             "Oren et al., 2024",
             "attention of the last query before the newest token",
@@ -173,7 +173,7 @@ RULES: Mapping[str, RuleRow] = {
         RuleRow(
             "knorm",
             "Knorm",
-            "Drops the keys of largest norm.",
+            "Evicts the keys of largest norm.",
             "score(j) = −‖kⱼ‖₂",
             "Devoto et al., 2024",
             "minus the norm of the key",
@@ -184,7 +184,7 @@ RULES: Mapping[str, RuleRow] = {
         RuleRow(
             "keydiff",
             "KeyDiff",
-            "Drops the keys most like the others.",
+            "Evicts the keys most like the others.",
             "score(j) = −cos(kⱼ, mean of k/‖k‖)",
             "Park et al., 2025",
             "minus the likeness to the mean key",
@@ -195,7 +195,7 @@ RULES: Mapping[str, RuleRow] = {
         RuleRow(
             "random",
             "Random",
-            "Drops at random: what any rule must beat.",
+            "Evicts at random: what any rule must beat.",
             "score(j) = hash(seed, layer, head, j)",
             "a baseline",
             "drawn by chance",

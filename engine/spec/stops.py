@@ -370,7 +370,7 @@ def _missing(need: Need, setting: ConditionSetting) -> str:
         case "host" if cache.layout != "host":
             return f"{cache_label(cache)} moves no pages: take the offloaded cache"
         case "rule" if cache.retention.keeps_all:
-            return f"{cache_label(cache)} keeps all rows: take one that drops some"
+            return f"{cache_label(cache)} keeps all rows: take one that evicts some"
         case "attention" if not setting.captures_attention:
             return "no attention of this model is captured: take one that runs our attention"
         case "comparison" if not setting.is_compared:

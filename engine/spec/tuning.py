@@ -53,7 +53,7 @@ def value_of(spec: CacheSpec, name: str) -> Any:
 def _tuned_retention(retention: RetentionSpec, given: dict[str, Any]) -> RetentionSpec:
     if retention.keeps_all:
         raise InputError(
-            f"This cache keeps all rows, so a {next(iter(given))} means nothing to it: choose one that drops rows."
+            f"This cache keeps all rows, so a {next(iter(given))} means nothing to it: choose one that evicts rows."
         )
     budget = given.get("budget")
     if isinstance(budget, LayerBudgets):

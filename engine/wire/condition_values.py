@@ -284,7 +284,7 @@ def _surprisal(_record: StepRecord, part: SequenceStep) -> float | None:
     return max((each for each in part.surprisal if each is not None), default=None)
 
 
-def _rows_dropped(record: StepRecord, part: SequenceStep) -> float:
+def _rows_evicted(record: StepRecord, part: SequenceStep) -> float:
     """How many tokens lost rows in any layer or head."""
     dropped = [each.positions for each in record.evictions if each.seq_id == part.seq_id]
     return float(np.unique(np.concatenate(dropped)).size) if dropped else 0.0
@@ -296,7 +296,7 @@ _NUMBERS: dict[str, Callable[[StepRecord, SequenceStep], float | None]] = {
     "margin": _margin,
     "surprisal": _surprisal,
     "nonfinite": lambda record, part: float(sum(place.count for place in record.non_finite)),
-    "rows_dropped": _rows_dropped,
+    "rows_evicted": _rows_evicted,
     "preempted": lambda record, part: float(len(record.preempted)),
     "stored": lambda record, part: float(record.num_bytes.stored),
     "reserved": lambda record, part: float(record.num_bytes.reserved),

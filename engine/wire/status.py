@@ -87,7 +87,7 @@ class WrittenRows(Part, frozen=True):
     seq_id: int
     num_written: int
     num_rewritten: int
-    num_dropped: int
+    num_evicted: int
     num_new_pages: int
 
 

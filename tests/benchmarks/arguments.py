@@ -33,7 +33,7 @@ TEXTS = ("Once upon a time", "\N{ZERO WIDTH SPACE}", "a" * 3000, "\x00", "日本
 CONDITIONS = (
     "entropy > 4.6", "token = 7", "norm > 1.5", "pages_allocated", "pages_evicted or preempted", "nonfinite",
     "attention(0-3) > 90%", "peak_attention(last 2) > 0.99", "differs", 'text ~ "(a+)+$"', "step = 20", "tokens >= 30",
-    "not (tokens > 0)", "rows_dropped and surprisal > 6", "stored > 1 MiB", "step < 0",
+    "not (tokens > 0)", "rows_evicted and surprisal > 6", "stored > 1 MiB", "step < 0",
 )  # fmt: skip
 
 

@@ -86,7 +86,7 @@ from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from tests.engine.tiny import model_of, prompt_ids
 
-assert "| `spread` | Drops the keys whose numbers are spread least |" in markdown_table()
+assert "| `spread` | Evicts the keys whose numbers are spread least |" in markdown_table()
 assert (PRESETS["spread"].label, PRESETS["spread"].family) == ("Spread", "evicting")
 for name in ("spread", "paged+spread"):
     spec = tuned(cache_named(name), budget=12, page_size=4)
@@ -132,7 +132,7 @@ def test_every_rule_has_a_class() -> None:
 
 # ---- an exported snapshot ----------------------------------------------------------------------------------------
 
-PROMPT, STEPS, BACK = 70, 14, 3  # no page is begun, and so none dropped, in the last three steps
+PROMPT, STEPS, BACK = 70, 14, 3  # no page is begun, and so none evicted, in the last three steps
 EVICTING = {name: tuned(PRESETS[name].spec, budget=24) for name in ("h2o", "knorm")}
 EXPORTED = {
     **{name: PRESETS[name].spec for name in ("dynamic", "paged")},

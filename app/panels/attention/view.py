@@ -21,7 +21,7 @@ from app.kit.pictures import magnitude_colors
 from app.kit.provenance import (
     PositionSpan,
     Provenance,
-    drop_words,
+    eviction_words,
     picture_source,
     pooling_words,
     selected_run,
@@ -318,7 +318,7 @@ class AttentionView(MapView[Shown]):
             name = name_of(one.position)
             words.append(f"▼ sink: {one.position} {name} takes {percent(one.weight)}")
         if piece.absent is not None:
-            words.append("hatched: dropped before")
+            words.append("hatched: evicted before")
         if piece.note:
             words.append(piece.note)
         return " · ".join(words)
@@ -449,7 +449,7 @@ class AttentionView(MapView[Shown]):
         if not found:
             return ["point at a cell for its weight"]
         first, *others = entries_of(found, self._token_name)
-        return [f"head {head} → {first}", *others]
+        return [f"{layer_label(self._models, piece.request.layer)} head {head} → {first}", *others]
 
     def _is_gone(self, piece: AttentionSlice, row: int, position: int) -> bool:
         column = (position - int(piece.positions[0])) // piece.tokens_per_column
@@ -458,10 +458,10 @@ class AttentionView(MapView[Shown]):
     def _fate(self, piece: AttentionSlice, head: int, first: int, last: int) -> str:
         """Why there was no row to attend to."""
         if last > first:
-            return "all dropped before"
+            return "all evicted before"
         kv_head = draw.kv_head_of(head, piece.group_size)
         request = piece.request
-        return drop_words(self._models, request.layer, kv_head, first, request.step - 1, request.seq_id)
+        return eviction_words(self._models, request.layer, kv_head, first, request.step - 1, request.seq_id)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

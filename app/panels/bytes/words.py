@@ -29,7 +29,7 @@ _GAPS = {
     "scales and offsets": GapWords("scales and offsets", "scales", "What turns the codes back into numbers."),
     "exact residual": GapWords("exact residual", "residual", "The newest rows, which the codec leaves as they are."),
     "positions of the rows kept": GapWords(
-        "positions of rows", "positions", "Where each kept row stood, as dropped rows leave holes."
+        "positions of rows", "positions", "Where each kept row stood, as evicted rows leave holes."
     ),
     "room to grow": GapWords("room to grow", "room", "Storage for rows that are still to come."),
     "dequantised copy": GapWords(
@@ -41,10 +41,10 @@ _GAPS = {
         "padding, to full length", "padding", "Rows reserved at once and not written yet."
     ),
     "rows kept for going back": GapWords(
-        "for going back", "for going back", "Rows that the newest steps replaced or dropped, so that one can go back."
+        "for going back", "for going back", "Rows that the newest steps replaced or evicted, so that one can go back."
     ),
     "attention that the rule remembers": GapWords(
-        "remembered attention", "remembered attention", "What the rule adds up to choose the rows it drops."
+        "remembered attention", "remembered attention", "What the rule adds up to choose the rows it evicts."
     ),
 }
 
@@ -93,7 +93,7 @@ def ledger_lines(held: CacheBytes, is_shared: bool) -> tuple[Fact, ...]:
 _FIGURES: dict[FigureKey, tuple[str, str]] = {
     "predicted": ("predicted by formula", "What the rows take by the formula of this cache mode."),
     "beyond_formula": ("stored beyond the formula", "Stored bytes that the formula does not have."),
-    "below_formula": ("left the window, or not kept", "Rows of the formula that have left the window or were dropped."),
+    "below_formula": ("left the window, or not kept", "Rows of the formula that have left the window or were evicted."),
     "stored": ("stored in tensors", "Bytes of tensors that hold rows of tokens."),
     "unnamed": ("⚠ without a name", "Reserved bytes that the program cannot explain: please report it."),
     "reserved": ("reserved in storage", "All that the storage of the cache really holds."),

@@ -46,7 +46,7 @@ class MatrixRow(Struct, frozen=True):
 
 class Matrix(Struct, frozen=True, eq=False):
     """Extremes `[rows, columns]` of cells that cover `per_column` positions, from `start` to `stop`, of the `whole`
-    range that exists. `borders`: rows at which another head begins; `names`: labels of rows; `gone`: the dropped
+    range that exists. `borders`: rows at which another head begins; `names`: labels of rows; `gone`: the evicted
     fraction of each cell."""
 
     low: Floats
@@ -77,12 +77,12 @@ class Matrix(Struct, frozen=True, eq=False):
 
     @property
     def shown(self) -> Floats:
-        """The values, with zero where rows were dropped: these cells are hatched, not marked as NaN."""
+        """The values, with zero where rows were evicted: these cells are hatched, not marked as NaN."""
         return self.values if self.gone is None else np.where(self.is_gone, np.float32(0), self.values)
 
     @property
     def is_gone(self) -> Flags:
-        """Cells `[rows, columns]` whose rows were all dropped."""
+        """Cells `[rows, columns]` whose rows were all evicted."""
         if self.gone is None:
             return np.zeros(self.low.shape, np.bool_)
         is_gone: Flags = np.repeat(self.gone.share >= 1, len(self.low) // len(self.gone.share), axis=0)
@@ -196,7 +196,7 @@ def _named(places: tuple[MatrixRow, ...], layer_label: LayerName) -> Callable[[i
 
 def on_same_positions(*matrices: Matrix) -> tuple[Matrix, ...]:
     """Extend matrices to the same positions: columns that one does not have, although all were requested, are shown as
-    dropped."""
+    evicted."""
     first, last = min(matrix.whole[0] for matrix in matrices), max(matrix.whole[1] for matrix in matrices)
     return tuple(_widened(matrix, first, last) for matrix in matrices)
 
@@ -219,7 +219,7 @@ def _widened(matrix: Matrix, first: int, last: int) -> Matrix:
 
 
 def overlaid(a: Matrix, b: Matrix) -> Matrix:
-    """The mean of A and B, cell by cell; for pooled cells the means of their lows and of their highs. A cell is dropped
+    """The mean of A and B, cell by cell; for pooled cells the means of their lows and of their highs. A cell is evicted
     where one of both is."""
     at = np.arange(a.low.shape[1]) * a.per_column + a.start
     column = (at - b.start) // b.per_column

@@ -1,4 +1,4 @@
-"""The Why evicted panel: by which rule and when a row was dropped, its score beside those that stayed, and the
+"""The Why evicted panel: by which rule and when a row was evicted, its score beside those that were kept, and the
 regret."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from app.kit.measurement import AskingView, MeasuringView
 from app.kit.provenance import Provenance, shown_record, source_of, token_name
 from app.kit.theme import Theme, font_fixed, font_text
 from app.models import Models, Selected
-from app.models.eviction_log import HELD, EvictionLog, LoggedEviction, drop_in, when_dropped
+from app.models.eviction_log import HELD, EvictionLog, LoggedEviction, logged_in, when_evicted
 from app.models.loaded import geometry_of
 from app.models.measurement import MeasurementState
 from app.panels.evicted import draw
@@ -43,7 +43,7 @@ LayerHead = tuple[int, int]
 
 
 class HeadGrid(Surface):
-    """Items are `(layer, kv_head)`. A cell has the warning colour where that head dropped the row."""
+    """Items are `(layer, kv_head)`. A cell has the warning colour where that head evicted the row."""
 
     def __init__(self) -> None:
         super().__init__("Which heads let it go")
@@ -57,11 +57,11 @@ class HeadGrid(Surface):
     def show_heads(
         self, layers: tuple[int, ...], steps: npt.NDArray[np.int64], selected: LayerHead, *, is_certain: bool
     ) -> None:
-        """`steps` `[L, H_kv]`: the step that dropped the row, or HELD; unless `is_certain`, HELD means unknown."""
+        """`steps` `[L, H_kv]`: the step that evicted the row, or HELD; unless `is_certain`, HELD means unknown."""
         is_resized = steps.shape != self._steps.shape
         self._layers, self._steps, self._selected, self._is_certain = layers, steps, selected, is_certain
         gone = int((steps != HELD).sum())
-        self.setAccessibleDescription(f"gone from {gone} of {counted(steps.size, 'head')}")
+        self.setAccessibleDescription(f"evicted from {gone} of {counted(steps.size, 'head')}")
         if is_resized:
             self.updateGeometry()
         self.update()
@@ -96,8 +96,8 @@ class HeadGrid(Surface):
     def words(self, item: LayerHead) -> str:
         layer, head = item
         step = int(self._steps[self._layers.index(layer), head])
-        held = "held" if self._is_certain else "not known: no recorded step dropped it"
-        return f"layer {layer}, kv head {head}: {held if step == HELD else f'dropped at step {step}'}"
+        held = "held" if self._is_certain else "not known: no recorded step evicted it"
+        return f"layer {layer}, kv head {head}: {held if step == HELD else f'evicted at step {step}'}"
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class HeadGrid(Surface):
             painter.drawText(place, align, f"L{self._layers[line]}")
 
     def _paint_cell(self, painter: QPainter, theme: Theme, cell: QRectF, item: LayerHead) -> None:
-        """A filled cell: held or dropped; a hollow one: unknown."""
+        """A filled cell: held or evicted; a hollow one: unknown."""
         step = int(self._steps[self._layers.index(item[0]), item[1]])
         if step == HELD and not self._is_certain:
             painter.setPen(QPen(theme.color("faint"), 1, Qt.PenStyle.DotLine))
@@ -295,7 +295,7 @@ def rank_chart(eviction: Eviction, position: int | None) -> Chart:
     chosen = eviction.positions == position if position is not None else np.zeros(len(heights), np.bool_)
     if chosen.any():
         marks.append(Dots(found.victims[chosen], heights[chosen], "text", size=_DOT + 3, fill="selected"))
-    note = "● went · | stayed" if found.survivors.size else "● went"
+    note = "● evicted · | kept" if found.survivors.size else "● evicted"
     margin = 0.03 * (found.high - found.low)
     return Chart(
         tuple(marks),
@@ -319,7 +319,7 @@ _ENDS = FixedTicks((Tick(0.08, "← goes first"), Tick(0.86, "the rule keeps it 
 
 def regret_chart(regret: Regret, num_rows: int, marked: int | None) -> Chart:
     """The scatter plot; the dot `marked` has a ring. `num_rows` in the cache determines which rows the rule never
-    drops."""
+    evicts."""
     found = draw.scatter(regret, num_rows)
     size = 6.0 if len(found.x) < _MANY else 4.5
     x, y, missed, kept = found.x, found.y, found.is_missed, found.is_protected
@@ -333,7 +333,7 @@ def regret_chart(regret: Regret, num_rows: int, marked: int | None) -> Chart:
         marks.append(Dots(x[marked : marked + 1], y[marked : marked + 1], "selected", size=size + 7))
     note = f"rank correlation {decimal(regret.rank_correlation, is_signed=True)}"
     if kept.any():
-        note += f" · ○ {int(kept.sum())} never dropped"
+        note += f" · ○ {int(kept.sum())} never evicted"
     return Chart(
         tuple(marks),
         np.column_stack([x, y]),
@@ -357,7 +357,7 @@ class Shown(Struct, frozen=True):
 
     is_regret: bool
     record: StepRecord | None
-    num_drops: int
+    num_evictions: int
     selected: Selected
     pointed: int | None
     status: EngineStatus | None
@@ -372,18 +372,18 @@ class EvictedView(AskingView[Shown]):
     abilities = frozenset(("view.reset",))
     button_name = "Leave each row out"
     choices = (
-        (WHY, "why", "The rule, and the scores of what went and what stayed"),
+        (WHY, "why", "The rule, and the scores of what it evicted and what it kept"),
         (REGRETTED, "leave one out", "What the next token loses (KL) without each row, against the rule's score"),
     )
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._pointed: int | None = None
-        self._drop: LoggedEviction | None = None
+        self._logged: LoggedEviction | None = None
         self.headline = ElidedLabel(font_text(12.5, QFont.Weight.DemiBold))
         self.rule, self.formula = ElidedLabel(font_text(12), "muted"), ElidedLabel(font_text(11.5), "muted")
         self.heads = HeadGrid()
-        self.plot = Plot("Scores of rows that went and rows that stayed")
+        self.plot = Plot("Scores of evicted rows and of kept rows")
         self.regret = RegretSheet(models, self)
         self._build()
         self.follow(models)
@@ -419,13 +419,13 @@ class EvictedView(AskingView[Shown]):
         self._models.selection.update(layer=head[0], kv_head=head[1])
 
     def _on_picked(self, index: int) -> None:
-        if self._drop is not None:
-            self._models.selection.update(position=int(self._drop.eviction.positions[index]))
+        if self._logged is not None:
+            self._models.selection.update(position=int(self._logged.eviction.positions[index]))
 
     def _on_pointed(self, index: int | None) -> None:
         self._pointed = None
-        if index is not None and self._drop is not None:
-            self._pointed = int(self._drop.eviction.positions[index])
+        if index is not None and self._logged is not None:
+            self._pointed = int(self._logged.eviction.positions[index])
         self.refresh()
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -468,64 +468,64 @@ class EvictedView(AskingView[Shown]):
         mine = self._log.of(now.seq_id, now.position, step) if now.position is not None else []
         shown = mine or latest
         layers = self._layers(shown)
-        # for a selected token the heads that dropped it, even if none did; else the latest eviction
+        # for a selected token the heads that evicted it, even if none did; else the latest eviction
         of_token = mine if now.position is not None else latest
-        steps = when_dropped(of_token, layers, self._num_heads(shown))
-        drop = drop_in(shown, now.layer, now.kv_head)
+        steps = when_evicted(of_token, layers, self._num_heads(shown))
+        logged = logged_in(shown, now.layer, now.kv_head)
         self.headline.setText(self._head_words(record, mine, latest, steps))
         self.headline.setToolTip(plain_tip(self.headline.text()))
         self._show_rule(shown[0])
         self.heads.show_heads(layers, steps, (now.layer, now.kv_head), is_certain=not self._gap(record))
-        self._drop = drop
-        if drop is None:
+        self._logged = logged
+        if logged is None:
             self.plot.hide_chart()
         else:
-            self.plot.show_chart(rank_chart(drop.eviction, now.position if mine else None))
-        self.plot.show_words(self._score_words(drop, mine))
+            self.plot.show_chart(rank_chart(logged.eviction, now.position if mine else None))
+        self.plot.show_words(self._score_words(logged, mine))
 
     def _nothing(self, record: StepRecord | None) -> str:
         status = self._models.status.now
         is_now = record is None or self._models.selection.now.step is None
         spec = status.cache if is_now else record.cache if record is not None else None
         if record is None or spec is None:
-            return "Which rows a cache drops, and why, appears here with the first step: press F10."
+            return "Which rows a cache evicts, and why, appears here with the first step: press F10."
         label = cache_label(spec)
         if spec.retention.keeps_all:
-            return f"Nothing was dropped: {label} keeps every row. Modes that drop rows are in the cache selector."
+            return f"Nothing was evicted: {label} keeps every row. Modes that evict rows are in the cache selector."
         if gap := self._gap(record):
-            return f"No recorded step dropped a row, but {gap}."
-        return f"Nothing was dropped yet: the budget of {label} still holds every row."
+            return f"No recorded step evicted a row, but {gap}."
+        return f"Nothing was evicted yet: the budget of {label} still holds every row."
 
     def _layers(self, shown: list[LoggedEviction]) -> tuple[int, ...]:
         if (geometry := geometry_of(self._models)) is not None:
             return tuple(layer.index for layer in geometry.attention_layers)
-        return tuple(sorted({drop.eviction.layer for drop in shown}))
+        return tuple(sorted({logged.eviction.layer for logged in shown}))
 
     def _num_heads(self, shown: list[LoggedEviction]) -> int:
         if (geometry := geometry_of(self._models)) is not None:
             return max((layer.num_kv_heads for layer in geometry.attention_layers), default=1)
-        return 1 + max(drop.eviction.kv_head or 0 for drop in shown)
+        return 1 + max(logged.eviction.kv_head or 0 for logged in shown)
 
     def _head_words(
         self, record: StepRecord, mine: list[LoggedEviction], latest: list[LoggedEviction], steps: np.ndarray
     ) -> str:
         now = self._models.selection.now
         if mine and now.position is not None:
-            gone, when = int((steps != HELD).sum()), sorted({drop.step for drop in mine})
+            gone, when = int((steps != HELD).sum()), sorted({logged.step for logged in mine})
             name = self._name(now.position)
             at = f"step {when[0]}" if len(when) == 1 else f"steps {when[0]} to {when[-1]}"
             count = thousands(gone) if not self._gap(record) else f"at least {gone}"
-            return f"{name} ({now.position}) went from {count} of {counted(steps.size, 'head')} at {at}"
-        positions = sorted({int(p) for drop in latest for p in drop.eviction.positions})
+            return f"{name} ({now.position}) was evicted from {count} of {counted(steps.size, 'head')} at {at}"
+        positions = sorted({int(p) for logged in latest for p in logged.eviction.positions})
         names = [f"{self._name(p)} ({p})" for p in positions[:_NAMED]]
         more = f" and {thousands(len(positions) - _NAMED)} more" if len(positions) > _NAMED else ""
-        dropped = "step {} dropped {}{}".format(latest[0].step, ", ".join(names), more)
+        evicted = "step {} evicted {}{}".format(latest[0].step, ", ".join(names), more)
         if now.position is None:
-            return f"The latest: {dropped}"
+            return f"The latest: {evicted}"
         name = self._name(now.position)
         if gap := self._gap(record):
-            return f"{name} ({now.position}): no recorded step dropped it, but {gap}"
-        return f"{name} ({now.position}) is held by every head; {dropped}"
+            return f"{name} ({now.position}): no recorded step evicted it, but {gap}"
+        return f"{name} ({now.position}) is held by every head; {evicted}"
 
     def _name(self, position: int) -> str:
         return f"“{token_name(self._models, self._models.selection.now.seq_id, position)}”"
@@ -542,11 +542,11 @@ class EvictedView(AskingView[Shown]):
             return "the sequence that it was forked from may have"
         return ""
 
-    def _show_rule(self, drop: LoggedEviction) -> None:
-        record = self._models.timeline.record(drop.step)
+    def _show_rule(self, logged: LoggedEviction) -> None:
+        record = self._models.timeline.record(logged.step)
         rule = record.cache.retention.row if record is not None else None
         if record is None or rule is None:
-            self.rule.setText(drop.eviction.rule)
+            self.rule.setText(logged.eviction.rule)
             self.formula.setText("")
         else:
             self.rule.setText(f"{rule.label}: {record.cache.retention.summary}")
@@ -554,11 +554,11 @@ class EvictedView(AskingView[Shown]):
         for label in (self.rule, self.formula):
             label.setToolTip(plain_tip(f"{self.rule.text()}\n{self.formula.text()}".rstrip()))
 
-    def _score_words(self, drop: LoggedEviction | None, mine: list[LoggedEviction]) -> str:
+    def _score_words(self, logged: LoggedEviction | None, mine: list[LoggedEviction]) -> str:
         now = self._models.selection.now
-        if drop is None:
+        if logged is None:
             return f"layer {now.layer}, kv head {now.kv_head} holds it"
-        eviction = drop.eviction
+        eviction = logged.eviction
         survivors = eviction.survivors
         position = self._pointed if self._pointed is not None else now.position if mine else None
         score = eviction.score_of(position) if position is not None else None
@@ -574,11 +574,11 @@ class EvictedView(AskingView[Shown]):
                     else f"lowest of {thousands(len(eviction.positions))}"
                 )
         else:
-            parts.append(f"L{now.layer} h{now.kv_head}: {thousands(len(eviction.positions))} went")
+            parts.append(f"L{now.layer} h{now.kv_head}: {thousands(len(eviction.positions))} evicted")
         if eviction.lowest_kept is not None:
             parts.append(f"lowest kept {brief(eviction.lowest_kept)}")
         if not survivors.on_merit and survivors.protected:
-            parts.append(f"{survivors.protected} stay, protected")
+            parts.append(f"{survivors.protected} kept, protected")
         elif survivors.on_merit:
-            parts.append(f"{survivors.on_merit} stay on merit + {survivors.protected} protected")
+            parts.append(f"{survivors.on_merit} kept on merit + {survivors.protected} protected")
         return " · ".join(parts)

@@ -24,7 +24,7 @@ from app.kit.provenance import (
     STORED_NOW,
     PositionSpan,
     Provenance,
-    drop_words,
+    eviction_words,
     parts_words,
     picture_source,
     pooling_words,
@@ -219,10 +219,10 @@ class HeadView(MapView[Shown]):
         if piece.state_shape:
             words = [f"state, fixed size · {list(piece.state_shape)} {piece.dtype}"]
         if piece.absent is not None and piece.absent.any():
-            dropped, (start, stop) = int(piece.absent.sum()), draw.extent(piece)
+            evicted, (start, stop) = int(piece.absent.sum()), draw.extent(piece)
             is_now = piece.provenance == STORED_NOW
-            gone = f"{counted(stop - start, 'row')} gone by now" if is_now else f"{thousands(stop - start)} dropped"
-            words.append(f"hatched: {thousands(dropped)} of {gone}")
+            gone = f"{counted(stop - start, 'row')} evicted by now" if is_now else f"{thousands(stop - start)} evicted"
+            words.append(f"hatched: {thousands(evicted)} of {gone}")
         if self._residual(piece):
             words.append(LINE)
         if piece.num_nan or piece.num_inf:
@@ -379,15 +379,17 @@ class HeadView(MapView[Shown]):
         self.told.emit(f"Copied the value of {place}")
 
     def _fate(self, piece: HeadSlice, cell: draw.HeadCell) -> str:
-        """What happened to the dropped rows of a cell; empty if there are none."""
-        if not cell.num_dropped:
+        """What happened to the evicted rows of a cell; empty if there are none."""
+        if not cell.num_evicted:
             return ""
         if not cell.is_gone:
             count = cell.last_position - cell.first_position + 1
-            return "   " + f"{cell.num_dropped} of {counted(count, 'row')} dropped"
+            return "   " + f"{cell.num_evicted} of {counted(count, 'row')} evicted"
         if cell.last_position > cell.first_position:
-            return "   " + "all dropped"
+            return "   " + "all evicted"
         step = self._models.selection.now.step if piece.provenance != STORED_NOW else None
         place = piece.request
-        words = drop_words(self._models, place.layer, self._kv_head_of(piece), cell.first_position, step, place.seq_id)
+        words = eviction_words(
+            self._models, place.layer, self._kv_head_of(piece), cell.first_position, step, place.seq_id
+        )
         return f"   {words}"

@@ -13,7 +13,7 @@ from app.draw.format import brief, decimal, milliseconds, percent, thousands
 from app.kit.facts import Fact
 from app.kit.heatmap_marks import words_at
 from app.kit.pictures import signed_colors
-from app.kit.provenance import DEQUANTISED, EXACT, STORED_NOW, drop_of, holders_of, score_words, shown_record
+from app.kit.provenance import DEQUANTISED, EXACT, STORED_NOW, eviction_of, holders_of, score_words, shown_record
 from app.kit.theme import current_theme
 from app.models import Models, Token
 from app.models.loaded import geometry_of, layer_label, num_source
@@ -27,7 +27,7 @@ ATTENTION = (
     "The share of its attention in this layer that the newest token gives this one: a bar for each head, from left to "
     "right, and their mean."
 )
-DROPPED = "The selected layer and kv head hold its row no more."
+EVICTED = "The selected layer and kv head hold its row no more."
 _SAME = 1e-4  # relative; two ways to sum the same squares differ by less
 
 
@@ -161,7 +161,7 @@ def _norm_tip(name: str, how: str) -> str:
 
 
 def _norm_fact(
-    layer: str, label: str, values: list[float], marked: int | None, color: str, tip: str, absent: str = "gone"
+    layer: str, label: str, values: list[float], marked: int | None, color: str, tip: str, absent: str = "evicted"
 ) -> Fact:
     """A bar per layer, and the number of the selected layer; `absent` is the text for a layer without a row."""
     text = ""
@@ -181,7 +181,7 @@ def _looked_at(models: Models, token: Token, attention: AttentionSlice | None) -
     column = token.position - int(attention.positions[0])
     held = weights[~attention_draw.gone(attention)[:, column]]
     if not held.size:
-        return [Fact(label, "its row was gone", role="muted", tip=ATTENTION)]
+        return [Fact(label, "its row was evicted", role="muted", tip=ATTENTION)]
     bars = tuple(float(weight) for weight in np.nan_to_num(weights))
     share = f"mean {percent(float(held.mean()))}"
     return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())), tip=ATTENTION)]
@@ -228,34 +228,34 @@ def _changed(row: RowSlice, index: int, kv_head: int) -> list[Fact]:
 
 
 def _held(models: Models, row: RowSlice) -> list[Fact]:
-    """How many heads and layers still hold the token's row, if some dropped it."""
+    """How many heads and layers still hold the token's row, if some evicted it."""
     holders = holders_of(models)
     if holders is None or row.request.position >= len(holders.heads):
         return []
     heads, layers = holders.heads[row.request.position], holders.layers[row.request.position]
     text = f"{heads} of {counted(holders.all_heads, 'head')} · {layers} of {counted(holders.all_layers, 'layer')}"
     label = "now held by" if holders.is_now else "held by"
-    tip = "How many heads still hold its row, and in how many layers; a rule dropped the others."
+    tip = "How many heads still hold its row, and in how many layers; a rule evicted the others."
     return [Fact(label, text, role="muted" if heads < holders.all_heads else "text", tip=tip)]
 
 
 def _gone(models: Models, row: RowSlice) -> list[Fact]:
-    """At which step a rule dropped the row of the selected layer and head, and why."""
+    """At which step a rule evicted the row of the selected layer and head, and why."""
     status, now = models.status.now, models.selection.now
     if status.cache.retention.keeps_all:
         return []
     is_now = row.provenance == STORED_NOW
     step = None if is_now else now.step
     label = f"K, V[{now.layer}, {now.kv_head}, {row.request.position}]"
-    drop = drop_of(models, now.layer, now.kv_head, row.request.position, step)
-    if drop is None:
-        return [Fact(label, "gone by now" if is_now else "dropped", role="muted", tip=DROPPED)]
-    scores = score_words(models, drop)
+    eviction = eviction_of(models, now.layer, now.kv_head, row.request.position, step)
+    if eviction is None:
+        return [Fact(label, "evicted by now" if is_now else "evicted", role="muted", tip=EVICTED)]
+    scores = score_words(models, eviction)
     facts = [
-        Fact(label, f"dropped at step {thousands(drop.step)}", role="muted", tip=DROPPED),
-        Fact(drop.rule, tip="The rule that dropped it."),
+        Fact(label, f"evicted at step {thousands(eviction.step)}", role="muted", tip=EVICTED),
+        Fact(eviction.rule, tip="The rule that evicted it."),
     ]
-    tip = "Its score when it was dropped, and the lowest score of a row that stayed."
+    tip = "Its score when it was evicted, and the lowest score of a row that was kept."
     return [*facts, Fact("score < kept", scores, role="muted", tip=tip)] if scores else facts
 
 

@@ -223,12 +223,21 @@ ANSWER_TIP = (
 NEW_TIP = "Begin another conversation"
 
 
+class TakenAnswer(NamedTuple):
+    """An answer that became a turn, and how many tokens its sequence had then."""
+
+    seq_id: int
+    num_tokens: int
+    turn: int
+    text: str
+
+
 class ChatEditor(QWidget):
     """Signals: `typed()` at once, `edited()` after a pause, `preview_wanted(chat, sequence or None)`.
 
     If the selected sequence was rendered from a conversation, the editor shows its turns, unless the user is writing
     another one; the next turn then goes `after` that sequence. When the sequence's answer has ended or was stopped, it
-    becomes the assistant's turn.
+    becomes the assistant's turn, which grows if the sequence is run on.
     """
 
     typed = Signal()
@@ -243,6 +252,7 @@ class ChatEditor(QWidget):
         self._seen: tuple[object, ...] = ()  # (sequence, history shape) for which the conversation was looked up
         self._wants_answer = self._is_stopped = False
         self._answered: tuple[int, int] | None = None  # (sequence, number of tokens) whose answer was asked for
+        self._newest: TakenAnswer | None = None
         self._noted: tuple[object, ...] = ()  # what the notes of the turns were looked up for
         self._endings: dict[int, str] = {}  # how answers ended, by the number of their turn
         self._limit: int | None = None  # tokens of an answer
@@ -312,7 +322,7 @@ class ChatEditor(QWidget):
 
     def clear(self) -> None:
         """Begin another conversation."""
-        self._of, self._taken = None, EMPTY
+        self._of, self._taken, self._newest = None, EMPTY, None
         self._endings.clear()
         self.turns.set_turns(EMPTY)
         self._on_typed()
@@ -370,6 +380,7 @@ class ChatEditor(QWidget):
         if seen != self._seen:
             self._seen = seen
             self._belong_to(info)
+        self._follow_taken(info)
         self._show_notes(info)
         turns = self.turns.turns
         is_mine = info is not None and self._of == info.seq_id and turns == self._taken
@@ -380,6 +391,27 @@ class ChatEditor(QWidget):
         has_ended = info.stop is not None or (self._is_stopped and not self._models.status.is_running)
         if has_ended and self._answered != (info.seq_id, info.num_tokens):
             self._on_answer()
+
+    def _follow_taken(self, info: SequenceInfo | None) -> None:
+        """Let the newest answer that was taken have all that its sequence has generated, unless it was edited: a
+        sequence that was stopped, or that reached the longest answer, can be run on."""
+        taken = self._newest
+        if taken is None or info is None or info.seq_id != taken.seq_id or not self._is_there(taken):
+            return
+        if self._wants_answer or info.num_tokens == taken.num_tokens or not has_answer(info):
+            return
+        if self._models.status.is_running:
+            self.turns.rows[taken.turn].show_text(self._text_so_far(info))
+            self._endings[taken.turn], self._noted = self._progress(info), ()
+            self._newest = taken._replace(text=self.turns.turns[taken.turn].text)
+        else:  # the engine decodes it whole
+            self._on_answer()
+
+    def _is_there(self, taken: TakenAnswer) -> bool:
+        """Whether it is still the newest answer, as it was taken; behind it is at most the turn that is written."""
+        turns = self.turns.turns
+        is_newest = turns != self._taken and len(turns) - 2 <= taken.turn < len(turns)
+        return is_newest and turns[taken.turn] == Turn("assistant", taken.text)
 
     def _text_so_far(self, info: SequenceInfo) -> str:
         """What the sequence has generated, token by token; the engine decodes it whole when it has ended."""
@@ -431,14 +463,7 @@ class ChatEditor(QWidget):
         """Show the tokens of the conversation; if an answer was waited for, add it as the next turn."""
         if self._wants_answer and told.reuse is not None:
             self._wants_answer = False
-            self._taken = ()  # what follows was not sent yet
-            info = selected_info(self._models)
-            stop = "stopped" if self._is_stopped else None if info is None else info.stop
-            self._endings[len(self.turns.turns)] = "" if stop is None else ENDINGS.get(stop, "")
-            self._is_stopped = False
-            self.turns.set_turns((*self.turns.turns, Turn("assistant", told.answer), Turn("user", "")))
-            if self.isVisible() and self.isActiveWindow():
-                self.turns.focus_last()
+            self._take_answer(told.answer)
             self._on_typed()
             self.ask()
             return
@@ -455,6 +480,27 @@ class ChatEditor(QWidget):
         self._show_about()
         is_warning = bool(told.note) and not self._is_joined
         self._say(told.note if is_warning else "" if reuse is None else reuse.words(quoted_whole), is_wrong=is_warning)
+
+    def _take_answer(self, text: str) -> None:
+        """Add the answer as the next turn, and an empty one behind it; one that was taken before, and has grown, is
+        replaced where it stands."""
+        info, taken, turns = selected_info(self._models), self._newest, self.turns.turns
+        if info is None or self._answered is None:
+            return
+        is_grown = taken is not None and taken.seq_id == info.seq_id and self._is_there(taken)
+        number = taken.turn if is_grown and taken is not None else len(turns)
+        stop = "stopped" if self._is_stopped or (is_grown and info.stop is None) else info.stop
+        self._endings[number], self._noted = "" if stop is None else ENDINGS.get(stop, ""), ()
+        self._is_stopped = False
+        if is_grown:
+            self.turns.rows[number].show_text(text)
+        else:
+            self._taken = ()  # what follows was not sent yet
+            self.turns.set_turns((*turns, Turn("assistant", text), Turn("user", "")))
+            if self.isVisible() and self.isActiveWindow():
+                self.turns.focus_last()
+        # as the editor has it, in which some characters are others
+        self._newest = TakenAnswer(*self._answered, number, self.turns.turns[number].text)
 
     @property
     def _is_joined(self) -> bool:

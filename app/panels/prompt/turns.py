@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent, QTextCursor
 from PySide6.QtWidgets import QPushButton, QScrollArea, QWidget
 
@@ -29,8 +29,8 @@ class TurnEdit(PromptEdit):
     def __init__(self) -> None:
         super().__init__()
         self.setFont(font_text(12.5))
-        self.textChanged.connect(self._fit)
-        self._fit()
+        self.textChanged.connect(self.fit)
+        self.fit()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         is_enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
@@ -41,9 +41,10 @@ class TurnEdit(PromptEdit):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._fit()
+        self.fit()
 
-    def _fit(self) -> None:
+    def fit(self) -> None:
+        """Become as high as the lines of the text."""
         lines = min(max(1, round(self.document().size().height())), MAX_LINES)
         height = lines * self.fontMetrics().lineSpacing() + FRAME
         is_long = self.document().size().height() > MAX_LINES
@@ -81,6 +82,12 @@ class TurnRow(QWidget):
     @property
     def turn(self) -> Turn:
         return Turn(str(self.role.currentData()), self.edit.text())
+
+    def show_text(self, text: str) -> None:
+        """Replace the text without emitting anything."""
+        with QSignalBlocker(self.edit):
+            self.edit.set_text(text)
+        self.edit.fit()
 
     def show_note(self, words: str) -> None:
         """Say below the text what is known of the turn: how much of the cache was reused, or how it ended."""

@@ -185,7 +185,7 @@ class StopsView(View[Shown]):
             (self.line.textChanged, self._on_text),
             (self.line.left, self.look),
             (self.table.clicked, self._on_cell),
-            (self.table.activated, self._on_activated),
+            (self.table.confirmed, self._on_confirmed),
             (self.change_it.triggered, self._on_change),
             (self._delete_it.triggered, self._on_delete),
         )
@@ -280,7 +280,7 @@ class StopsView(View[Shown]):
 
     def _on_cell(self, index: QModelIndex) -> None:
         """Mark the clicked stop and search for its condition; a click in the first column switches it on or off."""
-        stop = self._stop_in(index)
+        stop = self._stop_in(index.row())
         if stop is None:
             return
         if index.column() == ON_COLUMN:
@@ -289,13 +289,13 @@ class StopsView(View[Shown]):
         self._marked = stop.id
         self._show_text(stop.text)
 
-    def _on_activated(self, index: QModelIndex) -> None:
-        if (stop := self._stop_in(index)) is not None:
+    def _on_confirmed(self, row: int) -> None:
+        if (stop := self._stop_in(row)) is not None:
             self.switch(stop.id)
 
-    def _stop_in(self, index: QModelIndex) -> Stop | None:
+    def _stop_in(self, row: int) -> Stop | None:
         stops = self._models.stops.stops
-        return stops[index.row()] if 0 <= index.row() < len(stops) else None
+        return stops[row] if 0 <= row < len(stops) else None
 
     def _show_text(self, text: str) -> None:
         with QSignalBlocker(self.line):

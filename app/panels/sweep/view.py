@@ -86,10 +86,10 @@ BUDGETS = (
     ("budget ½", "0.5", ""),
     ("budget ¼", "0.25", ""),
     ("budget ⅛", "0.125", ""),
-    ("½ · ¼ · ⅛", "0.5,0.25,0.125", "Every mode that drops rows in three sizes"),
+    ("½ · ¼ · ⅛", "0.5,0.25,0.125", "Every mode that evicts rows in three sizes"),
 )
 BUDGETS_TIP = (
-    "Rows kept by the modes that drop rows: as their presets say (256), or a share of all tokens; "
+    "Rows kept by the modes that evict rows: as their presets say (256), or a share of all tokens; "
     "with a share, KIVI's exact residual is one group"
 )
 CODECS = (

@@ -51,8 +51,8 @@ class Chips(Struct, frozen=True):
     special: frozenset[int] = frozenset()
     num_source: int = 0
 
-    def dropped_share(self, index: int) -> float:
-        """The share of all heads of all layers that dropped a token's row."""
+    def evicted_share(self, index: int) -> float:
+        """The share of all heads of all layers that evicted a token's row."""
         held = self.holders
         if held is None or index >= len(held.heads) or not held.all_heads:
             return 0.0
@@ -77,7 +77,7 @@ def token_words(
     *,
     num_source: int,
 ) -> str:
-    """All about a token, in lines. `held` tells which heads hold its row, if some dropped theirs; the encoder read the
+    """All about a token, in lines. `held` tells which heads hold its row, if some evicted theirs; the encoder read the
     first `num_source` tokens."""
     lines = [
         f"“{shortened(visible(token.text[:400]), 200)}”",
@@ -259,7 +259,7 @@ ROW_HEIGHT = 22
 CHIP_HEIGHT = 19
 PADDING = 3.0
 MAX_CHARS = 48
-# Height of the hatch at the bottom of a token's chip when heads have dropped its row; the text stays readable.
+# Height of the hatch at the bottom of a token's chip when heads have evicted its row; the text stays readable.
 GHOST_LEAST, GHOST_MOST = 2.0, 6.0
 
 
@@ -392,20 +392,20 @@ class TokenCanvas(Themed, TellsPlaces, QAbstractScrollArea):
 
     def _paint_token(self, painter: QPainter, index: int) -> None:
         token, chip, theme = self.chips.tokens[index], self._chip(self._layout[index]), current_theme()
-        dropped = self.chips.dropped_share(index)
-        fill = surprisal_color(theme, token.surprisal) if dropped < 1 else None
+        evicted = self.chips.evicted_share(index)
+        fill = surprisal_color(theme, token.surprisal) if evicted < 1 else None
         if fill is not None:
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(fill)
             painter.drawRoundedRect(chip.adjusted(0, 0.5, 0, -0.5), 3.5, 3.5)
-        if dropped > 0:
-            self._paint_ghost(painter, chip, dropped)
+        if evicted > 0:
+            self._paint_ghost(painter, chip, evicted)
         if token.position < self.chips.num_source:
             paint_source(painter, chip)
         is_special = token.token_id in self.chips.special
         is_first = self.chips.is_start(index)
         paint_marks(painter, chip, PADDING, is_special=is_special, is_forced=token.forced, is_first=is_first)
-        painter.setPen(theme.color("text" if dropped < 1 else "muted"))
+        painter.setPen(theme.color("text" if evicted < 1 else "muted"))
         self._painter.left(painter, chip.left() + PADDING, chip.center().y(), _shown(token.text))
         paint_edited(painter, chip, at(self.chips.edited, token.position))
         if (token.step, token.position) in self._noted:
@@ -415,11 +415,11 @@ class TokenCanvas(Themed, TellsPlaces, QAbstractScrollArea):
             painter.setPen(QPen(theme.color("selected"), 1.6))
             painter.drawRoundedRect(chip, 4, 4)
 
-    def _paint_ghost(self, painter: QPainter, chip: QRectF, dropped: float) -> None:
-        """Hatch the bottom of a chip, the higher the more heads have dropped the row."""
+    def _paint_ghost(self, painter: QPainter, chip: QRectF, evicted: float) -> None:
+        """Hatch the bottom of a chip, the higher the more heads have evicted the row."""
         if self._hatch is None:
             self._hatch = ghost_brush(current_theme(), self.devicePixelRatioF())
-        height = GHOST_LEAST + (GHOST_MOST - GHOST_LEAST) * dropped
+        height = GHOST_LEAST + (GHOST_MOST - GHOST_LEAST) * evicted
         painter.fillRect(QRectF(chip.left(), chip.bottom() - 0.5 - height, chip.width(), height), self._hatch)
 
     def _paint_pending(self, painter: QPainter, text: str) -> None:

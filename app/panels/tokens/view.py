@@ -42,7 +42,7 @@ class FindLine(QLineEdit):
 # What the words of the title strip mean
 TIPS = {
     "surprisal": "The colour of a token is its surprisal: minus the logarithm of the probability that it had.",
-    "hatched": "The higher the hatch of a token, the more heads have dropped its row.",
+    "hatched": "The higher the hatch of a token, the more heads have evicted its row.",
     "forked": "The sequence that this one was forked from, and after which step.",
     "source": "Tokens that the encoder read, and tokens of the decoder.",
 }
@@ -78,10 +78,10 @@ class TokensPanel(View[Chips]):
         self.follow(models)
 
     def want(self, *, is_visible: bool) -> None:
-        """Request who still holds each token, if the mode drops rows."""
+        """Request who still holds each token, if the mode evicts rows."""
         status = self._models.status.now
-        drops = not status.cache.retention.keeps_all
-        self._models.viewport.update(wants_holders=drops and is_visible)
+        evicts = not status.cache.retention.keeps_all
+        self._models.viewport.update(wants_holders=evicts and is_visible)
 
     def read(self) -> Chips | str:
         now = self._models.selection.now
@@ -113,7 +113,7 @@ class TokensPanel(View[Chips]):
     def show_state(self, state: Chips) -> None:
         words = brief = "surprisal"
         if state.holders is not None:
-            words = brief = "hatched: gone by now" if state.holders.is_now else "hatched: dropped"
+            words = brief = "hatched: evicted by now" if state.holders.is_now else "hatched: evicted"
         elif state.awaits_surprisal:
             words, brief = "surprisal: comes when the engine rests", "surprisal: comes later"
         origin = origin_words(self._models, self._models.selection.now.seq_id)

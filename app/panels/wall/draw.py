@@ -128,7 +128,7 @@ def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flag
 
 
 def ghost_shares(piece: WallSlice) -> Floats:
-    """`[L, H_kv, columns]`: the fraction of each column's rows that a head has dropped, 0 … 1."""
+    """`[L, H_kv, columns]`: the fraction of each column's rows that a head has evicted, 0 … 1."""
     if piece.absent is None:
         return np.zeros(piece.low.shape[:3], dtype=np.float32)
     return shares(piece.absent, piece.tokens_per_column, piece.num_tokens)
@@ -144,7 +144,7 @@ def paint(
     hatch: Hatch | None = None,
     far: int | None = None,
 ) -> Pixels:
-    """All thumbnails as one picture `[height, width]`, 0xAARRGGBB. Gaps and empty cells are transparent, dropped rows
+    """All thumbnails as one picture `[height, width]`, 0xAARRGGBB. Gaps and empty cells are transparent, evicted rows
     are hatched. Cells beyond `FAR` times the range get the colour `far`, which is in no table: otherwise they would
     look like any clipped value."""
     picture = np.zeros((layout.height, layout.width), dtype=np.uint32)
@@ -179,7 +179,7 @@ def _held(layout: WallLayout, piece: WallSlice) -> Iterator[tuple[Thumbnail, int
 
 
 def _hatch(picture: Pixels, held: Sequence[tuple[Thumbnail, int]], ghosts: Floats, hatch: Hatch) -> None:
-    """Draw the hatch of dropped rows over the thumbnails."""
+    """Draw the hatch of evicted rows over the thumbnails."""
     for tile, index in held:
         share = ghosts[index, tile.kv_head]
         if share.any():

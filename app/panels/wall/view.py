@@ -345,7 +345,9 @@ class WallView(View[Shown]):
         if piece.absent is not None and not self._pointed:
             is_now = piece.provenance == STORED_NOW
             is_half = suspended_step(self._models, piece.request.seq_id, piece.num_tokens) is not None
-            gone = "rows gone by now" if is_now else "rows dropped, or not written yet" if is_half else "dropped rows"
+            gone = (
+                "rows evicted by now" if is_now else "rows evicted, or not written yet" if is_half else "evicted rows"
+            )
             words.append(f"hatched: {gone}")
         if not self._pointed and residual_starts(piece):
             words.append(LINE)

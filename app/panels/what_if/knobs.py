@@ -63,7 +63,7 @@ class WhatIfKnobs(QWidget):
 
     def _rules(self) -> SmallBox:
         options = [("keep all rows", ALL_ROWS, ""), *((rule.label, rule.name, _tip(rule)) for rule in RULES.values())]
-        return SmallBox("Rule for dropping rows", options=options, height=22, characters=8)
+        return SmallBox("Eviction rule", options=options, height=22, characters=8)
 
     # ---- the chosen cache ----------------------------------------------------------------------------------------
 

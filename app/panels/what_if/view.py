@@ -83,7 +83,7 @@ def numbers(answer: WhatIfAnswer) -> tuple[Reading, ...]:
     share = byte_share(exact, kept)
     kl_tip = f"KL(before ‖ after) of the next token, in nats: {brief(answer.kl, 9)}"
     largest_tip = f"The largest change of any logit: {brief(answer.max_abs_logit_diff, 9)}"
-    rows_tip = "Rows that stay, in all layers and heads, of those before the newest token"
+    rows_tip = "Rows kept, in all layers and heads, of those before the newest token"
     bytes_tip = f"{counted(exact, 'byte')} of exact rows → {counted(kept, 'byte')}, the newest token's own rows aside"
     return (
         Reading("KL divergence", "KL", divergence_words(answer.kl), kl_tip),
@@ -230,7 +230,7 @@ class WhatIfView(MeasuringView[Tried]):
     def _refused(self) -> str:
         """Why there is no answer for the choice; empty if there can be one."""
         if self.knobs.is_identity:
-            return "Choose a rule that drops rows, or a codec with fewer bits."
+            return "Choose an eviction rule, or a codec with fewer bits."
         try:
             self.knobs.spec()
         except InputError as error:

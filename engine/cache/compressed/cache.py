@@ -23,7 +23,7 @@ from engine.cache.stored import StoredCache
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
-from engine.spec.retention import budgets_by_layer, layers_that_drop
+from engine.spec.retention import budgets_by_layer, layers_that_evict
 
 
 @dataclass(eq=False)
@@ -78,7 +78,7 @@ class CompressedCache(SequenceCache):
     ) -> None:
         self._seq_id, self._rotation = seq_id, rotation
         self.rule: Rule | None = None if spec.retention.keeps_all else rule_of(spec.retention)
-        self._dropping = layers_that_drop(CacheGeometry.from_config(config)) if self.rule is not None else ()
+        self._dropping = layers_that_evict(CacheGeometry.from_config(config)) if self.rule is not None else ()
         self._retention = budgets_by_layer(spec.retention, self._dropping, None)
         self.num_prompt_tokens: int | None = None  # known once the prompt has ended
         super().__init__(spec, config, max_length, num_source)
@@ -230,7 +230,7 @@ class CompressedCache(SequenceCache):
             raise InputError("Keys of this cache are rotated as rows go, so none can be pinned: keep the positions.")
         for index, mask in pinned.layers.items():
             if index not in self._retention:
-                raise InputError(f"Layer {index} drops no rows, so none needs a pin: name other layers.")
+                raise InputError(f"Layer {index} evicts no rows, so none needs a pin: name other layers.")
             if not self.rule.per_head and not bool((mask == mask[:1]).all()):
                 raise InputError("This rule keeps the same rows in all heads of a layer: pin in all of them.")
             own = mask[:, self.num_source :]

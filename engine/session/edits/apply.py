@@ -16,7 +16,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.look.divergence import divergence
-from engine.look.probe import nan_where_dropped
+from engine.look.probe import nan_where_evicted
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
 from engine.session.chunks import PrefillPlan
@@ -305,7 +305,7 @@ def attention_rows(live: LiveSequence, probe: Probe) -> dict[int, torch.Tensor]:
     """The newest query's weights `[H, S]` over all tokens by layer, NaN where no row is held."""
     work, positions = SequenceWork(live, []), live.cache.positions
     rows = ((index, weights_of_one(work, index, weights)) for index, weights in probe.rows().items())
-    return {index: nan_where_dropped(row, positions(index)) for index, row in rows}
+    return {index: nan_where_evicted(row, positions(index)) for index, row in rows}
 
 
 class Laps:

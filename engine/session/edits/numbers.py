@@ -64,7 +64,7 @@ def places_among(held: torch.Tensor, layer: LayerGeometry, rows: Rows, start: in
         raise InputError(
             f"Position{'s' if len(gone) > 1 else ''} {', '.join(map(str, gone[:4].tolist()))}"
             f"{' …' if len(gone) > 4 else ''} of layer {layer.index}, kv head {int(heads[head])} "
-            f"{'are' if len(gone) > 1 else 'is'} not in the {where} (dropped, or left a window): name rows that are."
+            f"{'are' if len(gone) > 1 else 'is'} not in the {where} (evicted, or left a window): name rows that are."
         )
     return Places(heads, slots)
 

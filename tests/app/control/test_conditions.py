@@ -92,7 +92,7 @@ def test_what_can_go_on(stood: Models) -> None:
 def test_an_engine_that_is_gone_comes_before_everything(stood: Models) -> None:
     stood.status.lose_engine("gone")
     stood.selection.update(step=0, position=2)
-    of_more = {"needs_runner", "needs_paged_attention", "needs_whole_rows", "needs_dropped_rows"}
+    of_more = {"needs_runner", "needs_paged_attention", "needs_whole_rows", "needs_evictable_rows"}
     names = {name for name in vars(conditions) if name.startswith("needs_")} - of_more
     ways_to_look = {
         "needs_step", "needs_history", "needs_past", "needs_here", "needs_steps", "needs_kept_rows", "needs_saveable",

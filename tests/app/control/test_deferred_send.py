@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.shell import Shell
-from engine.wire.commands import SubmitPrompt
+from engine.wire.commands import Step, SubmitPrompt
 from engine.wire.events import Restarted, StateChanged
 from engine.wire.status import Work
 from tests.app.conftest import turn
@@ -45,6 +45,30 @@ def test_the_prompt_is_sent_once_when_the_model_is_there(shell: Shell, engine: F
     engine.loaded()
     turn(shell)
     assert len(sent(engine)) == 1
+
+
+def test_every_step_asked_for_during_the_load_is_taken(shell: Shell, engine: FakeEngine) -> None:
+    load(shell, engine)
+    for _ in range(3):
+        shell.actions["run.step"].trigger()
+    assert shell.models.status.notice.endswith("then 2 steps more")
+    assert not engine.of(SubmitPrompt)
+    engine.emit(Restarted())
+    engine.loaded()
+    turn(shell)
+    assert len(engine.of(SubmitPrompt)) == 1
+    assert engine.of(Step) == [Step(2)]
+    assert len(shell.models.timeline) == 3
+
+
+def test_a_step_before_the_prompt_is_answered_follows_it(shell: Shell, engine: FakeEngine) -> None:
+    engine.loaded()
+    turn(shell)
+    engine.is_silent = True
+    for _ in range(3):
+        shell.actions["run.step"].trigger()
+    assert len(engine.of(SubmitPrompt)) == 1
+    assert engine.of(Step) == [Step(), Step()]
 
 
 def test_of_a_load_that_was_cancelled_nothing_is_left(running: Shell, engine: FakeEngine) -> None:

@@ -112,7 +112,7 @@ def assert_rows(before: dict[int, list[np.ndarray]], desk: Desk) -> None:
 
 @pytest.mark.parametrize("desk", ["thread"], indirect=True)
 def test_an_engine_that_begins_again_has_the_rows_that_a_rule_left_on_a_branch(desk: Desk) -> None:
-    """At rest, in a mode that drops rows, behind steps that were left. Begun anew in a thread it is as empty."""
+    """At rest, in a mode that evicts rows, behind steps that were left. Begun anew in a thread it is as empty."""
     models, intents = desk.models, desk.shell.intents
     desk.shell.window.actions_["prompt.send"].trigger()
     desk.until(lambda: len(models.timeline) and desk.shell.controller.is_idle)

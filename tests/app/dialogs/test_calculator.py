@@ -175,7 +175,7 @@ def test_every_mode_is_worked_out_as_the_engine_has_it(sheet: Calculator) -> Non
     sheet.keys.setCurrentIndex(sheet.keys.findData("int8"))
     assert lines(sheet)["stored per sequence"] == f"{10 * 6 * 4 * 2 * (32 + 2):,}"
     sheet.keys.setCurrentIndex(sheet.keys.findData("kivi-2"))
-    assert "a single row cannot be dropped" in sheet.problem.text()
+    assert "a single row cannot be evicted" in sheet.problem.text()
     choose(sheet, LOADED, "paged-fp8", "float32")
     sheet.keys.setCurrentIndex(0)
     assert lines(sheet)["pool, for all sequences"].startswith(f"{(4 * 1024 // 16 + 1) * 16 * 6 * 4 * 2 * (32 + 4):,}")

@@ -251,7 +251,7 @@ def test_a_codec_that_cannot_be_is_refused_in_the_engines_words(ready: Shell, en
     dialog.codec.choice.choose("int8", "kivi")
     dialog.accept()
     assert dialog.isVisible()
-    assert "a single row cannot be dropped" in dialog.problem.text()
+    assert "a single row cannot be evicted" in dialog.problem.text()
     dialog.codec.choice.choose("int8")
     chosen: list[CacheSpec] = []
     dialog.chosen.connect(chosen.append)

@@ -166,7 +166,7 @@ def test_a_line_gives_way_by_whole_parts_and_words() -> None:
     full = "Sequence 0: the model's context is full: go back, take a cache that keeps a window, or send a new prompt"
     assert fmt.whole_words(full, 60, len) == "Sequence 0: the model's context is full"
     assert fmt.whole_words(full, 20, len) == "Sequence 0"
-    assert fmt.whole_words("hatched: gone by now", 15, len) == "hatched: gone …"
+    assert fmt.whole_words("hatched: evicted by now", 18, len) == "hatched: evicted …"
     assert fmt.whole_words("sinks 4 · window 256", 19, len) == "sinks 4"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.models.eviction_log import HELD, EvictionLog, drop_in, when_dropped
+from app.models.eviction_log import HELD, EvictionLog, logged_in, when_evicted
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.wire.records import Eviction, StepRecord
@@ -51,12 +51,12 @@ STORY = (
     ],
 )
 def test_what_ended_a_row(position: int, layer: int, kv_head: int, step: int, cache: CacheSpec, when: int) -> None:
-    found = EvictionLog().follow(STORY).drop_of(0, layer, kv_head, position, step, cache)
+    found = EvictionLog().follow(STORY).eviction_of(0, layer, kv_head, position, step, cache)
     assert (found.step if found else None) == when
 
 
 def test_a_drop_is_told_with_its_own_score_and_the_lowest_that_stayed() -> None:
-    found = EvictionLog().follow(STORY).drop_of(1, 0, 0, 2, 1, H2O)
+    found = EvictionLog().follow(STORY).eviction_of(1, 0, 0, 2, 1, H2O)
     assert found is not None
     assert (found.score, found.lowest_kept, found.rule) == (7, 8, "the rule")
 
@@ -64,9 +64,9 @@ def test_a_drop_is_told_with_its_own_score_and_the_lowest_that_stayed() -> None:
 def test_a_history_that_was_cut_is_read_anew() -> None:
     log = EvictionLog().follow(STORY)
     other = (*STORY[:4], record(4, H2O), record(5, H2O, drop(7)))
-    assert log.follow(STORY[:4]).drop_of(0, 0, 0, 5, 5, H2O) is None
-    assert log.follow(other).drop_of(0, 0, 0, 5, 5, H2O) is None
-    found = log.follow(other).drop_of(0, 0, 0, 7, 5, H2O)
+    assert log.follow(STORY[:4]).eviction_of(0, 0, 0, 5, 5, H2O) is None
+    assert log.follow(other).eviction_of(0, 0, 0, 5, 5, H2O) is None
+    found = log.follow(other).eviction_of(0, 0, 0, 7, 5, H2O)
     assert found is not None
     assert found.step == 5
 
@@ -104,9 +104,9 @@ def test_after_a_change_of_mode_only_its_own_drops_count_and_nothing_is_certain(
 
 
 def test_heads_that_hold_it_are_told_from_those_that_do_not() -> None:
-    drops = EvictionLog().follow(RUN)
-    assert when_dropped(drops.of(0, 5, 3), (0, 1), 2).tolist() == [[1, HELD], [3, 3]]
-    found = drop_in(drops.of(0, 5, 3), 1, 1)
+    log = EvictionLog().follow(RUN)
+    assert when_evicted(log.of(0, 5, 3), (0, 1), 2).tolist() == [[1, HELD], [3, 3]]
+    found = logged_in(log.of(0, 5, 3), 1, 1)
     assert found is not None
     assert found.step == 3
-    assert drop_in(drops.of(0, 5, 3), 0, 1) is None
+    assert logged_in(log.of(0, 5, 3), 0, 1) is None

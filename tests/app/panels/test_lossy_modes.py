@@ -88,10 +88,10 @@ def test_ghosts_say_since_when_and_why(drive: Callable[..., Driver]) -> None:
     driver.wait_until_idle()
     window.head.map.hover_at(QPointF(position + 0.5, 4.5))
     text = window.head.readout.text()
-    assert f"dropped at step {record.step}: least attended by the newest query" in text
+    assert f"evicted at step {record.step}: least attended by the newest query" in text
     assert "<" in text
     facts = window.inspector.facts.text()
-    assert f"dropped at step {record.step}" in facts
+    assert f"evicted at step {record.step}" in facts
     assert "held by" in facts
     tip = window.tokens.strip.words(models.timeline.tokens(0)[position])
     assert "of 24 heads" in tip
@@ -101,7 +101,7 @@ def test_ghosts_say_since_when_and_why(drive: Callable[..., Driver]) -> None:
     assert "dropped" not in window.attention.readout.text()
     driver.steps(1)
     window.attention.map.hover_at(QPointF(position + 0.5, 0.5))
-    assert f"dropped at step {record.step}" in window.attention.readout.text()
+    assert f"evicted at step {record.step}" in window.attention.readout.text()
 
 
 def test_the_strip_knows_who_holds_what_without_the_wall(drive: Callable[..., Driver]) -> None:

@@ -238,7 +238,7 @@ def test_who_holds_the_tokens_of_another_sequence_is_told_of_none(qtbot: QtBot, 
     bring(0, samples.PROMPT + STEPS)
     assert view.state.holders is not None
     assert view.state.holders.words(3) == "held by 5 of 24 heads, in 6 of 6 layers"
-    assert view.detail.text() == "hatched: dropped"
+    assert view.detail.text() == "hatched: evicted"
     models.selection.update(seq_id=1)
     assert view.state.holders is None
     assert view.detail.text() == "surprisal"

@@ -167,6 +167,6 @@ def test_the_most_attended_tokens_stand_beside_their_heads_and_in_words(fresh: S
     first = int(piece.top_positions[6, 1])
     share = percent(float(piece.top_weights[6, 1]))
     assert f"{first} {token_label(samples.word(first), 8)} {share}" in words[6]
-    assert view.readout.text().startswith(f"head 0 → {piece.top_positions[0, 0]} ")
+    assert view.readout.text().startswith(f"L0 head 0 → {piece.top_positions[0, 0]} ")
     assert "▼ sink: 0 Once takes" in view.detail.text()
     assert view.map.marks.flags == (0.5,)

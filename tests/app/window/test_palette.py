@@ -157,6 +157,8 @@ MEANT = {
     "logits": "Panel: Next token",
     "memory": "Panel: Bytes",
     "tutorial": "Help: The first five minutes",
+    "chat": "Prompt: Chat",
+    "token ids": "Prompt: Ids",
     "prefill": "Run: Send prompt",
     "codec": "Panel: Codec damage",
     "panel: what-if": "Panel: What if",
@@ -173,6 +175,16 @@ def test_everything_is_found_under_the_names_that_people_use(shell: Shell) -> No
     assert all(name.startswith("Cache: ") for name in quantised), "every mode that quantises, before all else"
     for row in PANELS.values():
         assert f"Panel: {row.title}" in [entry.name for entry in found(row.title, offered)[:2]]
+
+
+def test_a_panel_that_is_found_says_what_it_shows_and_a_prompt_is_written_as_asked(shell: Shell) -> None:
+    """Otherwise nothing would seem to happen where the panel is in sight already."""
+    done = {entry.name: entry.do for entry in entries(shell)}
+    done["Panel: Attention"]()
+    assert shell.models.status.notice == PANELS["attention"].says
+    for mode in ("chat", "ids", "text"):
+        done[f"Prompt: {mode.capitalize()}"]()
+        assert shell.window.prompt.choice == mode
 
 
 def test_every_panel_has_a_row_of_words(shell: Shell) -> None:

@@ -176,7 +176,7 @@ def test_what_the_phases_say(growing: Driver) -> None:
     assert words[Scheduled].endswith(f"is fed at position {text.position}")
     assert "looked most at" in words[LayerDone]
     assert "the most probable" in words[Chosen]
-    assert words[Written] == "6 rows written in all layers · none dropped"
+    assert words[Written] == "6 rows written in all layers · none evicted"
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def test_the_words_name_each_sequence_and_the_tokens_that_it_is_fed(part: Schedu
 
 
 def test_one_of_each_is_no_plural() -> None:
-    one = "1 row written in all layers · 1 older one written anew · 1 dropped · 1 new page"
+    one = "1 row written in all layers · 1 older one written anew · 1 evicted · 1 new page"
     assert written_words(WrittenRows(0, 1, 1, 1, 1)) == one
-    two = "2 rows written in all layers · 2 older ones written anew · 2 dropped · 2 new pages"
+    two = "2 rows written in all layers · 2 older ones written anew · 2 evicted · 2 new pages"
     assert written_words(WrittenRows(0, 2, 2, 2, 2)) == two

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel
+from PySide6.QtWidgets import QApplication, QLabel
 from pytestqt.qtbot import QtBot
 
 from app.control.pace import USUAL_PACE
@@ -19,7 +19,7 @@ from engine.wire.events import EngineBack, EngineBusy, EngineLost, StateChanged
 from engine.wire.records import NonFinite
 from engine.wire.status import Work
 from tests.app import samples
-from tests.app.conftest import turn
+from tests.app.conftest import take_steps, turn
 from tests.app.fake_engine import FakeEngine
 
 
@@ -56,6 +56,14 @@ def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEn
     turn(running)
     assert work.label.text() == "Writing x  300.0 MiB of 1.2 GiB · 200.0 MiB/s, 4 s left"
     assert not running.window.status.looking.isVisible(), "its room is needed"
+    measuring = Work("Sweeping: StreamingLLM on the tokens of this session", 19, 23)
+    engine.emit(StateChanged(replace(engine.status, work=measuring)))
+    turn(running)
+    assert not running.window.status.looking.isVisible()
+    label = work.label
+    assert label.text() == f"{measuring.label}  19 of 23"
+    assert label.fontMetrics().horizontalAdvance(label.text()) <= label.contentsRect().width(), "at 1280 it is whole"
+    assert label.brief == "Sweeping  19 of 23", "in a narrow window"
     work._button.click()
     assert engine.of(Cancel)
     engine.emit(StateChanged(engine.status))
@@ -123,6 +131,22 @@ def test_the_reason_why_an_action_is_disabled_goes_once_it_is_enabled(
     shell.models.status.notify("At step 3")
     shell.window.status.withdraw(why)
     assert note.text() == "At step 3", "other news stay"
+
+
+def test_a_message_keeps_its_room_when_other_texts_come(shell: Shell, engine: FakeEngine) -> None:
+    note, told = (
+        shell.window.status.note,
+        "At step 20: restored as it was, 20 steps and 1 edit done once more · 92.0 ms",
+    )
+    engine.loaded()
+    turn(shell)
+    shell.models.status.notify(told)
+    assert not shell.window.status.looking.isVisible()
+    take_steps(shell, engine, 20)
+    QApplication.processEvents()
+    assert shell.window.status.speed.isVisible()
+    assert note.text() == told
+    assert note.fontMetrics().horizontalAdvance(told) <= note.contentsRect().width()
 
 
 def bad(shell: Shell, engine: FakeEngine, step: int, *found: NonFinite) -> tuple[str, list[str]]:

@@ -27,4 +27,4 @@ def test_caches_lists_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["caches"]) == 0
     plain = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in plain] == list(ALL_PRESETS)
-    assert plain[list(ALL_PRESETS).index("tova")].endswith("Drops what the newest query attends to least.")
+    assert plain[list(ALL_PRESETS).index("tova")].endswith("Evicts what the newest query attends to least.")

@@ -106,13 +106,19 @@ def sshd(folder: Path) -> Iterator[Sshd | str]:
         yield f"there is no {missing[0] if missing else 'sshd for this system'} here"
         return
     made = Path("/run/sshd") if os.getuid() == 0 and not Path("/run/sshd").exists() else None
-    if made is not None:
-        made.mkdir(mode=0o755, parents=True)
-    server = Sshd(folder)
+    server = None
     try:
-        yield server.why_not() or server
+        if made is not None:
+            made.mkdir(mode=0o755, parents=True)
+        try:
+            server = Sshd(folder)
+            why_not = server.why_not()
+        except (OSError, KeyError, subprocess.SubprocessError) as error:  # a user without a name, among others
+            why_not = f"{type(error).__name__}: {error}"
+        yield why_not or server or ""
     finally:
-        server.close()
+        if server is not None:
+            server.close()
         if made is not None:
             made.rmdir()
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Sequence
 
+import pytest
+
+from engine.client import child
 from engine.client.child import Line, _is_run, _with_newest_status, _write
 from engine.client.outbox import Outbox
 from engine.client.pulse import Pulse
@@ -113,3 +117,21 @@ def test_pictures_wait_until_the_window_has_read_those_before_them() -> None:
     near = Line(pipe := Pipe())
     near.send_events(pictures)
     assert len(pipe.flushed) == 1, "nothing waits on this machine"
+
+
+def test_a_run_waits_for_a_window_that_reads_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "LATE_S", 0.0)
+    monkeypatch.setattr(child, "MOST_LATE_S", 60.0)
+    line, event = Line(Pipe(), 1000), Tokenized((1,), (" a",))
+    line.send_events([event])
+    line.wait_in_run()  # how long the line takes is not known yet
+    line.on_read()
+    line.send_events([event])
+    time.sleep(0.05)  # much more than it took
+    run = threading.Thread(target=line.wait_in_run, daemon=True)
+    run.start()
+    run.join(0.05)
+    assert run.is_alive()
+    line.on_read()
+    run.join(20)
+    assert not run.is_alive()

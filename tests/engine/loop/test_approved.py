@@ -62,7 +62,7 @@ def many_moments(folder: Path) -> Callable[[Story], Script]:
         )
         yield c.Step(2)
         yield c.Force(1, (30, 31, 32))
-        yield SetStops((Stop(1, "tokens = 16"), Stop(2, "probability > 2", is_enabled=False), Stop(3, "rows_dropped")))
+        yield SetStops((Stop(1, "tokens = 16"), Stop(2, "probability > 2", is_enabled=False), Stop(3, "rows_evicted")))
         yield c.Run(6)
         yield c.Run(3, until="step = 7")
         yield SetStops(())
@@ -143,7 +143,7 @@ def files(folder: Path, out: Path) -> Callable[[Story], Script]:
             Prompt(token_ids=prompt_ids(6), sampling=SamplingParams(max_new_tokens=2)), alone=False, num_steps=3
         )
         yield from (
-            *(c.Step(0), c.Run(2, until="rows_dropped"), c.GoTo(99), c.Fork(9), c.Force(0, (500,)), c.ForceText(2, "")),
+            *(c.Step(0), c.Run(2, until="rows_evicted"), c.GoTo(99), c.Fork(9), c.Force(0, (500,)), c.ForceText(2, "")),
             *(c.SetCache(replace(PAGED, num_pages=3)), c.RemoveSequence(9), c.SetPace(0.0, None), c.SetKeptLimit(-1)),
             *(c.EndDuel(), c.TakeSlice(HeadRequest(2, 9, "keys", 7, 0, 0, 9, 9)), MeasureRegret(2, KIVI)),
             *(c.MakeEdit(parse_edit("zero pos=40:41", 2, 50)), SetStops((Stop(1, "step = 1"), Stop(1, "step = 2")))),

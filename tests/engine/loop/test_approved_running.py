@@ -71,7 +71,7 @@ def in_the_middle(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield ((0, c.Run()), (2, c.Run(2)), (3, c.Cancel()))
         yield ((0, c.Step(2)), (1, c.Run(9)), (1, c.Cancel()), (1, c.Step()))
         yield ((0, c.Run()), (1, SetStops((Stop(1, "step > 3"), Stop(2, 'fed ~ "q"', is_enabled=False)))))
-        yield ((0, c.Run(4, until="rows_dropped")), (1, SetStops(())))
+        yield ((0, c.Run(4, until="rows_evicted")), (1, SetStops(())))
         yield ((0, c.Run(6)), (1, c.Run(3, until="tokens > 90")), (2, c.Run(until="tokens")))
         yield (
             (0, c.Run(5)),
@@ -112,7 +112,7 @@ CONDITIONS = (
     'text ~ "zzz"', "entropy > 0.5", "entropy <= 2", "probability < 0.5", "probability > 10%", "margin >= 5%",
     "surprisal > 6", "surprisal <= 6", "attention(0) > 1%", "attention(2-4) > 5%", "peak_attention(last 16) > 90%",
     "attention(last 3) < 0.6", "peak_attention(1) < 0.2", "norm > 1.1", "norm < 1.1", "nonfinite", "nonfinite = 0",
-    "rows_dropped > 1", "rows_dropped = 1", "pages_allocated", "pages_shared", "pages_evicted", "pages_moved",
+    "rows_evicted > 1", "rows_evicted = 1", "pages_allocated", "pages_shared", "pages_evicted", "pages_moved",
     "preempted", "stored > 6 KiB", "stored < 10000", "reserved >= 40 KiB", "step = 3", "step >= 4", "tokens = 12",
     "sequence = 1", "not sequence = 1 and tokens > 11", "differs", "not differs", "surprisal > 5 or differs",
     "differs and tokens > 5", "not (step < 2 or norm > 9)",

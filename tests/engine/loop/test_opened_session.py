@@ -112,7 +112,7 @@ def test_its_model_does_all_of_it_once_more(
     opened(driver, tmp_path / "s.json")
     driver.forget()
     driver.send(Continue(spec))
-    driver.wait(lambda: [event for event in driver.of(WentTo) if "steps done once more" in event.how])
+    driver.wait(lambda: [event for event in driver.of(WentTo) if "done once more" in event.how])
     assert not driver.of(Failed)
     assert driver.of(Restarted)
     driver.rest()
@@ -195,7 +195,7 @@ def test_a_file_that_an_edit_names_is_not_opened_unasked(
     assert driver.wait_for(EditMeasured).step == 4, "a person may; the tokens that were to follow are moment 3"
     opened(driver, tmp_path / "s.json")
     driver.send(Continue(spec, may_open_files=True))
-    driver.wait(lambda: [event for event in driver.of(WentTo) if "steps done once more" in event.how])
+    driver.wait(lambda: [event for event in driver.of(WentTo) if "done once more" in event.how])
     assert not driver.of(Failed)
     assert driver.rest().step == patched.live == 4
 
@@ -215,7 +215,7 @@ def test_what_each_edit_did_to_the_next_token_is_told_again(driver: Driver, tmp_
     opened(driver, tmp_path / "s.json")
     driver.forget()
     driver.send(Continue(spec))
-    driver.wait(lambda: [event for event in driver.of(WentTo) if "steps done once more" in event.how])
+    driver.wait(lambda: [event for event in driver.of(WentTo) if "done once more" in event.how])
     now = driver.of(EditMeasured)
     assert [one.step for one in now] == [one.step for one in then]
     for mine, theirs in zip(now, then, strict=True):

@@ -194,7 +194,7 @@ def test_a_full_pool_evicts_pages_and_preempts() -> None:
 
 
 def test_dropped_rows_are_counted_by_token() -> None:
-    held, records = held_at(started(cache=STREAMING, length=4)[0], "rows_dropped = 1", 12)
+    held, records = held_at(started(cache=STREAMING, length=4)[0], "rows_evicted = 1", 12)
     drops = {record.step: {int(p) for e in record.evictions for p in e.positions} for record in records}
     assert held == [step for step, positions in drops.items() if len(positions) == 1] != []
 

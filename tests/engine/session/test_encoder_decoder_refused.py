@@ -17,8 +17,8 @@ from tests.engine.tiny import model_of, prompt_ids
 
 REFUSED = [
     ("bart", "allocated", "use the static cache"),
-    ("bart", "snapkv", "use a rule that drops rows as tokens come"),
-    ("bart", "pyramidkv", "use a rule that drops rows as tokens come"),
+    ("bart", "snapkv", "use a rule that evicts rows as tokens come"),
+    ("bart", "pyramidkv", "use a rule that evicts rows as tokens come"),
     ("t5", "h2o", "adds a bias by distance"),
     ("longt5", "sliding", "adds a bias by distance"),
     ("led", "static", "would read the empty room"),

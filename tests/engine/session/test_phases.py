@@ -175,7 +175,7 @@ def test_what_each_phase_knows() -> None:
     assert (chosen.position, chosen.seed) == (had + 1, None)
     assert isinstance(last, Written)
     written = last.sequences[0]
-    assert (written.num_written, written.num_rewritten, written.num_dropped, written.num_new_pages) == (2, 0, 0, 1)
+    assert (written.num_written, written.num_rewritten, written.num_evicted, written.num_new_pages) == (2, 0, 0, 1)
 
 
 def test_rows_that_are_coded_and_dropped_are_counted_when_they_are_written() -> None:
@@ -185,7 +185,7 @@ def test_rows_that_are_coded_and_dropped_are_counted_when_they_are_written() -> 
         assert isinstance(written, Written)
         gone = sum(len(eviction.positions) for eviction in record.evictions)
         assert gone == dropped
-        assert written.sequences[0].num_dropped == dropped // 2, "one row of every layer, whichever of its heads"
+        assert written.sequences[0].num_evicted == dropped // 2, "one row of every layer, whichever of its heads"
     session, _ = started(cache=MODES["kivi"], length=15)
     session.step()
     counts = []

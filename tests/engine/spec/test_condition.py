@@ -179,8 +179,8 @@ GROWING, PAGED, H2O = CacheSpec(), cache_named("paged"), cache_named("h2o")
         ("pages_allocated or entropy > 2", ConditionSetting(GROWING), ""),
         ("pages_allocated and entropy > 2", ConditionSetting(GROWING), "Growing has no pages"),
         ("pages_moved", ConditionSetting(PAGED), "moves no pages: take the offloaded cache."),
-        ("rows_dropped", ConditionSetting(PAGED), "keeps all rows"),
-        ("rows_dropped", ConditionSetting(H2O), ""),
+        ("rows_evicted", ConditionSetting(PAGED), "keeps all rows"),
+        ("rows_evicted", ConditionSetting(H2O), ""),
         ("preempted >= 0", ConditionSetting(GROWING), ""),
         (
             "attention(0) > 50%",

@@ -22,16 +22,64 @@ from engine.wire.commands import DeleteBranch, EndDuel, GoTo, SetKeptLimit
 from engine.wire.duel import OtherStep
 from tests.app.driver import Driver
 
-STEPS = 6
+STEPS = 6  # the last step of the first branch
+TIP = 9  # that of the second one, which begins after step 3
 
 
 @pytest.fixture(scope="module", params=["growing", "paged"])
-def driver(request: pytest.FixtureRequest, qapp: QApplication) -> Iterator[Driver]:
+def window(request: pytest.FixtureRequest, qapp: QApplication) -> Iterator[Driver]:
     driver = Driver(qapp, PRESETS[request.param].spec)
-    driver.send("Once upon a time")
-    step(driver, STEPS)
     yield driver
     driver.close()
+
+
+@pytest.fixture
+def fresh(window: Driver) -> Driver:
+    """One branch, of the steps 0 to 6."""
+    if (window.models.history.live, [*window.models.history.tips]) != (STEPS, [STEPS]):
+        begin(window)
+    return window
+
+
+@pytest.fixture
+def driver(window: Driver) -> Driver:
+    """Two branches that part after step 3: the steps up to 6, and 7 to 9, which are live. Others may be there too."""
+    history = window.models.history
+    if not {STEPS, TIP} <= set(history.tips) or history.branch_of(TIP).parent != 3:
+        begin(window)
+        branch(window)
+    elif history.live != TIP:
+        go(window, TIP)
+    window.look_at(None)
+    return window
+
+
+def begin(driver: Driver) -> None:
+    driver.send("Once upon a time")
+    step(driver, STEPS)
+
+
+def branch(driver: Driver) -> int:
+    """Begin the second branch with the second candidate of step 3, and take two more steps; returns that token."""
+    driver.look_at(3)
+    other = driver.models.timeline.part(0, 3).candidates[1].token_id  # type: ignore[union-attr]
+    driver.window.next_token.token_forced.emit(other)
+    driver.wait_until_idle(lambda: driver.models.history.live == STEPS + 1)
+    step(driver, 2)
+    return other
+
+
+def type_branch(driver: Driver) -> None:
+    """Begin a third branch after step 2, with a typed text, and feed it."""
+    driver.look_at(2)
+    driver.window.next_token.continuation.edit.setText(" dragon")
+    driver.window.next_token.continuation.edit.returnPressed.emit()
+    driver.wait_until_idle(lambda: (driver.models.history.live or 0) > TIP)
+
+
+def go(driver: Driver, step: int) -> None:
+    driver.window.branches.wants.emit(GoTo(step))
+    driver.wait_until_idle(lambda: driver.models.history.live == step)
 
 
 def step(driver: Driver, count: int) -> None:
@@ -52,24 +100,19 @@ def rows(driver: Driver) -> bytes:
     return wall.low.tobytes()
 
 
-def test_another_branch_is_begun_in_one_click_and_left_again_exactly(driver: Driver) -> None:
+def test_another_branch_is_begun_in_one_click_and_left_again_exactly(fresh: Driver) -> None:
     """In this order: the click while looking back, steps on the branch, back to the branch that was left, and
     forward."""
-    models = driver.models
+    driver, models = fresh, fresh.models
     first_text, first_rows = text(driver), rows(driver)
-    driver.look_at(3)
-    other = models.timeline.part(0, 3).candidates[1].token_id  # type: ignore[union-attr]
-    driver.window.next_token.token_forced.emit(other)
-    driver.wait_until_idle(lambda: models.history.live == STEPS + 1)
-    step(driver, 2)
+    other = branch(driver)
     assert models.selection.now.step is None
     assert [record.step for record in models.timeline] == [0, 1, 2, 3, 7, 8, 9]
     assert [branch.first for branch in models.history.branches()] == [0, 7]
     assert models.timeline.tokens(0)[-3].token_id == other
     branch_text, branch_rows = text(driver), rows(driver)
 
-    driver.window.branches.wants.emit(GoTo(STEPS))
-    driver.wait_until_idle(lambda: models.history.live == STEPS)
+    go(driver, STEPS)
     assert (text(driver), rows(driver)) == (first_text, first_rows)
     kept = models.status.now.kept  # type: ignore[union-attr]
     assert [held.step for held in kept] == [9]
@@ -79,8 +122,7 @@ def test_another_branch_is_begun_in_one_click_and_left_again_exactly(driver: Dri
     told = f" · kept {byte_size(status.kept_bytes)} of 1.0 GiB"
     driver.wait_until_idle(lambda: driver.window.branches.detail.text().endswith(told))
 
-    driver.window.branches.wants.emit(GoTo(9))
-    driver.wait_until_idle(lambda: models.history.live == 9)
+    go(driver, 9)
     assert (text(driver), rows(driver)) == (branch_text, branch_rows)
 
 
@@ -102,11 +144,9 @@ def test_a_moment_of_another_branch_is_drawn_and_named_without_going_there(drive
     driver.look_at(None)
     driver.wait_until_idle(lambda: models.slices.wall is not None)
     assert rows(driver) == live_rows
-    window.branches.wants.emit(GoTo(STEPS))
-    driver.wait_until_idle(lambda: models.history.live == STEPS)
+    go(driver, STEPS)
     assert rows(driver) == there
-    window.branches.wants.emit(GoTo(9))
-    driver.wait_until_idle(lambda: models.history.live == 9)
+    go(driver, 9)
 
 
 def test_a_moment_whose_rows_are_not_kept_offers_to_go_there(driver: Driver) -> None:
@@ -123,16 +163,12 @@ def test_a_moment_whose_rows_are_not_kept_offers_to_go_there(driver: Driver) -> 
     driver.wait_until_idle(lambda: models.history.live == STEPS and models.slices.wall is not None)
     assert models.slices.wall.low.size  # type: ignore[union-attr]
     driver.loop.send(SetKeptLimit(1 << 30))
-    window.branches.wants.emit(GoTo(9))
-    driver.wait_until_idle(lambda: models.history.live == 9)
+    go(driver, 9)
 
 
 def test_a_typed_text_and_a_token_by_its_id_begin_branches(driver: Driver) -> None:
     models = driver.models
-    driver.look_at(2)
-    driver.window.next_token.continuation.edit.setText(" dragon")
-    driver.window.next_token.continuation.edit.returnPressed.emit()
-    driver.wait_until_idle(lambda: models.history.live is not None and models.history.live > 9)
+    type_branch(driver)
     (typed,) = [one for one in models.history.changes(models.history.live or 0) if isinstance(one, TokensForced)]
     panel = driver.window.next_token
     said = []
@@ -155,8 +191,6 @@ def test_a_typed_text_and_a_token_by_its_id_begin_branches(driver: Driver) -> No
 
 def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver) -> None:
     models = driver.models
-    driver.window.branches.wants.emit(GoTo(9))
-    driver.wait_until_idle(lambda: models.history.live == 9)
     driver.window.branches.compared.emit(OtherStep(STEPS))
     driver.until(lambda: models.comparison.now is not None)
     compared = models.comparison.now
@@ -181,16 +215,14 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     driver.wait_until_idle(lambda: models.comparison.now is None)
     ended = f"The comparison ended: the branch with step {STEPS} is the live one now."
     assert models.comparison.refusal == ended, "a moment compared with itself"
-    driver.window.branches.wants.emit(GoTo(9))
-    driver.wait_until_idle(lambda: models.history.live == 9)
+    go(driver, 9)
 
 
 def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> None:
     """6 and 9 part after 3; the branch of the typed text stays live, and the panel names both compared moments."""
     models, window = driver.models, driver.window
-    live = max(models.history.tips)
-    window.branches.wants.emit(GoTo(live))
-    driver.wait_until_idle(lambda: models.history.live == live)
+    type_branch(driver)
+    live = models.history.live
     window.show_panel("branches")
     driver.until(lambda: window.branches.state is not None)
     tree = window.branches.tree
@@ -209,8 +241,7 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     assert verdict(models, compared) == ("The same until step 3; behind it other tokens were fed", "text")
     driver.intents.send(EndDuel())
     driver.wait_until_idle(lambda: models.comparison.now is None)
-    window.branches.wants.emit(GoTo(9))
-    driver.wait_until_idle(lambda: models.history.live == 9)
+    go(driver, 9)
 
 
 def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None:
@@ -237,15 +268,12 @@ def test_two_branches_run_on_together_and_are_left_again(driver: Driver) -> None
     assert window.tokens.detail.text().endswith(f" · forked from branch {name} · step 6")
     models.selection.update(seq_id=0)
     driver.wait_until_idle()
-    window.branches.wants.emit(GoTo(9))
-    driver.wait_until_idle(lambda: models.history.live == 9)
+    go(driver, 9)
     assert (text(driver), rows(driver)) == before
     assert models.timeline.sequence_ids() == (0,)
-    window.branches.wants.emit(GoTo(live))
-    driver.wait_until_idle(lambda: models.history.live == live)
+    go(driver, live)
     assert origin_of(models.timeline, 1) == origin, "also after going back to it"
-    window.branches.wants.emit(GoTo(9))
-    driver.wait_until_idle(lambda: models.history.live == 9)
+    go(driver, 9)
     window.branches.wants.emit(DeleteBranch(models.history.children_of(9)[0]))
     driver.wait_until_idle(lambda: live not in models.history)
 

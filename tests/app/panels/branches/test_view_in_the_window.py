@@ -37,6 +37,20 @@ def test_the_window_goes_where_the_panel_says_and_comes_back(running: Shell, eng
     assert models.selection.now.step is None
 
 
+def test_a_branch_that_another_was_begun_beside_is_returned_to(running: Shell, engine: FakeEngine) -> None:
+    models, back = running.models, running.window.actions_["run.return"]
+    assert not back.isEnabled()
+    models.selection.update(step=12)
+    running.intents.on_token_forced(42)
+    turn(running)
+    assert models.history.live == 21
+    for tip in (20, 21):  # to and fro
+        assert back.isEnabled()
+        back.trigger()
+        turn(running)
+        assert models.history.live == tip
+
+
 def test_where_branches_part_and_what_was_edited_is_marked_on_the_timeline(running: Shell, engine: FakeEngine) -> None:
     running.models.selection.update(step=12)
     running.intents.on_token_forced(42)

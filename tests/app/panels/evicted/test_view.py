@@ -15,13 +15,13 @@ def test_the_panel_names_the_rule_and_the_scores_of_an_evicted_row(desk: Desk) -
     desk.run(CacheSpec(retention=RetentionSpec("h2o", budget=12, sinks=1)))
     view = desk.evicted
     view.choose(WHY)
-    assert view.headline.text().startswith("The latest: step 6 dropped")
+    assert view.headline.text().startswith("The latest: step 6 evicted")
     assert view.rule.text() == "H2O: Keeps the tokens that received most attention, and the latest."
     assert "Zhang et al., 2023" in view.formula.text()
     drop = desk.models.evictions.latest(desk.models.selection.now.seq_id, 0)[0]
     position = int(drop.eviction.positions[0])
     desk.models.selection.update(position=position, layer=drop.eviction.layer, kv_head=drop.eviction.kv_head or 0)
-    assert f"({position}) went from" in view.headline.text()
+    assert f"({position}) was evicted from" in view.headline.text()
     assert "of 24 heads" in view.heads.accessibleDescription()
     assert "lowest kept" in view.plot.words.text()
     assert "protected" in view.plot.words.text()

@@ -60,7 +60,7 @@ def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[
     assert "‖k‖ stored" not in facts
     assert "‖v‖ stored" in facts
     models.slices.put(replace(row, layers=row.layers[:3], keys=row.keys[:3], values=row.values[:3]))
-    assert facts_of(view)["‖k‖ stored"] == "L3 gone"
+    assert facts_of(view)["‖k‖ stored"] == "L3 evicted"
 
 
 def test_a_row_of_another_token_is_not_taken_for_this_one(models: Models, show: Callable[..., Any]) -> None:

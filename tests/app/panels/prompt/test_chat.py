@@ -35,6 +35,17 @@ def driver(qapp: QApplication) -> Iterator[Driver]:
     driver.close()
 
 
+def load(driver: Driver, template: str | None) -> None:
+    """Load the model that has this chat template, unless it is there, and begin a conversation with it."""
+    models, source = driver.models, talking(template).info.source
+    if models.status.model is None or models.status.model.source != source:
+        driver.intents.on_model_chosen(ModelSpec(source))
+        driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == source)
+    driver.window.prompt.choose("chat")
+    driver.window.prompt.chat.new_line.click()
+    driver.window.prompt.chat.template.activated.emit(0)
+
+
 def write(driver: Driver, text: str, turn: int = -1) -> None:
     """Write a turn and wait until it is rendered."""
     chat = driver.window.prompt.chat
@@ -173,8 +184,8 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
 
 
 def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:
+    load(driver, THINKING)
     chat = driver.window.prompt.chat
-    chat.new_line.click()
     write(driver, "hi")
     chat._add.click()
     assert [turn.role for turn in chat.turns.turns] == ["user", "assistant"]
@@ -195,6 +206,7 @@ def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:
 
 
 def test_ids_and_texts_are_kept_beside_each_other(driver: Driver) -> None:
+    load(driver, THINKING)
     prompt = driver.window.prompt
     prompt.choose("text")
     prompt.edit.set_text("hi")
@@ -212,11 +224,8 @@ def test_ids_and_texts_are_kept_beside_each_other(driver: Driver) -> None:
 
 
 def test_a_model_without_a_template_says_so_and_offers_ours(driver: Driver) -> None:
-    prompt, models = driver.window.prompt, driver.models
-    driver.intents.on_model_chosen(ModelSpec(talking(None).info.source))
-    driver.wait_until_idle(lambda: models.status.model is not None and not models.status.model.templates)
-    prompt.choose("chat")
-    prompt.chat.new_line.click()
+    load(driver, None)
+    prompt = driver.window.prompt
     write(driver, "hi")
     assert prompt.chat.about.text().startswith("Without a chat template an empty line ends a turn.")
     assert not prompt.chat.words.isVisible()
@@ -230,13 +239,8 @@ def test_a_model_without_a_template_says_so_and_offers_ours(driver: Driver) -> N
 
 
 def test_a_conversation_that_is_too_long_says_so_and_is_not_cut(driver: Driver) -> None:
-    prompt, models, width = driver.window.prompt, driver.models, driver.window.docks.docks["prompt"].width()
-    source = talking(None).info.source
-    driver.intents.on_model_chosen(ModelSpec(source))
-    driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == source)
-    prompt.choose("chat")
-    prompt.chat.new_line.click()
-    prompt.chat.template.activated.emit(0)
+    prompt, width = driver.window.prompt, driver.window.docks.docks["prompt"].width()
+    load(driver, None)
     write(driver, "x" * 600)
     words = "602 tokens are more than the 512 that there is room for: take out turns at the beginning, or begin anew"
     driver.until(lambda: prompt.chat.warning.isVisible())
@@ -251,9 +255,8 @@ def test_a_conversation_that_is_too_long_says_so_and_is_not_cut(driver: Driver) 
 
 
 def test_an_answer_that_is_stopped_is_taken_and_the_next_turn_can_be_written(driver: Driver) -> None:
+    load(driver, None)
     prompt, chat = driver.window.prompt, driver.window.prompt.chat
-    prompt.choose("chat")
-    chat.new_line.click()
     write(driver, "hi")
     driver.shell.set_pace("5")
     prompt.send.click()
@@ -262,16 +265,31 @@ def test_an_answer_that_is_stopped_is_taken_and_the_next_turn_can_be_written(dri
     driver.until(lambda: len(chat.turns.rows) == 3)
     assert (chat.turns.turns[1].role, chat.turns.rows[1].note.text()) == ("assistant", "stopped")
     assert chat.turns.turns[2] == Turn("user", "")
+
+    # run on, the answer grows where it stands, beside what is being written; one that was edited is left alone
+    chat.turns.rows[2].edit.set_text("and")
+    says(driver, "abc")
+    driver.until(lambda: chat.turns.turns[1].text.endswith("abc"))
+    driver.window.actions_["run.run"].trigger()
+    driver.until(lambda: chat.turns.rows[1].note.text().startswith("writing"))
+    driver.window.actions_["run.cancel"].trigger()
+    driver.until(lambda: chat.turns.rows[1].note.text() == "stopped")
+    says(driver, "de")
+    driver.until(lambda: chat.turns.turns[1].text.endswith("de"))
+    assert [turn.role for turn in chat.turns.turns] == ["user", "assistant", "user"]
+    assert (chat.turns.turns[2].text, chat.turns.rows[1].note.text()) == ("and", "stopped")
+    chat.turns.rows[1].edit.set_text("mine")
+    says(driver, "fg")
+    assert chat.turns.turns[1].text == "mine"
     driver.shell.set_pace(USUAL_PACE)
     chat.new_line.click()
     prompt.choose("text")
 
 
 def test_an_answer_ends_at_the_limit_and_a_text_has_none(driver: Driver) -> None:
+    load(driver, None)
     prompt, models = driver.window.prompt, driver.models
     prompt.sampling_button.popup.longest_answer.setValue(3)
-    prompt.choose("chat")
-    prompt.chat.new_line.click()
     write(driver, "hi")
     assert prompt.chat.about.text().endswith("An answer has at most 3 tokens.")
     prompt.send.click()
@@ -289,11 +307,7 @@ def test_a_folder_of_the_same_weights_renders_with_its_own_template(driver: Driv
     prompt, models = driver.window.prompt, driver.models
     first, second = talking(THINKING).info, talking(None).info
     assert first.fingerprint == second.fingerprint
-    driver.intents.on_model_chosen(ModelSpec(first.source))
-    driver.wait_until_idle(lambda: models.status.model is not None and models.status.model.source == first.source)
-    prompt.choose("chat")
-    prompt.chat.new_line.click()
-    prompt.chat.template.activated.emit(0)
+    load(driver, THINKING)
     write(driver, "hi")
     driver.until(lambda: BEGIN in prompt.chat.rendered.toPlainText())
     driver.intents.on_model_chosen(ModelSpec(second.source))

@@ -153,6 +153,22 @@ def test_a_stop_is_added_switched_changed_and_deleted(running: Shell, panel: Sto
     assert cells(panel) == []
 
 
+def test_a_double_click_on_the_switch_switches_once_and_enter_too(
+    running: Shell, panel: StopsView, qtbot: QtBot
+) -> None:
+    type_in(running, panel, "step = 4")
+    panel.add.click()
+    turn(running, 3)
+    surface, place = panel.table.viewport(), panel.table.visualRect(panel.table.model().index(0, 0)).center()
+    assert running.models.stops.stops[0].is_enabled
+    QTest.mouseClick(surface, Qt.MouseButton.LeftButton, pos=place)
+    QTest.mouseDClick(surface, Qt.MouseButton.LeftButton, pos=place)
+    assert not running.models.stops.stops[0].is_enabled
+    panel.table.setCurrentIndex(panel.table.model().index(0, 0))
+    qtbot.keyClick(panel.table, Qt.Key.Key_Return)
+    assert running.models.stops.stops[0].is_enabled
+
+
 def test_the_same_condition_is_kept_once(running: Shell, panel: StopsView) -> None:
     for _ in range(2):
         type_in(running, panel, "step = 4")

@@ -9,7 +9,7 @@ import torch
 
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
-from engine.spec.retention import RetentionSpec, layers_that_drop
+from engine.spec.retention import RetentionSpec, layers_that_evict
 from engine.spec.sampling import Prompt
 from tests.engine.cache.compressed.prompts import finish_prompt, masked_logits
 from tests.engine.cache.compressed.rules import RULES, assert_nothing_is_dropped, roomy, session_of
@@ -61,7 +61,7 @@ def assert_masked(architecture: str, retention: RetentionSpec) -> None:
         newest = session.logits(seq_id)
         assert newest is not None
         assert not is_double or newest.dtype == torch.float64
-        dropping = layers_that_drop(model.info.geometry)
+        dropping = layers_that_evict(model.info.geometry)
         for number, layer in enumerate(dropping):
             rows = session.cache_of(seq_id).rows(layer)
             assert rows is not None

@@ -104,7 +104,7 @@ def test_going_back_says_how_many_rows_came_back() -> None:
         dropped.update(int(place) for one in evictions if one.layer == 0 for place in one.positions)
     there = [place for place in dropped if place // 4 * 4 < count]  # those of later pages are not there then
     assert 4 <= len(there) < len(dropped)
-    assert session.go_to(back) == f"put {len(there)} dropped rows back where they were"
+    assert session.go_to(back) == f"put {len(there)} evicted rows back where they were"
 
 
 def no_room(*args: object) -> None:
