@@ -69,10 +69,10 @@ class LostRows:
         it out."""
         num_bytes, layer_bytes = step.num_bytes, step.layer_bytes
         self.shrink(MAX_BYTES - num_bytes)
-        counted = {index: self.bytes_of(index) + more for index, more in layer_bytes.items()}
-        counted = {**self._layer_bytes, **counted}
+        held = self._layer_bytes
+        counted = {index: held.get(index, 0) + more for index, more in layer_bytes.items()}
         self._steps.append(step)
-        self._layer_bytes, self.num_bytes = counted, self.num_bytes + num_bytes
+        self._layer_bytes, self.num_bytes = {**held, **counted}, self.num_bytes + num_bytes
 
     @staticmethod
     def has_room(num_bytes: int) -> bool:
@@ -86,10 +86,10 @@ class LostRows:
             self._drop(0)
 
     def _drop(self, place: int) -> None:
-        step = self._steps[place]
-        num_bytes, counted = step.num_bytes, {index: self.bytes_of(index) - n for index, n in step.layer_bytes.items()}
+        step, held = self._steps[place], self._layer_bytes
+        num_bytes, counted = step.num_bytes, {index: held[index] - less for index, less in step.layer_bytes.items()}
         del self._steps[place]
-        self._layer_bytes, self.num_bytes = {**self._layer_bytes, **counted}, self.num_bytes - num_bytes
+        self._layer_bytes, self.num_bytes = {**held, **counted}, self.num_bytes - num_bytes
 
     def bytes_of(self, layer: int) -> int:
         return self._layer_bytes.get(layer, 0)

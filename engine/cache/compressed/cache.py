@@ -54,12 +54,6 @@ class LayerPlan:
         self.positions = positions.gather(1, kept)
         return gone
 
-    def apply(self) -> None:
-        """Install the new state, once what is lost has been logged; this cannot fail."""
-        self.layer.key_store, self.layer.value_store = self.key_store, self.value_store
-        self.layer.memory, self.layer.positions, self.layer.sinks = self.memory, self.positions, self.sinks
-        self.layer.held = self.key_store.length
-
 
 class CompressedCache(SequenceCache):
     """A cache whose layers quantise their rows, evict some of them, or both.
@@ -126,9 +120,7 @@ class CompressedCache(SequenceCache):
                 self._plan_drop(plan, self.rule, seen)
             if is_over and self.spec.retention.only_at_prompt_end:
                 plan.memory = None  # such a rule evicts only once, and needs no state any more
-        self._log(plans, num_tokens)
-        for plan in plans:
-            plan.apply()
+        self._apply(plans, num_tokens)
         self.num_prompt_tokens = num_prompt_tokens if is_over else None
         return tuple(plan.evicted for plan in plans if plan.evicted is not None)
 
@@ -143,9 +135,9 @@ class CompressedCache(SequenceCache):
         exact = exact_keys, exact_values
         return LayerPlan(layer, keys, values, memory, layer.positions, layer.sinks, exact, lost)
 
-    def _log(self, plans: list[LayerPlan], num_tokens: int) -> None:
-        """Log what these plans remove, before any of them is applied. Exact rows that are read from codes from now on
-        are not logged if there are too many, in a conversion, and beside a rule, which logs codes."""
+    def _apply(self, plans: list[LayerPlan], num_tokens: int) -> None:
+        """Log what these plans remove, and install the new state of each layer. Exact rows that are read from codes
+        from now on are not logged if there are too many, in a conversion, and beside a rule, which logs codes."""
         rule, own, is_step = self.rule, self.num_decoded(num_tokens), num_tokens > self.num_tokens
         num_bytes = sum(int(rows.nbytes) for plan in plans for part in plan.exact for rows in part)
         is_logged = not num_bytes or (is_step and rule is None and self.lost.has_room(num_bytes))
@@ -154,10 +146,14 @@ class CompressedCache(SequenceCache):
             keys, values = ([rows.clone() for rows in part] for part in plan.exact)
             plan.lost = Lost(keys, values)
         lost = {plan.layer.index: plan.lost for plan in plans if plan.lost is not None}
+        planned = [(plan.layer, plan, plan.key_store.length) for plan in plans]
         if lost:
             before = self.num_decoded(self.num_tokens) if is_step and rule is not None and rule.is_per_row else None
             self.lost.add(LostStep(own, lost, before))
-        # from here on nothing can fail: the plans are applied next
+        # only assignments from here on: they cannot fail, so that what is logged is removed from all layers
+        for layer, plan, layer.held in planned:
+            layer.key_store, layer.value_store = plan.key_store, plan.value_store
+            layer.memory, layer.positions, layer.sinks = plan.memory, plan.positions, plan.sinks
         if not is_logged:
             self.lost.floor = own
         if loses_state:
@@ -217,9 +213,7 @@ class CompressedCache(SequenceCache):
                     "all of them, or mask the rows."
                 )
             plans.append(self._plan_by_hand(index, positions - self.num_source))
-        self._log(plans, self.num_tokens)
-        for plan in plans:
-            plan.apply()
+        self._apply(plans, self.num_tokens)
         self.note_edit(min(int(positions.min()) for positions in spans.values()))
 
     def check_pinned(self, pinned: RowMarks) -> None:
