@@ -151,8 +151,8 @@ class CompressedCache(SequenceCache):
             before = self.num_decoded(self.num_tokens) if is_step and rule is not None and rule.is_per_row else None
             self.lost.add(LostStep(own, lost, before))
         # only assignments from here on: they cannot fail, so that what is logged is removed from all layers
-        for layer, plan, layer.held in planned:
-            layer.key_store, layer.value_store = plan.key_store, plan.value_store
+        for layer, plan, held in planned:
+            layer.key_store, layer.value_store, layer.held = plan.key_store, plan.value_store, held
             layer.memory, layer.positions, layer.sinks = plan.memory, plan.positions, plan.sinks
         if not is_logged:
             self.lost.floor = own
