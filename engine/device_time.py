@@ -6,6 +6,7 @@ import time
 from typing import Any, Protocol
 
 import torch
+from msgspec import Struct
 
 
 class DeviceMoment(Protocol):
@@ -15,11 +16,10 @@ class DeviceMoment(Protocol):
         """Milliseconds between two points; both must have been reached."""
 
 
-class HostMark:
+class HostMark(Struct, frozen=True):
     """A point in time on the host's clock."""
 
-    def __init__(self) -> None:
-        self.seconds = time.perf_counter()
+    seconds: float
 
     def ms_since(self, earlier: DeviceMoment) -> float:
         assert isinstance(earlier, HostMark)
@@ -47,4 +47,4 @@ class DeviceMark:
 def mark(device: torch.device) -> DeviceMoment:
     """The present point in time on the device: on a GPU, the end of all work queued so far."""
     has_events = device.type == "cuda" or (device.type == "mps" and hasattr(torch.mps, "Event"))
-    return DeviceMark(device) if has_events else HostMark()
+    return DeviceMark(device) if has_events else HostMark(time.perf_counter())

@@ -43,7 +43,7 @@ def _ask_path(shell: Shell, title: str, endings: tuple[str, ...], take: Callable
 
 
 def ask_engine_address(shell: Shell) -> None:
-    from app.dialogs.elsewhere import AddressDialog
+    from app.dialogs.questions import AddressDialog
 
     AddressDialog(shell.settings.engine, shell.window).ask(shell.engine_wanted.emit)
 
@@ -76,14 +76,14 @@ def _model_of_state(shell: Shell, path: Path) -> Path | None:
 
 
 def ask_bookmark(shell: Shell) -> None:
-    from app.dialogs.bookmark import BookmarkDialog
+    from app.dialogs.questions import BookmarkDialog
 
     window = shell.window
     BookmarkDialog(shell.models, window.note_menu.kind, window).ask(shell.intents.on_bookmark_put)
 
 
 def ask_note(shell: Shell, target: BookmarkTarget) -> None:
-    from app.dialogs.bookmark import BookmarkDialog
+    from app.dialogs.questions import BookmarkDialog
 
     BookmarkDialog(shell.models, "", shell.window, target).ask(shell.intents.on_bookmark_put)
 
@@ -95,7 +95,7 @@ def ask_hub_name(shell: Shell) -> None:
 
 
 def ask_server(shell: Shell) -> None:
-    from app.dialogs.server import ServerDialog
+    from app.dialogs.questions import ServerDialog
 
     ServerDialog(shell.window).ask(shell.attach)
 
@@ -123,15 +123,15 @@ def ask_export(shell: Shell, kind: str = "snapshot") -> None:
 
 
 def ask_run_to(shell: Shell) -> None:
-    from app.dialogs.run_to import RunToDialog
+    from app.dialogs.questions import RunToDialog
 
     RunToDialog(shell.models, shell.window).ask(shell.intents.on_run_to)
 
 
 def ask_kept_limit(shell: Shell) -> None:
-    from app.dialogs.kept_moments import KeptMomentsDialog
+    from app.dialogs.questions import CheckpointLimitDialog
 
-    KeptMomentsDialog(shell.models.status.now, shell.window).ask(shell.set_kept_limit)
+    CheckpointLimitDialog(shell.models.status.now, shell.window).ask(shell.set_kept_limit)
 
 
 def ask_parameters(shell: Shell, label: str = "") -> None:

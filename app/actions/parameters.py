@@ -12,8 +12,8 @@ from app.control.conditions import needs_live, needs_no_file
 from app.window.palette import Entry
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
+from engine.spec.parameter import Parameter, ParameterValue
 from engine.spec.presets import PRESETS, cache_label, parameters_of
-from engine.spec.terms import Parameter, ParameterValue
 from engine.spec.tuning import tuned
 
 if TYPE_CHECKING:
@@ -52,20 +52,6 @@ FIELDS: Mapping[str, SamplingField] = {
                                     "max new tokens, max tokens, length limit"),
     "seed": SamplingField("Seed", 2**31 - 1, "The same seed draws the same tokens again", "random seed, reproducible"),
 }  # fmt: skip
-# Other words for parameters of a cache than their names and labels.
-ALSO: Mapping[str, str] = {
-    "budget": "cache budget, max capacity, kept rows, tokens kept",
-    "window": "recent window, sliding window, recent tokens",
-    "sinks": "attention sinks, first tokens",
-    "residual": "residual length, recent tokens exact",
-    "group": "group size, quantisation group, quantization group",
-    "bits": "bit width, precision, number of bits",
-    "page_size": "block size",
-    "num_pages": "pool size, number of pages, num blocks",
-    "host_gib": "host memory, offload, swap space",
-    "max_length": "static length, max cache length",
-    "ratio": "compression ratio, share dropped, share evicted",
-}
 
 
 def parameter_entries(shell: Shell) -> Iterator[Entry]:
@@ -77,7 +63,7 @@ def parameter_entries(shell: Shell) -> Iterator[Entry]:
     cache = shell.models.status.cache
     for name, modes in _modes_with().items():
         parameter = _parameter(cache, name) or modes[0][1]
-        also = ", ".join(word for word in (name.replace("_", " "), ALSO.get(name, "")) if word)
+        also = ", ".join(word for word in (name.replace("_", " "), parameter.also) if word)
         do = partial(dialogs.ask_parameters, shell, parameter.label)
         title = f"Cache parameter: {parameter.label}"
         yield Entry(f"parameter.{name}", title, do, also, parameter.tip, why_not=_why_not(shell, name))
@@ -170,13 +156,9 @@ def read_value(text: str) -> tuple[str, float] | None:
         return None
     words = " ".join(re.split(r"[\s_-]+", found[1].lower()))
     value = float(found[2]) / (100 if found[3] else 1)
-    numbers = {name: row.label for name, row in FIELDS.items() if row.most}
-    names = {**numbers, **{name: name for name in _modes_with()}}
-    for name, label in names.items():
-        others = [ALSO.get(name, "")] if name not in FIELDS else []
-        if words in (_plain(name), _plain(label)) or words in [_plain(word) for word in ", ".join(others).split(", ")]:
-            return name, value
-    return None
+    known = {name: [row.label] for name, row in FIELDS.items() if row.most}
+    known |= {name: modes[0][1].also.split(", ") for name, modes in _modes_with().items()}
+    return next(((name, value) for name, others in known.items() if words in map(_plain, (name, *others))), None)
 
 
 def _plain(words: str) -> str:

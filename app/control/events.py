@@ -21,10 +21,11 @@ from app.models.sequence_status import selected_info, why_ended
 from app.models.slices import Picture
 from engine.counted import counted
 from engine.spec.presets import cache_label
-from engine.wire import devices, duel, events, exporting, serving, stopping
+from engine.wire import devices, duel, events, serving, stopping
 from engine.wire.changes import EditMade
 from engine.wire.events import StateChanged
-from engine.wire.measurements import EditMeasured, Measured
+from engine.wire.measurements import EditMeasured
+from engine.wire.message import Answer
 from engine.wire.page_map import PageMaps
 from engine.wire.records import StepRecord
 from engine.wire.slices import SliceUpdate
@@ -124,22 +125,6 @@ def _identity(model: ModelInfo) -> object:
 
 PICTURES = get_args(Picture | SliceUpdate)
 # Events of these types are collected and applied together; an event of any other type first applies those before it.
-# These are for whoever asked, and change no model by themselves.
-ANSWERS = (
-    *get_args(Measured),
-    *(
-        events.Tokenized,
-        events.Previewed,
-        events.ModelsFound,
-        events.FolderListed,
-        events.Done,
-        events.Cancelled,
-        events.Stopped,
-    ),
-    *(exporting.Exported, exporting.ExportCancelled, exporting.ExportEstimate),
-    *(serving.PrefixTree, serving.PrefixExplained),
-    *(devices.DevicesFound, devices.LoadForecast, stopping.AttentionMeasured),
-)
 OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, events.Done, events.Cancelled, *PICTURES)
 
 
@@ -192,7 +177,7 @@ class EventHandlers(QObject):
             duel.DuelEnded: requests.comparing.take_ended,
             serving.ServersChanged: models.servers.take,
             stopping.StopHit: self._on_stop_hit,
-            **dict.fromkeys(ANSWERS, ignore),
+            **dict.fromkeys(Answer.__subclasses__(), ignore),
         }
 
     @property

@@ -161,8 +161,9 @@ class Comparing:
             lens = wanted.attention_lens
             head = head_of(self._models, lens, selected.layer, selected.kv_head)
             return AttentionRequest(
-                seq_id, step.step, selected.layer, picture.columns, start, stop, lens, head, picture.rows
-            )
+                seq_id, step.step, selected.layer, picture.columns, start, stop, lens, head, picture.rows,
+                wanted.attention_latest,
+            )  # fmt: skip
         start, stop = rows_of(wanted.head_range, count)
         layer, lens = selected.layer, selected.lens
         head = head_of(self._models, lens, layer, selected.kv_head)

@@ -274,7 +274,9 @@ def _attention(
     start, stop = rows_of(wanted.attention_range, num_tokens)
     end = None if wanted.attention_range is None else stop
     lens = wanted.attention_lens
-    request = AttentionRequest(selected.seq_id, step, layer, wanted.attention_columns, start, end, lens)
+    request = AttentionRequest(
+        selected.seq_id, step, layer, wanted.attention_columns, start, end, lens, latest=wanted.attention_latest
+    )
     if not LENSES[lens].is_of_every_head:
         head = head_of(models, lens, layer, selected.kv_head)
         request = replace(request, head=head, max_rows=wanted.attention_rows)

@@ -25,8 +25,8 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, recoded
 from engine.spec.codecs import BITS, GROUP, RESIDUAL
 from engine.spec.layouts import NUM_PAGES, PAGE_SIZE, PAGE_SIZES
+from engine.spec.parameter import Parameter, ParameterValue
 from engine.spec.presets import cache_label, cache_summary, parameters_of
-from engine.spec.terms import Parameter, ParameterValue
 from engine.spec.tuning import tuned, value_of
 from engine.wire.status import ModelInfo
 

@@ -10,6 +10,7 @@ from PySide6.QtCore import QPoint, QPointF, Signal
 from PySide6.QtGui import QAction, QActionGroup
 from PySide6.QtWidgets import QMenu, QToolButton
 
+from app.draw.format import thousands
 from app.draw.grid import TokenRange
 from app.kit.boxes import column, row
 from app.kit.changes import connect_all
@@ -122,15 +123,17 @@ class MapView(View[State]):
         return token_name(self._models, self._shown_seq_id, position, self.name_length)
 
 
+COUNTS = (0, 4, 16, 64, 256)  # of the latest queries; 0: all
+
+
 class LensMenu(QToolButton):
     """Names the lens of the picture shown; its menu has all that the picture can have, and selects it: for pictures of
-    rows, or `of_queries` for those of attention."""
+    rows, or `of_queries` for those of attention, where it also selects of how many of the latest queries."""
 
     def __init__(self, models: Models, lenses: Iterable[Lens] = TABLE, *, of_queries: bool = False) -> None:
         super().__init__()
         self._models, self._of_queries = models, of_queries
         self.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        self.setToolTip("What is drawn of each row")
         menu = QMenu(self)
         menu.setToolTipsVisible(True)
         self._actions = QActionGroup(menu)
@@ -141,19 +144,44 @@ class LensMenu(QToolButton):
             action.setToolTip(plain_tip(lens.formula))
             menu.addAction(action)
         self._actions.triggered.connect(self._on_triggered)
+        self._counts = QActionGroup(menu)
+        if of_queries:
+            menu.addSeparator()
+            menu.addAction("Of which queries").setEnabled(False)
+            for count in COUNTS:
+                action = self._counts.addAction(latest_words(count).capitalize())
+                action.setData(count)
+                action.setCheckable(True)
+                menu.addAction(action)
+            self._counts.triggered.connect(self._on_count)
         self.setMenu(menu)
         self.show_lens("keys")
 
-    def show_lens(self, name: str) -> None:
-        """Name the lens of the picture that is shown."""
+    def show_lens(self, name: str, latest: int = 0) -> None:
+        """Name the lens of the picture that is shown, and of how many of the latest queries it is (0: all)."""
         lens = LENSES[name]
-        self.setText(f"{lens.label} ▾")
-        self.setAccessibleName(f"Lens: {lens.words}")
+        has_counts = lens.reads == "queries"
+        is_some = has_counts and latest
+        self.setText(f"{lens.label} · {thousands(latest)} ▾" if is_some else f"{lens.label} ▾")
+        of = f", of {latest_words(latest)}" if is_some else ""
+        self.setToolTip(f"What is drawn of each row{of}")
+        self.setAccessibleName(f"Lens: {lens.words}{of}")
         for action in self._actions.actions():
             action.setChecked(action.data() == name)
+        for action in self._counts.actions():
+            action.setChecked(action.data() == latest)
+            action.setEnabled(has_counts)
 
     def _on_triggered(self, action: QAction) -> None:
         if self._of_queries:
             self._models.viewport.update(attention_lens=str(action.data()))
         else:
             self._models.selection.update(lens=str(action.data()), change=False)
+
+    def _on_count(self, action: QAction) -> None:
+        self._models.viewport.update(attention_latest=int(action.data()))
+
+
+def latest_words(count: int) -> str:
+    """`the latest 16 queries`, or all of them."""
+    return f"the latest {thousands(count)} queries" if count else "all queries"

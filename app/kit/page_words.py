@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from app.draw.format import byte_size, milliseconds, shortened, thousands, token_label, visible
@@ -162,28 +160,14 @@ def _all_hit(why: AllFullPagesHit, served: int, page_size: int) -> str:
 def _differ(why: TokensDiffer, info: SequenceInfo, models: Models, page_size: int) -> str:
     text = "{0}, {1} served: pages of {2}."
     counts = text.format(counted(why.position, "equal token"), thousands(info.hit_tokens), thousands(page_size))
-    tokens = models.timeline.tokens(info.seq_id)[: why.position + page_size]
-    here, there = _sides([token.token_id for token in tokens], why, models, page_size)
-    if there is None:
+    here, there = models.timeline.token(info.seq_id, why.position), models.pages.text(why.cached)
+    if here is None or not there:
         first = f"Token {thousands(why.position)} is the first that differs. "
     else:
-        first = f"Token {thousands(why.position)} differs: {here} here, {there} in the cache. "
+        first = f"Token {thousands(why.position)} differs: {quoted(here.text)} here, {quoted(there)} in the cache. "
     lost = f" Lost to the page border: {why.num_floor_tokens}." if why.num_floor_tokens else ""
     more = "" if why.is_exact else " (Of the pages that were compared.)"
     return first + counts + lost + more
-
-
-def _sides(
-    token_ids: Sequence[int], why: TokensDiffer, models: Models, page_size: int
-) -> tuple[str | None, str | None]:
-    """The tokens of the prompt and of the cached page at the first difference, if known; the second never without the
-    first."""
-    if why.position >= len(token_ids):
-        return None, None
-    here = quoted(models.pages.text(token_ids[why.position]))
-    other = models.pages.differing_token(token_ids, page_size, why.position)
-    text = models.pages.text(other.token_id) if other is not None else ""
-    return here, quoted(text) if text else None
 
 
 def _pages_shared(num_shared: int, num_pages: int) -> str:

@@ -37,6 +37,7 @@ from app.kit.chart.plot import Plot
 from app.kit.files import PICTURE_KINDS, save_look, why_no_look
 from app.kit.icons import icon
 from app.kit.labels import DotLabel, ElidedLabel, plain_label
+from app.kit.panel_rows import PANELS
 from app.kit.provenance import Provenance
 from app.kit.reader import Reader, State
 from app.kit.segments import Segments
@@ -92,8 +93,8 @@ def rounded(rect: QRectF, *, top: bool = True, bottom: bool = True) -> QPainterP
 
 
 class View(Reader[State], Themed, QWidget):
-    """A panel. A subclass sets its `title` and what it `follows`, builds its body in the constructor, which ends with
-    `self.follow(models)`, and implements `read`, `show_state` and `provenance`.
+    """A panel. A subclass sets its `name`, by which it has a row in `PANELS`, and what it `follows`, builds its body in
+    the constructor, which ends with `self.follow(models)`, and implements `read`, `show_state` and `provenance`.
 
     This base does the rest. While the panel is hidden, nothing is read. `show_state` is called only when the state or
     the theme has changed. `provenance` is asked for at every reading, because unchanged numbers may by now be of an
@@ -103,7 +104,8 @@ class View(Reader[State], Themed, QWidget):
     Signals: `told(text)`, a message for the status line; `wants(Command or Question)`, something of the engine.
     """
 
-    title: ClassVar[str]
+    name: ClassVar[str]
+    title: ClassVar[str]  # that of its row
     # Which of view.reset, view.zoom and view.colors this panel supports; the others are disabled while it is focused.
     abilities: ClassVar[frozenset[str]] = frozenset()
     can_pin: ClassVar[bool] = False
@@ -115,6 +117,11 @@ class View(Reader[State], Themed, QWidget):
 
     told = Signal(str)
     wants = Signal(object)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" in vars(cls):
+            cls.title = PANELS[cls.name].title
 
     def __init__(self, models: Models) -> None:
         super().__init__()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from app.models import Models
-from engine.geometry import names
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict import capacity
 from engine.spec.lenses import LENSES
@@ -24,12 +23,15 @@ def num_source(models: Models) -> int:
 
 def layer_label(models: Models, index: int) -> str:
     """`L3`, or `X1` for a cross layer."""
-    return names.layer_label(geometry_of(models), index)
+    geometry = geometry_of(models)
+    return f"L{index}" if geometry is None else geometry.layer_label(index)
 
 
 def layer_words(models: Models, index: int) -> str:
     """`layer 3`, or `cross layer 1`; `layer 3 on cuda:1` where layers stand on several devices."""
-    words, model = names.layer_words(geometry_of(models), index), models.status.model
+    model = models.status.model
+    block = None if model is None else model.geometry.cross_block(index)
+    words = f"layer {index}" if block is None else f"cross layer {block}"
     devices = model.layer_devices if model is not None else ()
     return f"{words} on {devices[index]}" if index < len(devices) else words
 

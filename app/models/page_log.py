@@ -7,12 +7,11 @@ owner.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from engine.wire.page_events import (
-    ROOT_HASH,
     PageAllocated,
     PageCommitted,
     PageCopied,
@@ -36,13 +35,6 @@ class PageFacts(Struct, frozen=True):
     committed: PageCommitted | None = None
 
 
-class DifferingToken(Struct, frozen=True):
-    """The cached page that shares the longest beginning with a prompt, and its token where the two differ."""
-
-    page_id: int
-    token_id: int
-
-
 class PageLog:
     """Built from the page events of the records; only the controller writes it."""
 
@@ -60,7 +52,6 @@ class PageLog:
         self._steps: list[int] = []
         self._of_page: dict[int, list[int]] = {}
         self._of_sequence: dict[int, list[int]] = {}
-        self._children: dict[bytes, list[PageCommitted]] = {}
 
     def take(self, record: StepRecord) -> None:
         """Add the page events of one step; O(events)."""
@@ -74,8 +65,6 @@ class PageLog:
                 self._of_page.setdefault(page_id, []).append(number)
             if isinstance(event, PageAllocated | PageShared | PageFreed | PageCopied):
                 self._of_sequence.setdefault(event.seq_id, []).append(number)
-            if isinstance(event, PageCommitted):
-                self._children.setdefault(event.parent_hash, []).append(event)
 
     def _pages_of(self, event: PageEvent) -> Iterator[int]:
         match event:
@@ -127,21 +116,3 @@ class PageLog:
     def text(self, token_id: int) -> str:
         """The text of a token id; empty if it was never fed."""
         return self._texts.get(token_id, "")
-
-    def differing_token(self, token_ids: Sequence[int], page_size: int, position: int) -> DifferingToken | None:
-        """The cached page that has the same tokens as a prompt up to `position` and another one there; None if there is
-        none."""
-        parent = ROOT_HASH
-        for first in range(0, position - position % page_size, page_size):
-            same = tuple(token_ids[first : first + page_size])
-            found = next((entry for entry in self._children.get(parent, ()) if entry.token_ids == same), None)
-            if found is None:
-                return None
-            parent = found.page_hash
-        floor = position % page_size
-        head = tuple(token_ids[position - floor : position])
-        for entry in self._children.get(parent, ()):
-            ids = entry.token_ids
-            if ids[:floor] == head and position < len(token_ids) and ids[floor] != token_ids[position]:
-                return DifferingToken(entry.page_id, ids[floor])
-        return None

@@ -95,9 +95,10 @@ class WantedPair(Struct, frozen=True):
 class WantedPictures(Struct, frozen=True):
     """The sizes and places of the wanted pictures. None: that picture is hidden, and none is requested.
 
-    `wall_size` is `(columns, rows)` per thumbnail. `attention_lens` and `attention_rows` are what the picture of
-    queries shows, and in how many rows at most; `query_head` is the head that was clicked of those of a kv head.
-    `head_range` and `attention_range` are the visible positions, None for all; they are stored only here. `head_place`
+    `wall_size` is `(columns, rows)` per thumbnail. `attention_lens`, `attention_latest` and `attention_rows` are what
+    the picture of queries shows, of how many of the latest (0: all), and in how many rows at most; `query_head` is the
+    head that was clicked of those of a kv head. `head_range` and `attention_range` are the visible positions, None for
+    all; they are stored only here. `head_place`
     and `attention_layer` are the place of a pinned panel, None if it follows the selection. `wants_holders`: how many
     heads still hold each token, which comes with the wall.
     """
@@ -109,6 +110,7 @@ class WantedPictures(Struct, frozen=True):
     attention_columns: int | None = None
     attention_layer: int | None = None
     attention_lens: str = "attention"
+    attention_latest: int = 0
     attention_rows: int = 64
     query_head: int = 0
     attention_range: TokenRange | None = None

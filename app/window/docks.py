@@ -16,6 +16,7 @@ from app.window.layouts import (
     BOTTOM_SHARE,
     GRIDS,
     SIDE_COLUMNS,
+    WEIGHT,
     WEIGHTS,
     WIDTHS,
     Grid,
@@ -277,8 +278,8 @@ class DockHost(QMainWindow):
 
 
 def _shares(height: int, names: Sequence[str]) -> list[int]:
-    total = sum(WEIGHTS[name] for name in names)
-    return [round(height * WEIGHTS[name] / total) for name in names]
+    total = sum(WEIGHTS.get(name, WEIGHT) for name in names)
+    return [round(height * WEIGHTS.get(name, WEIGHT) / total) for name in names]
 
 
 def _clamped(value: float, limits: tuple[int, int, int]) -> int:

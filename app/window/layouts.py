@@ -26,9 +26,10 @@ GRIDS: Mapping[str, Grid] = {
 }
 # Panels that share a place with another one, as tabs behind it.
 Tabs = Mapping[str, tuple[str, ...]]
+LISTS = ("sequences", "edits", "stops", "notes")
 TABS: Mapping[str, Tabs] = {
-    "learn": {"attention": ("sequences", "edits", "stops", "notes", "branches")},
-    "inspect": {"bytes": ("sequences", "edits", "stops", "notes"), "timings": ("pages", "branches")},
+    "learn": {"attention": (*LISTS, "branches")},
+    "inspect": {"bytes": LISTS, "timings": ("pages", "branches")},
     "truth": {"sweep": ("evicted", "bench"), "bytes": ("branches",)},
 }
 # How much room the panels have: wide from this width on, small below the width and height that a layout needs (pixels).
@@ -46,17 +47,18 @@ GRIDS_IN: Mapping[tuple[str, Room], Grid] = {
     ("truth", "small"): ((("prompt", "tokens"), ("what_if", "sweep")),),
 }
 TABS_IN: Mapping[tuple[str, Room], Tabs] = {
-    ("inspect", "wide"): {"bytes": ("sequences", "edits", "stops", "notes"), "timings": ("branches",)},
+    ("inspect", "wide"): {"bytes": LISTS, "timings": ("branches",)},
     ("inspect", "small"): {
         "wall": ("head", "timings", "bytes"),
-        "attention": ("pages", "sequences", "edits", "stops", "notes", "branches"),
+        "attention": ("pages", *LISTS, "branches"),
     },
     ("truth", "small"): {"what_if": ("damage", "parity"), "sweep": ("evicted", "bench", "bytes", "branches", "wall")},
 }
-# Shares of the height of a column.
+# Shares of the height of a column; `WEIGHT` for a panel that is not listed.
+WEIGHT = 120
 WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 230, "next_token": 205, "attention": 190,
-    "timings": 190, "bytes": 190, "pages": 120, "sequences": 120, "edits": 120, "stops": 120, "notes": 120,
+    "timings": 190, "bytes": 190,
     "what_if": 240, "damage": 300, "sweep": 410, "parity": 190,
     "compare": 600, "prefixes": 600, "reuse": 330, "server": 330, "compared_steps": 190,
 }  # fmt: skip

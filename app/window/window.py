@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,10 +105,6 @@ class BarredKeys(QObject):
 
 SNAPSHOTS = (".safetensors", ".npz", ".bin", ".gguf")  # the last two are llama.cpp's
 SMALL_SCREEN, TITLE_BAR = 1280, 36
-PICTURES = (
-    "wall", "head", "attention", "next_token", "pages", "sequences", "timings", "branches", "bytes", "inspector",
-    "edits", "stops", "notes",
-)  # fmt: skip
 # Late panels are built when a saved arrangement contains this name of one of their docks (as Qt writes it).
 LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be"),
               "servers": "prefixes".encode("utf-16-be")}  # fmt: skip
@@ -139,6 +135,7 @@ class MainWindow(QMainWindow):
         self.models = models
         self.actions_ = actions
         actions.attach("window", self)
+        # in the order in which Tab moves through them
         self.prompt = PromptPanel(models)
         self.tokens = TokensPanel(models)
         self.wall = WallView(models)
@@ -152,16 +149,14 @@ class MainWindow(QMainWindow):
         self.bytes = BytesView(models)
         self.inspector = InspectorView(models)
         self.edits = EditsView(models)
-        self.notes = NotesView(models)
         self.stops = StopsView(models)
+        self.notes = NotesView(models)
+        self.panels: dict[str, View[Any]] = {part.name: part for part in vars(self).values() if isinstance(part, View)}
         for button, action in (
             (self.notes.new, "note.add"), (self.edits.undo, "edit.undo"), (self.edits.redo, "edit.redo"),
             (self.stops.previous, "stops.previous"), (self.stops.next, "stops.next"),
         ):  # fmt: skip
             button.set_action(actions[action])
-        self.panels: dict[str, View[Any]] = {
-            name: getattr(self, name) for name in ("prompt", "tokens", *PICTURES)
-        }  # in the order in which Tab moves through them
         self.docks = DockHost(self.panels)
         self.top = TopBar(models, self.actions_)
         self.opened = OpenedBar(models, self.actions_)
@@ -202,10 +197,7 @@ class MainWindow(QMainWindow):
             return
 
         self._late.add(layout)
-        build: dict[str, Callable[[Models], Mapping[str, View[Any]]]] = {
-            "compare": compare_panels, "truth": truth_panels, "servers": server_panels,
-        }  # fmt: skip
-        panels: Mapping[str, Any] = build[layout](self.models)
+        panels: dict[str, Any] = {kind.name: kind(self.models) for kind in late_panels(layout)}
         self._listen_to(panels)
         self.panels.update(panels)
         self.docks.add(panels)
@@ -474,37 +466,25 @@ def _first_size(window: QMainWindow) -> QSize:
     return QSize(min(1600, round(room.width() * 0.94)), min(1000, round(room.height() * 0.92)))
 
 
-def truth_panels(models: Models) -> dict[str, MeasuringView[Any]]:
-    """The panels of the Truth layout, by name."""
-    from app.panels.bench.view import BenchView
-    from app.panels.damage.view import DamageView
-    from app.panels.evicted.view import EvictedView
-    from app.panels.parity.view import ParityView
-    from app.panels.sweep.view import SweepView
-    from app.panels.what_if.view import WhatIfView
+def late_panels(layout: str) -> tuple[type[View[Any]], ...]:
+    """The panels that are built when their layout is first shown."""
+    match layout:
+        case "truth":
+            from app.panels.bench.view import BenchView
+            from app.panels.damage.view import DamageView
+            from app.panels.evicted.view import EvictedView
+            from app.panels.parity.view import ParityView
+            from app.panels.sweep.view import SweepView
+            from app.panels.what_if.view import WhatIfView
 
-    return {
-        "what_if": WhatIfView(models),
-        "evicted": EvictedView(models),
-        "damage": DamageView(models),
-        "parity": ParityView(models),
-        "sweep": SweepView(models),
-        "bench": BenchView(models),
-    }
+            return WhatIfView, EvictedView, DamageView, ParityView, SweepView, BenchView
+        case "servers":
+            from app.panels.prefixes.view import PrefixesView
+            from app.panels.reuse.view import ReuseView
+            from app.panels.server.view import ServerView
 
-
-def server_panels(models: Models) -> dict[str, View[Any]]:
-    """The panels of the Servers layout, by name."""
-    from app.panels.prefixes.view import PrefixesView
-    from app.panels.reuse.view import ReuseView
-    from app.panels.server.view import ServerView
-
-    return {"prefixes": PrefixesView(models), "reuse": ReuseView(models), "server": ServerView(models)}
-
-
-def compare_panels(models: Models) -> dict[str, View[Any]]:
-    """The panels of the Compare layout, by name: the pictures of two runs, and their steps."""
+            return PrefixesView, ReuseView, ServerView
     from app.panels.compare.steps_view import CompareStepsView
     from app.panels.compare.view import CompareView
 
-    return {"compare": CompareView(models), "compared_steps": CompareStepsView(models)}
+    return CompareView, CompareStepsView

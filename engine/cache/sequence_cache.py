@@ -273,13 +273,6 @@ class SequenceCache:
             return True
         return self.by_hand.knows(num_tokens) and all(layer.knows(num_tokens) for layer in self.layers)
 
-    def exact_from(self, layer_index: int, num_tokens: int, part: Part) -> int:
-        """The position from which on K or V of a layer is exact, when there are `num_tokens` tokens: attention reads
-        the rows before it from quantised codes."""
-        if layer_index >= len(self.layers):
-            return 0
-        return self.layers[layer_index].exact_from(num_tokens, part)
-
     @torch.inference_mode()
     def rows_at(
         self, layer_index: int, num_tokens: int | None = None, first_position: int | None = None

@@ -17,11 +17,11 @@ from engine.spec.codec import get_codec_names, parse_codec
 from engine.spec.codecs import CODECS, CodecRow
 from engine.spec.layouts import LAYOUTS, LayoutRow
 from engine.spec.model import AUTO_DEVICE, BUNDLED, PAGED_ATTENTION, RUNNERS, WEIGHTS, Dtype, ModelSpec, with_adapters
+from engine.spec.parameter import Parameter
 from engine.spec.presets import NAMES, PRESETS, cache_named, parameters_of
 from engine.spec.retention import parse_budget
 from engine.spec.rules import RULES, RuleRow
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.terms import Parameter
 from engine.spec.tuning import tuned
 
 if TYPE_CHECKING:

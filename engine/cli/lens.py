@@ -22,7 +22,7 @@ from engine.spec.presets import NAMES
 from engine.spec.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from engine.look.source import LiveSource
+    from engine.look.source import Source
     from engine.session.session import Session
 
 SHOWN = ("name", "label", "formula", "values", "exact")
@@ -84,13 +84,13 @@ def lines(
 ) -> Iterator[dict[str, Any]]:
     """What a lens shows of each layer and head of the first sequence; raises `InputError` where it cannot be."""
     from engine.look.lenses import held_of, why_not
+    from engine.look.source import of_latest
 
     geometry, seq_id = session.model.info.geometry, session.sequences[0].seq_id
     if layer is not None and not 0 <= layer < len(geometry.layers):
         raise InputError(f"There is no layer {layer}: this model has layers 0 … {len(geometry.layers) - 1}.")
-    source = session.rows_at(seq_id, session.sequence(seq_id).num_tokens)
-    if source.queries is not None:
-        source.queries.most = source.num_tokens if latest is None else latest
+    count = session.sequence(seq_id).num_tokens
+    source = of_latest(session.rows_at(seq_id, count), count if latest is None else latest)
     if why := why_not(source, lens):
         raise InputError(why)
     layers = [each.index for each in geometry.attention_layers] if layer is None else [layer]
@@ -106,7 +106,7 @@ def lines(
             yield line_of(source, lens, index, number)
 
 
-def line_of(source: LiveSource, lens: Lens, layer: int, head: int) -> dict[str, Any]:
+def line_of(source: Source, lens: Lens, layer: int, head: int) -> dict[str, Any]:
     """One layer and head: positions of tokens, or of queries, and a number or a list for each."""
     import torch
 

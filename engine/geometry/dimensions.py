@@ -8,6 +8,7 @@ Letters: H query heads, H_kv cached heads, D head dimension, S tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from msgspec import Struct, structs
@@ -110,7 +111,7 @@ class LayerGeometry(Struct, frozen=True):
         return (self.state_elements - recurrent) * dtype_bytes(dtype) + recurrent * dtype_bytes("float32")
 
 
-class CacheGeometry(Struct, frozen=True):
+class CacheGeometry(Struct, frozen=True, dict=True):
     """The cache dimensions of one decoder; ``layers[i].index == i``. In an encoder-decoder the cross layers come after
     all others, in the same order: ``layers[num_blocks + i]`` is the cross layer of block i.
 
@@ -132,6 +133,16 @@ class CacheGeometry(Struct, frozen=True):
             raise InputError("A cache geometry needs at least one layer; give num_hidden_layers of 1 or more.")
         if any(layer.index != i for i, layer in enumerate(self.layers)):
             raise InputError("Layers of a cache geometry must be numbered 0, 1, 2, … in order; renumber them.")
+
+    def layer_label(self, index: int) -> str:
+        """A layer's name in pictures: `L3`, or `X1` for the cross layer of block 1; these are numbered separately."""
+        block = self.cross_block(index)
+        return f"L{index}" if block is None else f"X{block}"
+
+    def cross_block(self, index: int) -> int | None:
+        """The block of a cross layer; None for any other layer."""
+        is_cross = 0 <= index < len(self.layers) and self.layers[index].kind == "cross"
+        return index - self.num_blocks if is_cross else None
 
     @classmethod
     def from_config(cls, config: Config | HasToDict) -> CacheGeometry:
@@ -200,7 +211,7 @@ class CacheGeometry(Struct, frozen=True):
         """Whether an encoder reads the prompt, so that cross layers keep rows of its output."""
         return self.layers[-1].kind == "cross"
 
-    @property
+    @cached_property
     def attention_layers(self) -> tuple[LayerGeometry, ...]:
         """The layers that keep K and V of their own."""
         return tuple([layer for layer in self.layers if layer.stores_kv])

@@ -32,7 +32,7 @@ class BoundedLog:
     def put(self, key: tuple[int, int], entry: dict[int, torch.Tensor]) -> None:
         """Set the entry of a (step, seq_id), and drop the oldest entries beyond the limit."""
         self.drop(key)
-        num_bytes = sum(e.nbytes for e in entry.values())
+        num_bytes = sum([e.nbytes for e in entry.values()])
         self._entries[key] = entry
         self.num_bytes += num_bytes
         while self.num_bytes > self.max_bytes and (oldest := next(iter(self._entries)))[0] != key[0]:
@@ -141,7 +141,7 @@ class History:
 
     @property
     def num_bytes(self) -> int:
-        return sum(log.num_bytes for log in (self.attention, self.logits, self.rows, self.surprisal))
+        return sum([log.num_bytes for log in (self.attention, self.logits, self.rows, self.surprisal)])
 
     # ---- a step --------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class LateSurprisal:
 
     @property
     def num_bytes(self) -> int:
-        return sum(waiting.surprisal.num_bytes for waiting in self._waiting.values())
+        return sum([waiting.surprisal.num_bytes for waiting in self._waiting.values()])
 
     def put(self, step: int, seq_id: int, position: int, surprisal: Surprisal) -> None:
         """Add a chunk whose surprisal the step left to be computed, from `position` on."""

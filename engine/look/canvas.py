@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from msgspec import structs
+from msgspec import Struct, structs
 
 from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.geometry.dimensions import CacheGeometry
@@ -40,8 +39,7 @@ EXACT_NUMBERS = (
 Wanted = range | Flags  # columns of all heads, or some of the cells [H, columns]
 
 
-@dataclass(frozen=True, eq=False)
-class Layer:
+class Layer(Struct, frozen=True, eq=False):
     """One layer of a picture: its index, the rows that it holds, which of its heads is drawn (None: all), and how many
     values its lens has there."""
 
@@ -52,8 +50,7 @@ class Layer:
     head: int | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Grid:
+class Grid(Struct, frozen=True, eq=False):
     """The cells of a picture, `[L, H, columns, rows]`: column 0 begins at position `first`, and so many tokens and
     values share a cell, up to position `stop`. `is_scattered`: some layer has gaps between its rows. `is_coarse`: cells
     consist of whole cells of the extremes that a file stores."""
@@ -68,17 +65,22 @@ class Grid:
     is_scattered: bool
     is_coarse: bool = False
 
-    @cached_property
+    @property
     def shape(self) -> tuple[int, int, int, int]:
-        heads = max([layer.num_heads for layer in self.layers], default=0)
-        return len(self.layers), heads, self.num_columns, self.num_rows
+        heads = [layer.num_heads for layer in self.layers]
+        return len(heads), max(heads, default=0), self.num_columns, self.num_rows
 
-    @cached_property
+    @property
     def form(self) -> tuple[object, ...]:
         """What two grids must have in common so that cells of one can be those of the other."""
         layers = [(layer.index, layer.num_heads, layer.num_values, layer.head) for layer in self.layers]
         size = (self.per_column, self.per_row, self.num_rows) if self.num_rows else ()
         return layers, size, self.is_scattered, self.is_coarse
+
+    def columns(self, span: range) -> range:
+        """The columns in which some positions are."""
+        start = max(0, span.start - self.first) // self.per_column
+        return range(start, max(start, min(self.num_columns, -(-(span.stop - self.first) // self.per_column))))
 
     def span(self, columns: range) -> range:
         """The positions of some columns."""
@@ -97,7 +99,8 @@ def layers_of(request: WallRequest | HeadRequest, source: Source, geometry: Cach
     is_wall, part = isinstance(request, WallRequest), lens.part or "keys"
     indices = [layer.index for layer in geometry.attention_layers] if is_wall else [request.layer]  # type: ignore[union-attr]
     for index, held in held_of_all(source, lens, indices if lens.is_of_every_head or not is_wall else ()).items():
-        num_heads, num_values = held.num_heads, 1 if lens.values == 1 else held.dim(part)
+        num_heads, num_dims = held.num_heads, held.key_dim if part == "keys" else held.value_dim
+        num_values = 1 if lens.values == 1 else num_dims
         head = None if isinstance(request, WallRequest) else min(request.kv_head, num_heads - 1)
         found.append(Layer(index, held, num_heads if head is None else 1, num_values, head))
     return tuple(found)
@@ -106,7 +109,7 @@ def layers_of(request: WallRequest | HeadRequest, source: Source, geometry: Cach
 def grid_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> Grid:
     """The grid for a request."""
     layers = layers_of(request, source, geometry)
-    is_scattered = any(layer.held.positions is not None for layer in layers)
+    is_scattered = any(held.positions is not None for held in {layer.held for layer in layers})
     if isinstance(request, HeadRequest):
         return _grid_of_head(request, layers, is_scattered)
     tokens = max(1, request.num_tokens)
@@ -158,7 +161,6 @@ class Canvas:
     deltas: list[RowDelta] | None = None
     _room: tuple[Any, Any, Any] | None = None  # arrays with space for more columns
 
-    @torch.inference_mode()
     def draw(self, request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> Ints | None:
         """Draw the picture of a request. Returns the places `[3, N]` (layer, head, column) of the cells that were drawn
         again; all others stay as they were. None: all of them were drawn."""
@@ -214,6 +216,8 @@ class Canvas:
         """Make room for the cells of a grid; those drawn are kept, moved to the left if columns were removed."""
         layers, heads, columns, rows = grid.shape
         had = self.low.shape[2] if keeps else 0
+        if keeps and had == columns and not self.num_removed:
+            return
         if self._room is None or not keeps or self._room[0].shape[2] < columns:
             room = max(columns, min(request.max_columns, 2 * columns + 16) if keeps else columns)
             low = np.full((layers, heads, room, rows), np.nan, np.float32)
@@ -318,7 +322,11 @@ class Canvas:
 
 def _touched(layer: Layer, delta: RowDelta, rewritten: range, grid: Grid) -> Wanted:
     """The cells of a layer in which rows were written, rewritten or evicted since the picture before."""
-    if layer.head is not None and delta.evicted:  # of the head that is drawn
+    if not delta.evicted:
+        runs = [run for run in (delta.written, rewritten, delta.left_window) if run.stop > max(grid.first, run.start)]
+        if len(runs) <= 1:  # of every head the same columns
+            return grid.columns(runs[0]) if runs else range(0)
+    elif layer.head is not None:  # of the head that is drawn
         went = tuple(each[min(layer.head, len(each) - 1)][None] for each in delta.evicted)
         delta = replace(delta, evicted=went)
     shape = layer.num_heads, grid.num_columns
@@ -357,7 +365,7 @@ def _places(wanted: Sequence[Wanted], grid: Grid) -> Ints:
             cells[: layer.num_heads, want.start : want.stop] = True
         else:
             cells[: layer.num_heads] = want
-    return read_only_ints(np.stack(is_wanted.nonzero()))
+    return read_only_ints(np.array(is_wanted.nonzero()))
 
 
 def held_in_columns(held: Held, grid: Grid, columns: range) -> Ints:

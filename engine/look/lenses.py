@@ -1,12 +1,12 @@
-"""What each lens computes: one function for each row of `engine.spec.lenses` that does not show rows as they are."""
+"""What each lens shows of a layer: rows as they are, what `COMPUTE` makes of them, or the attention of queries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
+from msgspec import Struct
 
 from engine.cache.stacking import stacked_view
 from engine.look.source import ALL_ROWS, Difference, Held, Rows, Source, subtracted, within
@@ -52,8 +52,7 @@ def read(source: Source, lens: Lens, layer: int, span: range | None = None, head
     return within(found, span, head)
 
 
-@dataclass(frozen=True, eq=False)
-class RowsOfLayers:
+class RowsOfLayers(Struct, frozen=True, eq=False):
     """`Rows` `[L, H, T, D]` of some layers, which are these `places` among those that were asked for."""
 
     places: Sequence[int]
@@ -68,11 +67,12 @@ def read_all(
     """`read` of layers that hold rows of one form, small ones together: for these the number of operations costs more
     than the numbers, for large ones the copy would."""
     layers, one = list(held), next(iter(held.values()))
-    if span is not None and span and lens.name == lens.part and head is None:
+    if span is not None and span and lens.name == lens.part:
         num_numbers = len(layers) * one.num_heads * one.dim(lens.part) * len(span)
         numbers = source.together(layers, lens.part, span.start) if num_numbers <= STACKED_NUMBERS else None
         if numbers is not None:
-            yield RowsOfLayers(range(len(layers)), numbers[:, :, : len(span)], span.start)
+            heads = slice(None) if head is None else slice(head, head + 1)
+            yield RowsOfLayers(range(len(layers)), numbers[:, heads, : len(span)], span.start)
             return
     forms: dict[object, list[tuple[int, Rows]]] = {}
     for place, layer in enumerate(layers):
@@ -137,7 +137,7 @@ def queries_words(source: Source, lens: Lens) -> str:
     """Over how many queries a sum is; empty for other lenses."""
     if lens.name != "attention-received" or isinstance(source, Difference) or source.queries is None:
         return ""
-    count = source.num_tokens - source.queries.first(source.num_tokens)
+    count = source.num_tokens - source.queries.summed_from(source.num_tokens)
     if count == source.num_tokens:
         return f"Summed over {count:,} queries."
     return f"Summed over the latest {count:,} of {source.num_tokens:,} queries."

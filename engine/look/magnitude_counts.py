@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Struct
 
 COUNTED_AT_ONCE = 1 << 17  # numbers
 
@@ -43,7 +43,7 @@ class Counts:
         return self
 
 
-class LayerCount(NamedTuple):
+class LayerCount(Struct, frozen=True, eq=False):
     """The histogram of one layer, which is number `place` of several."""
 
     of: Counts
@@ -110,22 +110,21 @@ def _count(
             values = values.masked_fill(is_later[..., None], torch.nan)
     # without the sign bit, the bits of floats are in the order of their magnitudes
     bins = ((values.view(torch.int32) & _NO_SIGN) >> _SHIFT).clamp_(_LOW, _HIGH - 1)
-    peak = farthest_from_zero(values)
+    peak = farthest_from_zero(values, 2).cpu().numpy()
     if not np.isfinite(peak).all():
         is_finite = values.isfinite()
         bins.masked_fill_(~is_finite, _HIGH)
-        peak = farthest_from_zero(values.masked_fill(~is_finite, 0.0))
+        peak = farthest_from_zero(values.masked_fill(~is_finite, 0.0), 2).cpu().numpy()
     num_bins = _HIGH - _LOW + 1  # the last one has what is no number
     first = torch.arange(-_LOW, len(bins) * num_bins - _LOW, num_bins, dtype=torch.int32, device=bins.device)
     found = histogram((bins + first[:, None, None, None]).flatten(), len(bins) * num_bins)
     return found.reshape(-1, num_bins)[:, :-1], peak
 
 
-def farthest_from_zero(values: torch.Tensor) -> npt.NDArray[np.float32]:
-    """`[L, H, D]`: the number farthest from zero of rows `[L, H, T, D]` in each channel; NaN if any is NaN."""
-    low, high = values.amin(2), values.amax(2)
-    found: npt.NDArray[np.float32] = torch.where(-low > high, low, high).cpu().numpy()
-    return found
+def farthest_from_zero(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """The number farthest from zero along a dimension, with its sign; NaN if any is NaN."""
+    low, high = values.amin(dim), values.amax(dim)
+    return torch.where(-low >= high, low, high)
 
 
 def histogram(bins: torch.Tensor, count: int) -> npt.NDArray[np.int64]:

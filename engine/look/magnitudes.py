@@ -11,12 +11,13 @@ quantise, are counted again for every picture. Nothing is ever subtracted.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec.structs import replace
 
 from engine.look.lenses import RowsOfLayers, read_all, rows_at_once
 from engine.look.magnitude_counts import COUNTED_AT_ONCE, EDGES, Counts, LayerCount, counted, joined
@@ -38,8 +39,7 @@ MOST_BLOCKS = 64  # of one layer: beyond it, blocks become twice as long
 
 def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
     """The colour ranges of some layers, for the window."""
-    compute_ranges(counts)
-    return magnitudes_from([ranges_of(count) for count in counts])
+    return magnitudes_from(ranges_of(counts))
 
 
 def magnitudes_from(ranges: Sequence[Ranges]) -> Magnitudes:
@@ -48,19 +48,15 @@ def magnitudes_from(ranges: Sequence[Ranges]) -> Magnitudes:
     return Magnitudes(*map(read_only_floats, np.ascontiguousarray(table.T)))
 
 
-def ranges_of(count: LayerCount) -> Ranges:
-    """What `compute_ranges` computed for a layer."""
-    assert count.of.ranges is not None
-    found: npt.NDArray[np.float64] = count.of.ranges[count.place]
-    return found
+def ranges_of(layers: Sequence[LayerCount]) -> list[Ranges]:
+    """Limit, largest magnitude and share beyond the limit of every layer. Those that are not cached are computed all at
+    once: for a few layers the number of operations costs more than the numbers."""
+    if todo := list({id(count.of): count.of for count in layers if count.of.ranges is None}.values()):
+        _compute_ranges(todo)
+    return [count.of.ranges[count.place] for count in layers if count.of.ranges is not None]
 
 
-def compute_ranges(layers: Iterable[LayerCount]) -> None:
-    """Compute limit, largest magnitude and share beyond the limit of every layer that has none cached. All at once: for
-    a few layers the number of operations costs more than the numbers."""
-    todo = list({id(count.of): count.of for count in layers if count.of.ranges is None}.values())
-    if not todo:
-        return
+def _compute_ranges(todo: Sequence[Counts]) -> None:
     stacked = np.concatenate([each.counts for each in todo])  # [L, bins]
     used = np.flatnonzero(stacked.any(0))  # some two hundred of a thousand bins
     part = slice(int(used[0]), int(used[-1]) + 1) if used.size else slice(0, 1)
@@ -277,8 +273,8 @@ class Blocks:
         counts = self._counts(
             source, {name: of_lens for name, of_lens in open_ones.items() if LENSES[name].is_of_every_head}
         )
-        compute_ranges([count for of_lens in counts.values() for count in of_lens.values()])
+        computed = iter(ranges_of([count for of_lens in counts.values() for count in of_lens.values()]))
         for name, of_lens in counts.items():
-            told[name] |= {layer: ranges_of(count) for layer, count in of_lens.items()}
+            told[name] |= {layer: next(computed) for layer in of_lens}
         found = [told.get(lens.name, {}) for lens in lenses]
         return [magnitudes_from([ranges[layer] for layer in held]) if ranges else None for ranges in found]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Struct
 
 ALIGNMENT = 16  # bytes, so that every tensor can be viewed in its dtype
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class PackedTensor:
+class PackedTensor(Struct, frozen=True):
     """The place of a tensor in the buffer, from byte `offset` on. A dtype that NumPy does not have is unpacked as
     bytes."""
 
@@ -27,8 +26,7 @@ class PackedTensor:
     num_bytes: int
 
 
-@dataclass(frozen=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """The places of all tensors of one step, and how many bytes they take together."""
 
     places: tuple[PackedTensor, ...]

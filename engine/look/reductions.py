@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from engine.cache.row_delta import RowDelta
+from engine.look.magnitude_counts import farthest_from_zero
 from engine.wire.records import Floats, Ints, read_only_floats, read_only_ints
 
 TOP_POSITIONS = 5
@@ -155,15 +156,16 @@ def farthest(row: torch.Tensor, per_column: int) -> torch.Tensor:
     if per_column == 1:
         return row
     padded = torch.nn.functional.pad(row, (0, -row.shape[1] % per_column)).reshape(len(row), -1, per_column)
-    return padded.gather(2, padded.abs().argmax(2, keepdim=True))[..., 0]
+    return farthest_from_zero(padded, 2)
 
 
-def pooled_weights(row: torch.Tensor, is_gone: torch.Tensor, per_column: int) -> tuple[Floats, Ints | None]:
+def pooled_weights(row: torch.Tensor, is_gone: torch.Tensor | None, per_column: int) -> tuple[Floats, Ints | None]:
     """The weight farthest from zero in each column of a row `[H, S]`, without those that are gone; NaN where all are.
     And how many of each column are gone; None where none is."""
-    weights: Floats = farthest(row.masked_fill(is_gone, 0.0), per_column).cpu().numpy()
-    if not bool(is_gone.any()):
-        return weights, None
+    if is_gone is None or not bool(is_gone.any()):
+        found: Floats = farthest(row, per_column).cpu().numpy()
+        return (found.copy() if per_column == 1 else found), None
+    weights = farthest(row.masked_fill(is_gone, 0.0), per_column).cpu().numpy()
     padded = torch.nn.functional.pad(is_gone.long(), (0, -is_gone.shape[1] % per_column))
     absent = padded.reshape(len(padded), -1, per_column).sum(2).cpu().numpy()
     expected = num_positions_of(np.arange(weights.shape[1]), per_column, row.shape[1])

@@ -30,7 +30,7 @@ from engine.look.reductions import (
     pooled_weights,
 )
 from engine.look.seen import Seen
-from engine.look.source import PARTS, Source, holders, provenance_from, provenance_of, rewrites, row_at
+from engine.look.source import PARTS, Source, holders, of_latest, provenance_from, provenance_of, rewrites, row_at
 from engine.look.states import landscape, state_pictures
 from engine.look.tile_statistics import TileStatistics
 from engine.spec.codec import Part
@@ -167,30 +167,27 @@ def wall_of(
     shown_at = None
     if cells["absent"] is not None:
         shown_at = np.arange(request.num_tokens) if places is None else touched_positions(canvas)
-    spans = [_span_of(layer, request.num_tokens) for layer in grid.layers]
+    held = [layer.held for layer in grid.layers]
+    spans = [(each.first, each.stop) if each.positions is None else (0, request.num_tokens) for each in held]
     exact_from = [source.exact_from(layer, each) for each in (PARTS if part is None else (part,)) for layer in indices]
     return WallSlice(
         request=request,
         provenance=provenance_from(source, exact_from) if part else provenance_through(request.lens, source, indices),
         dtype=grid.layers[-1].held.dtype if grid.layers else "",
         layers=tuple(indices),
-        heads=tuple(layer.num_heads for layer in grid.layers),
+        heads=tuple([layer.num_heads for layer in grid.layers]),
         num_tokens=request.num_tokens,
         tokens_per_column=grid.per_column,
         dims_per_row=grid.per_row,
         note=note_of_wall(grid.layers, request, source, geometry),
         took_ms=0.0,
-        holders=None if shown_at is None else holders([layer.held for layer in grid.layers], shown_at),
+        holders=None if shown_at is None else holders(held, shown_at),
         states=() if has_no_size(request) else state_pictures(source, geometry),
         held=None if set(spans) <= {(0, request.num_tokens)} else read_only_ints(np.array(spans)),
         exact_from=tuple(exact_from) if part is not None and any(exact_from) else (),
         **cells,
         **numbers,
     )
-
-
-def _span_of(layer: Layer, num_tokens: int) -> tuple[int, int]:
-    return (layer.held.first, layer.held.stop) if layer.held.positions is None else (0, num_tokens)
 
 
 def touched_positions(canvas: Canvas) -> Ints:
@@ -247,7 +244,7 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
     if request.change and not knows_change(source, request):
         return "What this step rewrote in older rows is not known any more."
     all_held = [layer.held for layer in layers] + later
-    is_scattered = not later and any(rows.positions is not None for rows in all_held)
+    is_scattered = not later and any(rows.positions is not None for rows in set(all_held))
     gone = 0 if is_scattered else max([rows.first for rows in all_held], default=0)
     if geometry.has_encoder:
         gone = 0  # the decoder's rows begin after those of the source
@@ -374,7 +371,7 @@ class NewestQuery(NamedTuple):
 def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
     """What a lens has of all queries that are known: of every head a number for each position, or of one head the
     weights by query, of which the largest of some stand in a row."""
-    lens, newest = LENSES[request.lens], source.num_tokens - 1
+    lens, newest, source = LENSES[request.lens], source.num_tokens - 1, of_latest(source, request.latest)
     provenance = provenance_through(request.lens, source, [request.layer])
     is_map = lens.values == "tokens"
     if why := source.why_not or why_not(source, lens):
@@ -416,10 +413,12 @@ def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: Cac
         per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
         shown = slice(first - base, stop - base)
         is_gone = row.isnan() if is_difference or lens.values == "tokens" else missing_rows(row)
-        weights, absent = pooled_weights(row[:, shown], is_gone[:, shown], per_column)
+        is_any_gone = bool(is_gone.any())
+        weights, absent = pooled_weights(row[:, shown], is_gone[:, shown] if is_any_gone else None, per_column)
         positions = first + np.arange(weights.shape[1]) * per_column
         if not is_difference and lens.columns == "tokens":
-            top_positions, top_weights = most_attended(row.masked_fill(is_gone, -1.0), base)
+            held = row.masked_fill(is_gone, -1.0) if is_any_gone else row
+            top_positions, top_weights = most_attended(held, base)
         if not is_difference and lens.reads == "weights":
             entropy = read_only_floats(entropy_of(row).cpu().numpy())
     return AttentionSlice(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Struct, structs
 
 from engine.cache.contract import HeldRows, Pair, StateMatrix
 from engine.cache.row_delta import RowDelta
@@ -33,8 +34,7 @@ ALL_ROWS = 1 << 40
 PARTS: tuple[Part, Part] = ("keys", "values")
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(Struct, frozen=True, eq=False):
     """Numbers `[H, T, D]` of one layer at consecutive positions from `first` on; where rows in between are missing,
     `positions` `[H, T]` are theirs, ascending in every head."""
 
@@ -56,8 +56,7 @@ class Rows:
         return torch.arange(self.first, self.first + count, device=self.numbers.device).expand(heads, -1)
 
 
-@dataclass(frozen=True, eq=False)
-class Held:
+class Held(Struct, frozen=True, eq=False, dict=True):
     """Which rows a layer holds: in how many heads, of what size and dtype, at positions `first … stop - 1`; where some
     in between are missing, at `positions` `[H, T]`."""
 
@@ -259,14 +258,33 @@ class Source:
 
 def provenance_of(source: Source, layers: Iterable[int], parts: Collection[Part] = PARTS, first: int = 0) -> Provenance:
     """The provenance of these rows from position `first` on: "dequantised" if attention read any from codes."""
-    return provenance_from(source, (source.exact_from(layer, part) for layer in layers for part in parts), first)
+    return provenance_from(source, [source.exact_from(layer, part) for layer in layers for part in parts], first)
 
 
 def provenance_from(source: Source, exact_from: Iterable[int], first: int = 0) -> Provenance:
     """The provenance from position `first` on of rows that are exact from these positions on."""
     exact = source.exact_provenance
-    is_coded = exact in ("live cache", "kept", "recorded") and any(position > first for position in exact_from)
+    is_coded = exact in ("live cache", "kept", "recorded") and max(exact_from, default=0) > first
     return "dequantised" if is_coded else exact
+
+
+class NewestRows(Struct, frozen=True, eq=False):
+    """K and V `[H_kv, T, D]` from position `first` on, by layer."""
+
+    first: int
+    pairs: dict[int, Pair]
+    _stacked: dict[Part, torch.Tensor] = {}
+
+    def has(self, layers: Sequence[int]) -> bool:
+        """Whether these are the rows of just these layers, or of the only one among others."""
+        return layers[0] in self.pairs and (len(layers) == 1 or list(layers) == list(self.pairs))
+
+    def stacked(self, part: Part) -> torch.Tensor:
+        """K or V of all layers, `[L, H_kv, T, D]`."""
+        if part not in self._stacked:
+            number = PARTS.index(part)
+            self._stacked[part] = stacked_view(on_one_device([pair[number] for pair in self.pairs.values()]))
+        return self._stacked[part]
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,10 +310,9 @@ class LiveSource(Source):
     turned: Callable[[], ModelRotation | str] | None = None
     full: dict[int, Held] = field(default_factory=dict)
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
-    _held: dict[int, Held | None] = field(default_factory=dict, init=False)
-    _newest: dict[tuple[int, ...], tuple[int, list[Pair], dict[Part, torch.Tensor]]] = field(
-        default_factory=dict, init=False
-    )
+    _newest: list[NewestRows] = field(default_factory=list, init=False)  # as they were read last
+    _final: dict[Part, list[int]] = field(default_factory=dict, init=False)
+    _exact_from: dict[Part, list[int]] = field(default_factory=dict, init=False)
 
     @property
     def spec(self) -> CacheSpec:
@@ -353,7 +370,10 @@ class LiveSource(Source):
         return "recorded" if is_restored else self.live_provenance
 
     def exact_from(self, layer: int, part: Part) -> int:
-        return self.cache.exact_from(layer, self._shown_at, part)
+        if part not in self._exact_from:
+            self._exact_from[part] = [each.exact_from(self._shown_at, part) for each in self.cache.layers]
+        found = self._exact_from[part]
+        return found[layer] if layer < len(found) else 0
 
     @cached_property
     def _shown_at(self) -> int:
@@ -381,15 +401,23 @@ class LiveSource(Source):
             self._held[layer] = self._held_now(layer)
         return self._held[layer]
 
+    @cached_property
+    def _held(self) -> dict[int, Held | None]:
+        """What layers hold, as far as that is known: at first of those that still hold every row. Layers that hold the
+        same share one object."""
+        now = {full: structs.replace(full, stop=self.num_tokens) for full in dict.fromkeys(self.full.values())}
+        # no row was dropped since where any are final; but in an encoder-decoder some layers get none of new tokens
+        final = [] if self.cache.num_source else self._final_rows("keys")
+        return {layer: now[full] for layer, full in self.full.items() if final and final[layer]}
+
     def _held_now(self, layer: int) -> Held | None:
-        num_tokens, num_final = self.num_tokens, (self.num_final(layer, "keys"), self.num_final(layer, "values"))
-        if layer not in self._kept and min(num_final) > 0 < num_tokens - 1:
-            full = self.full.get(layer)
-            if full is not None and num_tokens in num_final:  # it holds every row
-                return Held(full.num_heads, full.key_dim, full.value_dim, full.dtype, 0, num_tokens)
-            last = Held.of(self._from(layer, num_tokens - 1))
-            if last is not None and last.positions is None and last.first == num_tokens - 1:
-                self.full[layer] = found = replace(last, first=0)
+        last = self.num_tokens - 1
+        if layer not in self._kept and last > 0 < min(self.num_final(layer, "keys"), self.num_final(layer, "values")):
+            found = Held.of(self._from(layer, last))
+            if found is not None and found.positions is None and found.first == last:
+                found = structs.replace(found, first=0)
+                alike = [full for full in self.full.values() if full.form == found.form]
+                self.full[layer] = found = alike[0] if alike else found
                 return found
         return Held.of(self._whole(layer))
 
@@ -398,27 +426,29 @@ class LiveSource(Source):
         return Rows.of(self._from(layer, first), part, span, head)
 
     def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
-        key = tuple(layers)
-        if key not in self._newest or self._newest[key][0] > first:
-            if not all(layer not in self._kept and self.num_final(layer, part) for layer in layers):
+        known = next((each for each in self._newest if each.first <= first and each.has(layers)), None)
+        if known is None:
+            final = self._final_rows(part)
+            if not final or not min([final[layer] for layer in layers]) or not self._kept.keys().isdisjoint(layers):
                 return None
-            self._newest[key] = first, list(self.cache.all_newest_rows(first, layers, self._shown_at).values()), {}
-        start, pairs, stacked = self._newest[key]
-        if part not in stacked:
-            number = PARTS.index(part)
-            stacked[part] = stacked_view(on_one_device([pair[number] for pair in pairs]))
-        return stacked[part][:, :, first - start : self.num_tokens - start]
+            known = NewestRows(first, self.cache.all_newest_rows(first, layers, self._shown_at))
+            self._newest[:] = [known]  # those of before begin later, or are of other layers
+        rows = known.stacked(part)
+        if len(layers) < len(known.pairs):
+            place = list(known.pairs).index(layers[0])
+            rows = rows[place : place + 1]
+        return rows[:, :, first - known.first : self.num_tokens - known.first]
 
     def num_final(self, layer: int, part: Part) -> int:
-        found = self._final[part]
+        found = self._final_rows(part)
         return found[layer] if layer < len(found) else 0
 
-    @cached_property
-    def _final(self) -> dict[Part, list[int]]:
+    def _final_rows(self, part: Part) -> list[int]:
         """For each layer, `num_final`; none while a step is suspended, which may still be undone."""
-        if self.half is not None:
-            return {part: [] for part in PARTS}
-        return {part: [min(n, self.num_tokens) for n in self.cache.num_final(part, self._shown_at)] for part in PARTS}
+        if part not in self._final:
+            found = [] if self.half is not None else self.cache.num_final(part, self._shown_at)
+            self._final[part] = [min(count, self.num_tokens) for count in found]
+        return self._final[part]
 
     def changes(self, num_tokens: int) -> list[RowDelta] | None:
         return self.cache.changes_since(num_tokens, self.num_tokens) if self.is_known else None
@@ -456,6 +486,15 @@ class Nothing(Source):
 
     def before(self, num_tokens: int) -> Source | None:
         return self
+
+
+def of_latest(source: Source, count: int) -> Source:
+    """A source of which only the latest `count` queries are known; the same source where it is 0."""
+    if count and isinstance(source, Difference):
+        return Difference(of_latest(source.a, count), of_latest(source.b, count))
+    if not count or not isinstance(source, LiveSource) or source.queries is None:
+        return source
+    return replace(source, queries=source.queries.latest(count))
 
 
 @dataclass(frozen=True, eq=False)
@@ -515,11 +554,11 @@ class Difference(Source):
             return None
         if one.positions is None and other.positions is None:
             first, stop = max(one.first, other.first), min(one.stop, other.stop)
-            return None if first >= stop else replace(one, dtype="float32", first=first, stop=stop)
+            return None if first >= stop else structs.replace(one, dtype="float32", first=first, stop=stop)
         rows = self.rows(layer, "keys")
         if rows is None or rows.positions is None:
             return None
-        return replace(one, dtype="float32", first=rows.first, stop=0, positions=rows.positions)
+        return structs.replace(one, dtype="float32", first=rows.first, stop=0, positions=rows.positions)
 
     def rows(self, layer: int, part: Part, span: range | None = None, head: int | None = None) -> Rows | None:
         if span is not None and span.start and self.num_final(layer, part):

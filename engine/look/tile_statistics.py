@@ -22,14 +22,15 @@ class TileStatistics:
 
     def __init__(self, values: torch.Tensor) -> None:
         numbers = values.float().flatten()
-        is_finite = numbers.isfinite()
-        finite = numbers if bool(is_finite.all()) else numbers[is_finite]
+        finite = numbers
+        if len(numbers) and not torch.stack(numbers.aminmax()).isfinite().all():
+            finite = numbers[numbers.isfinite()]
         self.num_nan = int(numbers.isnan().sum()) if len(finite) < len(numbers) else 0
         self.num_inf = len(numbers) - len(finite) - self.num_nan
         self.lowest, self.highest = map(float, finite.aminmax()) if len(finite) else (0.0, 0.0)
         span = max(-self.lowest, self.highest) or 1.0
         self.edges = np.linspace(-span, span, HISTOGRAM_BINS + 1).astype(np.float32)
-        bins = ((finite.double() / span + 1) * (HISTOGRAM_BINS / 2)).int().clamp_(max=HISTOGRAM_BINS - 1)
+        bins = finite.double().div_(span).add_(1).mul_(HISTOGRAM_BINS / 2).int().clamp_(max=HISTOGRAM_BINS - 1)
         self.counts = histogram(bins, HISTOGRAM_BINS)
         magnitudes = finite.abs()
         num_sized = int(magnitudes.count_nonzero())

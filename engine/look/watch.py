@@ -197,7 +197,7 @@ class Watcher:
         visible = shown[seq_id]
         count, half = visible.source.num_tokens, visible.source.half
         if half is None:
-            request = request_now(picture.watched, count, session.last_step, self._previous.get(seq_id))
+            request = request_now(picture.watched, count, session.history.last_step, self._previous.get(seq_id))
         else:
             request = request_now(picture.watched, count, half.step, session.cache_of(seq_id).num_tokens)
         is_owed = is_counted and picture.source is not None and picture.num_counted < picture.source.num_tokens

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.loop import exporting, replaying
-from engine.loop.listing import listed
-from engine.loop.loading import forecast_of, found_devices, found_models
+from engine.loop.loading import forecast_of, found_devices, found_models, listed
 from engine.spec.sampling import Prompt
 from engine.wire import commands, devices, measurements, serving, stopping
 from engine.wire.events import (

@@ -1,13 +1,16 @@
-"""Loads models and makes their sessions, and finds models and devices."""
+"""Loads models and makes their sessions, and finds the models, devices and folders of this machine."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from engine.errors import Cancelled, InputError, clear_frames, first_line, is_out_of_memory
@@ -17,6 +20,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.commands import Pause
 from engine.wire.devices import DevicesFound
+from engine.wire.events import FolderListed
 
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
@@ -30,6 +34,7 @@ CHECKS_EVERY_S = 0.05
 REPORTS_EVERY_S = 1.0
 ENDS_WITHIN_S = 5.0  # how long a cancelled thread is waited for: a compiler may run as a program of its own
 LONG_TEXT = 20_000  # characters; a shorter text is tokenised within milliseconds
+MOST_LISTED = 5_000  # names of a folder
 NAMED_AFTER_S = 0.1  # how long a text is tokenised before that is reported: most are counted while they are typed
 
 Made = TypeVar("Made")
@@ -201,6 +206,21 @@ def forecast_of(command: ForecastLoad, held: HeldModel | None) -> LoadForecast:
     from engine.model.forecast import forecast
 
     return forecast(command, 0 if held is None else held.num_bytes)
+
+
+def listed(path: str) -> FolderListed:
+    """The first `MOST_LISTED` names of a folder, sorted; raises `InputError` if it cannot be read."""
+    try:
+        folder = Path(path).expanduser().absolute() if path else Path.home()
+        with os.scandir(folder) as entries:
+            found = [
+                (each.name, each.is_dir()) for each in islice(entries, MOST_LISTED) if not each.name.startswith(".")
+            ]
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"The folder '{path[:500]}' cannot be listed ({reason}): give another one.") from None
+    names = [tuple(sorted(name for name, is_folder in found if is_folder is wanted)) for wanted in (True, False)]
+    return FolderListed(str(folder), *names)
 
 
 class HeldModel(NamedTuple):

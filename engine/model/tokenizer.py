@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -69,18 +69,23 @@ SENTENCEPIECE_SPACE = "▁"
 REPLACEMENT = "\ufffd"
 
 
-class TokenTexts:
+class TokenTexts(dict[int, str]):
     """The texts of single tokens, each decoded once. Without a tokenizer, a token's text is its number."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None) -> None:
+        super().__init__()
         self._tokenizer = tokenizer
-        self._known: dict[int, str] = {}
         self._bytes = byte_alphabet() if tokenizer is not None else {}
 
-    def __call__(self, token_id: int) -> str:
-        text = self._known.get(token_id)
-        if text is None:
-            text = self._known[token_id] = self._decode(token_id)
+    if TYPE_CHECKING:
+
+        def __call__(self, token_id: int) -> str: ...
+
+    else:
+        __call__ = dict.__getitem__  # a known text costs no function of ours: a step asks for twenty
+
+    def __missing__(self, token_id: int) -> str:
+        text = self[token_id] = self._decode(token_id)
         return text
 
     def _decode(self, token_id: int) -> str:

@@ -125,7 +125,8 @@ def counted(
     In a page store a row that several sequences share is counted as stored once, and the whole pool as reserved.
     """
     spec = formula.spec
-    stored, reserved = sum(one.stored for one in held), sum(one.reserved for one in held)
+    total = summed(held)
+    stored, reserved = total.stored, total.reserved
     terms = [term for fill in fills for term in formula.terms(layer, fill)]
     if spec.recomputes:
         stored, reserved = 0, sum(cache.idle_bytes(layer.index) for cache in caches)
@@ -136,10 +137,17 @@ def counted(
         terms += formula.terms_of_shared(layer, num_shared)
         slack = reserved - stored
         stored, reserved = stored - shared.stored, store.reserved_bytes(layer.index)
-        gaps = page_gaps(held, shared, slack, reserved - stored)
+        gaps = page_gaps(total, shared, slack, reserved - stored)
     else:
-        gaps = row_gaps(held, spec, reserved - stored)
+        gaps = row_gaps(total, spec, reserved - stored)
     return of_one_layer(terms), stored, reserved, tuple(gap for gap in gaps if gap.num_bytes)
+
+
+def summed(held: Sequence[HeldBytes]) -> HeldBytes:
+    """The bytes of several sequences; of the copies that attention reads the largest one, since they are made one
+    after the other."""
+    largest = max([one.dequantised for one in held], default=0)
+    return HeldBytes(*map(sum, zip(*held, strict=True)))._replace(dequantised=largest)
 
 
 def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]) -> int:
@@ -155,27 +163,26 @@ def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]
     return more
 
 
-def row_gaps(held: Sequence[HeldBytes], spec: CacheSpec, unfilled: int) -> list[ByteGap]:
+def row_gaps(held: HeldBytes, spec: CacheSpec, unfilled: int) -> list[ByteGap]:
     """The named gaps of one layer that is not in pages, over all sequences: bytes beside the K and V of its tokens.
     `unfilled` are the bytes reserved and not stored."""
-    positions = sum(one.positions for one in held)
     room = "padding to the reserved length" if spec.form == "static" else "room to grow"
     return [
-        ByteGap("scales and offsets", sum(one.scales for one in held), "stored"),
-        ByteGap("exact residual", sum(one.residual for one in held), "stored"),
-        ByteGap("positions of the rows kept", positions, "reserved"),
-        ByteGap(room, max(0, unfilled - positions), "reserved"),
+        ByteGap("scales and offsets", held.scales, "stored"),
+        ByteGap("exact residual", held.residual, "stored"),
+        ByteGap("positions of the rows kept", held.positions, "reserved"),
+        ByteGap(room, max(0, unfilled - held.positions), "reserved"),
         dequantised_copy(held),
-        ByteGap("rows kept for going back", sum(one.lost for one in held), "looking"),
+        ByteGap("rows kept for going back", held.lost, "looking"),
         rule_scores(held),
     ]
 
 
-def page_gaps(held: Sequence[HeldBytes], shared: HeldBytes, slack: int, unfilled: int) -> list[ByteGap]:
+def page_gaps(held: HeldBytes, shared: HeldBytes, slack: int, unfilled: int) -> list[ByteGap]:
     """The named gaps of one layer in pages; `slack` are the unused slots in the last pages of the sequences."""
     slack = max(0, min(slack, unfilled))
     return [
-        ByteGap("scales and offsets", sum(one.scales for one in held) - shared.scales, "stored"),
+        ByteGap("scales and offsets", held.scales - shared.scales, "stored"),
         ByteGap("page slack", slack, "reserved"),
         ByteGap("pages not in use", max(0, unfilled - slack), "reserved"),
         dequantised_copy(held),
@@ -183,12 +190,12 @@ def page_gaps(held: Sequence[HeldBytes], shared: HeldBytes, slack: int, unfilled
     ]
 
 
-def dequantised_copy(held: Sequence[HeldBytes]) -> ByteGap:
+def dequantised_copy(held: HeldBytes) -> ByteGap:
     """The transient copy that attention reads: the largest of all sequences, since they are computed one by one."""
-    return ByteGap("dequantised copy", max((one.dequantised for one in held), default=0), "transient")
+    return ByteGap("dequantised copy", held.dequantised, "transient")
 
 
-def rule_scores(held: Sequence[HeldBytes]) -> ByteGap:
+def rule_scores(held: HeldBytes) -> ByteGap:
     """The attention that eviction rules remember: H2O sums it up in one number per row, SnapKV keeps several
     queries."""
-    return ByteGap("attention that the rule remembers", sum(one.scores for one in held), "looking")
+    return ByteGap("attention that the rule remembers", held.scores, "looking")

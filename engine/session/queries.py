@@ -32,6 +32,7 @@ class Measured:
 
     first: int
     stop: int
+    num_dropped: int = 0
     entropy: dict[int, torch.Tensor] = field(default_factory=dict)
     received: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -46,6 +47,16 @@ class Measured:
             self.entropy[layer], self.received[layer] = entropy, sums
         self.stop = stop
 
+    def drop(self, weights: dict[int, torch.Tensor], first: int) -> None:
+        """Take the weights `[H, 1, S]` by layer of the oldest query out again, so that those from `first` on are
+        left."""
+        for layer, found in weights.items():
+            sums, room = found.nan_to_num(0.0).sum(1), self.received[layer].shape[1] - found.shape[2]
+            self.received[layer] = self.received[layer] - torch.nn.functional.pad(sums, (0, room))
+            self.entropy[layer] = self.entropy[layer][:, 1:]
+        self.num_dropped += 1
+        self.first = first
+
 
 class Queries:
     """The attention of the queries of one sequence. A query whose step is in the log is as that step computed it. The
@@ -53,9 +64,19 @@ class Queries:
 
     def __init__(self, model: LoadedModel, cache: SequenceCache, history: History, live: LiveSequence) -> None:
         self._model, self._cache, self._history, self._live = model, cache, history, live
-        self.most = MOST_QUERIES
+        self._latest = 0  # how many queries alone are asked for; 0: as many as pictures are made of
+        self._narrowed: Queries | None = None  # the same with the latest ones alone, as it was asked for last
         self._known: Measured | None = None
         self._map: tuple[tuple[int, int], int, torch.Tensor] | None = None  # of a layer and head, from a query on
+
+    def latest(self, count: int) -> Queries:
+        """These queries, but the latest `count` alone; as they are where it is 0."""
+        if not count:
+            return self
+        if self._narrowed is None or self._narrowed._latest != count:
+            self._narrowed = Queries(self._model, self._cache, self._history, self._live)
+            self._narrowed._latest = count
+        return self._narrowed
 
     def newest(self, num_tokens: int) -> dict[int, torch.Tensor]:
         """The weights `[H, S]` by layer of the query with which there were `num_tokens` tokens; empty where they are
@@ -80,7 +101,7 @@ class Queries:
 
     def first(self, num_tokens: int) -> int:
         """The first of the queries up to `num_tokens` of which all are known or can be computed."""
-        least = max(0, num_tokens - self.most)
+        least = max(0, num_tokens - (self._latest or MOST_QUERIES))
         if not self._why_not_again:
             return least
         logged = self._history.logged_queries(self._live.seq_id, num_tokens)
@@ -102,8 +123,11 @@ class Queries:
         known = self._known
         first = self.first(num_tokens)
         is_sum = name == "attention-received"
-        if known is None or known.first > first or (known.stop > num_tokens and is_sum):
+        if known is None or known.first > first or (is_sum and known.stop > num_tokens) or self._is_left(known, first):
             known = self._known = Measured(first, first)
+        elif self._latest and known.first < first:
+            for start, weights in self.weights(range(known.first, first)):
+                known.drop(weights, start + 1)
         if known.stop < num_tokens:
             for start, weights in self.weights(range(known.stop, num_tokens)):
                 known.add(weights, start + next(iter(weights.values())).shape[1] if weights else num_tokens)
@@ -115,6 +139,19 @@ class Queries:
             if is_sum
             else Rows(found[:, : num_tokens - known.first, None], known.first)
         )
+
+    def _is_left(self, known: Measured, first: int) -> bool:
+        """Whether the sums are to be made anew: queries that are wanted no more cannot be taken out as they were
+        recorded, or so many were taken out that rounding would show. Where no number was asked for, all stay in."""
+        if not self._latest or known.first >= first:
+            return False
+        logged, leaving = self._history.logged_queries(self._live.seq_id, known.stop), range(known.first, first)
+        return known.num_dropped + len(leaving) > known.stop - first or any(query not in logged for query in leaving)
+
+    def summed_from(self, num_tokens: int) -> int:
+        """The first of the queries that the sums which were measured are over."""
+        first, known = self.first(num_tokens), self._known
+        return first if known is None or self._latest else min(first, known.first)
 
     def map_of(self, layer: int, head: int, num_tokens: int, span: range | None) -> Rows | None:
         """The weights `[1, Q, num_tokens]` of one head: NaN where a query had no row, zero behind it."""

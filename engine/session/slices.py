@@ -149,10 +149,10 @@ class SliceReader:
             return NewestQuery(
                 weights, half.num_tokens - 1, "live cache", "" if weights is not None else half.note or gone
             )
-        row = history.attention_at(seq_id, step, journal).get(request.layer)
         mark, fed_at = journal.mark(seq_id, step), journal.fed_at(seq_id, step)
-        is_last = visible.is_live and history.last_step is not None
-        newest = journal.fed_at(seq_id, history.last_step) if is_last else None  # type: ignore[arg-type]
+        row = (history.attention.get(fed_at) or {}).get(request.layer)
+        last = history.last_step if visible.is_live else None
+        newest = fed_at if step == last else None if last is None else journal.fed_at(seq_id, last)
         # after a change of the mode the cache may no longer hold the rows that this attention is about
         is_newest = fed_at is not None and fed_at == newest and not journal.has_moved(seq_id, fed_at[0])
         provenance: Provenance = "live cache" if is_newest else "recorded"

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from engine.spec.terms import TOKENS, Parameter
+from engine.spec.parameter import TOKENS, Parameter
 
 SharedBy = Literal["nothing", "tensor", "head", "row", "group"]
 
@@ -26,6 +26,7 @@ BITS = Parameter(
     unit="bits",
     most=8,
     choices=((8, "8 bits"), (4, "4 bits"), (2, "2 bits")),
+    also="bit width, precision, number of bits",
 )
 GROUP = Parameter(
     "group",
@@ -33,6 +34,7 @@ GROUP = Parameter(
     "Numbers that share a scale: must divide head_dim",
     default=DEFAULT_GROUP,
     most=4096,
+    also="group size, quantisation group, quantization group",
 )
 RESIDUAL = Parameter(
     "residual",
@@ -41,6 +43,7 @@ RESIDUAL = Parameter(
     default=DEFAULT_RESIDUAL,
     unit=TOKENS,
     most=1 << 16,
+    also="residual length, recent tokens exact",
 )
 
 

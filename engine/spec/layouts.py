@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from engine.spec.terms import AUTOMATIC, TOKENS, Parameter
+from engine.spec.codecs import BITS, GROUP, RESIDUAL
+from engine.spec.parameter import AUTOMATIC, MOST, TOKENS, Parameter
 
 MAX_PAGE_SIZE = 1024
 MAX_HOST_GIB = 65_536
@@ -18,12 +20,24 @@ MAX_LENGTH = Parameter(
     "Tokens that a static cache reserves",
     unset=AUTOMATIC,
     unit=TOKENS,
+    also="static length, max cache length",
 )
 PAGE_SIZE = Parameter(
-    "page_size", "Page size", "Tokens per page, a power of two", default=16, unit=TOKENS, most=MAX_PAGE_SIZE
+    "page_size",
+    "Page size",
+    "Tokens per page, a power of two",
+    default=16,
+    unit=TOKENS,
+    most=MAX_PAGE_SIZE,
+    also="block size",
 )
 NUM_PAGES = Parameter(
-    "num_pages", "Pages in the pool", "Pages in the pool, the null page included", unset=AUTOMATIC, unit="pages"
+    "num_pages",
+    "Pages in the pool",
+    "Pages in the pool, the null page included",
+    unset=AUTOMATIC,
+    unit="pages",
+    also="pool size, number of pages, num blocks",
 )
 REPLACE_DUPLICATES = Parameter(
     "replace_duplicates",
@@ -33,7 +47,14 @@ REPLACE_DUPLICATES = Parameter(
     False,
 )
 HOST_GIB = Parameter(
-    "host_gib", "Host tier", "Size of the host tier of the offloaded cache", "size", 1.0, unit="GiB", most=MAX_HOST_GIB
+    "host_gib",
+    "Host tier",
+    "Size of the host tier of the offloaded cache",
+    "size",
+    1.0,
+    unit="GiB",
+    most=MAX_HOST_GIB,
+    also="host memory, offload, swap space",
 )
 POOL = (PAGE_SIZE, NUM_PAGES, REPLACE_DUPLICATES)
 
@@ -48,9 +69,9 @@ _BACKEND = Parameter(
 # None leaves the choice to transformers, whose defaults are 4 bits, groups of 64 and a residual of 128
 _QUANTIZER = (
     _BACKEND,
-    Parameter("bits", "Bits of a code", "Bits of a code", unset=AUTOMATIC, unit="bits", most=8),
-    Parameter("group", "Numbers that share a scale", "Numbers that share a scale", unset=AUTOMATIC, most=4096),
-    Parameter("residual", "Latest rows exact", "The latest rows that stay exact", unset=AUTOMATIC, unit=TOKENS),
+    replace(BITS, tip="Bits of a code", default=None, unset=AUTOMATIC, choices=()),
+    replace(GROUP, tip="Numbers that share a scale", default=None, unset=AUTOMATIC),
+    replace(RESIDUAL, tip="The latest rows that stay exact", default=None, unset=AUTOMATIC, most=MOST),
 )
 
 

@@ -1,11 +1,12 @@
 """The lenses through which a cache can be looked at: one row for each, without torch.
 
-A new lens is a row here, and a function of the same name in `engine.look.lenses` where it does not show rows as they
-are.
+A new lens is a row here; where it computes something from rows, also a function, under its name in `COMPUTE` of
+`engine.look.lenses`. Whatever reads the attention of all queries is measured in `engine.session.queries`.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 from msgspec import Struct
@@ -13,7 +14,7 @@ from msgspec import Struct
 from engine.spec.codec import Part
 
 
-class Lens(Struct, frozen=True):
+class Lens(Struct, frozen=True, dict=True):
     """What is drawn of each row, and how it is to be understood.
 
     `reads`: K or V; the attention weights of the newest query; or those of all queries, as far as they were recorded or
@@ -34,7 +35,7 @@ class Lens(Struct, frozen=True):
     exact: bool = True
     is_signed: bool = True
 
-    @property
+    @cached_property
     def part(self) -> Part | None:
         """The part of the rows that it reads; None if it reads attention."""
         return self.reads if self.reads == "keys" or self.reads == "values" else None
@@ -44,7 +45,7 @@ class Lens(Struct, frozen=True):
         """What a head of its pictures is called."""
         return "head" if self.heads == "query" else "kv head"
 
-    @property
+    @cached_property
     def is_of_every_head(self) -> bool:
         """Whether the wall can show it: a picture of tokens by tokens is of one head."""
         return self.values != "tokens"

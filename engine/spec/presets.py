@@ -21,9 +21,9 @@ from engine.spec.codec import (
     uniform,
 )
 from engine.spec.layouts import LAYOUTS, LayoutRow
+from engine.spec.parameter import Parameter
 from engine.spec.retention import RetentionSpec
 from engine.spec.rules import RULES, RuleRow
-from engine.spec.terms import Parameter
 from engine.spec.tuning import value_of
 
 Family = Literal["lossless", "quantised", "evicting"]

@@ -14,19 +14,35 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from engine.spec.terms import AUTOMATIC, TOKENS, UNUSED, Parameter
+from engine.spec.parameter import AUTOMATIC, TOKENS, UNUSED, Parameter
 
 Reads = Literal["nothing", "positions", "keys", "weights"]
 
 SNAPKV_WINDOW = 32
 BUDGET = Parameter(
-    "budget", "Rows kept per head", "Rows kept per layer and head", default=256, unset=UNUSED, unit=TOKENS
+    "budget",
+    "Rows kept per head",
+    "Rows kept per layer and head",
+    default=256,
+    unset=UNUSED,
+    unit=TOKENS,
+    also="cache budget, max capacity, kept rows, tokens kept",
 )
 RATIO = Parameter(
-    "ratio", "Part of the rows evicted", "Part of the rows that is evicted, instead of a budget", "share", unset=UNUSED
+    "ratio",
+    "Part of the rows evicted",
+    "Part of the rows that is evicted, instead of a budget",
+    "share",
+    unset=UNUSED,
+    also="compression ratio, share dropped, share evicted",
 )
 SINKS = Parameter(
-    "sinks", "Sinks: first rows always kept", "The first rows, which are always kept", default=0, unit=TOKENS
+    "sinks",
+    "Sinks: first rows always kept",
+    "The first rows, which are always kept",
+    default=0,
+    unit=TOKENS,
+    also="attention sinks, first tokens",
 )
 RECENT = Parameter(
     "window",
@@ -34,8 +50,9 @@ RECENT = Parameter(
     "The latest rows, which are kept whatever their score",
     unset=AUTOMATIC,
     unit=TOKENS,
+    also="recent window, sliding window, recent tokens",
 )
-WINDOW = Parameter("window", "Latest rows kept", "The latest rows, which are kept", default=256, unit=TOKENS)
+WINDOW = replace(RECENT, label="Latest rows kept", tip="The latest rows, which are kept", default=256, unset="")
 REROTATE = Parameter(
     "rerotate",
     "Re-rotate the sinks over the gap",

@@ -1,5 +1,4 @@
-"""The terms of the formula of a cache's bytes: products whose sum is the number of bytes; and what describes a
-parameter of a cache mode.
+"""The terms of the formula of a cache's bytes: products whose sum is the number of bytes.
 
 Every number of bytes is computed from terms, so that the formula that is printed is the one that was computed. No
 torch.
@@ -153,45 +152,3 @@ def _added_up(terms: Sequence[Term]) -> tuple[Term, ...]:
         group[0] if len(group) == 1 else replace(key, rows=sum(one.layers * one.rows for one in group))
         for key, group in alike.items()
     )
-
-
-ParameterKind = Literal["number", "share", "size", "switch", "choice"]
-ParameterValue = int | float | bool | str | None
-
-
-class Parameter(Struct, frozen=True):
-    """A parameter as every surface shows it: dialogs, sliders, the command line, the manual.
-
-    `kind` is a whole number, a share from 0 to 1, a size with decimals, a switch, or one of `choices` (value, words).
-    `default` is the value in presets. `unset` is the word for None, and is empty if a value is required.
-    """
-
-    name: str
-    label: str
-    tip: str
-    kind: ParameterKind = "number"
-    default: ParameterValue = None
-    unset: str = ""
-    unit: str = ""
-    most: int = 10_000_000
-    choices: tuple[tuple[ParameterValue, str], ...] = ()
-
-    @property
-    def values(self) -> tuple[ParameterValue, ...]:
-        """The values that can be chosen."""
-        return tuple(value for value, _ in self.choices)
-
-    def words(self, value: ParameterValue) -> str:
-        """A value that is not None, in a few words: `budget 256`, `ratio 0.5`, `4 bits`, `rerotate`."""
-        name = self.name.replace("_", " ")
-        match self.kind:
-            case "switch":
-                return name if value else ""
-            case "choice":
-                return str(value)
-            case "number":
-                return f"{value} {self.unit}" if self.unit == name else f"{name} {value:,}"
-        return f"{name} {value:g}"
-
-
-AUTOMATIC, UNUSED, TOKENS = "automatic", "not used", "tokens"

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.message import Command, Event, Facts, Part
+from engine.wire.message import Answer, Command, Event, Facts, Part
 
 
 class Device(Part, frozen=True):
@@ -39,7 +39,7 @@ class FindDevices(Command, frozen=True):
     facts: ClassVar[Facts] = Facts("looking for devices", needs="nothing", answers="one", effect="looks")
 
 
-class DevicesFound(Event, frozen=True):
+class DevicesFound(Answer, frozen=True):
     """The devices, the CPU last. `why_no_split` says why a model cannot be split over several GPUs; empty if it can."""
 
     devices: tuple[Device, ...]
@@ -60,7 +60,7 @@ class ForecastLoad(Command, frozen=True):
     context: int | None = None
 
 
-class LoadForecast(Event, frozen=True):
+class LoadForecast(Answer, frozen=True):
     """What a model would take: `weight_bytes`, and `cache_bytes` of one sequence of `context` tokens in that cache, or
     of the whole pool.
 

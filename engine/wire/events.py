@@ -7,7 +7,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat
 from engine.spec.sampling import SamplingParams
 from engine.wire import devices, duel, exporting, measurements, serving, slices, stopping  # noqa: F401  # EVENTS has theirs too
-from engine.wire.message import Command, Part
+from engine.wire.message import Answer, Command, Part
 from engine.wire.message import Event as Event
 from engine.wire.page_events import ContinuedFrom, PageEvent
 from engine.wire.page_map import PoolStep
@@ -50,7 +50,7 @@ class Submitted(Event, frozen=True):
     note: str = ""
 
 
-class Previewed(Event, frozen=True):
+class Previewed(Answer, frozen=True):
     """The tokens a prompt would have, and the `text` they are made from. `note` says what may be unexpected about them;
     `answer` is the text that the sequence it would follow has generated, without special tokens; `reuse` says how much
     of its cache would be kept."""
@@ -144,7 +144,7 @@ class CacheChanged(Event, frozen=True):
     num_bytes: CacheBytes
 
 
-class Tokenized(Event, frozen=True):
+class Tokenized(Answer, frozen=True):
     """The tokens of a text."""
 
     token_ids: tuple[int, ...]
@@ -162,13 +162,13 @@ class LocalModel(Part, frozen=True):
     bytes_per_token: int | None
 
 
-class ModelsFound(Event, frozen=True):
+class ModelsFound(Answer, frozen=True):
     """The models on this computer, as asked for by `FindModels`."""
 
     models: tuple[LocalModel, ...]
 
 
-class FolderListed(Event, frozen=True):
+class FolderListed(Answer, frozen=True):
     """A folder on the engine's machine, as asked for by `ListFolder`: its whole path, and the names in it but for
     hidden ones."""
 
@@ -177,12 +177,12 @@ class FolderListed(Event, frozen=True):
     files: tuple[str, ...]
 
 
-class Done(Event, frozen=True):
+class Done(Answer, frozen=True):
     """The last word of a command that was carried out and whose answers, if any, were sent. For one that asks for steps
     it comes after the last of them, or when a later command takes over."""
 
 
-class Cancelled(Event, frozen=True):
+class Cancelled(Answer, frozen=True):
     """The last word of a command that was cancelled, or replaced by a newer one before it was begun."""
 
 
@@ -197,7 +197,7 @@ def word_of_cancelled(command: Command) -> Cancelled | Failed:
     return Failed(command.facts.when_cancelled) if command.facts.when_cancelled else Cancelled()
 
 
-class Stopped(Event, frozen=True):
+class Stopped(Answer, frozen=True):
     """The engine has ended on request."""
 
 
@@ -229,4 +229,7 @@ class EngineLine(Event, frozen=True):
     delay_ms: float
 
 
-EVENTS: tuple[type[Event], ...] = tuple(Event.__subclasses__())
+EVENTS: tuple[type[Event], ...] = (
+    *(each for each in Event.__subclasses__() if each is not Answer),
+    *Answer.__subclasses__(),
+)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from engine.spec.bookmark import Bookmark
-from engine.wire.message import Command, Event, Facts
+from engine.wire.message import Answer, Command, Facts
 from engine.wire.records import StepRecord
 
 ExportKind = Literal["snapshot", "npz", "table", "trace", "session"]
@@ -53,7 +53,7 @@ class EstimateExport(Command, frozen=True):
     export: Export
 
 
-class Exported(Event, frozen=True):
+class Exported(Answer, frozen=True):
     """A file was written, and with `script` a script beside it."""
 
     path: Path
@@ -62,13 +62,13 @@ class Exported(Event, frozen=True):
     script: Path | None = None
 
 
-class ExportCancelled(Event, frozen=True):
+class ExportCancelled(Answer, frozen=True):
     """An export was cancelled; a file that was at its path before is still there."""
 
     path: Path
 
 
-class ExportEstimate(Event, frozen=True):
+class ExportEstimate(Answer, frozen=True):
     """What an export would write, without the step records: bytes of `num_layers` layers of `num_tokens` tokens.
     `why_not` says why decoding could not continue from it; empty if it could."""
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, LayerCoding
 from engine.spec.grid import SweepMode, SweepText, TextKind
-from engine.wire.message import Command, Event, Facts, Part, Variant
+from engine.wire.message import Answer, Command, Event, Facts, Part, Variant
 from engine.wire.records import Candidate, Floats, Ints, Provenance
 
 
@@ -101,7 +101,7 @@ class Shift(Part, frozen=True):
     rank_after: int
 
 
-class WhatIfAnswer(Event, frozen=True, eq=False):
+class WhatIfAnswer(Answer, frozen=True, eq=False):
     """The distribution of the next token with the rows as they are (`before`) and as another cache mode would keep them
     (`after`).
 
@@ -131,7 +131,7 @@ class WhatIfAnswer(Event, frozen=True, eq=False):
 Verdict = Literal["within rounding", "lossy, as asked", "edited by hand", "lossy and edited", "departs"]
 
 
-class ParityReport(Event, frozen=True, eq=False):
+class ParityReport(Answer, frozen=True, eq=False):
     """Every recorded step `[N]` compared with the same tokens without a cache, or in the cache mode that the request
     names.
 
@@ -183,7 +183,7 @@ class LayerPlanStep(Part, frozen=True):
     num_bytes: int
 
 
-class DamageMap(Event, frozen=True, eq=False):
+class DamageMap(Answer, frozen=True, eq=False):
     """What a codec does to K and V, to the newest attention row (total variation, `[L, H]`) and to the next token: `kl`
     with all layers coded, `kl_by_layer` `[L]` with only one. `plan` is given if the request has a budget; `plan_kl` is
     measured with the whole plan applied. `num_rows` rows were coded: all except that of the newest token, which `step`
@@ -209,7 +209,7 @@ class DamageMap(Event, frozen=True, eq=False):
     is_rebuilt: bool = False
 
 
-class Regret(Event, frozen=True, eq=False):
+class Regret(Answer, frozen=True, eq=False):
     """For each page `[N]`: its first position, the KL (nats) of the next token if its rows are removed, and the rule's
     score: the rank 0 … 1 of its rows (0: dropped first), averaged over layers and heads, if the rule had seen every
     token before the newest and dropped nothing. `rank_correlation` near 1 means that the rule keeps the rows that
@@ -256,7 +256,7 @@ class Unavailable(Variant, frozen=True):
     text: str = ""
 
 
-class Swept(Event, frozen=True):
+class Swept(Answer, frozen=True):
     """One row of a sweep, sent when it is measured; `is_last` marks the last one. A cancelled sweep sends no such
     mark."""
 
@@ -303,7 +303,7 @@ class BenchRefused(Variant, frozen=True):
     unavailable: str
 
 
-class Benched(Event, frozen=True):
+class Benched(Answer, frozen=True):
     """One row of a bench, sent when it is measured; `is_last` marks the last one. A cancelled bench sends no such
     mark."""
 

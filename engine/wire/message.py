@@ -31,6 +31,10 @@ class Event(Variant, frozen=True, kw_only=True):
     reply_to: int | None = None
 
 
+class Answer(Event, frozen=True, kw_only=True):
+    """Base of events that are for whoever sent the command, and change nothing that others show."""
+
+
 Needs = Literal["nothing", "rows", "session"]
 
 

@@ -267,12 +267,14 @@ class AllFullPagesHit(Variant, frozen=True):
 
 
 class TokensDiffer(Variant, frozen=True):
-    """The most similar cached page differs first at `position`. The `num_floor_tokens` equal tokens before it cannot be
-    reused because only whole pages are shared. `is_exact` False: there were more candidates than were compared."""
+    """The most similar cached page differs first at `position`, where it has the token `cached`. The `num_floor_tokens`
+    equal tokens before it cannot be reused because only whole pages are shared. `is_exact` False: there were more
+    candidates than were compared."""
 
     position: int
     num_floor_tokens: int
     is_exact: bool
+    cached: int
 
 
 class NothingFollows(Variant, frozen=True):

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from engine.wire.message import Command, Event, Facts, Part
+from engine.wire.message import Answer, Command, Event, Facts, Part
 
 
 class ServerSpec(Struct, frozen=True):
@@ -64,7 +64,7 @@ class PrefixRow(Part, frozen=True):
     num_more: int = 0
 
 
-class PrefixTree(Event, frozen=True):
+class PrefixTree(Answer, frozen=True):
     """Rows from the largest branch on. `bytes_per_token` is 0 where nothing says it."""
 
     server: str
@@ -81,7 +81,7 @@ Reason = Literal[
 ]  # fmt: skip
 
 
-class PrefixExplained(Event, frozen=True):
+class PrefixExplained(Answer, frozen=True):
     """`reused` tokens of `num_tokens` would be found in the cache of a rank, if what was seen of the stream is all.
     Where it is not (`partial`), `at_least` and `at_most` so many. `differs_at` is the place of a token, `prompt_text`
     and `stored_text` are what stands there on both sides."""

@@ -49,7 +49,8 @@ class HeadRequest(Variant, frozen=True):
 
 class AttentionRequest(Variant, frozen=True):
     """What a lens of queries shows of one layer at `step`, in every query head, at positions `start … stop` (None: up
-    to the newest query). The attention map is of one `head`: its queries are the rows, at most `max_rows`."""
+    to the newest query). The attention map is of one `head`: its queries are the rows, at most `max_rows`. `latest`: so
+    many queries alone, 0 for all that are known."""
 
     seq_id: int
     step: int
@@ -60,6 +61,7 @@ class AttentionRequest(Variant, frozen=True):
     lens: str = "attention"
     head: int = 0
     max_rows: int = 64
+    latest: int = 0
 
 
 class RowRequest(Variant, frozen=True):

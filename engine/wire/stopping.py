@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from engine.spec.condition import TokenSpan
 from engine.spec.stops import Stop
-from engine.wire.message import Command, Event, Facts, Part
+from engine.wire.message import Answer, Command, Event, Facts, Part
 
 
 class SetStops(Command, frozen=True):
@@ -66,7 +66,7 @@ class AttentionMass(Part, frozen=True):
     peak: float
 
 
-class AttentionMeasured(Event, frozen=True):
+class AttentionMeasured(Answer, frozen=True):
     """The measured attention of each span at each place whose rows are still kept."""
 
     masses: tuple[AttentionMass, ...]

@@ -204,7 +204,7 @@ class Shown(Struct, frozen=True):
 class AttentionView(MapView[Shown]):
     """Hovering shows a number, a click selects the token that it belongs to, and the head."""
 
-    title = "Attention"
+    name = "attention"
     kind = ATTENTION
     name_length, readout_size = 8, 11.5
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, slices(ATTENTION))
@@ -255,8 +255,9 @@ class AttentionView(MapView[Shown]):
 
     def refresh(self) -> None:
         super().refresh()
-        piece = self._models.slices.attention
-        self._lenses.show_lens(self._models.viewport.now.attention_lens if piece is None else piece.request.lens)
+        piece, wanted = self._models.slices.attention, self._models.viewport.now
+        shown = (wanted.attention_lens, wanted.attention_latest)
+        self._lenses.show_lens(*(shown if piece is None else (piece.request.lens, piece.request.latest)))
 
     def read(self) -> Shown | str:
         piece, model = self._models.slices.attention, self._models.status.model

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from app.draw.axis import Floats
+from app.draw.format import percent, thousands, tick_size
 from engine.wire.measurements import BenchRefused, BenchRow
 
 BenchOutcome = BenchRow | BenchRefused
-BenchQuantity = Literal["tok_per_s", "ttft_ms", "kv_bytes", "overhead_ratio"]
 OTHERS = ("ms_per_step", "reserved_bytes", "base", "ratio_spread", "num_steps", "num_turns", "device", "dtype")
 _ROOM = 0.08  # margin beside the points, as a fraction of the range
+
+
+class Quantity(Struct, frozen=True):
+    """A field of a row that the plot can show: its name and tip in the list, the title above the plot, and how a number
+    at the axis is written. A share has a linear axis, others a logarithmic one."""
+
+    field: str
+    label: str
+    tip: str
+    title: str
+    words: Callable[[Any], str]
+    is_share: bool = False
+
+
+QUANTITIES: Mapping[str, Quantity] = {
+    each.field: each
+    for each in (
+        Quantity("tok_per_s", "tok/s", "Decode speed", "tokens a second", thousands),
+        Quantity("ttft_ms", "first token", "Time to the first token", "milliseconds to the first token", thousands),
+        Quantity("kv_bytes", "KV", "Bytes of K and V", "bytes of K and V", tick_size),
+        Quantity("overhead_ratio", "overhead", "Part of a step that is not spent in the model's forward",
+                 "part of a step that is overhead", percent, is_share=True),
+    )
+}  # fmt: skip
 
 
 class Curves(Struct, frozen=True, eq=False):
@@ -56,9 +80,9 @@ def key_of(row: BenchOutcome) -> str:
     return f"{row.cache} {row.context} {row.batch}"
 
 
-def curves(rows: Sequence[BenchOutcome], quantity: BenchQuantity) -> Curves:
+def curves(rows: Sequence[BenchOutcome], quantity: str) -> Curves:
     """The curves of a quantity. Refused rows have no point, nor have zeros on a logarithmic axis."""
-    is_share = quantity == "overhead_ratio"
+    is_share = QUANTITIES[quantity].is_share
     shown = [row for row in rows if isinstance(row, BenchRow) and (is_share or getattr(row, quantity) > 0)]
     names = dict.fromkeys((row.cache, row.batch) for row in shown)
     series = tuple((cache, batch, _points_of(shown, cache, batch)) for cache, batch in names)

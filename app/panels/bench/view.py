@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from app.draw.axis import ByteTicks, LinearTicks
-from app.draw.format import byte_size, decimal, milliseconds, percent, thousands, tick_size
+from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
 from app.kit.boxes import row
 from app.kit.cells import ColumnHead, TableCell
 from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, Painted
@@ -17,7 +17,7 @@ from app.kit.rows_view import PLOT, TABLE, Column, ModeName, RowsView, ShownRows
 from app.models import Models
 from app.models.loaded import geometry_of
 from app.panels.bench import draw
-from app.panels.bench.draw import OTHERS, BenchOutcome, BenchQuantity, Curves
+from app.panels.bench.draw import OTHERS, QUANTITIES, BenchOutcome, Curves
 from engine.counted import counted
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
@@ -26,17 +26,11 @@ from engine.wire.measurements import Bench, Benched, BenchRow
 
 _DOT, _RING = 6.0, 13.0
 ROLES: Mapping[Family, str] = {"lossless": "good", "quantised": "accent", "evicting": "warning"}
-TITLES: Mapping[BenchQuantity, str] = {
-    "tok_per_s": "tokens a second, by tokens of context",
-    "ttft_ms": "milliseconds to the first token, by tokens of context",
-    "kv_bytes": "bytes of K and V, by tokens of context",
-    "overhead_ratio": "part of a step that is overhead, by tokens of context",
-}
 
 
 def bench_chart(
     curves: Curves,
-    quantity: BenchQuantity,
+    quantity: str,
     families: Mapping[str, Family],
     labels: Mapping[str, str],
     marked: str,
@@ -55,13 +49,14 @@ def bench_chart(
     texts = [labels.get(cache, cache) + (f" × {batch}" if batch > 1 else "") for cache, batch, _ in curves.series]
     first = [n for n, (_, _, points) in enumerate(curves.series) if is_marked[list(points)].any()]
     marks.append(Painted(PointNames(curves.x[ends], curves.y[ends], texts, first, first).paint))
+    shown = QUANTITIES[quantity]
     return Chart(
         tuple(marks),
         np.column_stack([curves.x, curves.y]),
         curves.home,
         ByteTicks(thousands),
-        LinearTicks(percent) if curves.is_share else ByteTicks(tick_size if quantity == "kv_bytes" else thousands),
-        TITLES[quantity],
+        (LinearTicks if shown.is_share else ByteTicks)(shown.words),
+        f"{shown.title}, by tokens of context",
         rests_on,
         reach=9.0,
         can_zoom_y=True,
@@ -83,14 +78,6 @@ CONTEXTS = (
     ("16 … 960", "16,64,256,960", ""),
 )
 BATCHES = (("batch 1", "1", ""), ("batch 1 · 4", "1,4", "In pages four decode together, else in turn"))
-QUANTITIES = (
-    ("tok/s", "tok_per_s", "Decode speed"),
-    ("first token", "ttft_ms", "Time to the first token"),
-    ("KV", "kv_bytes", "Bytes of K and V"),
-    ("overhead", "overhead_ratio", "Part of a step that is not spent in the model's forward"),
-)
-
-
 MEANING = (
     "Modes take turns, a few decode steps each, the order swapped every round: medians, and the difference of the "
     "quartiles as spread. The ratio is the speed over that of the first mode, turn by turn. Overhead is the "
@@ -124,7 +111,7 @@ COLUMNS = (
 class BenchView(RowsView):
     """The engine measures modes in turns, on sequences of its own, while the live session waits."""
 
-    title, measures = "Bench", "bench"
+    name, measures = "bench", "bench"
     button_words, button_name = "Measure speed", "Measure the speed of cache modes"
     columns, others, file_name, name_width = COLUMNS, OTHERS, "bench.csv", 124.0
     key_of = staticmethod(draw.key_of)
@@ -139,7 +126,9 @@ class BenchView(RowsView):
         self.modes_box = SmallBox("Modes to compare", "Which cache modes take turns", MODES)
         self.contexts = SmallBox("Contexts", "Tokens of each sequence before the first step", CONTEXTS)
         self.batches = SmallBox("Batch", "Sequences that decode side by side", BATCHES)
-        self.quantity = SmallBox("Quantity", "What the plot shows", QUANTITIES)
+        self.quantity = SmallBox(
+            "Quantity", "What the plot shows", [(q.label, q.field, q.tip) for q in QUANTITIES.values()]
+        )
         self.steps = small_steps(32, MAX_STEPS, "Decode steps of every mode at every context, in turns")
         self.contexts.setCurrentIndex(1)
         self.boxes = (self.modes_box, self.contexts, self.batches, self.quantity)

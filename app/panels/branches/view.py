@@ -42,7 +42,7 @@ class Shown(Struct, frozen=True):
 class BranchesView(View[Shown]):
     """Signals: `named(first, name)`; `compared(OtherStep)`, show the comparison with it."""
 
-    title = "Branches"
+    name = "branches"
     follows = (HISTORY, SELECTION, STATUS, SignalSource("bookmarks"))
 
     named = Signal(int, str)

@@ -198,7 +198,7 @@ class LedgerView(Struct, frozen=True):
 class BytesView(View[LedgerView]):
     """The ledger of the step shown."""
 
-    title = "Bytes"
+    name = "bytes"
     abilities = frozenset(("view.reset",))
     follows = (SELECTION, STEPS)
     choices = (

@@ -122,7 +122,7 @@ class StepsShown(Struct, frozen=True):
 class CompareStepsView(View[StepsShown]):
     """Clicking a point selects its step, clicking a row of the table its layer."""
 
-    title = "Compared steps"
+    name = "compared_steps"
     follows = (SELECTION, STATUS, STEPS, COMPARISON)
     abilities = frozenset(("view.reset",))
     choices_when_empty = False

@@ -167,7 +167,7 @@ class CompareShown(Struct, frozen=True):
 
 
 class CompareView(View[CompareShown]):
-    title = "Compare"
+    name = "compare"
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, COMPARISON)
     abilities = frozenset(("view.reset", "view.zoom"))
     choices_when_empty = False
@@ -324,7 +324,8 @@ class CompareView(View[CompareShown]):
         self.lenses.setVisible(has_rows and self.choice != ATTENTION)
         self.query_lenses.setVisible(has_rows and self.choice == ATTENTION)
         self.lenses.show_lens(self._models.selection.now.lens)
-        self.query_lenses.show_lens(self._models.viewport.now.attention_lens)
+        wanted = self._models.viewport.now
+        self.query_lenses.show_lens(wanted.attention_lens, wanted.attention_latest)
 
     def read(self) -> CompareShown | str:
         comparison, viewport = self._models.comparison, self._models.viewport.now

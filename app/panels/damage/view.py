@@ -32,7 +32,7 @@ from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding, fitting_group
 from engine.spec.codecs import BITS, DEFAULT_GROUP, GROUP, RESIDUAL
-from engine.spec.terms import Parameter
+from engine.spec.parameter import Parameter
 from engine.wire.commands import SetCache
 from engine.wire.measurements import DamageMap, MapDamage, TensorDamage
 
@@ -147,7 +147,7 @@ class Shown(Struct, frozen=True):
 class DamageView(AskingView[Shown]):
     """Clicking a cell selects its layer, head and token."""
 
-    title, measures = "Codec damage", "damage"
+    name, measures = "damage", "damage"
     reads_size = True
     choices = (
         (TOKENS, "tokens", "Error of K and V by layer, head and token"),

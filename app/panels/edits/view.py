@@ -125,7 +125,7 @@ class Shown(Struct, frozen=True):
 class EditsView(View[Shown]):
     """A click marks an edit. Signal: `repeated(edits)`."""
 
-    title = "Edits"
+    name = "edits"
     follows = (EDITS, SELECTION, STATUS)
     choices_when_empty = False
     reads_size = True

@@ -368,7 +368,7 @@ class Shown(Struct, frozen=True):
 class EvictedView(AskingView[Shown]):
     """Follows the selected token, layer and kv head; without a token it shows the latest eviction."""
 
-    title, measures = "Why evicted", "regret"
+    name, measures = "evicted", "regret"
     abilities = frozenset(("view.reset",))
     button_name = "Leave each row out"
     choices = (

@@ -67,7 +67,7 @@ class Shown(Struct, frozen=True):
 
 
 class HeadView(MapView[Shown]):
-    title = "Head"
+    name = "head"
     kind = HEAD
     follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, slices(HEAD))
     abilities = frozenset(("view.reset", "view.zoom", "view.colors"))

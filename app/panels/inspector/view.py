@@ -31,7 +31,7 @@ class Shown(Struct, frozen=True):
 class InspectorView(View[Shown]):
     """Follows the selection; without a selected token it shows the newest."""
 
-    title = "Inspector"
+    name = "inspector"
     follows = (SELECTION, STEPS, EDITS, slices(ROW, ATTENTION, TABLE, WALL, at_rest=True))
 
     def __init__(self, models: Models) -> None:

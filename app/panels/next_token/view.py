@@ -139,7 +139,7 @@ class NextTokenView(View[Shown]):
     `bias_wanted(token_id)`, ask for the amount of a bias; `text_forced(text)` and `sampling_tried(params)`, continue
     with this text, or with another draw. If an earlier step is shown, a new branch begins there."""
 
-    title = "Next token"
+    name = "next_token"
     follows = (SELECTION, STATUS, STEPS, EDITS)
     needs = "statistics"
     choices = (

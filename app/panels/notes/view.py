@@ -85,7 +85,7 @@ class NotesView(View[Shown]):
     """A click marks a bookmark; Enter or a double click goes there. Signals: `wanted(target)`, `edited(target)`,
     `deleted(target)`."""
 
-    title = "Notes"
+    name = "notes"
     follows = (BOOKMARKS, SELECTION, STEPS)
 
     wanted = Signal(object)

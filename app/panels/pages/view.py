@@ -52,7 +52,7 @@ class PagesView(View[Shown]):
     """Shows the pools of the selected step. A click on a page selects its sequence and its first token in all panels.
     Signal: `menu_wanted(place on the screen)`, for the page selected by the same click."""
 
-    title = "Pages"
+    name = "pages"
     reads_size = True
     follows = (SELECTION, STATUS, STEPS, BOOKMARKS, slices(TABLE, at_rest=True))
     choices = (

@@ -78,7 +78,7 @@ class ParityView(AskingView[ParityShown]):
 
     compared = Signal(object)
 
-    title, measures = "Parity", "parity"
+    name, measures = "parity", "parity"
     abilities = frozenset(("view.reset",))
     button_words, button_name = "Check", "Check parity"
     choices_when_empty = False

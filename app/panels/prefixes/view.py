@@ -68,7 +68,7 @@ def _short(name: str) -> str:
 
 
 class PrefixesView(AnswerView[Shown]):
-    title = "Prefix tree"
+    name = "prefixes"
     reads_size = True
 
     def __init__(self, models: Models) -> None:

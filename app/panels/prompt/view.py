@@ -99,7 +99,7 @@ class PromptPanel(View[Shown]):
     Writes `models.draft`: why the prompt cannot be sent.
     """
 
-    title = "Prompt"
+    name = "prompt"
     follows = (STATUS, STEPS, SELECTION)
     can_copy = False
     reads_while_hidden = True  # actions need to know whether the prompt can be sent

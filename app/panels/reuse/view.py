@@ -47,7 +47,7 @@ def facts_of(answer: PrefixExplained) -> tuple[Fact, ...]:
 
 
 class ReuseView(AnswerView[Shown]):
-    title = "Why not reused"
+    name = "reuse"
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)

@@ -203,7 +203,7 @@ COMMANDS: Mapping[str, Callable[[int], Command]] = {STOP: StopSequence, FORK: Fo
 class SequencesView(View[Shown]):
     """A click selects a sequence."""
 
-    title = "Sequences"
+    name = "sequences"
     follows = (STATUS, SELECTION, STEPS, SignalSource("history"))
 
     def __init__(self, models: Models) -> None:

@@ -78,7 +78,7 @@ def _pools(server: ServerState) -> tuple[Fact, ...]:
 class ServerView(View[ServerState]):
     """Signals: `detached(name)`; `record_wanted(name)`, or its end, where it is being recorded."""
 
-    title = "Server"
+    name = "server"
     follows = (SERVERS,)
 
     detached = Signal(str)

@@ -144,7 +144,7 @@ class ConditionLine(QLineEdit):
 class StopsView(View[Shown]):
     """Lists the stops, and searches for a condition. Signal: `stops_changed(stops)`."""
 
-    title = "Breakpoints"
+    name = "stops"
     follows = (STOPS, SELECTION, STATUS, STEPS)
 
     stops_changed = Signal(object)

@@ -18,7 +18,7 @@ from app.kit.fields import SmallBox, small_steps
 from app.kit.rows_view import PLOT, TABLE, Column, ModeName, RowsView, ShownRows
 from app.models import Models
 from app.panels.sweep import draw
-from app.panels.sweep.draw import Cloud, Quality, SweepOutcome
+from app.panels.sweep.draw import QUALITIES, Cloud, SweepOutcome
 from engine.counted import counted
 from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
@@ -32,21 +32,13 @@ _DOT, _RING = 8.0, 15.0
 _MARGIN, _FLOOR = 0.45, -0.06
 
 
-TITLES: dict[Quality, str] = {
-    "kl": "mean KL in nats, by KV bytes",
-    "disagreement": "steps with another most probable token, by KV bytes",
-    "perplexity": "perplexity, by KV bytes",
-    "forgotten": "part of the fact forgotten, by KV bytes",
-}
-
-
-def sweep_chart(cloud: Cloud, quality: Quality, labels: Mapping[str, str], marked: str, rests_on: str) -> Chart:
+def sweep_chart(cloud: Cloud, quality: str, labels: Mapping[str, str], marked: str, rests_on: str) -> Chart:
     """Make the chart. `labels` are the names of modes; the one `marked` has a ring; `rests_on` says how much was
     measured."""
     is_marked = np.array([name == marked for name in cloud.names], dtype=np.bool_)
     texts = [labels.get(name, name) for name in cloud.names]
     marks: list[ChartMark] = [
-        *([Band(_FLOOR, 0.045, "good")] if quality != "perplexity" else []),
+        *([Band(_FLOOR, 0.045, "good")] if QUALITIES[quality].has_none else []),
         Curve(*draw.steps_of(cloud), "selected", 1.3),
         _dots(cloud, cloud.is_lossless, "good", "panel"),
         _dots(cloud, ~cloud.is_lossless, "accent", "accent"),
@@ -60,7 +52,7 @@ def sweep_chart(cloud: Cloud, quality: Quality, labels: Mapping[str, str], marke
         ((low - _MARGIN, high + _MARGIN), (_FLOOR, 1.03)),
         ByteTicks(tick_size),
         cloud.scale,
-        TITLES[quality],
+        f"{QUALITIES[quality].title}, by KV bytes",
         f"— best for its bytes, over {rests_on}",
         reach=9.0,
         can_zoom_y=True,
@@ -97,14 +89,6 @@ CODECS = (
     ("× INT8", "exact,int8", "Exact modes once more with INT8 rows"),
     ("× K, V apart", "exact,int8,int8/kivi-2,kivi-2/int8", "Exact modes once more with K and V in codecs of their own"),
 )
-QUALITIES = (
-    ("KL", "kl", "KL of the next token against the model without a cache"),
-    ("top-1", "disagreement", "Steps whose most probable token is another"),
-    ("perplexity", "perplexity", "Perplexity of the tokens that followed"),
-    ("forgotten", "forgotten", "The part of a planted fact that does not come out"),
-)
-
-
 MEANING = (
     "Every mode is fed the same tokens: those the exact model chooses greedily, the last ones of the text itself, or "
     "a fact that was planted in it. KL and top-1 compare each step with the model without a cache. Perplexity is of "
@@ -176,7 +160,7 @@ class SweepView(RowsView):
     """Measures every preset, and the mode in use, on the tokens of the selected sequence. A sweep that was stopped
     continues where it stopped."""
 
-    title, measures = "Sweep", "sweep"
+    name, measures = "sweep", "sweep"
     button_words, button_name = "Measure all", "Measure every cache mode"
     columns, others, file_name = COLUMNS, draw.OTHERS, "sweep.csv"
     key_of = staticmethod(draw.key_of)
@@ -193,7 +177,8 @@ class SweepView(RowsView):
         )
         self.budgets = SmallBox("Budgets", BUDGETS_TIP, BUDGETS)
         self.codecs = SmallBox("Codecs", "How the modes that keep exact rows write K and V", CODECS)
-        self.quality = SmallBox("Damage", "What the plot sets against bytes", QUALITIES)
+        qualities = [(each.label, each.name, each.tip) for each in QUALITIES.values()]
+        self.quality = SmallBox("Damage", "What the plot sets against bytes", qualities)
         self.steps = small_steps(24, MAX_STEPS, "How many tokens follow; a planted fact has as many as it has")
         self.budgets.setCurrentIndex(2)
         self.boxes = (self.source, self.budgets, self.codecs, self.quality)

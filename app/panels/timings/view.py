@@ -129,7 +129,7 @@ class StepTimes(Struct, frozen=True):
 class TimingsView(View[StepTimes]):
     """Clicking a bar selects its step."""
 
-    title = "Step time"
+    name = "timings"
     abilities = frozenset(("view.reset",))
     follows = (SELECTION, STEPS)
 

@@ -52,7 +52,7 @@ class TokensPanel(View[Chips]):
     """Chips coloured by surprisal; a click selects a position, a drag several. Signal: `menu_wanted(point on the
     screen)`, for the selection."""
 
-    title = "Tokens"
+    name = "tokens"
     follows = (EACH_STEP, SELECTION, STATUS, EDITS, BOOKMARKS, slices(WALL))
 
     menu_wanted = Signal(object)

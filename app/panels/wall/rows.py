@@ -12,7 +12,6 @@ from app.models.loaded import geometry_of, num_source
 from app.panels.wall.draw import WallRow
 from engine.counted import counted
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.geometry.names import layer_label
 from engine.spec.lenses import LENSES, Lens
 from engine.wire.slices import WallSlice
 
@@ -76,4 +75,4 @@ def grouped(rows: list[WallRow], geometry: CacheGeometry, num_source: int) -> It
         is_cross = geometry.layers[row.layer].kind == "cross"
         if row.layer in (0, geometry.num_blocks):
             yield WallRow(GROUP - is_cross, 0, titles[is_cross], name="")
-        yield replace(row, name=layer_label(geometry, row.layer))
+        yield replace(row, name=geometry.layer_label(row.layer))

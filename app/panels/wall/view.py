@@ -83,7 +83,7 @@ class WallView(View[Shown]):
     whole ones. Signals: `outliers_wanted()`, show the list of the largest values; `menu_wanted(point on the screen)`,
     for the selection."""
 
-    title = "Cache wall"
+    name = "wall"
     follows = (SELECTION, STATUS, STEPS, EDITS, BOOKMARKS, slices(WALL))
     choices = (
         ("K", "K", "Keys"),

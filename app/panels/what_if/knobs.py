@@ -14,10 +14,10 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import fitting_group
 from engine.spec.codecs import BITS, GROUP, RESIDUAL
+from engine.spec.parameter import Parameter
 from engine.spec.presets import rule_spec
 from engine.spec.retention import RetentionSpec
 from engine.spec.rules import BUDGET, RATIO, RECENT, RULES, SINKS, RuleRow
-from engine.spec.terms import Parameter
 from engine.spec.tuning import fitted, tuned
 
 ALL_ROWS, EXACT, KIVI = "all", "exact", "kivi"

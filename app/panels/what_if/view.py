@@ -116,7 +116,7 @@ class Tried(Struct, frozen=True):
 class WhatIfView(MeasuringView[Tried]):
     """At most one question is unanswered; a newer one is sent when the answer has come."""
 
-    title, measures = "What if", "what_if"
+    name, measures = "what_if", "what_if"
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)

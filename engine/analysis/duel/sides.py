@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 class LiveRun:
     """A sequence of a session: as it is now, or as it was with `until` tokens. Requests for more than `num_tokens`, the
-    number of tokens with rows, are answered for that many."""
+    number of tokens with rows, are answered for that many. `is_own`: the session was made for the duel and is closed
+    with it."""
 
-    def __init__(self, session: Session, seq_id: int, name: str, until: int | None = None) -> None:
-        self.session, self.seq_id, self._name, self._until = session, seq_id, name, until
+    def __init__(
+        self, session: Session, seq_id: int, name: str, until: int | None = None, *, is_own: bool = False
+    ) -> None:
+        self.session, self.seq_id, self._name, self._until, self._is_own = session, seq_id, name, until, is_own
         self._costs: dict[int, tuple[float, int]] = {}
         self._steps: dict[int, int] = {}  # steps by number of tokens, since searching the history is slow
 
@@ -108,23 +111,19 @@ class LiveRun:
         return self._costs.get(num_tokens, (None, None))
 
     def close(self) -> None:
-        """Do nothing: the session belongs to others."""
+        if self._is_own:
+            self.session.close()
 
 
-class MomentRun(LiveRun):
-    """A sequence as it was after a step of any branch, in a session of its own that is closed with the duel."""
-
-    def __init__(self, session: Session, seq_id: int, step: int) -> None:
-        moment = session.session_at(step)
-        if seq_id not in moment.live.ids:
-            moment.close()
-            raise InputError(f"Sequence {seq_id} was not there after step {step}: choose one that both branches have.")
-        is_elsewhere = not session.history.tree.is_on_path(step, session.last_step)
-        name = f"step {step} of another branch" if is_elsewhere else f"step {step}"
-        super().__init__(moment, seq_id, name, moment.sequence(seq_id).num_tokens)
-
-    def close(self) -> None:
-        self.session.close()
+def run_at(session: Session, seq_id: int, step: int) -> LiveRun:
+    """A sequence as it was after a step of any branch, in a session of its own."""
+    then = session.session_at(step)
+    if seq_id not in then.live.ids:
+        then.close()
+        raise InputError(f"Sequence {seq_id} was not there after step {step}: choose one that both branches have.")
+    is_elsewhere = not session.history.tree.is_on_path(step, session.last_step)
+    name = f"step {step} of another branch" if is_elsewhere else f"step {step}"
+    return LiveRun(then, seq_id, name, then.sequence(seq_id).num_tokens, is_own=True)
 
 
 class FileRun:

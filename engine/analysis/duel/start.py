@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from engine.analysis.duel.duel import Duel, DuelFollower
-from engine.analysis.duel.sides import ComparedRun, FileRun, LiveRun, MomentRun, check_vocabularies
+from engine.analysis.duel.sides import ComparedRun, FileRun, LiveRun, check_vocabularies, run_at
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -62,7 +62,7 @@ def _with_run(
     """A duel with a run of the same tokens; where `text_of` is None, its model gives the texts."""
     check_vocabularies(mine.geometry, model.info.geometry)
     follower = DuelFollower(model, against.cache, prompt_ids)
-    return Duel(mine, follower.run, text_of or follower.run.session.text_of, follower)
+    return Duel(mine, follower.run, follower.run.session.text_of if text_of is None else text_of, follower)
 
 
 def _on_same_device(model: LoadedModel, spec: ModelSpec) -> ModelSpec:
@@ -148,9 +148,9 @@ def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Duel:
     """A duel of two moments of any branches; neither needs to be the live one."""
     if one == other:
         raise InputError(f"Step {one} is the same as itself: choose two steps.")
-    mine = MomentRun(session, seq_id, one)
+    mine = run_at(session, seq_id, one)
     try:
-        return _of_one_text(mine, MomentRun(session, seq_id, other), session.text_of, are_branches=True)
+        return _of_one_text(mine, run_at(session, seq_id, other), session.text_of, are_branches=True)
     except BaseException:
         mine.close()
         raise
@@ -159,7 +159,7 @@ def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Duel:
 def _with_step(session: Session, seq_id: int, step: int) -> Duel:
     tree = session.history.tree
     if step in tree and not tree.is_on_path(step, session.last_step):
-        now, other = LiveRun(session, seq_id, "now"), MomentRun(session, seq_id, step)
+        now, other = LiveRun(session, seq_id, "now"), run_at(session, seq_id, step)
         return _of_one_text(now, other, session.text_of, are_branches=True)
     mark = session.history.journal.mark(seq_id, step)
     if mark is None or not mark.num_tokens:

@@ -144,12 +144,12 @@ def rows_at_once(layers: Sequence[LayerHandle], first_position: int) -> list[Pai
     """K and V of the rows from `first_position` on for all layers, sliced in one operation where the layers share one
     storage. None where some layer is not a `GrowingLayer`, or has no such rows."""
     growing = [layer for layer in layers if isinstance(layer, GrowingLayer) and layer.is_initialized]
-    count = min((layer.length for layer in growing), default=0) - first_position
+    count = min([layer.length for layer in growing], default=0) - first_position
     if len(growing) < len(layers) or count <= 0:
         return None
     keys, values = (evenly_spaced([getattr(layer, name) for layer in growing]) for name in ("keys", "values"))
     if keys is None or values is None:
-        pairs = ((layer.keys[0], layer.values[0]) for layer in growing)
+        pairs = [(layer.keys[0], layer.values[0]) for layer in growing]
         return [(k.narrow(1, first_position, count), v.narrow(1, first_position, count)) for k, v in pairs]
     new = (rows[:, 0].narrow(2, first_position, count).unbind() for rows in (keys, values))
     return list(zip(*new, strict=True))

@@ -203,16 +203,15 @@ class PagePool:
         num_hits = len(match.page_ids)
         if num_hits == match.num_hashable_pages:
             return AllFullPagesHit(match.num_tokens - match.num_hit_tokens)
-        wanted = match.page_tokens(num_hits)
-        num_equal = num_seen = 0
-        for child in self._index.children(match.last_hash):
-            if num_seen == max_candidates:
-                return TokensDiffer(match.num_hit_tokens + num_equal, num_equal, is_exact=False)
-            num_seen += 1
-            num_equal = max(num_equal, num_equal_tokens(wanted, child.token_bytes))
-        if not num_seen:
+        wanted, children = match.page_tokens(num_hits), self._index.children(match.last_hash)
+        compared = list(islice(children, max_candidates))
+        if not compared:
             return NothingFollows(match.num_hit_tokens)
-        return TokensDiffer(match.num_hit_tokens + num_equal, num_equal, is_exact=True)
+        equal = [num_equal_tokens(wanted, each.token_bytes) for each in compared]
+        num_equal = max(equal)
+        cached = compared[equal.index(num_equal)].token_ids[num_equal]
+        is_exact = next(children, None) is None
+        return TokensDiffer(match.num_hit_tokens + num_equal, num_equal, is_exact, cached)
 
     def adopt(self, table: PageTable, match: PrefixMatch, num_new_tokens: int = 0) -> None:
         """Give an empty table the pages of a match, if the pages for `num_new_tokens` more are available as well.

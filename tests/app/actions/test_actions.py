@@ -180,7 +180,7 @@ EFFECTS: dict[str, Effect] = {
     "run.return": Effect(
         lambda desk: [c.step for c in desk.engine.of(GoTo)], [7], [7, STEPS], Desk.go_back, lasts=True
     ),
-    "run.kept": opens("KeptMomentsDialog"),
+    "run.kept": opens("CheckpointLimitDialog"),
     "run.type_next": Effect(lambda desk: desk.window.next_token.continuation.edit.hasFocus(), False, True),
     "view.branches": Effect(lambda desk: desk.window.branches.visibleRegion().isEmpty(), True, False),
     "timeline.play": Effect(lambda desk: desk.shell.navigator.is_replaying, False, True, lasts=True),

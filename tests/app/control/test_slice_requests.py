@@ -77,8 +77,11 @@ def test_the_map_is_asked_of_the_head_that_was_clicked_and_other_lenses_of_all(
         models.selection.update(kv_head=1)
         requests.ask()
         asked = engine.requests(AttentionRequest)[-1]
-        assert (asked.lens, asked.head) == (lens, head)
+        assert (asked.lens, asked.head, asked.latest) == (lens, head, 0)
         requests.reset()
+    models.viewport.update(attention_lens="attention-received", attention_latest=16)
+    requests.ask()
+    assert engine.requests(AttentionRequest)[-1].latest == 16
 
 
 def test_what_is_hidden_is_watched_no_more(models: Models, engine: FakeEngine) -> None:

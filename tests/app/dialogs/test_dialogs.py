@@ -23,9 +23,8 @@ from app.dialogs.cache import CacheDialog
 from app.dialogs.calculator import Calculator
 from app.dialogs.export import ExportDialog
 from app.dialogs.help import AboutDialog, _versions
-from app.dialogs.kept_moments import KeptMomentsDialog
 from app.dialogs.loading import HubDialog
-from app.dialogs.run_to import RunToDialog
+from app.dialogs.questions import CheckpointLimitDialog, RunToDialog
 from app.kit.dialog import Dialog
 from app.kit.fields import inset
 from app.kit.theme import DARK, apply_theme
@@ -102,7 +101,7 @@ def test_the_limit_of_kept_moments_is_chosen_told_and_remembered(
     ready: Shell, engine: FakeEngine, qtbot: QtBot
 ) -> None:
     ready.window.actions_["run.kept"].trigger()
-    assert open_dialogs() == [KeptMomentsDialog]
+    assert open_dialogs() == [CheckpointLimitDialog]
     typed(qtbot, "256")
     assert engine.of(SetKeptLimit) == [SetKeptLimit(256 << 20)]
     assert ready.settings.kept_bytes == 256 << 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.dialogs.elsewhere import AddressDialog
 from app.dialogs.export import ExportDialog
 from app.dialogs.loading import LoadingDialog
+from app.dialogs.questions import AddressDialog
 from app.kit.files_there import FilesThere
 from app.panels.compare.view import FILE
 from app.shell import Shell

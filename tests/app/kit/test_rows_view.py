@@ -11,17 +11,14 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog, QMenu
 from pytestqt.qtbot import QtBot
 
-from app.kit.rows_view import TABLE
-from app.kit.theme import load_fonts
 from app.models import Models
 from app.panels.bench import draw
 from app.panels.bench.view import BenchView
 from engine.spec.presets import PRESETS
 from engine.wire.commands import Cancel
-from engine.wire.measurements import Bench, Benched
+from engine.wire.measurements import Bench
 from engine.wire.status import Work
-from tests.app import samples
-from tests.app.panels.bench.rows import row
+from tests.app.panels.bench.rows import bench_of, row
 
 REQUEST = Bench(tuple((name, PRESETS[name].spec) for name in ("dynamic", "int8", "kivi-4")), (128,), 32, id=7)
 ROWS = (row("dynamic", 128, 40), row("int8", 128, 60), row("kivi-4", 128, 50))
@@ -30,17 +27,7 @@ RATE, KV = 3, 7
 
 @pytest.fixture
 def view(qtbot: QtBot, qapp: QApplication, models: Models) -> BenchView:
-    load_fonts()
-    models.status.set(samples.status())
-    view = BenchView(models)
-    qtbot.addWidget(view)
-    view.resize(400, 300)
-    view.choose(TABLE)
-    view.show()
-    models.measurements.bench.ask(REQUEST, 3)
-    for number, each in enumerate(ROWS):
-        models.measurements.bench.take(Benched(REQUEST, each, number == len(ROWS) - 1, reply_to=7))
-    return view
+    return bench_of(qtbot, models, REQUEST, ROWS, width=400, is_done=True)
 
 
 def shown(view: BenchView) -> list[str]:

@@ -1,10 +1,10 @@
-"""Which page held what at which step, and which cached page a prompt was most like."""
+"""Which page held what at which step."""
 
 from __future__ import annotations
 
 from random import Random
 
-from app.models.page_log import DifferingToken, PageLog
+from app.models.page_log import PageLog
 from tests.app.page_story import PAGE_SIZE, PageStory
 
 
@@ -25,20 +25,6 @@ def test_a_page_that_was_copied_before_it_was_written_is_the_other_one_until_tha
     assert seen == [[first, page_id] for page_id in then]
     assert log.pages_then(1, [first, shared], copied_at) == [first, shared]
     assert log.pages_then(1, [own], copied_at) == [0], "it has never had that one"
-
-
-def test_a_prompt_is_most_like_the_page_that_goes_on_otherwise() -> None:
-    story, log = PageStory(), PageLog()
-    ids = list(range(2 * PAGE_SIZE))
-    log.take(story.admit(0, [*ids, 90]))
-    other = [*ids[: PAGE_SIZE + 1], 77, 78, 79]
-    second = story.tables[0].page_ids[1]
-    assert log.differing_token(other, PAGE_SIZE, PAGE_SIZE + 1) == DifferingToken(second, PAGE_SIZE + 1)
-    assert log.differing_token(ids, PAGE_SIZE, PAGE_SIZE + 1) is None, "that token is the same"
-    assert log.differing_token(other[: PAGE_SIZE + 1], PAGE_SIZE, PAGE_SIZE + 1) is None, (
-        "a prompt that ends has no other"
-    )
-    assert log.differing_token([5, *ids], PAGE_SIZE, PAGE_SIZE + 1) is None, "no page begins like it"
 
 
 def test_pages_of_any_step_are_those_of_the_tables_of_then() -> None:

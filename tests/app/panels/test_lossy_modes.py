@@ -98,7 +98,7 @@ def test_ghosts_say_since_when_and_why(drive: Callable[..., Driver]) -> None:
     assert "of 6 layers" in tip
     # the newest query still looked at what went after it
     window.attention.map.hover_at(QPointF(position + 0.5, 0.5))
-    assert "dropped" not in window.attention.readout.text()
+    assert "evicted" not in window.attention.readout.text()
     driver.steps(1)
     window.attention.map.hover_at(QPointF(position + 0.5, 0.5))
     assert f"evicted at step {record.step}" in window.attention.readout.text()

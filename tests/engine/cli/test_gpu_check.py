@@ -146,7 +146,7 @@ def truth() -> Reference:
     return reference(small_model(), ids[:prompt], 0, forced=ids[prompt:])
 
 
-@pytest.mark.parametrize(("name", "words"), [("h2o", "rows dropped"), ("kivi-4", "coded away")])
+@pytest.mark.parametrize(("name", "words"), [("h2o", "rows evicted"), ("kivi-4", "coded away")])
 def test_a_mode_that_loses_something_is_tried_where_it_does(
     name: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +154,7 @@ def test_a_mode_that_loses_something_is_tried_where_it_does(
     verdict, said = outcome(*check)
     assert (verdict, words in said) == ("ok", True)
     monkeypatch.setattr(device_modes, "SHARE", None)  # 50 tokens in the room of its preset
-    assert outcome(*check) == ("FAILED", f"no row was {'dropped' if name == 'h2o' else 'coded'}")
+    assert outcome(*check) == ("FAILED", f"no row was {'evicted' if name == 'h2o' else 'coded'}")
 
 
 @pytest.mark.parametrize(

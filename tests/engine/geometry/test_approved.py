@@ -12,7 +12,6 @@ from engine.errors import InputError
 from engine.geometry.config import _ALIASES, _DECODER_ALIASES
 from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry, LayerGeometry
 from engine.geometry.families import FAMILY_DEFAULTS
-from engine.geometry.names import cross_block, layer_label, layer_words
 from engine.spec.edit import runs_of
 from tests.engine.geometry.tiny_configs import BASE, TINY
 from tests.engine.told import approve, told
@@ -99,10 +98,9 @@ def test_the_decoder_of_an_encoder_decoder_has_sizes_of_its_own(name: str, other
 def test_layers_are_named_by_what_they_are() -> None:
     plain, cross = (CacheGeometry.from_config({"model_type": family, "num_layers": 2}) for family in ("llama", "t5"))
     assert cross.num_blocks == 2
-    assert [layer_label(cross, index) for index in range(5)] == ["L0", "L1", "X0", "X1", "L4"]
-    assert [layer_words(cross, index) for index in (1, 3)] == ["layer 1", "cross layer 1"]
-    assert [cross_block(geometry, 2) for geometry in (plain, cross, None)] == [None, 0, None]
-    assert cross_block(cross, -1) is None
+    assert [cross.layer_label(index) for index in range(5)] == ["L0", "L1", "X0", "X1", "L4"]
+    assert [geometry.cross_block(2) for geometry in (plain, cross)] == [None, 0]
+    assert cross.cross_block(-1) is None
 
 
 def test_what_makes_layers_differ() -> None:

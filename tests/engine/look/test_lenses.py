@@ -98,7 +98,9 @@ def head_of(session: Any, lens: str, layer: int, head: int, count: int = COUNT) 
 def test_on_the_wall_and_in_a_head_it_is_what_plain_torch_gives(mode: str) -> None:
     session = started(PRESETS[mode].spec)
     for layer in range(2):
-        for name, numbers in expected(session, layer).items():
+        wanted = expected(session, layer)
+        assert set(wanted) == set(LENSES), "every lens has something to be compared with"
+        for name, numbers in wanted.items():
             for head in range(len(numbers)):
                 piece = head_of(session, name, layer, head)
                 np.testing.assert_allclose(piece.low, numbers[head].numpy(), rtol=2e-3, atol=2e-4, err_msg=name)
@@ -136,6 +138,36 @@ def test_the_attention_panel_shows_what_plain_torch_gives() -> None:
     block = expected(session, 1)["attention-map"][1, 6:12, 4:6]
     assert pooled.weights[1, 1] == pytest.approx(float(block.max()), rel=2e-3, abs=2e-4)
     assert "no attention map" in of_queries(session, "attention-map", 1, 77).note
+
+
+def test_sums_are_over_as_many_of_the_latest_queries_as_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = started(CacheSpec("growing"), steps=STEPS - 1)
+    of_queries(session, "attention-received", 1, latest=12)
+    session.force(0, (7 + STEPS - 1,))
+    session.step()  # the oldest of the twelve is one no more
+    weights = expected(session, 1)["attention-map"]
+    for latest, provenance in ((3, "recorded"), (12, "recomputed"), (0, "recomputed"), (90, "recomputed")):
+        piece = of_queries(session, "attention-received", 1, latest=latest)
+        wanted = weights[:, -latest:].sum(1) if latest < COUNT else weights.sum(1)
+        np.testing.assert_allclose(piece.weights, wanted.numpy(), rtol=2e-3, atol=2e-4)
+        said = f"the latest {latest} of {COUNT}" if 0 < latest < COUNT else str(COUNT)
+        assert (piece.note, piece.provenance) == (f"Summed over {said} queries.", provenance)
+    assert of_queries(session, "attention-map", 1, latest=3).weights.shape == (3, COUNT)
+    monkeypatch.setattr("engine.session.queries.MOST_QUERIES", COUNT)
+    session.force(0, (3,))
+    session.step()  # more queries than pictures are made of: those that were summed stay in the sum
+    piece = of_queries(session, "attention-received", 1)
+    assert piece.note == f"Summed over {COUNT + 1} queries."
+    assert float(piece.weights[0].sum()) == pytest.approx(COUNT + 1, rel=1e-3)
+    running = started(CacheSpec("growing"), steps=2)
+    for number in range(2, STEPS):  # one more of the latest two each time, as a run has it
+        of_queries(running, "attention-received", 1, latest=2)
+        running.force(0, (7 + number,))
+        running.step()
+    piece, entropy = (of_queries(running, f"attention-{name}", 1, latest=2) for name in ("received", "entropy"))
+    np.testing.assert_allclose(piece.weights, weights[:, -2:].sum(1).numpy(), rtol=2e-3, atol=2e-4)
+    wanted = torch.special.entr(weights).sum(-1)[:, -2:].numpy()
+    np.testing.assert_allclose(entropy.weights[:, -2:], wanted, rtol=2e-3, atol=2e-4)
 
 
 def test_the_map_of_another_branch_is_not_that_of_the_one_before() -> None:

@@ -65,7 +65,7 @@ def test_rows_of_equal_tokens_are_kept_bit_for_bit(name: str) -> None:
     assert answer_of(session, child) == answer_of(fresh, other_id)
 
 
-@pytest.mark.parametrize(("name", "words"), [("none", "keeps nothing"), ("int8", "codes or drops"), ("h2o", "drops")])
+@pytest.mark.parametrize(("name", "words"), [("none", "keeps nothing"), ("int8", "codes or evicts"), ("h2o", "evicts")])
 def test_a_mode_that_can_keep_no_row_says_why(name: str, words: str) -> None:
     session, first = begun(CHATML, FIRST, PRESETS[name].spec)
     answered(session, first, "yes<|im_end|>")

@@ -79,5 +79,5 @@ def test_keys_of_rotated_sinks_that_were_edited_stay_edited() -> None:
     assert not keys[:, :, 0].any()
     assert torch.equal(keys[:, :, 1], others[:, :, 1])
     edited.kept.clear()
-    assert "dropped row" in edited.go_to(at)
+    assert "evicted row" in edited.go_to(at)
     assert difference(stands(edited), then) == ""

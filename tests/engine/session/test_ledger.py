@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.cache.contract import HeldBytes
-from engine.session.ledger import page_gaps, row_gaps
+from engine.session.ledger import page_gaps, row_gaps, summed
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
@@ -25,7 +25,7 @@ def named(gaps: list[ByteGap]) -> dict[str, tuple[int, str]]:
 
 
 def test_what_sequences_hold_is_added_up_but_only_one_copy_lives_at_a_time() -> None:
-    assert named(row_gaps([ONE, TWO], CacheSpec(), 70)) == {
+    assert named(row_gaps(summed([ONE, TWO]), CacheSpec(), 70)) == {
         "scales and offsets": (14, "stored"),
         "exact residual": (26, "stored"),
         "positions of the rows kept": (10, "reserved"),
@@ -37,26 +37,26 @@ def test_what_sequences_hold_is_added_up_but_only_one_copy_lives_at_a_time() -> 
 
 
 def test_room_of_a_static_cache_is_padding() -> None:
-    found = named(row_gaps([ONE], CacheSpec("static", max_length=64), 60))
+    found = named(row_gaps(summed([ONE]), CacheSpec("static", max_length=64), 60))
     assert found["padding to the reserved length"] == (52, "reserved")
     assert "room to grow" not in found
 
 
 def test_shared_pages_have_their_scales_once_and_slack_is_no_more_than_what_is_unfilled() -> None:
     shared = HeldBytes(stored=40, scales=3)
-    assert named(page_gaps([ONE, TWO], shared, 30, 500)) == {
+    assert named(page_gaps(summed([ONE, TWO]), shared, 30, 500)) == {
         "scales and offsets": (11, "stored"),
         "page slack": (30, "reserved"),
         "pages not in use": (470, "reserved"),
         "dequantised copy": (300, "transient"),
         "attention that the rule remembers": (24, "looking"),
     }
-    tight = named(page_gaps([ONE], HeldBytes(), 30, 20))
+    tight = named(page_gaps(summed([ONE]), HeldBytes(), 30, 20))
     assert (tight["page slack"][0], tight["pages not in use"][0]) == (20, 0)
 
 
 def test_nothing_held_is_nothing() -> None:
-    assert {size for size, _ in named(row_gaps([], CacheSpec(), 0)).values()} == {0}
+    assert {size for size, _ in named(row_gaps(summed([]), CacheSpec(), 0)).values()} == {0}
 
 
 # ---- of a session ----

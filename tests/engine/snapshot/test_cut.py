@@ -135,7 +135,7 @@ def test_decoding_goes_on_from_exact_rows_that_were_asked_for_as_numbers(name: s
         ({"layers": (7,)}, "has no layer 7"),
         ({"kv_heads": (5,)}, "no kv head 5"),
         ({"num_tokens": 99}, "has 30 tokens, not 99"),
-        ({"num_tokens": 25}, "has dropped rows since"),
+        ({"num_tokens": 25}, "has evicted rows since"),
     ],
 )
 def test_what_is_not_in_a_file_is_refused(chosen: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QApplication, QLabel
 from pytestqt.qtbot import QtBot
 
 from app.draw.attention import LINEAR, LOG, PER_HEAD, attention_indices
+from app.kit.map_view import LensMenu
 from app.models import Models
 from app.panels.attention.view import AttentionView
 from tests.app import samples
@@ -96,6 +97,27 @@ def test_the_attention_map_tells_queries_and_a_click_keeps_the_head(models: Mode
     assert (models.selection.now.position, models.selection.now.kv_head, models.viewport.now.query_head) == (4, 2, 5)
     assert view.state is not None
     assert "head 5" in view.state.words
+
+
+def test_the_menu_has_how_many_queries_a_sum_is_over(models: Models, show: Callable[..., Any]) -> None:
+    view = show(AttentionView(models))
+    feed(models)
+    menu = view.findChild(LensMenu)
+    of = {action.text(): action for action in menu.menu().actions()}
+    assert not of["The latest 16 queries"].isEnabled(), "the newest token is one query"
+    models.viewport.update(attention_lens="attention-received")
+    piece = models.slices.attention
+    assert piece is not None
+    models.slices.put(replace(piece, request=replace(piece.request, lens="attention-received")))
+    of["The latest 16 queries"].trigger()
+    assert models.viewport.now.attention_latest == 16
+    models.slices.put(replace(piece, request=replace(piece.request, lens="attention-received", latest=16)))
+    assert menu.text() == "attention received · 16 ▾"
+    assert "of the latest 16 queries" in menu.toolTip()
+    assert of["The latest 16 queries"].isEnabled()
+    assert [text for text, action in of.items() if action.isChecked()][1:] == ["The latest 16 queries"]
+    of["All queries"].trigger()
+    assert models.viewport.now.attention_latest == 0
 
 
 def test_sums_are_told_as_sums_and_not_as_shares(models: Models, show: Callable[..., Any]) -> None:

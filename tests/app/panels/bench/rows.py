@@ -1,8 +1,17 @@
-"""Rows of a bench, two of a mode among them and one refused."""
+"""Rows of a bench, two of a mode among them and one refused; and the panel that shows them."""
 
 from __future__ import annotations
 
-from engine.wire.measurements import BenchRefused, BenchRow
+from collections.abc import Sequence
+
+from pytestqt.qtbot import QtBot
+
+from app.kit.theme import load_fonts
+from app.models import Models
+from app.panels.bench.draw import BenchOutcome
+from app.panels.bench.view import BenchView
+from engine.wire.measurements import Bench, Benched, BenchRefused, BenchRow
+from tests.app import samples
 
 
 def row(cache: str, context: int, rate: float, batch: int = 1, ttft: float = 5.0, kv: int = 1024) -> BenchRow:
@@ -21,3 +30,19 @@ ROWS = (
     ),
     row("int8", 128, 60, batch=4),
 )
+
+
+def bench_of(
+    qtbot: QtBot, models: Models, request: Bench, rows: Sequence[BenchOutcome], width: int, *, is_done: bool = False
+) -> BenchView:
+    """The panel with these rows as the answers to a request; the last of them, if it `is_done`."""
+    load_fonts()
+    models.status.set(samples.status())
+    view = BenchView(models)
+    qtbot.addWidget(view)
+    view.resize(width, 300)
+    view.show()
+    models.measurements.bench.ask(request, view.num_wanted(request))
+    for each in rows:
+        models.measurements.bench.take(Benched(request, each, is_done and each is rows[-1], reply_to=request.id))
+    return view

@@ -6,30 +6,19 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.kit.theme import load_fonts
 from app.models import Models
 from app.panels.bench.view import BenchView
 from engine.spec.presets import PRESETS
 from engine.wire.events import Failed
-from engine.wire.measurements import Bench, Benched
-from tests.app import samples
-from tests.app.panels.bench.rows import ROWS
+from engine.wire.measurements import Bench
+from tests.app.panels.bench.rows import ROWS, bench_of
 
 REQUEST = Bench(tuple((name, PRESETS[name].spec) for name in ("dynamic", "int8", "static")), (128, 512), 32, id=7)
 
 
 @pytest.fixture
 def view(qtbot: QtBot, qapp: QApplication, models: Models) -> BenchView:
-    load_fonts()
-    models.status.set(samples.status())
-    view = BenchView(models)
-    qtbot.addWidget(view)
-    view.resize(900, 300)
-    view.show()
-    models.measurements.bench.ask(REQUEST, 6)
-    for each in ROWS:
-        models.measurements.bench.take(Benched(REQUEST, each, False, reply_to=7))
-    return view
+    return bench_of(qtbot, models, REQUEST, ROWS, width=900)
 
 
 def test_cells_stand_under_their_headings(view: BenchView) -> None:

@@ -11,7 +11,7 @@ from PySide6.QtGui import QContextMenuEvent, QGuiApplication, QHelpEvent, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMenu, QToolTip
 
-from app.dialogs.bookmark import BookmarkDialog
+from app.dialogs.questions import BookmarkDialog
 from app.kit.theme import current_theme
 from engine.saved.document import read_session
 from engine.spec.bookmark import MAX_CHARACTERS, Bookmark, OnHead, OnPage, OnStep, OnToken

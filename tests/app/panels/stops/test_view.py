@@ -12,7 +12,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMenu
 from pytestqt.qtbot import QtBot
 
-from app.dialogs.run_to import RunToDialog
+from app.dialogs.questions import RunToDialog
 from app.kit.theme import current_theme
 from app.panels.stops.view import StopsView
 from app.shell import Shell

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.analysis.duel.duel import Duel
-from engine.analysis.duel.sides import MomentRun
+from engine.analysis.duel.sides import run_at
 from engine.analysis.duel.start import duel_of
 from engine.errors import InputError
 from engine.session.session import Session
@@ -60,7 +60,7 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
     assert one.b.token_ids[: mark.num_tokens] == one.a.token_ids[: mark.num_tokens]
     assert one.b.token_ids[mark.num_tokens] != one.a.token_ids[mark.num_tokens]
     assert one.started(OtherStep(left)).b.name == f"step {left} of another branch"
-    now = MomentRun(session, seq_id, session.last_step or 0)
+    now = run_at(session, seq_id, session.last_step or 0)
     assert now.side().name == f"step {session.last_step}"
     now.close()
     if name != "none":

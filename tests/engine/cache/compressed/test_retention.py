@@ -233,8 +233,8 @@ def test_the_record_alone_says_why(name: str) -> None:
     [
         ("mistral", RULES["h2o"], "sliding layers"),
         ("llama", RetentionSpec("h2o", layer_budgets=(9, 9, 9)), "3 budgets are given, and 2 layers"),
-        ("gemma3_text", RetentionSpec("h2o", layer_budgets=(9, 9, 9, 9)), "2 layers of this model drop rows .1, 3."),
-        ("mamba", RULES["knorm"], "no rows to drop"),
+        ("gemma3_text", RetentionSpec("h2o", layer_budgets=(9, 9, 9, 9)), "2 layers of this model evict rows .1, 3."),
+        ("mamba", RULES["knorm"], "no rows to evict"),
         *(("bloom", RULES[name], "shows no weights") for name in ("h2o", "snapkv", "tova")),
         ("deepseek_v3", RULES["knorm"], "latent"),
         ("gpt2", RULES["rerotated"], "do not"),

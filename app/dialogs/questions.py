@@ -1,0 +1,257 @@
+"""The small dialogs, each of which asks for one thing: a machine, a limit, a server, how far to run, a note."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QFileDialog, QLineEdit, QPlainTextEdit, QRadioButton, QWidget
+
+from app.draw.format import byte_size
+from app.kit.bookmark_places import place_words, places
+from app.kit.boxes import row
+from app.kit.buttons import push_button
+from app.kit.changes import connect_all
+from app.kit.dialog import QuestionDialog
+from app.kit.fields import decimal_field, line_field, whole_field
+from app.kit.labels import plain_label
+from app.kit.segments import Segments
+from app.models import Models
+from app.models.sequence_status import selected_info
+from engine.client import check_choice, is_elsewhere
+from engine.client.ssh import PREFIX
+from engine.counted import counted
+from engine.errors import InputError
+from engine.predict.capacity import setting_of
+from engine.spec.bookmark import MAX_CHARACTERS, Bookmark, BookmarkTarget
+from engine.spec.condition import HOW_TO_COMBINE, help_lines
+from engine.spec.stops import parsed, why_never
+from engine.wire.serving import ServerSpec
+from engine.wire.status import EngineStatus
+
+
+class AddressDialog(QuestionDialog):
+    """Name the machine on which the engine shall run. Signal: `chosen(address)`."""
+
+    def __init__(self, present: str, parent: QWidget) -> None:
+        super().__init__("Engine on another machine", parent)
+        tip = "ssh must get in without a question; KV Loupe in the same version is installed there"
+        text = present.removeprefix(PREFIX) if is_elsewhere(present) else ""
+        self.host = self.add(line_field("Machine", text, "[user@]host[:port][/path/of/kvloupe-engine]", tip))
+        self.ok.setText("Connect")
+        self.setMinimumWidth(620)
+
+    def answer(self) -> str:
+        return check_choice(PREFIX + self.host.text().strip().removeprefix(PREFIX))
+
+
+MIB = 1 << 20
+MOST_MIB = 1 << 20  # a tebibyte
+
+
+class CheckpointLimitDialog(QuestionDialog):
+    """Choose the limit. Signal: `chosen(num_bytes)`."""
+
+    def __init__(self, status: EngineStatus, parent: QWidget) -> None:
+        super().__init__("Checkpoints kept in memory", parent)
+        self.limit = whole_field(
+            "MiB that checkpoints may take", status.kept_limit // MIB, 0, MOST_MIB, is_grouped=True
+        )
+        self.limit.setSingleStep(256)
+        self.limit.setSuffix(" MiB")
+        self.add(self.limit, "They may take")
+        self.add(plain_label(_taken(status)), "They take now")
+        words = plain_label(
+            "The cache of a step that you leave stays in memory as a checkpoint, so that going back is a swap. Beyond "
+            "this limit the one that rested longest is let go: its step stays in the history, and is computed again "
+            "when you go there.",
+            wraps=True,
+        )
+        self.form.addRow(words)
+
+    def answer(self) -> int:
+        return self.limit.value() * MIB
+
+
+def _taken(status: EngineStatus) -> str:
+    """What they take now: `12.0 MiB, 3 checkpoints`."""
+    if not status.kept:
+        return "nothing: no step was left yet"
+    return f"{byte_size(status.kept_bytes)}, {counted(len(status.kept), 'checkpoint')}"
+
+
+_FIELDS = (
+    ("KV events", "tcp://HOST:5557, or a recording", "Where the server publishes; or a .kvevents file"),
+    ("Replay", "tcp://HOST:5558, if there is one", "Where it repeats what was missed: without it the tree is partial"),
+    ("Metrics", "http://HOST:8000/metrics, if there is one", "Its own figures, shown beside the tree"),
+    ("Tokenizer", "the folder of the served model", "Without it tokens are numbers; its config says the bytes"),
+)
+
+
+class ServerDialog(QuestionDialog):
+    """Signal: `chosen(ServerSpec)`."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__("Attach to a server", parent)
+        self.fields = [line_field(name, hint=hint, tip=tip) for name, hint, tip in _FIELDS]
+        self.speed = decimal_field(
+            "Speed of a recording", 0, 0, 1000, decimals=1, step=1, unit=" ×", automatic="at once"
+        )
+        ways = {0: self._on_recording, 3: self._on_folder}
+        for number, (field, (name, *_)) in enumerate(zip(self.fields, _FIELDS, strict=True)):
+            way = ways.get(number)
+            self.form.addRow(name, field if way is None else row((field, 1), push_button("…", way, "Choose it")))
+        self.form.addRow("Speed of a recording", self.speed)
+        self.ok.setText("Attach")
+        self.setMinimumWidth(560)
+
+    def first_field(self) -> QWidget | None:
+        return self.fields[0]
+
+    def answer(self) -> ServerSpec:
+        endpoint, replay, metrics, tokenizer = (field.text().strip() for field in self.fields)
+        if not endpoint:
+            raise InputError("There is no address: give one like tcp://HOST:5557, or choose a recording.")
+        return ServerSpec(endpoint, replay, metrics, tokenizer, self.speed.value())
+
+    def _on_recording(self) -> None:
+        self._put(self.fields[0], QFileDialog.getOpenFileName(self, "A recording", "", "KV events (*.kvevents)")[0])
+
+    def _on_folder(self) -> None:
+        self._put(self.fields[3], QFileDialog.getExistingDirectory(self, "The folder of the served model"))
+
+    def _put(self, field: QLineEdit, text: str) -> None:
+        if text:
+            field.setText(text)
+
+
+MOST = 10_000_000
+
+
+class RunToDialog(QuestionDialog):
+    """Choose where a run stops. Signal: `chosen(num_steps or condition)`."""
+
+    def __init__(self, models: Models, parent: QWidget) -> None:
+        super().__init__("Run to", parent)
+        self._models = models
+        info = selected_info(models)
+        self._seq_id, self._num_tokens = (0, 0) if info is None else (info.seq_id, info.num_tokens)
+        self._steps = whole_field("Steps to run, then rest", 32, 1, MOST, is_grouped=True)
+        name = "Tokens of the sequence to run to"
+        self.tokens = whole_field(name, self._num_tokens + 32, 1, MOST, is_grouped=True)
+        tip = "\n".join((*help_lines(), HOW_TO_COMBINE))
+        self.condition = line_field("Condition to run to", models.stops.query, "entropy > 2", tip)
+        which = f"sequence {self._seq_id} has" if info is not None else "the sequence has"
+        texts = ("So many steps", f"Until {which} so many tokens", "Until this holds")
+        self.ways = [QRadioButton(text) for text in texts]
+        for way, field in zip(self.ways, (self._steps, self.tokens, self.condition), strict=True):
+            self.form.addRow(way, field)
+        self.ways[0].setChecked(True)
+        self.ok.setText("Run")
+        self.setMinimumWidth(540)
+        connect_all(
+            (self._steps.valueChanged, self._on_steps),
+            (self.tokens.valueChanged, self._on_tokens),
+            (self.condition.textEdited, self._on_condition),
+        )
+
+    def first_field(self) -> QWidget | None:
+        return self._steps
+
+    def _on_steps(self) -> None:
+        self.ways[0].setChecked(True)
+
+    def _on_tokens(self) -> None:
+        self.ways[1].setChecked(True)
+
+    def _on_condition(self) -> None:
+        self.ways[2].setChecked(True)
+
+    def answer(self) -> int | str:
+        if self.ways[0].isChecked():
+            return self._steps.value()
+        if self.ways[1].isChecked():
+            return self._until_tokens()
+        text = self.condition.text().strip()
+        condition, model = parsed(text), self._models.status.model
+        is_compared = self._models.comparison.now is not None
+        if model is not None and (
+            problem := why_never(condition, setting_of(model, self._models.status.cache, is_compared=is_compared))
+        ):
+            raise InputError(problem)
+        return text
+
+    def _until_tokens(self) -> str:
+        wanted = self.tokens.value()
+        if wanted <= self._num_tokens:
+            raise InputError(
+                f"Sequence {self._seq_id} has {counted(self._num_tokens, 'token')} already: "
+                "give more, or go back to that step."
+            )
+        return f"tokens >= {wanted} and sequence = {self._seq_id}"
+
+
+TIPS = {
+    "step": "The step that is looked at",
+    "token": "The selected token, wherever it stands on this branch",
+    "page": "The selected page, as it is after this step",
+    "head": "The selected layer and kv head, as they are after this step",
+}
+
+
+class BookmarkDialog(QuestionDialog):
+    """Choose what to bookmark and write a note, which may stay empty. Signal: `chosen(Bookmark)`."""
+
+    def __init__(self, models: Models, kind: str, parent: QWidget, target: BookmarkTarget | None = None) -> None:
+        super().__init__("Bookmark" if target is None else "Note", parent)
+        self._models = models
+        self._places = {"": target} if target is not None else dict(places(models))
+        self._filled_in = ""  # the note that came with the chosen place, as opposed to one typed by the user
+        self.kind = self.add(Segments([(name, name, TIPS[name]) for name in self._places if name]), "On")
+        self.place = self.add(plain_label(), "Which is")
+        self.note = QPlainTextEdit()
+        self.note.setTabChangesFocus(True)
+        self.note.setAccessibleName("Note")
+        self.note.setPlaceholderText("A note, or nothing")
+        self.note.setFixedHeight(92)
+        self.add(self.note)
+        self.note.installEventFilter(self)
+        if target is not None:
+            self.form.setRowVisible(self.kind, False)
+        self.ok.setText("Save")
+        self._choose(kind if kind in self._places else next(iter(self._places)))
+        self.kind.chosen.connect(self._choose)
+        self.note.textChanged.connect(self._check)
+
+    def first_field(self) -> QWidget:
+        return self.note
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Save the note on Ctrl+Return; Return alone starts a new line."""
+        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
+            is_return = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+            if is_return and event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+                self.ok.click()
+                return True
+        return super().eventFilter(watched, event)
+
+    @property
+    def target(self) -> BookmarkTarget:
+        return self._places[self.kind.choice]
+
+    def _choose(self, kind: str) -> None:
+        """Show the note of a place that already has a bookmark, unless the user has typed something."""
+        self.kind.set_choice(kind)
+        found = self._models.bookmarks.at(self.target)
+        if self.note.toPlainText() == self._filled_in:
+            self._filled_in = found.text if found is not None else ""
+            self.note.setPlainText(self._filled_in)
+        self.place.setText(f"{place_words(self._models, self.target)}, at step {self.target.step}")
+
+    def _check(self) -> None:
+        count = len(self.note.toPlainText())
+        self.refuse(
+            f"The note has {count:,} characters: {MAX_CHARACTERS:,} are kept." if count > MAX_CHARACTERS else ""
+        )
+
+    def answer(self) -> Bookmark:
+        return Bookmark(self.target, self.note.toPlainText().strip())
