@@ -71,8 +71,9 @@ def read_all(
         num_numbers = len(layers) * one.num_heads * one.dim(lens.part) * len(span)
         numbers = source.together(layers, lens.part, span.start) if num_numbers <= STACKED_NUMBERS else None
         if numbers is not None:
-            heads = slice(None) if head is None else slice(head, head + 1)
-            yield RowsOfLayers(range(len(layers)), numbers[:, heads, : len(span)], span.start)
+            numbers = numbers if head is None else numbers.narrow(1, head, 1)
+            numbers = numbers if numbers.shape[2] <= len(span) else numbers.narrow(2, 0, len(span))
+            yield RowsOfLayers(range(len(layers)), numbers, span.start)
             return
     forms: dict[object, list[tuple[int, Rows]]] = {}
     for place, layer in enumerate(layers):

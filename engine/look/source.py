@@ -436,7 +436,7 @@ class LiveSource(Source):
         rows = known.stacked(part)
         if len(layers) < len(known.pairs):
             place = list(known.pairs).index(layers[0])
-            rows = rows[place : place + 1]
+            rows = rows.narrow(0, place, 1)
         return rows[:, :, first - known.first : self.num_tokens - known.first]
 
     def num_final(self, layer: int, part: Part) -> int:
