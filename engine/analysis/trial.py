@@ -122,6 +122,7 @@ def scratch_cache(trial: Trial, spec: CacheSpec) -> SequenceCache:
     count = trial.num_tokens - 1
     end = trial.prompt_end if spec.retention.only_at_prompt_end else count
     fill(cache, trial.rows, 0, end)
+    cache.num_tokens = end
     cache.compress(end, end, probe_of_attention(trial, cache, end))
     fill(cache, trial.rows, end, count)
     cache.num_tokens = count

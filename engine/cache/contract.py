@@ -46,7 +46,7 @@ class HeldBytes(NamedTuple):
     `stored`: rows that hold tokens, or recurrent state. Of these, `scales` are a codec's scales and offsets, and
     `residual` the rows that the codec has not quantised yet. `reserved`: all allocated storage, used or not; of this,
     `positions` are the bytes that note the position of each row kept. Not part of either: `dequantised` is the
-    temporary copy that attention reads during a forward, `journal` what is kept in order to go back, `scores` the
+    temporary copy that attention reads during a forward, `lost` what is kept in order to go back, `scores` the
     attention mass that an eviction rule has accumulated.
     """
 
@@ -56,7 +56,7 @@ class HeldBytes(NamedTuple):
     residual: int = 0
     positions: int = 0
     dequantised: int = 0
-    journal: int = 0
+    lost: int = 0
     scores: int = 0
 
 

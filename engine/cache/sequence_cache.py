@@ -18,6 +18,7 @@ from engine.cache.layers.cross import CrossLayer, SourceCache
 from engine.cache.layers.growing import rows_at_once
 from engine.cache.layers.handles import handle_of
 from engine.cache.layers.layer_handle import LayerHandle
+from engine.cache.lost_rows import LostRows
 from engine.cache.row_delta import NO_ROWS, RowDelta, combined_by_layer
 from engine.cache.stored import StoredCache
 from engine.errors import InputError
@@ -39,8 +40,9 @@ class SequenceCache:
 
     `live` is the cache object that the model is called with; `layers` has a handle for each of its layers. In layout
     `none` nothing is kept between steps: every step gets a fresh scratch cache, which stays readable until the next one
-    so that it can be shown. `by_hand` holds the edits made so far, `num_restored` is the number of evicted rows that
-    the latest `crop` restored, and `num_source` the number of leading tokens that an encoder reads (0 without one).
+    so that it can be shown. `lost` is the log of what steps removed, `by_hand` holds the edits made so far,
+    `num_restored` is the number of evicted rows that the latest `crop` restored, and `num_source` the number of leading
+    tokens that an encoder reads (0 without one).
     """
 
     max_forward_tokens: int | None = None  # most tokens that one forward may feed; None: no limit
@@ -53,6 +55,7 @@ class SequenceCache:
         self.capacity = static_capacity(spec, max_length) if spec.form == "static" else None
         # for each step: number of tokens before it, number of tokens after it, one delta per layer
         self._deltas: deque[tuple[int, int, list[RowDelta]]] = deque(maxlen=DELTAS_KEPT)
+        self.lost = LostRows()
         self._set_live(self._build())
         self._scratch_before: Any = None
         # number of tokens and copies of layers by index, kept while a step may fail: see `_needs_backup`
@@ -104,17 +107,16 @@ class SequenceCache:
 
     def clear(self) -> None:
         """Drop all rows and edits: the cache is as new."""
+        self.lost = LostRows()
         self._set_live(self._build())
         self.num_tokens, self.by_hand = 0, UNTOUCHED
 
     def close(self) -> None:
         """Release what is shared with other sequences; the sequence is removed."""
 
-    def shrink_journal(self, max_bytes: int) -> None:
-        """Drop the oldest contents of the journal, kept for going back, until at most `max_bytes` are left."""
-
-    def forget_journal(self) -> None:
-        """Drop the journal: from now on nothing before the present can be restored from it."""
+    def forget_past(self) -> None:
+        """Drop the log of lost rows: from now on nothing before the present can be restored from it."""
+        self.lost.forget(self.num_decoded(self.num_tokens))
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
@@ -225,6 +227,7 @@ class SequenceCache:
             return False
         self.by_hand = self.by_hand.back_to(num_tokens)
         self.num_restored = sum(layer.crop(num_tokens) for layer in self.layers)
+        self.lost.back_to(self.num_decoded(num_tokens))
         self.num_tokens = num_tokens
         self._deltas.clear()
         return True
@@ -250,8 +253,8 @@ class SequenceCache:
         return all(layer.keeps_all_rows for layer in self.layers)
 
     @torch.inference_mode()
-    def _copied_layers(self, live: Any) -> Any:
-        made, memo = self._build(), dict[int, Any]()
+    def _copied_layers(self, live: Any, memo: dict[int, Any] | None = None) -> Any:
+        made, memo = self._build(), {} if memo is None else memo
         made.layers = [copy.deepcopy(layer, memo) for layer in live.layers]
         return made
 
@@ -313,9 +316,9 @@ class SequenceCache:
         return {index: positions for index, layer in layers if (positions := layer.row_positions()) is not None}
 
     @property
-    def journal_bytes(self) -> int:
+    def lost_bytes(self) -> int:
         """Bytes kept only in order to go back."""
-        return sum(layer.held_bytes().journal for layer in self.layers) if self.spec.is_compressed else 0
+        return self.lost.num_bytes
 
     @property
     def kept_ratio(self) -> float:
@@ -474,7 +477,7 @@ class SequenceCache:
     def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
         """Fill this cache with what another one of the same layout held at `num_tokens` tokens. Returns False, and
         leaves this cache empty, where that cannot be copied exactly. `as_itself`: it is the same sequence at an earlier
-        moment, and keeps its journal."""
+        moment, and keeps its log of lost rows."""
         if self.spec.recomputes:
             # safe to share: every step recomputes into a new cache and never writes to this one
             self._set_live(other.live)
@@ -517,7 +520,8 @@ class SequenceCache:
 
     def copy_layers(self, other: SequenceCache) -> None:
         """Hold a copy of the layers of a cache with the same codec and eviction rule."""
-        self._set_live(self._copied_layers(other.live))
+        self.lost = other.lost.copy()
+        self._set_live(self._copied_layers(other.live, {id(other.lost): self.lost}))
 
     # ---- storing and restoring -----------------------------------------------------------------------------------
 

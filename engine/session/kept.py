@@ -62,16 +62,16 @@ class SessionState:
         found = 0
         for live in self.sequences.values():
             held = live.cache.all_bytes() if self.mode.store is None else []
-            found += sum(one.reserved + one.journal + one.scores for one in held)
+            found += sum(one.reserved + one.lost + one.scores for one in held)
             found += 0 if live.logits is None else int(live.logits.nbytes)
         return found
 
     @cached_property
-    def noted_bytes(self) -> dict[int, int]:
-        """Of `row_bytes`, the journal entries of evicted rows, which copies of the caches share: bytes by the identity
-        of the entry."""
+    def lost_bytes(self) -> dict[int, int]:
+        """Of `row_bytes`, the logged steps of lost rows, which copies of the caches share: bytes by the identity of the
+        step."""
         lives = self.sequences.values() if self.mode.store is None else ()
-        return {noted: size for live in lives for layer in live.cache.layers for noted, size in layer.noted_bytes()}
+        return {step: size for live in lives for step, size in live.cache.lost.step_bytes()}
 
 
 StateKey = tuple[int, int | None]  # a step, and the removed sequence; None: all sequences
@@ -238,10 +238,10 @@ class KeptStates:
         changes = tuple(group.pool.num_share_changes for store in stores.values() for group in store.groups)
         seen = (tuple(map(id, self._states.values())), id(live), changes)
         if self._counted.counted_for != seen:
-            holders = Counter(noted for each in self._states.values() for noted in each.noted_bytes)
-            noted_once = {noted: size for each in self._states.values() for noted, size in each.noted_bytes.items()}
+            holders = Counter(step for each in self._states.values() for step in each.lost_bytes)
+            sizes_of = {step: size for each in self._states.values() for step, size in each.lost_bytes.items()}
             row_bytes = sum(each.row_bytes for each in self._states.values())
-            row_bytes -= sum((count - 1) * noted_once[noted] for noted, count in holders.items())
+            row_bytes -= sum((count - 1) * sizes_of[step] for step, count in holders.items())
             num_bytes = row_bytes
             for store in stores.values():
                 is_live = store is live
@@ -264,11 +264,11 @@ class KeptBytes:
 
 
 def size_of(state: SessionState, holders: Counter[int]) -> BranchBytes:
-    """The bytes of one kept state: of its journal entries those are shared that several of the `holders` have, and of
+    """The bytes of one kept state: of its logged steps those are shared that several of the `holders` have, and of
     its pages those to which other sequences refer."""
     assert state.step is not None
     store = state.mode.store
-    shared = sum(size for noted, size in state.noted_bytes.items() if holders[noted] > 1)
+    shared = sum(size for step, size in state.lost_bytes.items() if holders[step] > 1)
     private = state.row_bytes - shared
     for number, group in enumerate(store.groups if store is not None else ()):
         mine = Counter(page for live in state.sequences.values() for page in live.cache.tables[number].held_pages)

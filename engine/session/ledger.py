@@ -49,8 +49,8 @@ class Ledger:
 
     def _counted(self, held: Held) -> CacheBytes:
         caches, kept = self._live.caches, self._kept.row_bytes
-        journals = sum(cache.journal_bytes for cache in caches)
-        looking = self._history.num_bytes + self._reruns.num_bytes + journals + kept
+        lost = sum(cache.lost_bytes for cache in caches)
+        looking = self._history.num_bytes + self._reruns.num_bytes + lost + kept
         if self._formula.spec is not self._live.mode.spec:
             self._formula = self._formula_now()
         return cache_bytes(self._info, self._formula, caches, self._live.mode.store, looking, held, kept)
@@ -173,7 +173,7 @@ def row_gaps(held: HeldBytes, spec: CacheSpec, unfilled: int) -> list[ByteGap]:
         ByteGap("positions of the rows kept", held.positions, "reserved"),
         ByteGap(room, max(0, unfilled - held.positions), "reserved"),
         dequantised_copy(held),
-        ByteGap("rows kept for going back", held.journal, "looking"),
+        ByteGap("rows kept for going back", held.lost, "looking"),
         rule_scores(held),
     ]
 

@@ -133,13 +133,13 @@ class LiveSequences:
         """Make the earlier sequences live again after a failure. Assignments only: this cannot fail."""
         self.mode, self._by_id, self.next_id = mode, sequences, next_id
 
-    def bound_journals(self, limit: int) -> None:
-        """Limit the bytes of the caches' journals of evicted rows: the oldest entries are dropped, and going back
-        beyond them computes the rows again."""
+    def bound_lost_rows(self, limit: int) -> None:
+        """Limit the bytes of the caches' logs of lost rows: the oldest are dropped, and going back beyond them computes
+        the rows again."""
         caches = self.caches
-        if sum(cache.journal_bytes for cache in caches) > limit:
+        if sum(cache.lost_bytes for cache in caches) > limit:
             for cache in caches:
-                cache.shrink_journal(limit // len(caches))
+                cache.lost.shrink(limit // len(caches))
 
     # ---- a step that fails ---------------------------------------------------------------------------------------
 

@@ -197,7 +197,7 @@ class Reruns:
         except BaseException:
             self.forget()  # a cache may hold part of these tokens
             raise
-        driver.cache.forget_journal()
+        driver.cache.forget_past()
         if len(token_ids) == 1:
             self._token_s = time.perf_counter() - began
         return logits

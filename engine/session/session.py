@@ -48,8 +48,8 @@ from engine.wire.tree import Node
 OpenRows = Callable[[str], AbstractContextManager[RowsFrom]]
 
 
-JOURNAL_BYTES, JOURNAL_PART = 64 << 20, 10  # rows kept for going back may take 64 MiB and a tenth of the cache
-JOURNALS_EVERY = 16  # steps between two checks of that limit
+LOST_BYTES, LOST_PART = 64 << 20, 10  # rows kept for going back may take 64 MiB and a tenth of the cache
+BOUND_EVERY = 16  # steps between two checks of that limit
 
 
 class Session:
@@ -117,8 +117,8 @@ class Session:
     def _begin_step(self, check: Callable[[], None] | None) -> None:
         self.kept.trim()
         # before the step, since a failed step could not undo it
-        if self.history.next_step % JOURNALS_EVERY == 0:
-            self.live.bound_journals(JOURNAL_BYTES + self.bytes().stored // JOURNAL_PART)
+        if self.history.next_step % BOUND_EVERY == 0:
+            self.live.bound_lost_rows(LOST_BYTES + self.bytes().stored // LOST_PART)
         self.restorer.fill_emptied(check)
 
     def pin_first_state(self) -> None:

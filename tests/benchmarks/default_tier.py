@@ -23,10 +23,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.effort import LEFT_OUT
+from tests.effort import LEFT_OUT, kept_cases
 
 OVERHEAD_S = 0.004  # of every test: fixtures that are always there, and its report
 OWN_CHANCE, MOST_CHANCE = 0.35, 0.5
+LEAST_CHANCE = 0.05  # a line that one long test alone executes is worth that test rather than a fifth of another line
 CHEAP_S = 0.3  # cases of a function that take less in all are not worth a line of the list
 HEAD = """\
 What only `pytest --tier full` runs, as `python -m tests.benchmarks.default_tier` wrote it: test functions by file; of a
@@ -46,7 +47,10 @@ def main() -> None:
     always = tuple(filter(None, args.always.split(",")))
     costs = {name: times.get(name, 0.0) + OVERHEAD_S for name in names}
     kept = with_cheap_cases(names, choose(executed, costs, args.seconds, always), costs)
-    LEFT_OUT.write_text(HEAD + listed(names, kept), "utf-8")
+    unmapped = {
+        name: cases for name, cases in kept_cases().items() if not any(each.partition("[")[0] == name for each in names)
+    }
+    LEFT_OUT.write_text(HEAD + listed(names, kept, unmapped), "utf-8")
     spent = sum(times.get(name, 0.0) for name in kept)
     print(f"{len(kept)} of {len(names)} tests are kept: {spent:.0f} of {sum(times.values()):.0f} seconds")
 
@@ -85,7 +89,7 @@ def choose(
     for test, by_file in executed.items():
         own = Path(test.split("::")[0]).stem.removeprefix("test_")
         places = np.concatenate([lines + firsts[file] for file, lines in by_file]).astype(np.int32)
-        chance = min(MOST_CHANCE, 2.0 / np.sqrt(len(places)))
+        chance = min(MOST_CHANCE, max(LEAST_CHANCE, 2.0 / np.sqrt(len(places))))
         each = [max(chance, OWN_CHANCE if own.startswith(Path(file).stem) else 0.0) for file, _ in by_file]
         chances[test] = places, np.repeat(np.float32(each), [len(lines) for _, lines in by_file])
 
@@ -126,8 +130,9 @@ def with_cheap_cases(names: list[str], kept: set[str], costs: dict[str, float]) 
     return kept | {name for name in names if rest[name.partition("[")[0]] < CHEAP_S}
 
 
-def listed(names: list[str], kept: set[str]) -> str:
-    """Lines of the list: every function of which a case is left out, with the cases that are kept."""
+def listed(names: list[str], kept: set[str], unmapped: dict[str, frozenset[str]]) -> str:
+    """Lines of the list: every function of which a case is left out, with the cases that are kept. Those that no map
+    knows, as of the installed command, stay as they were."""
     functions: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name in names:
         file, _, rest = name.partition("::")
@@ -139,6 +144,9 @@ def listed(names: list[str], kept: set[str]) -> str:
         stay = [case for case, name in ids.items() if name in kept]
         if len(stay) < len(cases) and not any(" | " in case for case in cases):
             by_file[file].append(f"  {function}" + (f" keeps {' | '.join(stay)}" if stay else ""))
+    for name, stays in unmapped.items():
+        file, _, function = name.partition("::")
+        by_file[file].append(f"  {function}" + (f" keeps {' | '.join(sorted(stays))}" if stays else ""))
     return "".join(f"{file}\n" + "".join(f"{line}\n" for line in lines) for file, lines in sorted(by_file.items()))
 
 

@@ -11,11 +11,12 @@ from transformers import DynamicCache
 
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import RowMarks, check_budget
-from engine.cache.compressed.layer import CompressedLayer, Dropped
+from engine.cache.compressed.layer import CompressedLayer
 from engine.cache.compressed.retention import LayerView, Rule, cut, rule_of
 from engine.cache.compressed.stores import RowStore, Store
 from engine.cache.contract import Evicted, EvictedRows
 from engine.cache.layers.handles import is_pageable
+from engine.cache.lost_rows import Lost, LostStep
 from engine.cache.rotation import KeyRotation
 from engine.cache.sequence_cache import SequenceCache
 from engine.cache.stored import StoredCache
@@ -30,16 +31,15 @@ class LayerPlan:
     """The new state of one layer after `compress`, applied only when every layer has a plan, so that all change or
     none."""
 
-    index: int
     layer: CompressedLayer
     key_store: Store
     value_store: Store
     memory: torch.Tensor | None
     positions: torch.Tensor | None
-    dropped: Dropped | None = None
-    sinks: torch.Tensor | None = None
+    sinks: torch.Tensor | None
+    exact: tuple[list[torch.Tensor], list[torch.Tensor]]  # exact K and V of rows that are read from codes from now on
+    lost: Lost | None = None
     evicted: EvictedRows | None = None
-    held: int = 0  # number of rows, computed before anything is changed
 
     def drop(self, positions: torch.Tensor, kept: torch.Tensor, dropped: torch.Tensor) -> torch.Tensor:
         """Drop the rows in slots `[H_kv, E]` and keep those in slots `[H_kv, K]`, of rows at `positions` `[H_kv, S]`;
@@ -48,19 +48,11 @@ class LayerPlan:
         assert isinstance(keys, RowStore)
         assert isinstance(values, RowStore)
         gone = positions.gather(1, dropped)
-        self.dropped = Dropped(self.layer.seen, gone, keys.picked(dropped), values.picked(dropped))
+        state = None if self.lost is None else self.lost.state
+        self.lost = Lost(keys.picked(dropped), values.picked(dropped), gone, state)
         self.key_store, self.value_store = keys.with_only(kept), values.with_only(kept)
         self.positions = positions.gather(1, kept)
         return gone
-
-    def apply(self) -> None:
-        """Install the new state. The journal entry comes first, because adding it can fail; the assignments after it
-        cannot. If a later layer's entry fails, going back restores this layer's rows from its journal."""
-        if self.dropped is not None:
-            self.layer.journal.add(self.dropped)
-        self.layer.key_store, self.layer.value_store = self.key_store, self.value_store
-        self.layer.memory, self.layer.positions, self.layer.sinks = self.memory, self.positions, self.sinks
-        self.layer.held = self.held
 
 
 class CompressedCache(SequenceCache):
@@ -87,11 +79,10 @@ class CompressedCache(SequenceCache):
 
     def _build_own(self) -> Any:
         cache = DynamicCache(config=self._config)
-        remembers = self.rule is not None and self.rule.remembers
         for index, layer in enumerate(cache.layers):
             if is_pageable(layer):
                 cache.layers[index] = CompressedLayer(
-                    *self.spec.codec.at(index), layer.is_sliding, remembers and index in self._dropping, self._rotation
+                    *self.spec.codec.at(index), self.lost, index, layer.is_sliding, self._rotation
                 )
         return cache
 
@@ -114,41 +105,65 @@ class CompressedCache(SequenceCache):
     @torch.inference_mode()
     def compress(self, num_tokens: int, num_prompt_tokens: int, probe: Probe | None) -> tuple[Evicted, ...]:
         """At the end of the prompt, quantise the rows that waited for it; from then on evict rows over budget."""
-        is_over = num_tokens >= num_prompt_tokens
-        if is_over and self.num_prompt_tokens is None:
+        is_over, was_over = num_tokens >= num_prompt_tokens, self.num_prompt_tokens is not None
+        if is_over and not was_over:
             own = self.num_decoded(num_prompt_tokens)
             self._retention = budgets_by_layer(self.spec.retention, self._dropping, own)
         drops = is_over and not (self.spec.retention.only_at_prompt_end and num_tokens > num_prompt_tokens)
-        plans = [self._plan(index, layer, is_over, probe) for index, layer in self.compressed_layers if layer.seen]
+        layers = [layer for _, layer in self.compressed_layers if layer.seen]
+        if was_over and self.rule is None:
+            layers = [each for each in layers if not (each.key_store.is_settled and each.value_store.is_settled)]
+        plans = [self._plan(layer, is_over, probe) for layer in layers]
         seen = probe.rows() if drops and self.rule is not None and probe is not None else {}
         for plan in plans:
-            if drops and self.rule is not None and plan.index in self._retention:
+            if drops and self.rule is not None and plan.layer.index in self._retention:
                 self._plan_drop(plan, self.rule, seen)
             if is_over and self.spec.retention.only_at_prompt_end:
                 plan.memory = None  # such a rule evicts only once, and needs no state any more
-            plan.held = plan.key_store.length
-        for plan in plans:
-            plan.apply()
+        self._apply(plans, num_tokens)
         self.num_prompt_tokens = num_prompt_tokens if is_over else None
-        if self.rule is not None and self.rule.remembers:
-            for index in self._retention:
-                self._layer(index).note_memory(self.rule.is_per_row)
         return tuple(plan.evicted for plan in plans if plan.evicted is not None)
 
-    def _plan(self, index: int, layer: CompressedLayer, is_over: bool, probe: Probe | None) -> LayerPlan:
-        keys, values = layer.key_store, layer.value_store
+    def _plan(self, layer: CompressedLayer, is_over: bool, probe: Probe | None) -> LayerPlan:
+        keys, values, memory, rule = layer.key_store, layer.value_store, layer.memory, self.rule
+        exact_keys, exact_values = list[torch.Tensor](), list[torch.Tensor]()
         if is_over:
-            keys, values = keys.quantised(), values.quantised()
-        memory = layer.memory
-        rule = self.rule if index in self._retention else None
-        if rule is not None and rule.remembers and probe is not None:
-            memory = rule.remember(memory, probe, index, layer.num_heads)
-        return LayerPlan(index, layer, keys, values, memory, layer.positions, sinks=layer.sinks)
+            (keys, exact_keys), (values, exact_values) = keys.settled(), values.settled()
+        lost = Lost(state=memory) if rule is not None and rule.is_per_row else None
+        if rule is not None and rule.remembers and probe is not None and layer.index in self._retention:
+            memory = rule.remember(memory, probe, layer.index, layer.num_heads)
+        exact = exact_keys, exact_values
+        return LayerPlan(layer, keys, values, memory, layer.positions, layer.sinks, exact, lost)
+
+    def _apply(self, plans: list[LayerPlan], num_tokens: int) -> None:
+        """Log what these plans remove, and install the new state of each layer. Exact rows that are read from codes
+        from now on are not logged if there are too many, in a conversion, and beside a rule, which logs codes."""
+        rule, own, is_step = self.rule, self.num_decoded(num_tokens), num_tokens > self.num_tokens
+        num_bytes = sum(int(rows.nbytes) for plan in plans for part in plan.exact for rows in part)
+        is_logged = not num_bytes or (is_step and rule is None and self.lost.has_room(num_bytes))
+        loses_state = is_step and rule is not None and rule.has_large_state and self.num_prompt_tokens is None
+        for plan in plans if num_bytes and is_logged else ():
+            keys, values = ([rows.clone() for rows in part] for part in plan.exact)
+            plan.lost = Lost(keys, values)
+        lost = {plan.layer.index: plan.lost for plan in plans if plan.lost is not None}
+        planned = [(plan.layer, plan, plan.key_store.length) for plan in plans]
+        if lost:
+            before = self.num_decoded(self.num_tokens) if is_step and rule is not None and rule.is_per_row else None
+            self.lost.add(LostStep(own, lost, before))
+        # only assignments from here on: they cannot fail, so that what is logged is removed from all layers
+        for layer, plan, held in planned:
+            layer.key_store, layer.value_store, layer.held = plan.key_store, plan.value_store, held
+            layer.memory, layer.positions, layer.sinks = plan.memory, plan.positions, plan.sinks
+        if not is_logged:
+            self.lost.floor = own
+        if loses_state:
+            self.lost.state_floor = own
 
     def _plan_drop(self, plan: LayerPlan, rule: Rule, seen: Mapping[int, torch.Tensor]) -> None:
         """Add the eviction of rows over budget to a plan. `seen` has the newest query's weights by layer; a rule that
         needs them and has none waits for the next forward."""
-        index, layer, retention = plan.index, plan.layer, self._retention[plan.index]
+        layer, index = plan.layer, plan.layer.index
+        retention = self._retention[index]
         num_kept = retention.num_kept(layer.seen)
         weights = seen[index][0] if index in seen else None
         if num_kept >= layer.held or (retention.needs_weights and weights is None):
@@ -198,8 +213,7 @@ class CompressedCache(SequenceCache):
                     "all of them, or mask the rows."
                 )
             plans.append(self._plan_by_hand(index, positions - self.num_source))
-        for plan in plans:
-            plan.apply()
+        self._apply(plans, self.num_tokens)
         self.note_edit(min(int(positions.min()) for positions in spans.values()))
 
     def check_pinned(self, pinned: RowMarks) -> None:
@@ -225,9 +239,8 @@ class CompressedCache(SequenceCache):
         memory = layer.memory
         if memory is not None and self.rule is not None:
             memory = memory.gather(1, kept) if self.rule.is_per_row else None
-        plan = LayerPlan(index, layer, layer.key_store, layer.value_store, memory, layer.positions, sinks=layer.sinks)
+        plan = LayerPlan(layer, layer.key_store, layer.value_store, memory, layer.positions, layer.sinks, ([], []))
         plan.drop(held, kept, dropped)
-        plan.held = kept.shape[1]
         return plan
 
     # ---- going back ----------------------------------------------------------------------------------------------
@@ -245,7 +258,7 @@ class CompressedCache(SequenceCache):
 
     @torch.inference_mode()
     def fork_from(self, other: SequenceCache, num_tokens: int, *, as_itself: bool = False) -> bool:
-        """Copy codes, positions and the rule's state. The journal is copied only for the same sequence
+        """Copy codes, positions and the rule's state. The log of lost rows is copied only for the same sequence
         (`as_itself`)."""
         if not isinstance(other, CompressedCache) or other.spec != self.spec:
             return False
@@ -256,18 +269,8 @@ class CompressedCache(SequenceCache):
         if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
             return False
         if not as_itself:
-            self.forget_journal()
+            self.forget_past()
         return True
-
-    def shrink_journal(self, max_bytes: int) -> None:
-        layers = [layer for _, layer in self.compressed_layers]
-        for layer in layers:
-            layer.journal.shrink(max_bytes // len(layers))
-
-    def forget_journal(self) -> None:
-        """Drop the journals: nothing before the present can be restored any more."""
-        for _, layer in self.compressed_layers:
-            layer.journal.forget(layer.seen)
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -275,6 +278,11 @@ class CompressedCache(SequenceCache):
         layer = self.live.layers[layer_index]
         assert isinstance(layer, CompressedLayer)
         return layer
+
+    @property
+    def lost_bytes(self) -> int:
+        stores = (store for _, layer in self.compressed_layers for store in (layer.key_store, layer.value_store))
+        return self.lost.num_bytes + sum(store.spare_bytes for store in stores)
 
     @property
     def prompt_ended_at(self) -> int | None:
@@ -299,8 +307,7 @@ class CompressedCache(SequenceCache):
         own = None if ended_at is None else self.num_decoded(ended_at)
         self._retention = budgets_by_layer(self.spec.retention, self._dropping, own)
         if self.rule is not None and self.rule.remembers:
-            for index in self._retention:
-                self._layer(index).note_memory(self.rule.is_per_row)
+            self.lost.state_floor = self.num_decoded(self.num_tokens)
 
     # ---- conversion ----------------------------------------------------------------------------------------------
 

@@ -6,21 +6,21 @@ import torch
 
 from engine.cache.by_hand import write_slots
 from engine.cache.compressed import kivi
-from engine.cache.compressed.rows import RowBuffer
+from engine.cache.compressed.rows import RowBuffer, shared_copy_of
 from engine.cache.row_delta import NO_ROWS, hull
 from engine.cache.stored import StoredPart
 from engine.predict.capacity import grown_capacity
 from engine.spec.codec import CodedBytes, Coding, Part
 
-JOURNAL_ROWS = 1024  # quantised rows whose exact numbers are still kept, so that going back can restore them
+SPARE_ROWS = 128  # quantised rows whose exact numbers stay in the buffer, which is cut only once in so many steps
 
 
 class KiviStore:
     """KIVI's packed groups and exact residual.
 
     A prompt is quantised when it ends. After that, keys are quantised a whole residual at a time and values one by one,
-    always after the attention that still read them exactly. The exact numbers of at least the latest 1,024 quantised
-    rows are kept for going back; they are not counted as part of the cache.
+    always after the attention that still read them exactly. Exact numbers of quantised rows go to the log of lost rows;
+    up to `SPARE_ROWS` that are still in the buffer are not counted as part of the cache.
     """
 
     def __init__(self, coding: Coding, part: Part) -> None:
@@ -29,7 +29,7 @@ class KiviStore:
         self._exact = RowBuffer()
         self._exact_first = 0
         self._coded = 0
-        self._quantised_at: int | None = None
+        self.quantised_at: int | None = None
         self.rewritten = NO_ROWS  # slots that the current step has overwritten
 
     def num_final(self, num_rows: int) -> int:
@@ -46,7 +46,7 @@ class KiviStore:
         rows."""
         self._exact.append(rows)
         read = self.read()
-        if self._quantised_at is not None:
+        if self.quantised_at is not None:
             self._code_up_to(self.coding.num_coded(self.length, self.part))
         return read
 
@@ -82,10 +82,6 @@ class KiviStore:
             buffer.append(part)
         self.rewritten = hull(self.rewritten, range(self._coded, target))
         self._coded = target
-        if self._coded - self._exact_first > 2 * JOURNAL_ROWS:
-            kept_from = self._coded - JOURNAL_ROWS
-            self._exact = self._exact.without_first(kept_from - self._exact_first)
-            self._exact_first = kept_from
 
     def write(self, heads: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
         """Overwrite the rows in slots `[N, T]` (the same in every head) of heads `[N]` with rows `[N, T, D]`. A group
@@ -112,33 +108,47 @@ class KiviStore:
             kept = buffer.view[:, :, :count]
             kept.copy_(torch.where(is_recoded, part, kept))
 
-    def quantised(self) -> KiviStore:
-        """The store at the end of the prompt: the rows that leave the residual are quantised, and their exact numbers
-        dropped."""
-        if self._quantised_at is not None or self._exact.is_empty:
-            return self
-        made = KiviStore(self.coding, self.part)
-        made._exact, made._quantised_at = self._exact, self.length
-        made._code_up_to(self.coding.num_coded(self.length, self.part))
-        made._exact = self._exact.without_first(made._coded)
-        made._exact_first = made._coded
+    @property
+    def is_settled(self) -> bool:
+        """Whether `settled` would change nothing."""
+        is_coded = self.quantised_at is not None and self._coded - self._exact_first < SPARE_ROWS
+        return is_coded or self._exact.is_empty
+
+    def settled(self) -> tuple[KiviStore, list[torch.Tensor]]:
+        """The store after a step, from the end of the prompt on, when the rows that leave the residual are quantised;
+        and exact numbers of quantised rows that it no longer has."""
+        if self.is_settled:
+            return self, []
+        made = shared_copy_of(self)
+        if self.quantised_at is None:
+            made.quantised_at = self.length
+            made._code_up_to(self.coding.num_coded(self.length, self.part))
+        num_lost = made._coded - made._exact_first
+        made._exact, made._exact_first = self._exact.without_first(num_lost), made._coded
+        return made, [self._exact.view[:, :, :num_lost]] if num_lost else []
+
+    def with_exact(self, lost: list[torch.Tensor]) -> KiviStore:
+        """A store with exact numbers that this one lost, oldest first, in front of those that it has."""
+        made = shared_copy_of(self)
+        made._exact = RowBuffer.of_appended(torch.cat([*lost, self._exact.view], 2))
+        made._exact_first -= sum(rows.shape[2] for rows in lost)
         return made
+
+    @property
+    def first_known(self) -> int:
+        """The fewest rows that a store just filled can go back to."""
+        return self.length if self._coded else self.quantised_at or 0
 
     def num_coded(self, num_rows: int) -> int:
         """How many of the first `num_rows` rows are read from codes; none while all are in the residual."""
-        return 0 if self._quantised_at is None else self.coding.num_coded(num_rows, self.part)
-
-    def can_crop(self, num_rows: int) -> bool:
-        if self._quantised_at is None:
-            return True
-        return num_rows >= self._quantised_at and self.coding.num_coded(num_rows, self.part) >= self._exact_first
+        return 0 if self.quantised_at is None else self.coding.num_coded(num_rows, self.part)
 
     def crop(self, num_rows: int) -> None:
-        """Go back to the first `num_rows` rows: those that were exact then are taken from the exact rows kept for
-        that."""
+        """Go back to the first `num_rows` rows; the exact numbers of those that were exact then are in the buffer."""
         self.rewritten = NO_ROWS
-        if self._quantised_at is not None:
-            self._coded = min(self._coded, self.coding.num_coded(num_rows, self.part))
+        if self.quantised_at is not None and num_rows < self.quantised_at:
+            self.quantised_at = None
+        self._coded = min(self._coded, self.num_coded(num_rows))
         for buffer, count in zip(self._packed, self._packed_counts(self._coded), strict=True):
             buffer.crop(count)
         self._exact.crop(num_rows - self._exact_first)
@@ -156,8 +166,8 @@ class KiviStore:
         return CodedBytes(words, scales + offsets, self._exact.stored_bytes - behind)
 
     @property
-    def journal_bytes(self) -> int:
-        """Bytes of the exact rows kept for going back, and of the capacity that the buffer has because of them."""
+    def spare_bytes(self) -> int:
+        """Bytes of the exact numbers of quantised rows, and of the capacity that the buffer has because of them."""
         return self._exact.reserved_bytes - self._residual_room
 
     @property
@@ -167,8 +177,8 @@ class KiviStore:
 
     @property
     def _residual_room(self) -> int:
-        """Bytes that the buffer of exact rows would have if no rows were kept for going back. Where none are, all of
-        the buffer, however much capacity a failed step has left."""
+        """Bytes that the buffer of exact rows would have with the residual only. Where it has no more, all of the
+        buffer, however much capacity a failed step has left."""
         length, num_kept = self._exact.length, self._coded - self._exact_first
         if not num_kept:
             return self._exact.reserved_bytes
@@ -179,19 +189,19 @@ class KiviStore:
     # ---- storing and restoring -----------------------------------------------------------------------------------
 
     def written(self) -> StoredPart:
-        """The stored tensors, without the exact rows that are kept only for going back."""
+        """The stored tensors, without the exact numbers of quantised rows."""
         exact = self._exact.view[:, :, self._coded - self._exact_first :]
         if not self._coded:
-            return StoredPart({"rows": exact}, self.coding.name, 0, self._quantised_at)
+            return StoredPart({"rows": exact}, self.coding.name, 0, self.quantised_at)
         counts = self._packed_counts(self._coded)
         packed = (buffer.view[:, :, :n] for buffer, n in zip(self._packed, counts, strict=True))
         tensors = dict(zip(("words", "scales", "offsets"), packed, strict=True))
-        return StoredPart({**tensors, "exact": exact}, self.coding.name, self._coded, self._quantised_at)
+        return StoredPart({**tensors, "exact": exact}, self.coding.name, self._coded, self.quantised_at)
 
     def refill(self, part: StoredPart, dtype: torch.dtype) -> None:
         """Fill this store with what `written` returned for another one of the same coding."""
         self._exact.append(part.tensors["exact" if part.num_coded else "rows"].to(dtype))
         self._exact_first = self._coded = part.num_coded
-        self._quantised_at = part.quantised_at
+        self.quantised_at = part.quantised_at
         if part.num_coded:
             self._packed = [RowBuffer.of_appended(part.tensors[name]) for name in ("words", "scales", "offsets")]

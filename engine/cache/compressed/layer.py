@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -12,50 +11,33 @@ from engine.cache.compressed.kivi_store import KiviStore
 from engine.cache.compressed.rows import shared_copy_of
 from engine.cache.compressed.stores import RowStore, store_of
 from engine.cache.contract import HeldBytes, HeldRows, Pair
-from engine.cache.journal import EvictionJournal
 from engine.cache.layers.own import OwnLayer
+from engine.cache.lost_rows import Lost, LostRows
 from engine.cache.rotation import KeyRotation
 from engine.cache.row_delta import NO_ROWS, RowDelta
 from engine.cache.stored import StoredLayer
 from engine.spec.codec import CodedBytes, Coding, Part
-
-JOURNAL_BYTES = 32 << 20  # limit for evicted rows, for each layer
-MEMORY_BYTES = 8 << 20  # limit for the rule's states at earlier steps, for each layer
-
-
-@dataclass(frozen=True, eq=False)
-class Dropped:
-    """Rows evicted when the sequence had `at` tokens: their positions `[H_kv, E]` and their stored K and V."""
-
-    at: int
-    positions: torch.Tensor
-    keys: list[torch.Tensor]
-    values: list[torch.Tensor]
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(int(t.nbytes) for t in (self.positions, *self.keys, *self.values))
 
 
 class CompressedLayer(OwnLayer):
     """K and V of one layer, quantised or partly evicted; attention reads the dequantised numbers.
 
     `positions` `[H_kv, S]` are those of the rows held, None while none was evicted. `seen` counts all tokens, held or
-    not: position ids and masks follow it. `memory` is the eviction rule's state. If the rule `remembers`, that is, has
-    such a state, the layer can go back only to steps at which it is known. `rotation` is given when sinks are to be
-    rotated.
+    not: position ids and masks follow it. `memory` is the eviction rule's state. `lost` is the log of the whole cache,
+    in which this layer is `index`. `rotation` is given when sinks are to be rotated.
     """
 
     def __init__(
         self,
         keys: Coding,
         values: Coding,
+        lost: LostRows,
+        index: int = 0,
         is_sliding: bool = False,
-        remembers: bool = False,
         rotation: KeyRotation | None = None,
     ) -> None:
         super().__init__()
-        self.remembers, self._rotation = remembers, rotation
+        self.lost, self.index, self._rotation = lost, index, rotation
         self.is_sliding = is_sliding  # read by transformers when it sizes masks; a sliding layer too keeps all its rows
         self.key_store = store_of(keys, "keys")
         self.value_store = store_of(values, "values")
@@ -64,9 +46,6 @@ class CompressedLayer(OwnLayer):
         self.num_heads = 0
         self.positions: torch.Tensor | None = None
         self.memory: torch.Tensor | None = None
-        self.journal: EvictionJournal[Dropped, torch.Tensor] = EvictionJournal(
-            max_bytes=JOURNAL_BYTES, max_memory_bytes=MEMORY_BYTES
-        )
         self.sinks: torch.Tensor | None = None  # keys of the sinks before rotation
 
     # ---- transformers' contract ----------------------------------------------------------------------------------
@@ -134,12 +113,9 @@ class CompressedLayer(OwnLayer):
             residual=stored.exact if is_coded else 0,
             positions=positions,
             dequantised=sum(self.held * store.row_bytes for store in stores if store.num_coded(self.held)),
-            journal=self.journal_bytes,
+            lost=self.lost.bytes_of(self.index) + self.key_store.spare_bytes + self.value_store.spare_bytes,
             scores=0 if self.memory is None else int(self.memory.nbytes),
         )
-
-    def noted_bytes(self) -> Iterable[tuple[int, int]]:
-        return self.journal.noted_bytes()
 
     def commit(self, written: RowDelta) -> RowDelta:
         """What the step did. Rewritten slots are reported as positions: a codec that rewrites rows evicts none, and
@@ -147,17 +123,25 @@ class CompressedLayer(OwnLayer):
         before, now = written.written.start, written.written.stop
         keys, values = (within(store.rewritten, before) for store in (self.key_store, self.value_store))
         self.key_store.rewritten = self.value_store.rewritten = NO_ROWS
-        evicted = tuple(entry.positions for entry in self.journal.since(now - 1))
+        step = self.lost.at(now)
+        lost = None if step is None else step.layers.get(self.index)
+        evicted = () if lost is None or lost.positions is None else (lost.positions,)
         return RowDelta(written.written, keys, values, evicted=evicted) if keys or values or evicted else written
 
     def num_final(self, part: Part, num_tokens: int) -> int:
-        if self.held < self.seen or (part == "keys" and self._rotation is not None):
+        if self.held < self.seen or (part == "keys" and self._rotation is not None) or self._waited(part, num_tokens):
             return 0
         return self._store(part).num_final(num_tokens)
+
+    def _waited(self, part: Part, num_tokens: int) -> bool:
+        """Whether rows that are coded now still waited for the prompt's end at `num_tokens` tokens."""
+        return self.held == self.seen and num_tokens < (self._store(part).quantised_at or 0)
 
     def exact_from(self, num_tokens: int, part: Part) -> int:
         """Where rows were evicted, all others are coded or none is: a codec that keeps its latest rows exact takes no
         rule that evicts."""
+        if self._waited(part, num_tokens):
+            return 0
         num_rows = max(1, self.held - max(0, self.seen - num_tokens))  # at least one: evicted rows may be missing here
         num_coded = self._store(part).num_coded(num_rows) if num_tokens else 0
         return num_tokens if num_coded >= num_rows else num_coded
@@ -165,45 +149,37 @@ class CompressedLayer(OwnLayer):
     def _store(self, part: Part) -> RowStore | KiviStore:
         return self.key_store if part == "keys" else self.value_store
 
-    @property
-    def journal_bytes(self) -> int:
-        """Bytes kept only in order to go back."""
-        return self.journal.bytes_without(self.memory) + self.key_store.journal_bytes + self.value_store.journal_bytes
-
     # ---- going back ----------------------------------------------------------------------------------------------
 
-    def note_memory(self, is_small: bool) -> None:
-        """Note the rule's state after this step, so that going back can restore it; a large state is not noted."""
-        if self.memory is None or is_small:
-            num_bytes = 0 if self.memory is None else int(self.memory.nbytes)
-            self.journal.note_memory(self.seen, self.memory, num_bytes)
-
     def can_crop(self, num_tokens: int) -> bool:
-        if self.remembers and num_tokens != self.seen and not self.journal.knows_memory(num_tokens):
-            return False
-        return self.knows(num_tokens)
+        return num_tokens == self.seen or (self.lost.knows_state(num_tokens) and self.knows(num_tokens))
 
     def knows(self, num_tokens: int) -> bool:
-        if num_tokens == self.seen:
-            return True
-        known = self.journal.knows_rows(num_tokens)
-        return known and self.key_store.can_crop(num_tokens) and self.value_store.can_crop(num_tokens)
+        return num_tokens == self.seen or num_tokens >= self.lost.floor
 
     def crop(self, num_tokens: int) -> int:
-        """Back to the state after `num_tokens` tokens, bit for bit; returns how many rows were restored."""
-        if num_tokens != self.seen:
-            self.memory = self.journal.memory(num_tokens)
-        undone = self.journal.since(num_tokens)
-        self.journal.back_to(num_tokens)
+        """Back to the state after `num_tokens` tokens, bit for bit; returns how many rows were restored. The log is
+        only read."""
+        later = [] if num_tokens >= self.seen else self.lost.since(num_tokens)
+        if num_tokens == 0:
+            self.memory = None
+        elif later and later[0].state_at == num_tokens:
+            self.memory = later[0].layers[self.index].state
+        mine = [step.layers[self.index] for step in later if self.index in step.layers]
+        undone = [(lost.positions, lost) for lost in mine if lost.positions is not None]
         if undone:
             self._restore(undone, num_tokens)
             self._restore_sinks()
         else:
+            self.key_store, self.value_store = (
+                store.with_exact(exact) if (exact := [rows for lost in mine for rows in getattr(lost, part)]) else store
+                for part, store in (("keys", self.key_store), ("values", self.value_store))
+            )
             self._crop_rows(self.held - (self.seen - num_tokens))
             self.seen = min(self.seen, num_tokens)
-        if self.journal.never_evicted:
+        if self.held == self.seen:
             self.positions = None
-        return sum(entry.positions.numel() for entry in undone)
+        return sum(positions.numel() for positions, _ in undone)
 
     def _restore_sinks(self) -> None:
         """Rotate the sinks again from their original keys, for the gap that there was then; this gives the same
@@ -220,25 +196,24 @@ class CompressedLayer(OwnLayer):
 
     def _past(self, num_tokens: int) -> CompressedLayer:
         """The layer after going back to `num_tokens`: a copy of it, which shares the rows' storage but has its own
-        counts and journal, goes back; this one is unchanged."""
+        counts, goes back; this one is unchanged."""
         made = copy.copy(self)
         made.key_store, made.value_store = shared_copy_of(self.key_store), shared_copy_of(self.value_store)
-        made.journal = self.journal.copy()
         made.crop(num_tokens)
         return made
 
-    def _restore(self, undone: list[Dropped], num_tokens: int) -> None:
+    def _restore(self, undone: list[tuple[torch.Tensor, Lost]], num_tokens: int) -> None:
         """Undo several evictions at once: keep, of the rows held and those evicted since, those before `num_tokens`, in
         order of position."""
         assert self.positions is not None
         assert isinstance(self.key_store, RowStore)
         assert isinstance(self.value_store, RowStore)
-        positions = torch.cat([self.positions[:, : self.held], *(entry.positions for entry in undone)], 1)
+        positions = torch.cat([self.positions[:, : self.held], *(positions for positions, _ in undone)], 1)
         count = int((positions[0] < num_tokens).sum())  # the same in every head
         ordered = positions.sort(1)
         slots = ordered.indices[:, :count]
-        keys = self.key_store.rebuilt(self.held, [entry.keys for entry in undone], slots)
-        values = self.value_store.rebuilt(self.held, [entry.values for entry in undone], slots)
+        keys = self.key_store.rebuilt(self.held, [lost.keys for _, lost in undone], slots)
+        values = self.value_store.rebuilt(self.held, [lost.values for _, lost in undone], slots)
         self.key_store, self.value_store = keys, values
         self.positions = ordered.values[:, :count]
         self.seen, self.held = num_tokens, count
@@ -273,7 +248,9 @@ class CompressedLayer(OwnLayer):
         self.seen, self.held = stored.num_tokens, stored.num_rows
         self.positions, self.memory, self.sinks = stored.positions, stored.memory, stored.sinks
         if self.positions is not None or self.held < self.seen:
-            self.journal.forget(self.seen)
+            self.lost.forget(self.seen)
+        else:
+            self.lost.floor = max(self.lost.floor, self.key_store.first_known, self.value_store.first_known)
 
     @torch.inference_mode()
     def write_rows(self, part: Part, heads: torch.Tensor, slots: torch.Tensor, numbers: torch.Tensor) -> None:

@@ -36,7 +36,7 @@ class LayerView:
 class Rule:
     """A rule for the specs whose name is in `names`; it scores rows. `per_head`: heads may keep different rows.
     `remembers`: it has a state that is updated at each step. `is_per_row`: this state is one number `[H_kv, S]` for
-    each row, which is journaled and evicted with its row."""
+    each row, which is logged and evicted with its row."""
 
     names: tuple[str, ...] = ()
     per_head = True
@@ -45,6 +45,11 @@ class Rule:
 
     def __init__(self, spec: RetentionSpec) -> None:
         self.spec = spec
+
+    @property
+    def has_large_state(self) -> bool:
+        """Whether the rule has a state that is too large to be logged at each step."""
+        return self.remembers and not self.is_per_row
 
     @property
     def words(self) -> str:

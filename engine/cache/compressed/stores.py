@@ -1,10 +1,12 @@
-"""K or V of one layer in a compressed cache: which rows are quantised at once, which wait, and how far it can go back.
+"""K or V of one layer in a compressed cache: which rows are quantised at once, and which wait.
 
 A store is changed in place only by appending, cropping and edits by hand. Quantising a prompt and evicting rows make a
 new store, so that several layers can change together or not at all.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -19,14 +21,14 @@ from engine.spec.codec import CodedBytes, Coding, Part
 
 class RowStore:
     """Rows of a codec that quantises them independently. With a codec whose scale is fixed from the prompt, they stay
-    exact until the prompt ends (`quantised`)."""
+    exact until the prompt ends (`settled`)."""
 
     def __init__(self, coding: Coding, part: Part) -> None:
         self.coding, self.part = coding, part
         self._codec: RowCodec = row_codec(coding)
         self._codes: list[RowBuffer] = []
         self._waiting = RowBuffer() if coding.waits_for_prompt else None
-        self._quantised_at = 0
+        self.quantised_at = 0
         self._dtype = torch.float32
         self.row_bytes = 0  # of one row of all heads as attention reads it
         self.rewritten = NO_ROWS  # slots that the current step has overwritten
@@ -58,28 +60,42 @@ class RowStore:
             return self._waiting.view[:, :, first:]
         return self._codec.decode(tuple(buffer.view[:, :, first:] for buffer in self._codes), self._dtype)
 
-    def quantised(self) -> RowStore:
-        """The store at the end of the prompt; this one itself where nothing waited for that."""
+    @property
+    def is_settled(self) -> bool:
+        """Whether `settled` would change nothing."""
+        return self._waiting is None or self._waiting.is_empty
+
+    def settled(self) -> tuple[RowStore, list[torch.Tensor]]:
+        """The store at the end of the prompt, when the rows that waited for it are quantised; and their exact numbers,
+        which it no longer has."""
         if self._waiting is None or self._waiting.is_empty:
-            return self
+            return self, []
         rows = self._waiting.view
         made = self._like()
         made._codec = self._codec.freeze(rows)
         made._codes = [RowBuffer.of_appended(code) for code in made._codec.encode(rows)]
-        made._waiting, made._quantised_at = None, rows.shape[2]
+        made._waiting, made.quantised_at = None, rows.shape[2]
         made.rewritten = range(rows.shape[2])
+        return made, [rows]
+
+    def with_exact(self, lost: list[torch.Tensor]) -> RowStore:
+        """The store before the end of the prompt, with the exact numbers that this one lost then."""
+        made = self._like()
+        made._waiting = RowBuffer.of_appended(lost[0])
         return made
 
     def num_final(self, num_rows: int) -> int:
         """How many of the first `num_rows` rows no later step will overwrite."""
         return 0 if self._waiting is not None else min(self.length, num_rows)
 
+    @property
+    def first_known(self) -> int:
+        """The fewest rows that the store can go back to without rows of the log."""
+        return self.quantised_at
+
     def num_coded(self, num_rows: int) -> int:
         """How many of the first `num_rows` rows are read from codes: all of them or none."""
         return 0 if self.coding.is_exact or self._waiting is not None else num_rows
-
-    def can_crop(self, num_rows: int) -> bool:
-        return num_rows >= self._quantised_at
 
     def crop(self, num_rows: int) -> None:
         self.rewritten = NO_ROWS
@@ -90,20 +106,20 @@ class RowStore:
     def with_only(self, slots: torch.Tensor) -> RowStore:
         """A store with only the rows in slots `[H, K]`, which may differ between heads."""
         made = self._like()
-        made._codec, made._waiting, made._quantised_at = self._codec, None, self._quantised_at
+        made._codec, made._waiting, made.quantised_at = self._codec, None, self.quantised_at
         made._codes = [RowBuffer.tight(buffer.picked(slots)) for buffer in self._codes]
         made.rewritten = self.rewritten
         return made
 
     def picked(self, slots: torch.Tensor) -> list[torch.Tensor]:
-        """The stored tensors of the rows in slots `[H, E]`, for the journal."""
+        """The stored tensors of the rows in slots `[H, E]`, for the log of lost rows."""
         return [buffer.picked(slots) for buffer in self._codes]
 
-    def rebuilt(self, num_rows: int, dropped: list[list[torch.Tensor]], slots: torch.Tensor) -> RowStore:
+    def rebuilt(self, num_rows: int, dropped: list[Sequence[torch.Tensor]], slots: torch.Tensor) -> RowStore:
         """A store with the rows in `slots` `[H, K]`, which count the first `num_rows` rows of this store and after them
         the `dropped` ones."""
         made = self._like()
-        made._codec, made._waiting, made._quantised_at = self._codec, None, self._quantised_at
+        made._codec, made._waiting, made.quantised_at = self._codec, None, self.quantised_at
         heads = torch.arange(slots.shape[0], device=slots.device)[:, None]
         for number, buffer in enumerate(self._codes):
             joined = torch.cat([buffer.view[:, :, :num_rows], *(codes[number] for codes in dropped)], 2)
@@ -148,7 +164,7 @@ class RowStore:
     def _shared_bytes(self) -> int:
         return 0 if self._codec.shared is None else int(self._codec.shared.nbytes)
 
-    journal_bytes = 0
+    spare_bytes = 0
 
     # ---- storing and restoring -----------------------------------------------------------------------------------
 
@@ -162,7 +178,7 @@ class RowStore:
         tensors = dict(zip(("codes", "scales"), views, strict=False))
         if self._codec.shared is not None:
             tensors["scale"] = self._codec.shared
-        return StoredPart(tensors, self.coding.name, self.length, self._quantised_at)
+        return StoredPart(tensors, self.coding.name, self.length, self.quantised_at)
 
     def refill(self, part: StoredPart, dtype: torch.dtype) -> None:
         """Fill this store with what `written` returned for another one of the same coding."""
@@ -173,7 +189,7 @@ class RowStore:
         codes = [tensors[name] for name in ("rows", "codes", "scales") if name in tensors]
         self._codec = row_codec(self.coding, tensors.get("scale"))
         self._codes = [RowBuffer.of_appended(code) for code in codes]
-        self._waiting, self._quantised_at, self._dtype = None, part.quantised_at or 0, dtype
+        self._waiting, self.quantised_at, self._dtype = None, part.quantised_at or 0, dtype
         self.row_bytes = int(self.read()[:, :, :1].nbytes)
 
 

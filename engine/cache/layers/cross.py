@@ -7,7 +7,7 @@ rows of positions `0 … num_source - 1`, the decoder's own layers those from `n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -138,9 +138,6 @@ class DecoderRows(LayerHandle):
 
     def held_bytes(self) -> HeldBytes:
         return self._layer.held_bytes()
-
-    def noted_bytes(self) -> Iterable[tuple[int, int]]:
-        return self._layer.noted_bytes()
 
     def states(self) -> tuple[StateMatrix, ...]:
         return self._layer.states()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -44,11 +44,6 @@ class LayerHandle:
     def held_bytes(self) -> HeldBytes:
         """The bytes that the layer takes."""
         raise NotImplementedError
-
-    def noted_bytes(self) -> Iterable[tuple[int, int]]:
-        """The identity and bytes of the journal's entries in this layer. An entry is never changed and copies of a
-        cache share it, so bytes of one identity are counted once."""
-        return ()
 
     def states(self) -> tuple[StateMatrix, ...]:
         """The recurrent state, which every token changes and which does not grow; empty where there is none."""

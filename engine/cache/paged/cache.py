@@ -15,9 +15,10 @@ from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import UNTOUCHED, RowMarks, RowWrite
 from engine.cache.contract import Evicted, HeldBytes, PageCounts, Pair
 from engine.cache.layers.handles import is_pageable
+from engine.cache.lost_rows import LostRows
 from engine.cache.paged.layer import PagedLayer
 from engine.cache.paged.pool import PagePool, PoolExhausted
-from engine.cache.paged.retention import PageKeeper
+from engine.cache.paged.retention import PageCut, PageKeeper
 from engine.cache.paged.slots import held_positions
 from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
@@ -163,8 +164,9 @@ class PagedCache(SequenceCache):
         for group, table in zip(self.store.groups, self.tables, strict=True):
             if group.window is not None:
                 group.pool.slide(table, max(0, self.num_decoded(num_tokens) - group.window + 1))
-        evicted = self.keeper.evicted_with(self.num_decoded(num_tokens)) if self.keeper else None
-        if evicted is not None:
+        lost = self.lost.at(self.num_decoded(num_tokens)) if self.keeper is not None else None
+        if self.keeper is not None and lost is not None and lost.pages:
+            evicted = self.keeper.positions_of(lost.pages)
             for layer in self.store.groups[0].layers:
                 positions = evicted.expand(layer.num_kv_heads, -1) + self.num_source
                 deltas[layer.index] = replace(deltas[layer.index], evicted=(positions,))
@@ -188,11 +190,12 @@ class PagedCache(SequenceCache):
         self._restore_backup(self._copied_unpaged(other.live))
         if other.keeper is not None:
             self.keeper = other.keeper.fork(self.keeper.seq_id if self.keeper else seq_ids[0])
+            self.lost = other.lost.copy()
         self.num_tokens, self.by_hand = other.num_tokens, other.by_hand
         if num_tokens != other.num_tokens and not self._crop_fork(num_tokens):
             return False
         if self.keeper is not None and not as_itself:
-            self.keeper.forget_journal(self.num_decoded(num_tokens))
+            self.forget_past()
         return True
 
     def copy_from(self, other: SequenceCache) -> None:
@@ -252,6 +255,7 @@ class PagedCache(SequenceCache):
                 layer.crop(num_tokens)
         if is_kept and self._backup is not None:
             self._restore_backup(self._backup[1])
+        self.lost.back_to(self.num_decoded(num_tokens))
         self.num_tokens, self.by_hand = num_tokens, self.by_hand.back_to(num_tokens)
         self._deltas.clear()
         return True
@@ -286,8 +290,19 @@ class PagedCache(SequenceCache):
             for group, layers, page_ids in zip(self.store.groups, self._paged_layers, pages, strict=True)
         )
         if self.keeper is not None:
-            found = self.keeper.stored(found, self.num_source, num_tokens < self.num_tokens)
+            found = self._with_states(found, self.keeper)
         return replace(found, tables=tables)
+
+    def _with_states(self, found: StoredCache, keeper: PageKeeper) -> StoredCache:
+        """The stored cache with the rule's state for each layer."""
+        own, ended_at, memory = self.num_decoded(found.num_tokens), self.prompt_ended_at, keeper.memory
+        is_lost = False
+        if found.num_tokens < self.num_tokens and keeper.rule.remembers:
+            is_lost, memory = not self.lost.knows_state(own), self.lost.states_at(own) or {}
+        why_not = "what its rule remembered then is not known any more" if is_lost else ""
+        layers = {i: replace(each, memory=memory.get(i), why_not=why_not) for i, each in found.layers.items()}
+        is_over = keeper.prompt_ended_at is not None and own >= keeper.prompt_ended_at
+        return replace(found, layers=layers, prompt_ended_at=ended_at if is_over else None)
 
     @torch.inference_mode()
     def restore(self, stored: StoredCache) -> None:
@@ -303,13 +318,17 @@ class PagedCache(SequenceCache):
             group.tables[group.tables.index(old)] = self.tables[number] = table
         super().restore(stored)
         if self.keeper is not None:
-            ended_at = stored.prompt_ended_at
-            own = None if ended_at is None else self.num_decoded(ended_at)
-            self.keeper.restore(stored, self.num_decoded(stored.num_tokens), own)
+            ended_at, own = stored.prompt_ended_at, self.num_decoded(stored.num_tokens)
+            self.keeper.memory = {i: each.memory for i, each in stored.layers.items() if each.memory is not None}
+            self.keeper.prompt_ended_at = None if ended_at is None else self.num_decoded(ended_at)
+            self.lost.state_floor = own if self.keeper.rule.remembers else 0
+            if self.tables[0].num_dropped_pages:
+                self.lost.forget(own)
 
     def clear(self) -> None:
         for group, table in zip(self.store.groups, self.tables, strict=True):
             group.pool.release(table)
+        self.lost = LostRows()
         self._set_live(self._build())
         self.keeper = self._new_keeper(self.tables[0].seq_id)
         self.num_tokens, self.by_hand = 0, UNTOUCHED
@@ -339,16 +358,21 @@ class PagedCache(SequenceCache):
         at once."""
         if self.keeper is None:
             return ()
-        group, table = self.store.groups[0], self.tables[0]
+        group, table, rule = self.store.groups[0], self.tables[0], self.keeper.rule
         device = self.store.rows_of[group.layers[0].index][0].device
-        is_over = num_tokens >= num_prompt_tokens
+        is_over, was_over = num_tokens >= num_prompt_tokens, self.keeper.prompt_ended_at is not None
 
         def keys_of(layer: int) -> torch.Tensor:
             return self.store.rows(table, layer).keys[0]
 
         positions, pinned = held_positions(table, device), self.by_hand.pinned.behind(self.num_source)
         cut, memory = self.keeper.plan(table, is_over, probe, keys_of, positions, pinned)
-        self.keeper.note(table, cut, memory, self.store.rows_of, is_over)
+        lost = self.keeper.lost_with(table, cut, self.num_decoded(self.num_tokens), self.store.rows_of)
+        if lost is not None:
+            self.lost.add(lost)
+        self.keeper.apply(table, cut, memory, is_over)
+        if rule.has_large_state and not was_over:
+            self.lost.state_floor = table.num_tokens
         if cut is None:
             return ()
         group.pool.drop(table, cut.numbers)
@@ -359,31 +383,27 @@ class PagedCache(SequenceCache):
         since."""
         if num_tokens >= self.num_tokens:
             return True
-        return super().knows(num_tokens) and (
-            self.keeper is None or self.keeper.kept_all_since(self.num_decoded(num_tokens))
-        )
+        own = self.num_decoded(num_tokens)
+        has_all = own >= self.lost.floor and not any(step.pages for step in self.lost.since(own))
+        return has_all and super().knows(num_tokens)
 
     def page_ids_at(self, num_tokens: int) -> list[list[int]]:
         """For each page table, the pages in logical order when the sequence had `num_tokens` tokens. 0 stands for a
-        page that left the window, or was evicted so long ago that the journal no longer has it."""
+        page that left the window, or was evicted so long ago that the log no longer has it."""
         num_tokens = self.num_decoded(num_tokens)
         count = -(-num_tokens // self.store.page_size)
         tables = [table.page_ids[:count] for table in self.tables]
-        for number, entry in (self.keeper.dropped_since(num_tokens) if self.keeper else {}).items():
-            tables[0][number] = entry.page_ids[entry.numbers.index(number)]
+        for step in self.lost.since(num_tokens):
+            for number, page_id in step.pages.items():
+                if number < count:
+                    tables[0][number] = page_id
         return tables
 
-    def shrink_journal(self, max_bytes: int) -> None:
-        if self.keeper is not None:
-            self.keeper.shrink_journal(max_bytes)
-
-    @property
-    def journal_bytes(self) -> int:
-        return self.keeper.journal_bytes if self.keeper else 0
-
     def all_bytes(self) -> list[HeldBytes]:
-        scores = self.keeper.score_bytes if self.keeper else {}
-        return [held._replace(scores=scores.get(index, 0)) for index, held in enumerate(super().all_bytes())]
+        found = super().all_bytes()
+        for index, memory in self.keeper.memory.items() if self.keeper else ():
+            found[index] = found[index]._replace(scores=0 if memory is None else int(memory.nbytes))
+        return found
 
     @property
     def prompt_ended_at(self) -> int | None:
@@ -398,20 +418,26 @@ class PagedCache(SequenceCache):
 
     def _restore_pages(self, keeper: PageKeeper, num_tokens: int) -> bool:
         """Restore pages and the rule's state as they were at `num_tokens` tokens. Returns False, and does nothing,
-        where the journal no longer has them or the pool has too few pages."""
+        where the log no longer has them or the pool has too few pages."""
         pool, table = self.store.groups[0].pool, self.tables[0]
         num_tokens = self.num_decoded(num_tokens)
-        if not keeper.can_go_back(num_tokens, table.num_tokens):
+        later, count = self.lost.since(num_tokens), -(-num_tokens // self.store.page_size)
+        is_known = num_tokens >= self.lost.floor and self.lost.knows_state(num_tokens)
+        if num_tokens not in (0, table.num_tokens) and not is_known:
             return False
-        # a step that failed may have journaled pages that it did not drop
-        gone = {n: entry for n, entry in keeper.dropped_since(num_tokens).items() if not table.page_ids[n]}
-        behind = table.page_ids[-(-num_tokens // self.store.page_size) :]
+        # a step that failed may have logged pages that it did not drop
+        gone = {n for step in later for n in step.pages if n < count and not table.page_ids[n]}
+        behind = table.page_ids[count:]
         room = pool.num_available_pages + sum(pool.ref_count(page_id) == 1 for page_id in behind if page_id)
         if len(gone) > room:
             return False
         pool.truncate(table, num_tokens)
         pool.restore_pages(table, sorted(gone))
-        keeper.go_back(table, num_tokens, gone, self.store.rows_of)
+        keeper.write_back(table, gone, later, self.store.rows_of)
+        if num_tokens == 0 or (later and later[0].state_at == num_tokens):
+            keeper.memory = self.lost.states_at(num_tokens) or {}
+        if keeper.prompt_ended_at is not None and num_tokens < keeper.prompt_ended_at:
+            keeper.prompt_ended_at = None
         self.num_restored = len(gone) * self.store.page_size
         return True
 
@@ -501,7 +527,11 @@ class PagedCache(SequenceCache):
             )
         numbers = range(first // size, stop // size)
         if self.keeper is not None:
-            self.keeper.drop_by_hand(table, tuple(numbers), self.store.rows_of)
+            cut = PageCut(tuple(numbers), (0.0,) * len(numbers), None)
+            lost = self.keeper.lost_with(table, cut, None, self.store.rows_of)
+            assert lost is not None
+            self.lost.add(lost)
+            self.keeper.apply(table, cut, dict(self.keeper.memory), self.keeper.prompt_ended_at is not None)
         group.pool.drop(table, numbers)
         self.note_edit(source + first)
 

@@ -1,4 +1,4 @@
-"""Eviction of whole pages of one sequence: which pages, the reason, and how they are restored.
+"""Eviction of whole pages of one sequence: which pages, the reason, and how their rows are logged and restored.
 
 A page holds rows of all layers, so it is kept or evicted in all of them: its score is the mean of its rows' scores over
 tokens, kv heads and layers. Pages with a sink or one of the latest rows stay. An evicted page leaves this sequence's
@@ -8,8 +8,8 @@ table only: other sequences keep it if they share it, else the pool gets it back
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,36 +17,17 @@ import torch
 from engine.cache.attention_probe import Probe
 from engine.cache.by_hand import RowMarks
 from engine.cache.compressed.retention import LayerView, rule_of
-from engine.cache.journal import EvictionJournal
+from engine.cache.lost_rows import Lost, LostStep
 from engine.cache.paged.rows import PageRows
 from engine.cache.paged.slots import slots_of
 from engine.cache.paged.table import PageTable
-from engine.cache.stored import StoredCache
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
 from engine.spec.retention import RetentionSpec
 from engine.wire.records import Eviction
 
-JOURNAL_BYTES = 128 << 20  # limit for the rows of evicted pages, all layers together
-MEMORY_BYTES = 32 << 20  # limit for the rule's states at earlier steps, all layers together
-
 MemoryOfLayers = dict[int, torch.Tensor | None]
 PageRowsOf = dict[int, tuple[PageRows, PageRows]]
-
-
-@dataclass(frozen=True, eq=False)
-class DroppedPages:
-    """Pages evicted when the sequence had `at` tokens: their indices in the table (`numbers`), their page ids, and for
-    each layer the stored tensors of K and of V."""
-
-    at: int
-    numbers: tuple[int, ...]
-    page_ids: tuple[int, ...]
-    codes: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]]
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(int(part.nbytes) for pair in self.codes.values() for parts in pair for part in parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +41,7 @@ class PageCut:
 
 
 class PageKeeper:
-    """The eviction rule of one sequence in pages: its state, its journal of evicted pages, and going back."""
+    """The eviction rule of one sequence in pages, and its state `memory` by layer."""
 
     def __init__(
         self, retention: RetentionSpec, layers: tuple[LayerGeometry, ...], page_size: int, seq_id: int
@@ -69,10 +50,7 @@ class PageKeeper:
         self._heads = {layer.index: layer.num_kv_heads for layer in layers}
         self._layers = tuple(self._heads)
         self._page_size, self.seq_id = page_size, seq_id
-        self._memory: MemoryOfLayers = {}
-        self._journal: EvictionJournal[DroppedPages, MemoryOfLayers] = EvictionJournal(
-            max_bytes=JOURNAL_BYTES, max_memory_bytes=MEMORY_BYTES
-        )
+        self.memory: MemoryOfLayers = {}
         self.prompt_ended_at: int | None = None  # number of tokens at the first step at or after the prompt's end
 
     # ---- one step ------------------------------------------------------------------------------------------------
@@ -91,7 +69,7 @@ class PageKeeper:
         `is_over`: the prompt has ended. `rows` gives a layer's keys `[H_kv, S, D]`, `positions` `[S]` their positions;
         pages with a row `pinned` in any layer stay.
         """
-        memory = dict(self._memory)
+        memory = dict(self.memory)
         if self.rule.remembers and probe is not None:
             for layer in self._layers:
                 memory[layer] = self.rule.remember(memory.get(layer), probe, layer, self._heads[layer])
@@ -169,50 +147,44 @@ class PageKeeper:
             float(merit.min()) if len(merit) else None,
         )
 
-    def note(
-        self, table: PageTable, cut: PageCut | None, memory: MemoryOfLayers, stored: PageRowsOf, is_over: bool
-    ) -> None:
-        """Carry out the bookkeeping of a plan: journal the pages' rows, and remove them from the rule's state. The
-        caller drops the pages from the table afterwards."""
-        entry = self._entry(table, cut, stored) if cut is not None else None
+    def lost_with(
+        self, table: PageTable, cut: PageCut | None, before: int | None, stored: PageRowsOf
+    ) -> LostStep | None:
+        """What evicting these pages, and a step after `before` tokens, removes: the pages' rows, and the rule's state;
+        None if nothing. Without `before` the state is not logged."""
+        state_at = before if self.rule.is_per_row else None
+        if cut is None and state_at is None:
+            return None
+        layers = {}
+        for layer in self._layers:
+            state = None if state_at is None else self.memory.get(layer)
+            if cut is None:
+                layers[layer] = Lost(state=state)
+                continue
+            slots = slots_of(table, cut.numbers, stored[layer][0].device)
+            keys, values = (part.codes(slots) for part in stored[layer])
+            layers[layer] = Lost(keys, values, state=state)
+        pages = {number: table.page_ids[number] for number in cut.numbers} if cut else {}
+        return LostStep(table.num_tokens, layers, state_at, pages)
+
+    def apply(self, table: PageTable, cut: PageCut | None, memory: MemoryOfLayers, is_over: bool) -> None:
+        """Take over the new state of a plan, without the rows of evicted pages. The caller drops the pages from the
+        table afterwards."""
         if cut is not None and self.rule.is_per_row:
             stays = self._columns_that_stay(table, cut)
             memory = {layer: None if m is None else m[:, stays.to(m.device)] for layer, m in memory.items()}
-        if is_over and self.retention.only_at_prompt_end:
-            memory = {}  # such a rule evicts only once, and needs no state any more
-        if entry is not None:
-            self._journal.add(entry)
-        self._memory = memory
+        # a rule that evicts only once needs no state any more
+        self.memory = {} if is_over and self.retention.only_at_prompt_end else memory
         if is_over and self.prompt_ended_at is None:
             self.prompt_ended_at = table.num_tokens
-        if self.rule.remembers and (self.rule.is_per_row or not memory):
-            self._journal.note_memory(table.num_tokens, memory or None, memory_bytes(memory))
-
-    def drop_by_hand(self, table: PageTable, numbers: tuple[int, ...], stored: PageRowsOf) -> None:
-        """Journal pages that a user drops, whatever their scores; the caller drops them from the table."""
-        cut = PageCut(numbers, (0.0,) * len(numbers), None)
-        self.note(table, cut, dict(self._memory), stored, self.prompt_ended_at is not None)
-
-    def _entry(self, table: PageTable, cut: PageCut, stored: PageRowsOf) -> DroppedPages:
-        codes = {}
-        for layer in self._layers:
-            slots = slots_of(table, cut.numbers, stored[layer][0].device)
-            keys, values = (part.codes(slots) for part in stored[layer])
-            codes[layer] = (keys, values)
-        page_ids = tuple(table.page_ids[number] for number in cut.numbers)
-        return DroppedPages(table.num_tokens, cut.numbers, page_ids, codes)
 
     def _columns_that_stay(self, table: PageTable, cut: PageCut) -> torch.Tensor:
         stays = ~torch.isin(torch.tensor(table.held_numbers), torch.tensor(cut.numbers))
         return stays.repeat_interleave(self._page_size)[: table.num_held_tokens]
 
-    def evicted_with(self, num_tokens: int) -> torch.Tensor | None:
-        """Positions `[E]` of the rows evicted when the sequence had `num_tokens` tokens; None where there are none."""
-        numbers = [number for entry in self._journal.since(num_tokens - 1) for number in entry.numbers]
-        if not numbers:
-            return None
-        size = self._page_size
-        return (torch.tensor(numbers)[:, None] * size + torch.arange(size)).flatten()
+    def positions_of(self, pages: Iterable[int]) -> torch.Tensor:
+        """Positions `[E]` of the rows in these pages of the table."""
+        return (torch.tensor([*pages])[:, None] * self._page_size + torch.arange(self._page_size)).flatten()
 
     def evictions(self, cut: PageCut, first: int = 0) -> tuple[Eviction, ...]:
         """The evicted rows as one record for each layer; all layers and heads evict the same. `first` is the position
@@ -227,94 +199,20 @@ class PageKeeper:
             Eviction(self.seq_id, layer, None, positions, scores, lowest, self.rule.words) for layer in self._layers
         )
 
-    # ---- bytes -----------------------------------------------------------------------------------------------------
-
-    @property
-    def journal_bytes(self) -> int:
-        """Bytes kept only in order to go back."""
-        return self._journal.bytes_without(self._memory)
-
-    @property
-    def score_bytes(self) -> dict[int, int]:
-        """Bytes of the rule's state, by layer."""
-        return {layer: memory_bytes({layer: memory}) for layer, memory in self._memory.items()}
-
     # ---- going back ------------------------------------------------------------------------------------------------
 
-    def can_go_back(self, num_tokens: int, now: int) -> bool:
-        """Whether pages and the rule's state at `num_tokens` tokens can be restored; `now` is the present number of
-        tokens."""
-        if num_tokens == now or num_tokens == 0:
-            return True
-        if self.rule.remembers and not self._journal.knows_memory(num_tokens):
-            return False
-        return self._journal.knows_rows(num_tokens)
-
-    def kept_all_since(self, num_tokens: int) -> bool:
-        """Whether no page was evicted since the sequence had `num_tokens` tokens."""
-        return self._journal.knows_rows(num_tokens) and not self._journal.since(num_tokens)
-
-    def dropped_since(self, num_tokens: int) -> dict[int, DroppedPages]:
-        """Pages, by index in the table, that the sequence had at `num_tokens` tokens and were evicted since, each with
-        its journal entry."""
-        pages = -(-num_tokens // self._page_size)
-        undone = self._journal.since(num_tokens)
-        return {number: entry for entry in undone for number in entry.numbers if number < pages}
-
-    def go_back(self, table: PageTable, num_tokens: int, taken: dict[int, DroppedPages], stored: PageRowsOf) -> None:
-        """Write the rows of the pages `taken` back, for which the caller has taken new pages, and restore the rule's
-        state."""
-        for number, entry in taken.items():
-            place = entry.numbers.index(number)
-            page = slice(place * self._page_size, (place + 1) * self._page_size)
-            for layer, pair in entry.codes.items():
-                for part, codes in zip(stored[layer], pair, strict=True):
-                    part.restore(slots_of(table, (number,), part.device), [code[:, page] for code in codes])
-        self._journal.back_to(num_tokens)
-        known = self._journal.memory(num_tokens)
-        if known is not None or num_tokens == 0:
-            self._memory = known or {}
-        if self.prompt_ended_at is not None and num_tokens < self.prompt_ended_at:
-            self.prompt_ended_at = None
-
-    # ---- storing and restoring -------------------------------------------------------------------------------------
-
-    def stored(self, found: StoredCache, num_source: int, is_past: bool) -> StoredCache:
-        """The stored cache with the rule's state for each layer. `num_source` of its tokens are not in pages;
-        `is_past`: the cache is that of an earlier step."""
-        ended_at, num_tokens = self.prompt_ended_at, max(0, found.num_tokens - num_source)
-        memory = (self._journal.memory(num_tokens) or {}) if is_past else self._memory
-        is_lost = self.rule.remembers and is_past and not self._journal.knows_memory(num_tokens)
-        why_not = "what its rule remembered then is not known any more" if is_lost else ""
-        layers = {i: replace(each, memory=memory.get(i), why_not=why_not) for i, each in found.layers.items()}
-        is_over = ended_at is not None and num_tokens >= ended_at
-        return replace(found, layers=layers, prompt_ended_at=ended_at + num_source if ended_at and is_over else None)
-
-    def restore(self, stored: StoredCache, num_tokens: int, ended_at: int | None) -> None:
-        """Restore the rule's state from a stored cache with `num_tokens` tokens in pages. If pages are missing from it,
-        nothing before it can be restored."""
-        self._memory = {i: each.memory for i, each in stored.layers.items() if each.memory is not None}
-        self.prompt_ended_at = ended_at
-        if self.rule.remembers and (self.rule.is_per_row or not self._memory):
-            self._journal.note_memory(num_tokens, self._memory or None, memory_bytes(self._memory))
-        if any(each.positions is not None for each in stored.layers.values()):
-            self._journal.forget(num_tokens)
+    def write_back(self, table: PageTable, numbers: Container[int], lost: list[LostStep], stored: PageRowsOf) -> None:
+        """Write the rows of the evicted pages `numbers` back, for which the caller has taken new pages."""
+        size = self._page_size
+        for step in lost:
+            for place, number in enumerate(step.pages):
+                for layer, rows in step.layers.items() if number in numbers else ():
+                    for part, codes in zip(stored[layer], (rows.keys, rows.values), strict=True):
+                        page = [code[:, place * size : (place + 1) * size] for code in codes]
+                        part.restore(slots_of(table, (number,), part.device), page)
 
     def fork(self, seq_id: int) -> PageKeeper:
-        """A keeper with the same state and journal for another sequence."""
+        """A keeper with the same state for another sequence."""
         made = copy.copy(self)
-        made.seq_id, made._journal = seq_id, self._journal.copy()
+        made.seq_id = seq_id
         return made
-
-    def shrink_journal(self, max_bytes: int) -> None:
-        """Drop the oldest journal entries until at most `max_bytes` are left."""
-        self._journal.shrink(max_bytes)
-
-    def forget_journal(self, num_tokens: int) -> None:
-        """Drop the journal: nothing before the present can be restored any more."""
-        self._journal.forget(num_tokens)
-
-
-def memory_bytes(memory: MemoryOfLayers) -> int:
-    """Bytes of a rule's state, over all layers."""
-    return sum(int(m.nbytes) for m in memory.values() if m is not None)

@@ -15,11 +15,12 @@ from engine.spec.presets import cache_named
 from engine.wire.commands import Fork
 from engine.wire.status import Chosen, LayerDone, Scheduled, Written
 from tests.app.driver import Driver
+from tests.effort import effort
 
 NUM_LAYERS = 6
 
 
-@pytest.fixture(params=["growing", "paged", "kivi-4", "h2o", "none"])
+@pytest.fixture(params=effort(["growing", "paged", "none"], ["growing", "paged", "kivi-4", "h2o", "none"]))
 def desk(qapp: QApplication, request: pytest.FixtureRequest) -> Iterator[Driver]:
     driver = Driver(qapp, cache_named(request.param))
     driver.send("Once upon a time")

@@ -21,6 +21,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
+from tests.effort import effort
 from tests.engine.tiny import model_of, prompt_ids
 
 TEXT = "Once upon a time there was a little girl named Lily. She liked to play in the park with her dog."
@@ -69,8 +70,10 @@ def test_another_dtype_of_the_same_weights_is_rounding_and_not_a_fault(dtype: st
     assert tolerance_between(dtype, dtype) == TOLERANCES[dtype]
 
 
-@pytest.mark.parametrize("name", ["none", "dynamic", "static", "growing", "paged"])
-@pytest.mark.parametrize("dtype", DTYPES)
+EXACT = [(dtype, name) for dtype in DTYPES for name in ("none", "dynamic", "static", "growing", "paged")]
+
+
+@pytest.mark.parametrize(("dtype", "name"), effort(EXACT[::2], EXACT))
 def test_a_healthy_cache_passes(dtype: str, name: str) -> None:
     model, truth = bundled(dtype)
     for chunk in (1, 16) if name == "growing" else (5,):
@@ -79,8 +82,10 @@ def test_a_healthy_cache_passes(dtype: str, name: str) -> None:
         assert found.passes, (chunk, found)
 
 
-@pytest.mark.parametrize("name", ["int8", "paged-int8", "fp8", "paged-fp8"])
-@pytest.mark.parametrize("dtype", DTYPES)
+CODED = [(name, dtype) for name in ("int8", "paged-int8", "fp8", "paged-fp8") for dtype in DTYPES]
+
+
+@pytest.mark.parametrize(("name", "dtype"), effort(CODED[::2], CODED))
 def test_a_lossy_code_judged_as_lossless_fails(dtype: str, name: str) -> None:
     """In bfloat16, int8 moves logits and deeper rows no further than rounding does: rows of layer 0 tell."""
     model, truth = bundled(dtype)

@@ -70,11 +70,11 @@ def test_all_that_a_layer_holds_is_told_once(name: str, num_steps: int) -> None:
     for index, layer in cache.compressed_layers:
         held: HeldBytes = cache.all_bytes()[index]
         of_rows = total(layer.key_store, layer.value_store) + total(layer.positions)
-        assert held.reserved + layer.key_store.journal_bytes + layer.value_store.journal_bytes == of_rows
+        assert held.reserved + layer.key_store.spare_bytes + layer.value_store.spare_bytes == of_rows
         assert held.positions == total(layer.positions)
         assert held.scores == (0 if layer.memory is None else layer.memory.nbytes)
-        journal = held.journal - layer.key_store.journal_bytes - layer.value_store.journal_bytes
-        assert journal + held.scores == total(layer.journal, layer.memory), "the newest memory is in both"
+        mine = [step.layers.get(index) for step in cache.lost.since(0)]
+        assert held.lost - layer.key_store.spare_bytes - layer.value_store.spare_bytes == total(mine)
         assert held.stored == layer.coded_bytes.total <= held.reserved
 
 
@@ -82,8 +82,7 @@ def test_all_that_a_rule_holds_beside_its_pages_is_told() -> None:
     cache = stepped(CacheSpec("paged", page_size=4, retention=H2O), 14).cache_of(0)
     assert isinstance(cache, PagedCache)
     assert cache.keeper is not None
-    memories = list(cache.keeper._memory.values())
-    assert cache.journal_bytes == total(cache.keeper._journal) - total(memories) > 0, "the newest memory is in both"
+    assert cache.lost_bytes == total(cache.lost.since(0)) > 0
     scores = [held.scores for held in cache.all_bytes()]
-    assert scores == [memory.nbytes for memory in cache.keeper._memory.values() if memory is not None]
+    assert scores == [memory.nbytes for memory in cache.keeper.memory.values() if memory is not None]
     assert len(scores) == 3

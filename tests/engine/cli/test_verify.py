@@ -15,11 +15,14 @@ from engine.cache.layers.growing import GrowingLayer
 from engine.cache.paged.layer import PagedLayer
 from engine.session.session import Session
 from engine.spec.presets import PRESETS
+from tests.effort import effort
 from tests.engine.cli.conftest import IDS, Twin
 from tests.engine.tiny import write_config
 
+SOME = ["llama", "mistral", "gpt_oss", "deepseek_v3", "bloom", "mamba"]
 
-@pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt_oss", "deepseek_v3", "bloom", "mamba"])
+
+@pytest.mark.parametrize("architecture", effort(SOME[::2], SOME))
 def test_verify_passes_every_mode(twin: Twin, tmp_path: Path, architecture: str) -> None:
     source = f"shape:{write_config(architecture, tmp_path)}"
     lines = twin.lines("verify", "--model", source, "--token-ids", IDS, "--steps", 10, "--prefill-chunk", 4)
@@ -94,8 +97,12 @@ def test_verify_passes_the_bundled_model_in_every_dtype(twin: Twin, dtype: str) 
         assert line["max_abs_logit_diff"] <= line["tolerance"] / 2, "a healthy cache is far from the limit"
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static", "growing", "paged"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+WRONG = [
+    (dtype, name) for name in ("dynamic", "static", "growing", "paged") for dtype in ("float32", "bfloat16", "float16")
+]
+
+
+@pytest.mark.parametrize(("dtype", "cache"), effort(WRONG[::2], WRONG))
 def test_verify_fails_a_cache_with_one_wrong_row(
     twin: Twin, dtype: str, cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

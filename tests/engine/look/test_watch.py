@@ -24,6 +24,7 @@ from engine.wire.slices import (
     WallRequest,
     WallSlice,
 )
+from tests.effort import effort
 from tests.engine.look.watching import HEAD, MODES, PICTURES, ROW, TABLE, TOKEN, WALL, Watching
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -51,8 +52,14 @@ def test_a_head_of_no_rows_is_watched_while_rows_are_dropped_and_coded(mode: str
         assert piece.positions.size == 0
 
 
-@pytest.mark.parametrize("architecture", ["mistral", "gemma3_text", "deepseek_v3", "lfm2", "gemma2"])
-@pytest.mark.parametrize("mode", ["dynamic", "growing", "paged"])
+OTHERS = [
+    (mode, architecture)
+    for mode in ("dynamic", "growing", "paged")
+    for architecture in ("mistral", "gemma3_text", "deepseek_v3", "lfm2", "gemma2")
+]
+
+
+@pytest.mark.parametrize(("mode", "architecture"), effort(OTHERS[::2], OTHERS))
 def test_of_windows_latents_and_layers_without_rows_as_well(mode: str, architecture: str) -> None:
     watching = Watching(MODES[mode], architecture, length=4)
     for _ in range(8):

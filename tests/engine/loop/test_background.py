@@ -91,7 +91,7 @@ def test_a_long_text_is_tokenised_beside_and_given_up_at_once() -> None:
 
     def native() -> Any:  # it returns to Python only when it is done
         began.set()
-        until_cancelled.wait()
+        until_cancelled.wait(60)
 
     until_cancelled = threading.Event()
     threading.Thread(target=lambda: (began.wait(), wait_for_words(desk), desk.inbox.put(Cancel()))).start()
@@ -109,7 +109,8 @@ def test_a_long_text_is_tokenised_beside_and_given_up_at_once() -> None:
 
 
 def wait_for_words(desk: Desk) -> None:
-    while not desk.events:
+    deadline = time.monotonic() + 60
+    while not desk.events and time.monotonic() < deadline:
         time.sleep(0.001)
 
 

@@ -18,6 +18,7 @@ from engine.spec.presets import PRESETS, Preset
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
+from tests.effort import effort
 from tests.engine.tiny import model_of, prompt_ids
 
 # grouped, multi-query, multi-head, all sliding, sliding and full, latent, convolution and full, recurrent alone
@@ -75,8 +76,10 @@ def check(session: Session) -> None:
     assert held.reserved - alone == budgets[0].pool_bytes, "the whole pool is reserved at once"
 
 
-@pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+IN_ALL = [(architecture, name) for architecture in ARCHITECTURES for name in PRESETS]
+
+
+@pytest.mark.parametrize(("architecture", "name"), effort(IN_ALL[::2], IN_ALL))
 def test_the_calculator_is_the_engine_to_the_byte(architecture: str, name: str) -> None:
     model, spec = model_of(architecture), small(PRESETS[name])
     try:

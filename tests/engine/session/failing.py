@@ -39,8 +39,8 @@ class Failures:
 
 
 def noted(session: Session) -> list[tuple[int, int]]:
-    """Bytes of what journals and rules have of each layer."""
-    return [(held.journal, held.scores) for cache in session.live.caches for held in cache.all_bytes()]
+    """Bytes of what the logs of lost rows and rules have of each layer."""
+    return [(held.lost, held.scores) for cache in session.live.caches for held in cache.all_bytes()]
 
 
 def findable(session: Session) -> set[tuple[int, bytes]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.cache.compressed import layer as compressed_layer
+from engine.cache import lost_rows
 from engine.cache.compressed.cache import CompressedCache
 from engine.session.going_back import steps_in_words
 from engine.session.session import Session
@@ -127,9 +127,9 @@ def test_going_back_to_before_a_second_sequence_began(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["knorm", "h2o", "tova"])
-def test_a_state_that_a_short_journal_no_longer_has_is_replayed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal has room for the rows of few drops: going back to an older state replays it, exactly."""
-    monkeypatch.setattr(compressed_layer, "JOURNAL_BYTES", 2_000)
+def test_a_state_that_a_short_log_no_longer_has_is_replayed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has room for the rows of few steps: going back to an older state replays it, exactly."""
+    monkeypatch.setattr(lost_rows, "MAX_BYTES", 4_000)
     session, seq_id = session_of(name, 3)
     states = {}
     for _ in range(20):
@@ -154,7 +154,7 @@ def test_a_rule_that_has_pruned_the_prompt_notes_no_later_steps() -> None:
     session, seq_id = session_of("snapkv", 30)
     cache = session.cache_of(seq_id)
     assert isinstance(cache, CompressedCache)
-    assert [layer.journal._memories for _, layer in cache.compressed_layers] == [{}, {}]
+    assert [lost.state for step in cache.lost.since(0) for lost in step.layers.values()] == [None, None]
     assert session.last_step is not None
     assert session.go_to(session.last_step - 20).startswith("cropped")
     assert not cache.knows(10) or not cache.crop(10), "inside the prompt it remembered more than is kept"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from engine.cache.contract import HeldBytes
+from engine.cache.lost_rows import LostStep
 from engine.cache.sequence_cache import SequenceCache
 from engine.session.kept import SessionState
 from engine.session.session import Session
@@ -112,14 +111,14 @@ def test_what_is_kept_for_going_back_is_counted_with_a_moment(name: str) -> None
     session.step()
     live = session.live.get(seq_id)
     state, later = (SessionState(session.last_step, session.live.mode, {seq_id: live}, {}) for _ in range(2))
-    before, journal = state.row_bytes, live.cache.journal_bytes
-    assert journal > 0
-    live.cache.forget_journal()  # type: ignore[attr-defined]
-    assert before - later.row_bytes == journal - live.cache.journal_bytes > 0
+    before, lost = state.row_bytes, live.cache.lost_bytes
+    assert lost > 0
+    live.cache.forget_past()
+    assert before - later.row_bytes == lost - live.cache.lost_bytes > 0
 
 
 def test_what_two_kept_moments_hold_together_is_counted_once() -> None:
-    """Rows evicted before the branches part are in the journals of both, which share them."""
+    """Rows evicted before the branches part are in the logs of both, which share them."""
     session = Session(model_of("llama"), tuned(PRESETS["knorm"].spec, budget=12))
     session.force(session.submit(Prompt(token_ids=prompt_ids(40))), prompt_ids(9, seed=1))
     for _ in range(9):
@@ -130,8 +129,8 @@ def test_what_two_kept_moments_hold_together_is_counted_once() -> None:
     session.go_to(3)
     kept = list(session.kept)
     assert len(kept) > 1
-    held = {id(entry): entry.num_bytes for entry in journals(kept)}
-    doubled = sum(entry.num_bytes for entry in journals(kept)) - sum(held.values())
+    held = {id(step): step.num_bytes for step in lost_steps(kept)}
+    doubled = sum(step.num_bytes for step in lost_steps(kept)) - sum(held.values())
     assert doubled > 0
     assert session.kept.num_bytes == session.kept.row_bytes == sum(state.row_bytes for state in kept) - doubled
     assert sum(one.private for one in session.kept.sizes) < session.kept.num_bytes
@@ -142,10 +141,10 @@ def test_what_two_kept_moments_hold_together_is_counted_once() -> None:
     assert (last.shared, last.private) == (0, kept[0].row_bytes)
 
 
-def journals(kept: list[SessionState]) -> list[Any]:
-    """The entries of the journals of every layer of every moment."""
+def lost_steps(kept: list[SessionState]) -> list[LostStep]:
+    """The logged steps of every moment."""
     caches = [live.cache for state in kept for live in state.sequences.values()]
-    return [entry for cache in caches for layer in cache.layers for entry in layer.journal.since(-1)]  # type: ignore[attr-defined]
+    return [step for cache in caches for step in cache.lost.since(-1)]
 
 
 def test_each_page_of_the_prefix_cache_names_the_step_that_made_it_findable() -> None:

@@ -14,8 +14,8 @@ from engine.spec.sampling import Prompt
 from engine.wire.records import ByteGap
 from tests.engine.tiny import model_of, prompt_ids
 
-ONE = HeldBytes(stored=100, reserved=160, scales=10, residual=20, positions=8, dequantised=300, journal=5, scores=11)
-TWO = HeldBytes(stored=50, reserved=60, scales=4, residual=6, positions=2, dequantised=120, journal=7, scores=13)
+ONE = HeldBytes(stored=100, reserved=160, scales=10, residual=20, positions=8, dequantised=300, lost=5, scores=11)
+TWO = HeldBytes(stored=50, reserved=60, scales=4, residual=6, positions=2, dequantised=120, lost=7, scores=13)
 
 
 def named(gaps: list[ByteGap]) -> dict[str, tuple[int, str]]:
@@ -167,7 +167,7 @@ def test_rows_that_wait_for_the_end_of_the_prompt_are_coded_or_dropped_there_and
 
 
 def test_exact_rows_that_kivi_keeps_for_going_back_have_their_line() -> None:
-    """Rows of a residual that was coded since the prompt; there are none before that."""
+    """The prompt's rows once it has ended, and rows of a residual that was coded since."""
     session = Session(model_of("llama"), CacheSpec(codec=uniform("kivi-4", 8, 8)), prefill_chunk=32)
     seq_id = session.submit(Prompt(token_ids=prompt_ids(33)))
     session.force(seq_id, prompt_ids(40, seed=1))
@@ -175,5 +175,6 @@ def test_exact_rows_that_kivi_keeps_for_going_back_have_their_line() -> None:
     for _ in range(17):
         layers = session.step().num_bytes.layers
         found.append(sum(gap.num_bytes for layer in layers for gap in layer.gaps if gap.name.startswith("rows kept")))
-    coded_at = [number for number, size in enumerate(found) if size]
+    assert found[0] == 0 < found[1]
+    coded_at = [number for number, size in enumerate(found) if size > found[1]]
     assert coded_at == [8, 16], "a group was coded, and no newer rows have taken its room yet"

@@ -132,7 +132,7 @@ class Program:
     def trim(self) -> None:
         """Shorten the journals in which caches note dropped rows."""
         for seq_id in self.ways:
-            self.session.cache_of(seq_id).forget_journal()
+            self.session.cache_of(seq_id).forget_past()
 
     def remove(self, number: int) -> None:
         if len(self.ways) > 1:

@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.cache.compressed import layer as compressed_layer
-from engine.cache.paged import retention as paged_retention
+from engine.cache import lost_rows
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -44,7 +43,7 @@ MODES = {
     "paged h2o": CacheSpec("paged", page_size=4, num_pages=40, retention=H2O),
     "paged knorm": CacheSpec("paged", page_size=4, num_pages=40, retention=KNORM),
 }
-JOURNAL_BYTES = {compressed_layer: 800, paged_retention: 5_000}  # room for a few evictions
+LOST_BYTES = 3_000  # room for a few evictions
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,7 @@ class Programs(RuleBasedStateMachine):
     @initialize(mode=st.sampled_from(sorted(MODES)), length=st.integers(5, 15))
     def build(self, mode: str, length: int) -> None:
         self.context = contextlib.ExitStack()
-        for module, num_bytes in JOURNAL_BYTES.items():
-            self.context.enter_context(patch.object(module, "JOURNAL_BYTES", num_bytes))
+        self.context.enter_context(patch.object(lost_rows, "MAX_BYTES", LOST_BYTES))
         self.session = Session(model_of("llama"), MODES[mode], prefill_chunk=8)
         self.stood: dict[int, dict[int, Stood]] = {}
         self.seed = 0

@@ -23,7 +23,7 @@ from tests.engine.session.histories import (
 )
 
 # of the tiniest model, so that what is run is the engine
-SHORT_PROGRAMS = effort(60, 1500)  # programs in each mode: nearly a thousand in all
+SHORT_PROGRAMS = effort(30, 1500)  # programs in each mode: hundreds in all
 SHORT_OPERATIONS = 6
 
 

@@ -20,6 +20,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire.records import SequenceStep, StepRecord
 from engine.wire.status import Work
+from tests.effort import effort
 from tests.engine.predict.test_bytes import small
 from tests.engine.tiny import model_of, prompt_ids, uneven_model
 
@@ -219,8 +220,10 @@ class Told:
         return tuple(store.groups) if store is not None else ()
 
 
-@pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.parametrize("architecture", ["uneven", "gemma3_text", "deepseek_v3"])
+EVERYWHERE = [(architecture, name) for architecture in ("uneven", "gemma3_text", "deepseek_v3") for name in PRESETS]
+
+
+@pytest.mark.parametrize(("architecture", "name"), effort(EVERYWHERE[::2], EVERYWHERE))
 def test_every_field_is_of_what_it_says(architecture: str, name: str) -> None:
     model = uneven_model() if architecture == "uneven" else model_of(architecture)
     try:

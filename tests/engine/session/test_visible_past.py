@@ -129,13 +129,19 @@ def test_a_picture_of_the_change_shows_what_was_coded_late() -> None:
     assert not piece.note
 
 
-def test_what_was_exact_before_the_prompt_ended_is_shown_as_stored_now() -> None:
+def test_what_was_exact_before_the_prompt_ended_is_shown_as_it_was_while_the_log_has_it() -> None:
     session = Session(model_of("llama"), SPECS["fp8"], prefill_chunk=16)
     session.submit(Prompt(token_ids=prompt_ids(40)))
-    for _ in range(4):
+    session.step()
+    then = looks(session, 16, 0)
+    for _ in range(3):
         session.step()
-    assert looks(session, 16, 0)[0].provenance == "as stored now"
+    for past, now in zip(looks(session, 16, 0), then, strict=True):
+        same(past, now)
+        assert past.provenance == now.provenance
     assert looks(session, 40, 39)[0].provenance == "dequantised"
+    session.cache_of(0).forget_past()
+    assert looks(session, 16, 0)[0].provenance == "as stored now"
     with pytest.raises(InputError, match="go to it first"):
         snapshot(session, 0, 16)
 

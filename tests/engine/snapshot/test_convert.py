@@ -29,6 +29,7 @@ from engine.spec.sampling import DrawRule, LogitBias, Prompt, SamplingParams
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
 from engine.wire.step_table import COLUMNS
+from tests.effort import effort
 from tests.engine.snapshot.exports import in_process
 from tests.engine.snapshot.sessions import begun, kept, step
 from tests.engine.snapshot.test_resume import SPECS
@@ -63,7 +64,7 @@ runpy.run_path("again.py", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", effort([*PRESETS][::2], [*PRESETS]))
 def test_the_script_goes_on_with_the_same_tokens_from_every_preset(
     name: str, bundled: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from engine.errors import InputError
 from engine.snapshot import write
 from engine.snapshot.write import Snapshot, header_of, write_snapshot
 from tests.benchmarks.export_kills import kills
+from tests.effort import effort
 from tests.engine.kills import kill_me, killed
 from tests.engine.snapshot.exports import session_of
 from tests.engine.snapshot.sessions import snapshot as of_session
@@ -46,7 +47,7 @@ def snapshot() -> Snapshot:
 def test_a_kill_at_any_byte_leaves_the_old_file(target: Path, snapshot: Snapshot, monkeypatch: Any) -> None:
     monkeypatch.setattr(write, "CHUNK_BYTES", 64)
     chance = random.Random(5)
-    for _ in range(40):
+    for _ in range(effort(15, 40)):
         deadly = chance.randrange(snapshot.num_bytes)
 
         def work(deadly: int = deadly) -> None:
@@ -92,9 +93,10 @@ def test_a_kill_at_any_call_leaves_the_old_file_or_the_new(
 
 def test_a_kill_anywhere_leaves_the_old_file_or_the_new_and_nothing_else() -> None:
     """The long form is `tests/benchmarks/export_kills.py`."""
-    tally = kills(60, seed=3)
+    num_kills = effort(30, 60)
+    tally = kills(num_kills, seed=3)
     assert (tally.lost, tally.partial, tally.stray) == (0, 0, 0)
-    assert sum(count for fate, count in tally.outcomes.items() if fate.startswith("killed")) > 40
+    assert sum(count for fate, count in tally.outcomes.items() if fate.startswith("killed")) > num_kills / 2
     assert any(fate.endswith("the new file") and fate.startswith("killed") for fate in tally.outcomes)
 
 

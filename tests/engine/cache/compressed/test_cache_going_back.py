@@ -10,6 +10,8 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from engine.cache import lost_rows
+from engine.cache.compressed import kivi_store
 from engine.cache.compressed.retention import LayerView
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
@@ -149,7 +151,7 @@ SPECS = {
 EVERYWHERE = Way(8, 20, [(24, 1), (21, 2), (22, 1), (13, 2), (3, 1), (2, 2), (1, 1), (0, 2)])  # and steps behind it
 
 
-@settings(max_examples=effort(12, 200), suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(8, 200), suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(list(SPECS)), way=WAYS)
 @example("int8+h2o", EVERYWHERE)
 @example("rerotated", EVERYWHERE)
@@ -164,6 +166,36 @@ def test_the_journal_goes_back_without_computing() -> None:
     assert "put" in session.go_to(5)
     assert "put" not in session.go_to(5)
     assert session.bytes().looking > 0
+
+
+@pytest.mark.parametrize("name", ["kivi-4", "fp8", "fp8-head"])
+def test_exact_rows_of_the_prompt_come_back_without_computing(name: str) -> None:
+    """From the log, where the codes that the prompt was read from at its end are no help."""
+    session = Session(model_of("llama"), SPECS[name], prefill_chunk=8)
+    seq_id = session.submit(Prompt(token_ids=prompt_ids(22)))
+    session.force(seq_id, prompt_ids(20, seed=1))
+    session.step()
+    first = state_of(session, seq_id)
+    for _ in range(12):
+        session.step()
+    cache = session.cache_of(seq_id)
+    then = kept_of(cache, first.num_tokens)
+    assert then is not None
+    assert_alike(then, first.kept)
+    assert [cache.num_final(part, first.num_tokens) for part in ("keys", "values")] == [[0, 0], [0, 0]]
+    assert [cache.layers[0].exact_from(n, "keys") for n in (first.num_tokens, 30)] == [
+        0,
+        24 if name == "kivi-4" else 30,
+    ]
+    assert not session.go_to(0).startswith("repeated")
+    assert_same(state_of(session, seq_id), first)
+
+
+@pytest.mark.parametrize("max_bytes", [100 << 10, 3_000])
+def test_the_exact_rows_behind_kivis_residual_are_in_the_log(max_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kivi_store, "SPARE_ROWS", 3)
+    monkeypatch.setattr(lost_rows, "MAX_BYTES", max_bytes)
+    go_back_and_forth(SPECS["kivi-4"], EVERYWHERE)
 
 
 def test_a_failure_while_rows_are_dropped_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +257,7 @@ def test_a_conversion_that_fails_half_way_leaves_the_old_cache_whole(name: str) 
     number, outcome = 1, failing_at(1, lambda: session.set_cache(SPECS[name]))
     while isinstance(outcome, Injected) and session.cache == CacheSpec():  # once it is another, only words are left
         assert_same(state_of(session, seq_id), before)
-        number += effort(23, 1)
+        number += effort(53, 1)
         outcome = failing_at(number, lambda: session.set_cache(SPECS[name]))
     assert session.cache == SPECS[name]
     assert session.cache_of(seq_id).spec == SPECS[name]

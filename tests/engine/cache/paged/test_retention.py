@@ -16,6 +16,7 @@ from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.page_events import PageFreed
 from engine.wire.slices import TableRequest
+from tests.effort import effort
 from tests.engine.cache.compressed.prompts import masked_logits
 from tests.engine.cache.compressed.rules import assert_nothing_is_dropped, held_and_pictured, roomy
 from tests.engine.cache.paged.driving import check
@@ -25,7 +26,7 @@ from tests.engine.tiny import model_of, prompt_ids
 
 
 @BY_RULE
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "lfm2"])
+@pytest.mark.parametrize("architecture", effort(["llama", "gemma3_text"], ["llama", "gemma3_text", "lfm2"]))
 @pytest.mark.usefixtures("a_reader_of_pages")
 def test_dropping_pages_is_masking_their_columns(name: str, architecture: str) -> None:
     """In float64: the same logits to 1e-10 as the full cache with the dropped columns masked."""

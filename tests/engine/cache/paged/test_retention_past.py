@@ -22,7 +22,7 @@ from tests.engine.cache.paged.retained import BY_RULE, RULES, SPECS, paged, sess
 from tests.engine.faults import Injected, failing_at
 
 
-@settings(max_examples=effort(15, 200), suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(8, 200), suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(list(SPECS)), way=WAYS)
 @example("h2o", EVERYWHERE)
 def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, way: Way) -> None:
