@@ -1,6 +1,5 @@
-"""A line of 1 MB/s, for ssh's ProxyCommand: passes bytes between standard input and output and a port of this machine.
-
-python tests/benchmarks/slow_line.py PORT
+"""A line of 1 MB/s, for ssh's ProxyCommand: passes bytes between standard input and output and a port of this machine,
+which is its argument.
 """
 
 from __future__ import annotations

@@ -99,9 +99,9 @@ class PagedCache(SequenceCache):
             return 0
         pool, table = self.store.groups[0].pool, self.tables[0]
         match = pool.match_prefix(token_ids)
+        self.why_not_reused = pool.explain(match)  # of the whole match: a page that is left out on request is equal
         if at_most is not None:
             match = match.cut(at_most // self.store.page_size)
-        self.why_not_reused = pool.explain(match)
         pool.adopt(table, match, len(token_ids) - match.num_hit_tokens + spare_pages * self.store.page_size)
         self._reuse_host_pages(pool, table, match, token_ids, at_most)
         self.num_tokens = self.hit_tokens = table.num_tokens

@@ -226,7 +226,8 @@ def test_new_rows_alone_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert sizes == [3] * 4
 
 
-@pytest.mark.parametrize("name", ["growing", "paged", "static", "int8", "paged-int8", "fp8"])
+# not in fp8: within the prompt, rows were read exact, and are counted as they were
+@pytest.mark.parametrize("name", ["growing", "paged", "static", "int8", "paged-int8"])
 def test_of_an_earlier_step_only_the_rows_since_the_last_block_are_counted(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
