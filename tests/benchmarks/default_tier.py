@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.effort import LEFT_OUT, kept_cases
 
-OVERHEAD_S = 0.004  # of every test: fixtures that are always there, and its report
+OVERHEAD_S = 0.007  # of every test: fixtures that are always there, and its report
 OWN_CHANCE, MOST_CHANCE = 0.35, 0.5
 LEAST_CHANCE = 0.05  # a line that one long test alone executes is worth that test rather than a fifth of another line
 CHEAP_S = 0.3  # cases of a function that take less in all are not worth a line of the list
