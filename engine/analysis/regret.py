@@ -80,7 +80,7 @@ def row_scores(session: Session, trial: Trial, spec: CacheSpec) -> Generator[Pro
 
 @torch.inference_mode()
 def averaged_ranks(trial: Trial, rule: Rule, watched: Driver | None) -> torch.Tensor:
-    """The rank 0 … 1 of every row, averaged over heads and over the layers that drop rows, `[S]`."""
+    """The rank 0 … 1 of every row, averaged over heads and over the layers that evict rows, `[S]`."""
     ranks = []
     for index in layers_that_evict(trial.model.info.geometry):
         keys = trial.rows[index].keys

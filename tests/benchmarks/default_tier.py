@@ -27,7 +27,7 @@ from tests.effort import LEFT_OUT, kept_cases
 
 OVERHEAD_S = 0.007  # of every test: fixtures that are always there, and its report
 OWN_CHANCE, MOST_CHANCE = 0.35, 0.5
-LEAST_CHANCE = 0.05  # a line that one long test alone executes is worth that test rather than a fifth of another line
+LEAST_CHANCE = 0.05  # so that a line which only long tests execute keeps one of them
 CHEAP_S = 0.3  # cases of a function that take less in all are not worth a line of the list
 HEAD = """\
 What only `pytest --tier full` runs, as `python -m tests.benchmarks.default_tier` wrote it: test functions by file; of a
