@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QHeaderView, QTreeWidget, QTreeWidgetItem, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHeaderView, QTreeWidget, QTreeWidgetItem, QWidget
 
 from app.draw.format import brief, percent, thousands, times
+from app.kit.boxes import column
 from app.kit.dialog import Dialog
 from app.kit.labels import plain_label
 from app.kit.provenance import lateness, step_of, token_name
@@ -56,11 +57,8 @@ class OutliersDialog(Reader[Listed], Dialog):
         self.tree.setAccessibleName("Largest values and most attended tokens")
         self.tree.header().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         self.tree.currentItemChanged.connect(self._on_current)
-        self.tree.itemActivated.connect(self._on_activated)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(14, 12, 14, 14)
-        layout.addWidget(self._source)
-        layout.addWidget(self.tree)
+        self.tree.itemActivated.connect(self._go)
+        column(self._source, self.tree, spacing=6, margins=(14, 12, 14, 14), on=self)
         self.resize(600, 680)
         self.follow(models)
 
@@ -85,9 +83,6 @@ class OutliersDialog(Reader[Listed], Dialog):
     def _on_current(self, item: QTreeWidgetItem | None, _previous: QTreeWidgetItem | None) -> None:
         if item is not None and self.tree.hasFocus():  # refilling the list must not change the selection
             self._go(item)
-
-    def _on_activated(self, item: QTreeWidgetItem) -> None:
-        self._go(item)
 
     def _go(self, item: QTreeWidgetItem) -> None:
         place = item.data(0, _PLACE)
@@ -163,8 +158,8 @@ class OutliersDialog(Reader[Listed], Dialog):
         token = f"{thousands(place.position)} {token_name(self._models, piece.request.seq_id, place.position)}"
         item = QTreeWidgetItem([*words, token])
         item.setData(0, _PLACE, place)
-        for column in (1, 2):
-            item.setTextAlignment(column, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        for number in (1, 2):
+            item.setTextAlignment(number, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         item.setFont(3, font_fixed())
         heading.addChild(item)
 

@@ -8,10 +8,11 @@ import numpy as np
 from msgspec import Struct
 from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QSizePolicy, QWidget
+from PySide6.QtWidgets import QScrollArea, QSizePolicy, QWidget
 
 from app.draw.format import thousands
 from app.draw.spark import Spark, spark
+from app.kit.boxes import scrolled
 from app.kit.labels import Opaque, TellsPlaces
 from app.kit.pictures import argb, loud_color, pixels_image
 from app.kit.text_lines import TextPainter
@@ -76,13 +77,8 @@ class WholeLines(QScrollArea):
 
     def __init__(self, lines: QWidget) -> None:
         super().__init__()
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setWidgetResizable(True)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setWidget(lines)
+        scrolled(lines, self)
         self.setMinimumHeight(2 * PITCH)  # by itself it takes 70 pixels, which small windows do not have
-        self.viewport().setAutoFillBackground(False)
-        lines.setAutoFillBackground(False)  # setWidget has enabled it
         self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
 
     def _on_scrolled(self, value: int) -> None:

@@ -22,16 +22,14 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import (
     QAbstractScrollArea,
     QFileDialog,
-    QHBoxLayout,
     QLayout,
     QMenu,
     QStackedLayout,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
-from app.kit.boxes import column, holder
+from app.kit.boxes import column, holder, row
 from app.kit.buttons import ActionButton
 from app.kit.chart.plot import Plot
 from app.kit.files import PICTURE_KINDS, save_look, why_no_look
@@ -137,7 +135,7 @@ class View(Reader[State], Themed, QWidget):
         self.pin_button.setCheckable(True)
         self.pin_button.setVisible(self.can_pin)
         self._menu_button = self._make_menu_button()
-        self._extras = QHBoxLayout()
+        self._extras = row(spacing=8)
         self.empty = plain_label(role="muted", wraps=True)
         self.remedies: dict[str, ActionButton] = {}
         self._body = QWidget()
@@ -355,33 +353,18 @@ class View(Reader[State], Themed, QWidget):
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         # The length of this text must not limit how narrow the panel can become.
         self.empty.setMinimumSize(1, 1)
-        self._extras.setContentsMargins(0, 0, 0, 0)
-        self._extras.setSpacing(8)
-        strip = QHBoxLayout()
-        strip.setContentsMargins(MARGIN, 2, 5, 2)  # a widget that paints its background must not cover the frame
+        left = self.title_label, self.segments, (self.detail, 1), self.provenance_label
+        # a widget that paints its background must not cover the frame
+        margins = (MARGIN, 2, 5, 2)
+        strip = row(*left, self._extras, self.pin_button, self._menu_button, spacing=8, margins=margins, on=self._strip)
         strip.addStrut(STRIP_HEIGHT - 3)  # a dock uses the layout's height, not the fixed one
-        strip.setSpacing(8)
-        strip.addWidget(self.title_label)
-        strip.addWidget(self.segments)
-        strip.addWidget(self.detail, 1)
-        strip.addWidget(self.provenance_label)
-        strip.addLayout(self._extras)
-        strip.addWidget(self.pin_button)
-        strip.addWidget(self._menu_button)
-        self._strip.setLayout(strip)
         self._pages = QStackedLayout()
         self._pages.addWidget(self._body)
         self._blank_column = column(None, self.empty, None, spacing=8)
         self._blank = holder(self._blank_column)
         self._pages.addWidget(self._blank)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self._strip)
-        framed = QVBoxLayout()  # a stacked layout has no margins of its own
-        framed.setContentsMargins(MARGIN, MARGIN, MARGIN, MARGIN)
-        framed.addLayout(self._pages)
-        layout.addLayout(framed, 1)
+        framed = column(self._pages, margins=(MARGIN, MARGIN, MARGIN, MARGIN))  # a stacked layout has none of its own
+        column(self._strip, (framed, 1), spacing=0, on=self)
 
     def _set_icons(self) -> None:
         theme = current_theme()

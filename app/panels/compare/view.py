@@ -9,11 +9,11 @@ from typing import cast, get_args
 from msgspec import Struct
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QMenu, QStackedWidget
+from PySide6.QtWidgets import QMenu
 
 from app.draw.format import brief, short_dtype
 from app.draw.grid import TokenRange
-from app.kit.boxes import column, row
+from app.kit.boxes import column, row, stack
 from app.kit.buttons import LinkButton, ProgressButton, push_button
 from app.kit.changes import connect_all, on_change
 from app.kit.fields import Option, SmallBox
@@ -188,8 +188,8 @@ class CompareView(View[CompareShown]):
         self.maps = CompareMaps(self._token_name)
         self.why = plain_label(role="muted", wraps=True)
         self.lenses, self.query_lenses = LensMenu(models), LensMenu(models, of_queries=True)
-        self._stack = QStackedWidget()
-        self.readout = plain_label(_POINT, font_fixed())
+        self._stack = stack(self.maps, self.why)
+        self.readout = plain_label(_POINT, font_fixed(), can_select=True)
         self.shown: Shown | None = None
         self._build()
         self.follow(models)
@@ -197,11 +197,8 @@ class CompareView(View[CompareShown]):
     def _build(self) -> None:
         self.sides.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.readout.setMinimumWidth(1)
-        self.readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.why.setAlignment(Qt.AlignmentFlag.AlignCenter)
         head = row((self.verdict, 5), (self.sides, 6), spacing=12)
-        self._stack.addWidget(self.maps)
-        self._stack.addWidget(self.why)
         self.set_body(column(head, self.place, 2, (self._stack, 1), self.readout))
         self.displays.setMinimumContentsLength(11)
         for widget in (self.lenses, self.query_lenses, self.displays, self.button, self.opponents, self.end_button):

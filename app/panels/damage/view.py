@@ -6,12 +6,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QSignalBlocker, QTimer, Signal
-from PySide6.QtWidgets import QSpinBox, QStackedLayout, QWidget
+from PySide6.QtWidgets import QSpinBox, QWidget
 
 from app.draw import grid
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, exact, milliseconds, percent
 from app.draw.grid import GridCell, ValueGrid
-from app.kit.boxes import column, holder, row
+from app.kit.boxes import column, holder, row, stack
 from app.kit.changes import connect_all, on_change
 from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.chart.grid import ChosenHead, FoundCell, GridMaps
@@ -176,12 +176,9 @@ class DamageView(AskingView[Shown]):
         self.readout.setMinimumHeight(15)
         self.why.setMinimumSize(1, 1)
         effect = holder(row((self.shift, 1), (self.bars, 1), spacing=14))
-        sheets = QWidget()
-        self._sheets = QStackedLayout(sheets)
-        for sheet in (self.maps, effect, self.plan):
-            self._sheets.addWidget(sheet)
+        self._sheets = stack(self.maps, effect, self.plan)
         last = row((self.readout, 100), None, self.button)
-        parts = (self.controls, self.formula, self.why, (sheets, 1), self.facts, last)
+        parts = (self.controls, self.formula, self.why, (self._sheets, 1), self.facts, last)
         self.set_body(column(*parts, spacing=5))
 
     def _connect(self) -> None:

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from msgspec import Struct
 from PySide6.QtCore import QPointF, QRectF, QSignalBlocker, QSize, Qt
 from PySide6.QtGui import QFont, QPainter, QPen
-from PySide6.QtWidgets import QSizePolicy, QStackedWidget, QWidget
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.draw.axis import FixedTicks, LinearTicks, Tick
 from app.draw.format import brief, decimal, milliseconds, thousands
-from app.kit.boxes import column, holder, row
+from app.kit.boxes import column, holder, row, stack
 from app.kit.changes import on_change
 from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, ShadedSpan
 from app.kit.chart.plot import Plot
@@ -389,12 +389,9 @@ class EvictedView(AskingView[Shown]):
         self.follow(models)
 
     def _build(self) -> None:
-        both = row(self.heads, (self.plot, 1), spacing=14)
-        both.setContentsMargins(0, 2, 0, 0)
+        both = row(self.heads, (self.plot, 1), spacing=14, margins=(0, 2, 0, 0))
         why = holder(column(self.headline, self.rule, self.formula, (both, 1)))
-        self._sheets = QStackedWidget()
-        self._sheets.addWidget(why)
-        self._sheets.addWidget(self.regret)
+        self._sheets = stack(why, self.regret)
         self.set_body(self._sheets)
         self.add_to_strip(self.button)
         self.heads.picked.connect(self._on_head)
