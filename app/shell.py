@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import ClassVar, get_args
 
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication, QFileDialog
@@ -36,9 +36,6 @@ from engine.wire.events import Event, SessionOpened
 from engine.wire.message import Command
 from engine.wire.serving import ServerSpec
 from engine.wire.status import CaptureState, EngineStatus, OpenedFile
-
-if TYPE_CHECKING:
-    pass
 
 
 class Shell(QObject):

@@ -50,7 +50,7 @@ class OutliersDialog(Reader[Listed], Dialog):
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Largest values", parent)
         self._piece: OutliersSlice | None = None
-        self._source = plain_label()
+        self.source = plain_label()  # which step the list belongs to
         self.tree = QTreeWidget()
         self.tree.setColumnCount(4)
         self.tree.setHeaderLabels(["Where", "Value", "Of its range", "Token"])
@@ -58,7 +58,7 @@ class OutliersDialog(Reader[Listed], Dialog):
         self.tree.header().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         self.tree.currentItemChanged.connect(self._on_current)
         self.tree.itemActivated.connect(self._go)
-        column(self._source, self.tree, spacing=6, margins=(14, 12, 14, 14), on=self)
+        column(self.source, self.tree, spacing=6, margins=(14, 12, 14, 14), on=self)
         self.resize(600, 680)
         self.follow(models)
 
@@ -74,11 +74,6 @@ class OutliersDialog(Reader[Listed], Dialog):
 
     def first_field(self) -> QWidget | None:
         return self.tree
-
-    @property
-    def source_text(self) -> str:
-        """Which step the list belongs to."""
-        return self._source.text()
 
     def _on_current(self, item: QTreeWidgetItem | None, _previous: QTreeWidgetItem | None) -> None:
         if item is not None and self.tree.hasFocus():  # refilling the list must not change the selection
@@ -106,11 +101,11 @@ class OutliersDialog(Reader[Listed], Dialog):
         return Listed(piece, piece.note or " · ".join((piece.provenance, *_exact_words(piece), late or of_now)))
 
     def show_nothing(self, why: str) -> None:
-        self._source.setText(why)
+        self.source.setText(why)
         self._fill(None)
 
     def show_state(self, state: Listed) -> None:
-        self._source.setText(state.source)
+        self.source.setText(state.source)
         if state.piece is not self._piece:
             self._fill(state.piece)
 

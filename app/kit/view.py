@@ -12,7 +12,6 @@ from PySide6.QtGui import (
     QAction,
     QFont,
     QGuiApplication,
-    QImage,
     QPainter,
     QPainterPath,
     QPaintEvent,
@@ -140,7 +139,7 @@ class View(Reader[State], Themed, QWidget):
         self.remedies: dict[str, ActionButton] = {}
         self._body = QWidget()
         self._strip = TitleBar()
-        self._frame_actions: list[QAction] = []
+        self.frame_actions: list[QAction] = []  # entries of the panel's holder in the small menu
         self._build_frame()
         self._set_icons()
         if type(self).provenance is not View.provenance:  # reserve its width, so that its first text widens no column
@@ -230,10 +229,6 @@ class View(Reader[State], Themed, QWidget):
         self.title_label.setText(text)
         self.setAccessibleName(text)
 
-    def show_title(self, is_shown: bool) -> None:
-        """Show or hide the title: a tab above the panel may show its name already."""
-        self.title_label.setVisible(is_shown)
-
     def set_detail(self, text: str, brief: str = "", tip: str = "") -> None:
         """Muted text after the title; where the strip is narrow it is replaced by `brief`, then left out. `tip` says
         what the words mean."""
@@ -294,10 +289,6 @@ class View(Reader[State], Themed, QWidget):
     def fit_colors(self) -> None:
         """Fit the colour range to what is visible (C). Overridden by panels with a range."""
 
-    def grab_picture(self) -> QImage:
-        """The panel as an image, with title and provenance, so that the image can stand alone."""
-        return self.frame.grab().toImage()
-
     @property
     def frame(self) -> QWidget:
         """The widget that contains panel and title strip: the dock, or the panel itself."""
@@ -310,18 +301,14 @@ class View(Reader[State], Themed, QWidget):
             layout.removeWidget(self._strip)
         return self._strip
 
-    def add_frame_action(self, action: QAction) -> None:
-        """Add an entry of the panel's holder to the small menu."""
-        self._frame_actions.append(action)
-
     # ---- copying and saving --------------------------------------------------------------------------------------
 
     def copy_picture(self) -> None:
-        """Copy the picture to the clipboard."""
+        """Copy the panel as an image, with title and provenance, so that the image can stand alone."""
         if why_not := why_no_look(self.frame):
             self.told.emit(why_not)
             return
-        QGuiApplication.clipboard().setImage(self.grab_picture())
+        QGuiApplication.clipboard().setImage(self.frame.grab().toImage())
         self.told.emit(f"Picture of “{self.title_label.text()}” copied")
 
     def save_picture(self) -> None:
@@ -379,7 +366,7 @@ class View(Reader[State], Themed, QWidget):
         menu.addAction("Copy picture", self.copy_picture)
         menu.addAction("Save picture…", self.save_picture)
         menu.addSeparator()
-        menu.addActions(self._frame_actions)
+        menu.addActions(self.frame_actions)
         menu.popup(self._menu_button.mapToGlobal(self._menu_button.rect().bottomLeft()))
 
     def paintEvent(self, event: QPaintEvent) -> None:

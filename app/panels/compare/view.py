@@ -280,7 +280,7 @@ class CompareView(View[CompareShown]):
         self._models.viewport.update(**{"attention_range" if self.choice == ATTENTION else "head_range": wanted})
 
     def reset_view(self) -> None:
-        self.maps.reset_view()
+        self.maps.maps["a"].reset_view()
 
     def zoom_to_selection(self) -> None:
         self.maps.zoom_to(self._models.selection.now.position)
@@ -290,9 +290,9 @@ class CompareView(View[CompareShown]):
     def want(self, *, is_visible: bool) -> None:
         compared = self._models.comparison.now
         pair = None
-        if is_visible and compared is not None and not compared.no_rows and self.maps.num_columns:
+        if is_visible and compared is not None and not compared.no_rows and self.maps.maps["a"].num_columns:
             rows = self._rows_of_a_head() if self.choice == WALL else 1
-            pair = WantedPair(self.choice, self.maps.num_columns, rows)  # type: ignore[arg-type]
+            pair = WantedPair(self.choice, self.maps.maps["a"].num_columns, rows)  # type: ignore[arg-type]
         self._models.viewport.update(compared=pair)
 
     def _rows_of_a_head(self) -> int:
@@ -355,7 +355,7 @@ class CompareView(View[CompareShown]):
         self.sides.setToolTip(plain_tip(f"{self.sides.text()}\n{words.tolerance_words(state.compared)}"))
         self._show_place(state)
         self._show_pictures(state)
-        self._tell(self.maps.hover)
+        self._tell(self.maps.maps["a"].hover)
 
     def _show_place(self, state: CompareShown) -> None:
         text = state.refusal or words.departure_words(self._models, state.compared, state.first, state.num_scanned)

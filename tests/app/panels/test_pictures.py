@@ -173,7 +173,7 @@ class Paints:
 
 def test_panels_hand_out_their_picture(models: Models, show: Callable[..., Any]) -> None:
     view: View = show(BytesView(models), 400, 200)
-    assert view.grab_picture().width() == 400
+    assert view.frame.grab().toImage().width() == 400
 
 
 @pytest.mark.parametrize("build", [WallView, HeadView, AttentionView])
