@@ -182,6 +182,7 @@ class Shell(QObject):
             (window.banner.restart_wanted, self.actions["engine.restart"].trigger),
             (window.banner.cpu_wanted, self.cpu_wanted),
             (self.actions.triggered, self._on_action),
+            (window.prompt.submitted, intents.on_prompt_submitted),
             (window.prompt.sampling_changed, intents.on_sampling_changed),
             (window.stops.stops_changed, intents.on_stops_changed),
             (window.edits.repeated, intents.on_edits_repeated),

@@ -70,14 +70,15 @@ class Intents(QObject):
     def send(self, command: Command) -> None:
         """Send a command of the user. An earlier failure leaves the status line, unless the engine is gone, or a panel
         measures, which it may do on its own."""
+        if isinstance(command, commands.BeginBranch) and command.step is None:
+            self._go_on_otherwise(command)
+            return
         if not self._models.status.is_engine_lost and not isinstance(command, Request):
             self._models.status.fail("")
         requests = self._requests
         match command:
             case commands.Fork(step=None):  # at the step that is shown
                 requests.sequences.ask(replace(command, step=self._models.selection.now.step))
-            case commands.BeginBranch(step=None):
-                self._go_on_otherwise(command)
             case commands.BeginBranch():
                 self._waiting.expect_pictures()
                 requests.sequences.ask(command)
