@@ -40,12 +40,8 @@ class NoteRow(Struct, frozen=True):
     is_gone: bool
 
 
-def cells_of(rows: Sequence[NoteRow], marked: Bookmark | None) -> tuple[tuple[TableCell, ...], ...]:
-    """The rows of the table; bookmarks on other branches are dimmed and marked as such."""
-    return tuple(_cells(row, is_marked=row.bookmark == marked) for row in rows)
-
-
-def _cells(row: NoteRow, *, is_marked: bool) -> tuple[TableCell, ...]:
+def cells_of(row: NoteRow, *, is_marked: bool) -> tuple[TableCell, ...]:
+    """A row of the table; bookmarks on other branches are dimmed and marked as such."""
     role: TextRole = "selected" if is_marked else "muted" if row.is_elsewhere or row.is_gone else "text"
     state = " · branch deleted" if row.is_gone else " · another branch" if row.is_elsewhere else ""
     text = "\n".join(visible_words(line) for line in row.bookmark.text.split("\n"))
@@ -142,7 +138,7 @@ class NotesView(View[Shown]):
         found = len(state.rows)
         count = counted(state.count, "bookmark")
         self.set_detail(count if found == state.count else f"{thousands(found)} of {count}")
-        self.table.show_cells(HEADS, cells_of(state.rows, state.marked))
+        self.table.show_cells(HEADS, [cells_of(row, is_marked=row.bookmark == state.marked) for row in state.rows])
         for button in self._ways:
             button.setEnabled(state.marked is not None)
 
