@@ -269,9 +269,7 @@ class NextTokenView(View[Shown]):
 
     def show_state(self, state: Shown) -> None:
         self.summary.setText(state.summary, state.brief, _SUMMARY_TIP)
-        self.list_model.set_bars(state.bars)
-        self.list_model.set_refusal(state.refusal)
-        self.list_model.set_offer(TAKE if state.looked_at is None else BRANCH)
+        self.list_model.show_bars(state.bars, state.refusal, TAKE if state.looked_at is None else BRANCH)
         for widget in (self.continuation, self.other):
             widget.setEnabled(state.can_type)
         self.continuation.show_state(state.looked_at)
