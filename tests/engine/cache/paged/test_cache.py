@@ -17,7 +17,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.page_events import AllFullPagesHit, Converted, Forked, MoveDirection, PageMoved
+from engine.wire.page_events import Converted, Forked, MoveDirection, PageMoved, PrefixEnd
 from tests.effort import effort
 from tests.engine.cache.paged.driving import TOLERANCE, check, drive, store_of
 from tests.engine.tiny import model_of, prompt_ids
@@ -175,7 +175,7 @@ def test_a_sequence_that_was_not_looked_up_says_how_it_came() -> None:
     assert [info.why_not_reused for info in session.sequences] == [Converted(), Forked(parent)]
     newcomer = session.submit(Prompt(token_ids=prompt_ids(13)))
     session.step()
-    assert session.sequences[newcomer].why_not_reused == AllFullPagesHit(5)
+    assert session.sequences[newcomer].why_not_reused == PrefixEnd(13, 8, 8, is_all=True)
     assert session.sequences[child].why_not_reused == Forked(parent)
 
 
