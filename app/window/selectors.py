@@ -155,7 +155,7 @@ class ModelSelector(SelectorButton[ModelInfo]):
         self._menu.clear()
         self._menu.addAction(self._actions["model.bundled"])
         known = [source for source in self._recent if source != BUNDLED]
-        self._section("Recent", [(source_name(source), source, source) for source in known])
+        self._section("Recent", [(prose(source_name(source)), source, source) for source in known])
         self._section("On this computer", [self._local(model) for model in self._found])
         self._menu.addSeparator()
         for key in ("model.open", "model.hub", "model.shape"):

@@ -182,7 +182,7 @@ def in_little_room(running: Shell, engine: FakeEngine) -> Iterator[str]:
     engine.emit(
         StateChanged(replace(now, model=model, cache=spec, work=work, sequences=infos)), EngineBusy("a long step", 12)
     )
-    window.status._drop_news()
+    window.status.withdraw(window.models.status.notice)
     parts = window.top, window.banner, window.phases, window.timeline, window.status
     for moment, wide in (("the smallest window", 1), ("a wide one", 1700)):
         window.resize(wide, 1)
