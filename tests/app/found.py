@@ -1,6 +1,8 @@
-"""What a person finds in a window by reading: a button, the menu that it opens, the words in sight."""
+"""What a person finds in a window by reading: a button, the menu that it opens, a field, the words in sight."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from PySide6.QtWidgets import QAbstractButton, QApplication, QLabel, QMenu, QWidget
 
@@ -17,6 +19,12 @@ def opened_menu(button: QAbstractButton) -> QMenu:
     menu = QApplication.activePopupWidget()
     assert isinstance(menu, QMenu)
     return menu
+
+
+def field(root: QWidget, name: str) -> Any:
+    """The one widget that a screen reader calls by this name."""
+    (found,) = (each for each in root.findChildren(QWidget) if each.accessibleName() == name)
+    return found
 
 
 def words(root: QWidget) -> list[str]:

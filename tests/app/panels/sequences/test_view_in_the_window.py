@@ -25,7 +25,7 @@ class ManyEngine(FakeEngine):
 
     _changes: tuple[SequenceForked, ...] = ()  # since the newest step
 
-    def _answer(self, command: Any) -> None:
+    def respond(self, command: Any) -> None:
         known = self.status.sequences
         match command:
             case SubmitPrompt(alone=True):
@@ -52,7 +52,7 @@ class ManyEngine(FakeEngine):
             case RemoveSequence(seq_id):
                 self._set(tuple(s for s in known if s.seq_id != seq_id))
             case _:
-                super()._answer(command)  # type: ignore[arg-type]
+                super().respond(command)  # type: ignore[arg-type]
 
     def _add(self, num_tokens: int, sampling: SamplingParams) -> SequenceInfo:
         new_id = max((s.seq_id for s in self.status.sequences), default=-1) + 1
