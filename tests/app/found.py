@@ -27,6 +27,6 @@ def field(root: QWidget, name: str) -> Any:
     return found
 
 
-def words(root: QWidget) -> list[str]:
+def texts_in(root: QWidget) -> list[str]:
     """The texts of the labels that are in sight, whole also where there is room for a part alone."""
     return [label.text() for label in root.findChildren(QLabel) if label.isVisible() and label.text()]

@@ -16,7 +16,7 @@ from engine.wire.events import EngineBack, EngineLost, Event, Failed, Restarted,
 from engine.wire.message import Command
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
-from tests.app.found import button, words
+from tests.app.found import button, texts_in
 
 
 def test_a_lost_engine_is_a_banner_with_a_way_on_and_nothing_is_lost(running: Shell, engine: FakeEngine) -> None:
@@ -51,7 +51,7 @@ def test_one_that_answers_again_takes_the_banner_back(running: Shell, engine: Fa
 def test_where_the_engine_runs_stands_in_the_status_line(running: Shell) -> None:
     running.models.status.set_engine("process")
     turn(running)
-    assert "cpu · 2 threads · engine in a process" in words(running.window.status)
+    assert "cpu · 2 threads · engine in a process" in texts_in(running.window.status)
 
 
 class Recording:

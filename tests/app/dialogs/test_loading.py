@@ -29,7 +29,7 @@ from engine.wire.status import Work
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
-from tests.app.found import words
+from tests.app.found import texts_in
 
 GIB = 2**30
 CPU = Device("cpu", "A CPU", 16 * GIB, 10 * GIB, (), 8)
@@ -163,11 +163,11 @@ def test_an_adapter_can_be_put_on_the_model_and_taken_off(
     shell: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialog = opened_dialog(shell, engine)
-    assert ("none" in words(dialog), dialog.no_adapter.isVisible()) == (True, False)
+    assert ("none" in texts_in(dialog), dialog.no_adapter.isVisible()) == (True, False)
     monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: "/a/lora")
     dialog.adapter.click()
     dialog.adapter.click()  # it takes the place of the one before
-    assert {BUNDLED_NAME, "/a/lora"} <= {*words(dialog)}
+    assert {BUNDLED_NAME, "/a/lora"} <= {*texts_in(dialog)}
     assert dialog.no_adapter.isVisible()
     wanted = ModelSpec("bundled+adapter:/a/lora")
     assert engine.of(ForecastLoad)[-1].model == wanted
@@ -177,7 +177,7 @@ def test_an_adapter_can_be_put_on_the_model_and_taken_off(
     assert not dialog.ok.isEnabled()
     assert len(engine.of(ForecastLoad)) == asked
     dialog.no_adapter.click()
-    assert ("none" in words(dialog), dialog.no_adapter.isVisible()) == (True, False)
+    assert ("none" in texts_in(dialog), dialog.no_adapter.isVisible()) == (True, False)
     assert engine.of(ForecastLoad)[-1].model == ModelSpec(weights="int8")
     dialog.weights.setCurrentIndex(0)
     dialog.adapter.click()
@@ -189,7 +189,7 @@ def test_an_adapter_can_be_put_on_the_model_and_taken_off(
     turn(shell)
     shell.actions["model.compute"].trigger()
     again = shell.window.findChildren(LoadingDialog)[-1]
-    assert {BUNDLED_NAME, "/a/lora"} <= {*words(again)}
+    assert {BUNDLED_NAME, "/a/lora"} <= {*texts_in(again)}
 
 
 def test_what_a_forecast_says(host: QWidget) -> None:

@@ -20,7 +20,7 @@ from engine.wire.records import Timings
 from engine.wire.status import OpenedFile
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
-from tests.app.found import button, opened_menu, words
+from tests.app.found import button, opened_menu, texts_in
 
 REASON = "this is an opened file: go on with its model first, or load another"
 NEEDS_MODEL = (
@@ -215,14 +215,14 @@ def test_an_opened_session_shows_no_numbers_that_were_not_measured(
     running: Shell, engine: FakeEngine, tmp_path: Path
 ) -> None:
     window, models = running.window, running.models
-    assert any(told.startswith("KV ") for told in words(window.status))
+    assert any(told.startswith("KV ") for told in texts_in(window.status))
     engine.status = replace(engine.status, cache=cache_preset("paged").spec)
     opened(running, engine, tmp_path / "a.session.json", has_rows=False)
     for name, what in (("bytes", "byte counts"), ("pages", "page tables"), ("timings", "times")):
         panel = window.panels[name]
         why = f"A session file has no {what}: go on with its model to compute them."
         assert panel.read() == why, name
-    assert not any(told.startswith("KV ") for told in words(window.status))
+    assert not any(told.startswith("KV ") for told in texts_in(window.status))
     assert node_lines(models, 3)[0].endswith(" ms")
     part = replace(models.timeline.records[3].sequences[0], stop="non-finite logits")
     assert "chose" in node_lines(models, 3)[0]

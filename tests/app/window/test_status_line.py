@@ -21,7 +21,7 @@ from engine.wire.status import Work
 from tests.app import samples
 from tests.app.conftest import take_steps, turn
 from tests.app.fake_engine import FakeEngine
-from tests.app.found import button, words
+from tests.app.found import button, texts_in
 
 
 def test_the_status_line_says_nothing_that_never_changes(running: Shell) -> None:
@@ -196,18 +196,18 @@ def test_of_many_places_the_first_are_listed(running: Shell, engine: FakeEngine,
 
 def test_what_the_engine_is_busy_with_stands_where_it_runs(running: Shell, engine: FakeEngine) -> None:
     status, banner = running.window.status, running.window.banner
-    before = words(status)
+    before = texts_in(status)
     engine.emit(EngineBusy("changing the cache", 3))
     turn(running)
-    assert "busy with changing the cache for 3 s" in words(status)
+    assert "busy with changing the cache for 3 s" in texts_in(status)
     engine.emit(EngineBusy("changing the cache", 9), EngineLost("The engine may hang", has_ended=False))
     turn(running)
-    assert "busy with changing the cache for 9 s" in words(status)
+    assert "busy with changing the cache for 9 s" in texts_in(status)
     assert button(banner, "Restart engine").isVisibleTo(banner)
     engine.emit(EngineBusy("", 0), EngineBack())
     turn(running)
-    assert words(status) == before
+    assert texts_in(status) == before
     assert not running.models.status.is_engine_lost
     engine.emit(EngineBusy("a decode step", 4), EngineLost("The engine was killed"))
     turn(running)
-    assert "engine gone: restart it under Run · Engine" in words(status)
+    assert "engine gone: restart it under Run · Engine" in texts_in(status)

@@ -87,7 +87,7 @@ def test_a_model_that_cannot_be_compiled_says_so_once_and_goes_on(monkeypatch: p
     tried = []
 
     def failing(graph: Any, inputs: Any) -> Any:
-        tried.append(name)
+        tried.append(graph)
         raise RuntimeError("no such instruction\nmuch more")
 
     monkeypatch.setattr(compiler, "BACKEND", failing)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.model.runners import compiler
 from engine.model.runners.compiler import at_once
 from engine.model.runners.launch import CompileRecorder, CudaGraphRecorder
 
