@@ -87,7 +87,7 @@ def test_stops_that_were_set_without_a_step_are_offered_and_come_back(
     shell: Shell, engine: FakeEngine, folder: JournalFolder, qtbot: QtBot
 ) -> None:
     shell.intents.on_stops_changed((Stop(1, "entropy > 2"),))
-    left_in(folder, shell.controller.saving.session, 1000.0)
+    left_in(folder, replace(shell.controller.saving.session, draft=""), 1000.0)
     shell.intents.on_stops_changed(())
     found = Recovering(folder, shell.models, shell.controller, "", shell)
     shell.window.recovery.accepted.connect(found.on_accepted)
