@@ -88,13 +88,15 @@ def test_at_rest_nothing_waits(tick: Callable[..., bool]) -> None:
 
 
 @pytest.fixture
-def clock(models: Models, engine: FakeEngine, times: Times, qtbot: QtBot) -> FrameClock:
+def clock(
+    models: Models, engine: FakeEngine, times: Times, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> FrameClock:
     """A clock over an engine that rests, started; the test is its timer."""
+    monkeypatch.setattr("app.control.waiting.EAGER_FOR_S", 0.0)
     controller = Controller(models, engine.send, engine.drain)
     engine.loaded()
     controller.tick()
     engine.is_silent = True
-    controller.waiting._eager_until = 0.0
     clock = FrameClock(controller)
     clock.start()
     clock.timer.blockSignals(True)

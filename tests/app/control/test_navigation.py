@@ -87,10 +87,10 @@ def test_tokens(walk: Navigator, models: Models, where: int | None, step: int | 
 
 
 def test_a_replay_walks_every_step_and_ends_at_the_live_one(
-    models: Models, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, models: Models, qtbot: QtBot
 ) -> None:
     monkeypatch.setattr(navigation, "REPLAY_MS", 0)
-    walk, seen = Navigator(models), list[int | None]()
+    walk, seen = request.getfixturevalue("walk"), list[int | None]()
     models.selection.changed.connect(lambda: seen.append(models.selection.now.step))
     walk.on_play_or_stop()
     assert walk.is_replaying

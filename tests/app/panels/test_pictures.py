@@ -81,9 +81,8 @@ def test_the_same_state_is_not_painted_twice(view_type: type[Any], models: Model
     view = show(view_type(models))
     feed(models)
     paints = Paints(view)
-    refresh = view.refresh if isinstance(view, View) else view._refresh
-    refresh()
-    refresh()
+    view.refresh()
+    view.refresh()
     QApplication.processEvents()
     assert paints.count == 0
 

@@ -92,10 +92,10 @@ def test_marks_of_forced_tokens_are_triangles(qtbot: QtBot, models: Models, widt
 def test_a_tip_tells_how_long_a_step_took_if_anybody_measured(qtbot: QtBot, models: Models) -> None:
     bar = TimelineBar(models)
     qtbot.addWidget(bar)
-    bar.resize(400, 40)
+    bar.show()
     first, other = samples.step_record(0), samples.step_record(1)
     models.timeline.append([first, replace(other, timings=Timings(0.0, 0.0, 0.0, 0.0))])
-    bar.refresh()
-    heads = {bar.tip_at(QPoint(x, 20)).splitlines()[0] for x in range(400)}
+    bar.grab()
+    heads = {bar.tip_at(QPoint(x, 20)).splitlines()[0] for x in range(bar.width())}
     took_ms = milliseconds(first.timings.total_ms)
     assert heads == {f"step 0 · {first.phase} · {took_ms}", f"step 1 · {other.phase}"}

@@ -121,7 +121,7 @@ def test_a_reader_keeps_the_place_in_another_width(desk: Shell) -> None:
 
 
 def test_a_key_tells_what_the_colours_mean(desk: Shell) -> None:
-    (key,) = desk.window.tokens.findChildren(SurprisalKey)
+    (key,) = desk.window.findChildren(SurprisalKey)
     assert key.isVisible()
     assert "0 to 7 nats" in key.accessibleName()
     shown = key.grab().toImage()
