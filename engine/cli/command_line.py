@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("verify", "every cache mode against the uncached forward"),
     "sweep": ("sweep", "cache modes, budgets and codecs on the same texts: bytes, speed, and what they change"),
     "bench": ("bench", "cache modes against each other in time, taking turns"),
-    "gpu-check": ("gpu_check", "every mode, recorded step and dtype on a GPU, in two minutes"),
+    "gpu-check": ("gpu_check", "a report on a GPU to paste: every mode in every dtype, and speed"),
     "seeds": ("seeds", "the tables of the KV cache documents, measured here beside what they print"),
     "devices": ("devices", "list devices, and say what a model would take before it is loaded"),
     "caches": ("caches", "list the cache modes"),
