@@ -20,6 +20,11 @@ KEPT = -2  # in place of a `seq_id`: the page belongs to a kept moment of anothe
 NULL_PAGE_ID = 0  # entry of a page table whose page left the window or was dropped; never allocated, never freed
 
 
+def decode_token_ids(token_bytes: bytes) -> tuple[int, ...]:
+    """The token ids of little-endian int32."""
+    return struct.unpack(f"<{len(token_bytes) // 4}i", token_bytes)
+
+
 class Tier(StrEnum):
     """The memory that a page is in: the device's own, or the second-level prefix cache in host memory."""
 
@@ -91,7 +96,7 @@ class PageCommitted(Variant, frozen=True):
     @property
     def token_ids(self) -> tuple[int, ...]:
         """The token ids of the page, in order."""
-        return struct.unpack(f"<{len(self.token_bytes) // 4}i", self.token_bytes)
+        return decode_token_ids(self.token_bytes)
 
 
 class PageEvicted(Variant, frozen=True):
