@@ -395,7 +395,7 @@ class MainWindow(QMainWindow):
     def restore_state(self, geometry: bytes, docks: bytes, layout: str) -> None:
         """Restore what `save_state` returned; what cannot be read is ignored."""
         if not self.restoreGeometry(QByteArray(geometry)):
-            self.resize(_first_size(self))
+            self.resize(first_size(self))
         self._arrange(layout, docks)
 
     def show_arrangement(self, wanted: Arrangement) -> None:
@@ -468,7 +468,7 @@ def _holds(place: QWidget, focused: QWidget) -> bool:
     return place is focused or place.isAncestorOf(focused)
 
 
-def _first_size(window: QMainWindow) -> QSize:
+def first_size(window: QMainWindow) -> QSize:
     """The window's size on the first start, within the screen."""
     room = window.screen().availableSize()
     if room.width() <= SMALL_SCREEN:  # use the whole screen but for the window's title bar
