@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from engine.cli.output import printable_line
 from engine.environment import prepare
-from engine.errors import InputError, not_imported
+from engine.errors import plain
 from engine.interrupts import raise_at_interrupt
 
 DESCRIPTION = "Runs the engine without a window, from the command line. `--help` lists the sub-commands."
@@ -82,16 +82,13 @@ def run_command_line(argv: list[str] | None = None) -> int:
         raise_at_interrupt()
     try:
         return int(args.func(args))
-    except InputError as error:
-        print(f"kvloupe-engine: {printable_line(error)}", file=sys.stderr)
-        return 2
-    except ImportError as error:
-        if not (why := not_imported(error)):
-            raise
-        print(f"kvloupe-engine: {printable_line(why)}", file=sys.stderr)
-        return 2
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if not (why := plain(error)):
+            raise
+        print(f"kvloupe-engine: {printable_line(why)}", file=sys.stderr)
+        return 2
