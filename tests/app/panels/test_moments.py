@@ -242,7 +242,7 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     assert "the cache is full: take one that grows" in str(choices.data(choices.index(0), Qt.ItemDataRole.ToolTipRole))
     asked: list[object] = []
     window.next_token.wants.connect(asked.append)
-    window.next_token.candidates.doubleClicked.emit(choices.index(0))
+    window.next_token.candidates.clicked.emit(choices.index(0))
     assert asked == []
     driver.shell.intents.send(BeginBranch(0, None, (50,)))
     driver.wait_until_idle()
