@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 from PySide6.QtCore import Qt, Signal, SignalInstance
 from PySide6.QtGui import QGuiApplication, QShortcut
-from PySide6.QtWidgets import QLineEdit
 
 from app.draw.format import thousands
 from app.kit.bookmark_places import note_line, place_words, visible_words
@@ -15,6 +14,7 @@ from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import connect_all
+from app.kit.fields import filter_field
 from app.kit.provenance import Provenance
 from app.kit.reader import BOOKMARKS, SELECTION, STEPS
 from app.kit.theme import TextRole
@@ -93,11 +93,7 @@ class NotesView(View[Shown]):
         self._marked: Bookmark | None = None
         self.table = CellTable("Notes")
         self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.filter = QLineEdit()
-        self.filter.setPlaceholderText("Filter")
-        self.filter.setAccessibleName("Filter the notes")
-        self.filter.setClearButtonEnabled(True)
-        self.filter.setMaximumWidth(180)
+        self.filter = filter_field("Filter the notes", 180)
         self.new = ActionButton("New…", is_small=True)
         self.go = push_button("Go there", self._on_go, "Look at this place")
         self.edit = push_button("Edit…", self._on_edit, "Write something else on it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -214,9 +215,8 @@ class SequencesView(View[Shown]):
         self.why = plain_label("", font_text(11.5), "muted", wraps=True, can_select=True)
         self._has_origins = False
         self._actions = {
-            STOP: own_action(self.table, "Stop", self._on_stop),
-            FORK: own_action(self.table, "Fork", self._on_fork),
-            REMOVE: own_action(self.table, "Remove", self._on_remove, key="Del"),
+            name: own_action(self.table, name.capitalize(), partial(self._on_action, name), key=key)
+            for name, key in ((STOP, ""), (FORK, ""), (REMOVE, "Del"))
         }
         self._build()
         self.table.selectionModel().currentRowChanged.connect(self._on_row)
@@ -256,14 +256,8 @@ class SequencesView(View[Shown]):
     def _on_pressed(self, seq_id: int, what: str) -> None:
         self.wants.emit(COMMANDS[what](seq_id))
 
-    def _on_stop(self) -> None:
-        self._on_pressed(self._models.selection.now.seq_id, STOP)
-
-    def _on_fork(self) -> None:
-        self._on_pressed(self._models.selection.now.seq_id, FORK)
-
-    def _on_remove(self) -> None:
-        self._on_pressed(self._models.selection.now.seq_id, REMOVE)
+    def _on_action(self, what: str, _is_checked: bool = False) -> None:
+        self._on_pressed(self._models.selection.now.seq_id, what)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
