@@ -98,7 +98,7 @@ def test_a_command_that_fails_at_any_site_changes_nothing(mode: str, command: st
         do(twin)
     session = begun(mode, command)
     before, stood, num_failed = all_of(session), stands(session), 0
-    sites = list(clean.sites)[:: effort(2, 1)]
+    sites = list(clean.sites)[:: effort(4, 1)]
     for site in sites:
         outcome = failing_at(1, partial(do, session), site)
         if isinstance(outcome, Injected):
