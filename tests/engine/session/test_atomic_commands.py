@@ -61,11 +61,10 @@ def all_of(session: Session) -> tuple[object, ...]:
     history, store = session.history, session.live.mode.store
     journal = history.journal
     pools = [] if store is None else [(group.pool.counts(), owners(group.tables)) for group in store.groups]
-    surprisal, kept = history.surprisal, session.kept
+    surprisal, kept = [(key, sorted(seq_ids)) for key, _, seq_ids in history.surprisal.owners()], session.kept
     return (
         repr((history.last_step, history.changes, history.added, history.next_step, len(history.tree))),
-        (surprisal.is_waiting, surprisal.num_bytes),
-        held(journal),
+        (surprisal, held(journal)),
         repr(pools),
         ([state.step for state in kept], [state.step for state in kept.removed], kept.num_bytes),
         (session.cache, session.live.next_id),
