@@ -14,8 +14,8 @@ from msgspec import Struct
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import (
-    MAX_LENGTH,
     FORMER_NAMES,
+    MAX_LENGTH,
     QUANTITIES,
     SIGNS,
     And,
