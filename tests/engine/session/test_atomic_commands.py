@@ -65,7 +65,7 @@ def all_of(session: Session) -> tuple[object, ...]:
     moves = {seq_id: moves for seq_id, moves in journal._moves.items() if moves}
     return (
         repr((history.last_step, history.changes, history.added, history.next_step, len(history.tree), surprisal)),
-        repr((journal.notes, moves, journal._births, journal._forked, journal._fed)),
+        repr((journal.notes, moves, journal._births)),
         repr(counts),
         repr(pools),
         (session.cache, session.live.next_id, sorted(session.kept._states, key=str), session.kept.num_bytes),
