@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from engine.cache.paged.prefix import encode_token_ids, num_equal_tokens
+from engine.cache.paged.prefix import encode_token_ids, most_equal
 from engine.errors import InputError
 from engine.serving.schema import GPU
 from engine.serving.server import Server
 from engine.serving.tree import Block, Tree
-from engine.wire.page_events import decode_token_ids
+from engine.wire.page_events import PrefixEnd, decode_token_ids
 from engine.wire.serving import PrefixExplained, Reason
 
 Texts = Callable[[Sequence[int]], str]
@@ -184,20 +184,14 @@ def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str
             server.name, len(ids), reused, why, reason, reused, reused, unit, tree.rank, False, at, here, there
         )
 
-    if len(ids) < unit:
-        return answer("shorter than a block", f"The prompt has {len(ids)} tokens, less than a block of {unit}.")
     if reused < min(matched * size // unit * unit, found.limit):
         return answer(
             "evicted", f"Blocks of a sliding window are gone: {reused:,} tokens are the most with a whole window."
         )
-    if matched * size >= whole:
-        if reused < whole:
-            return answer(
-                "last token",
-                f"All {whole:,} tokens are stored; the last is always computed, and its block of {unit} with it.",
-            )
-        rest = "token fills" if len(ids) - reused == 1 else f"{len(ids) - reused} tokens fill"
-        return answer("all reused", f"Every whole block is reused; the last {rest} no block of {unit}.")
+    if reused >= found.limit:
+        is_last = len(ids) >= unit and (len(ids) - ahead) % unit == 0
+        reason: Reason = "last token" if is_last else "shorter than a block" if len(ids) < unit else "all reused"
+        return answer(reason, PrefixEnd(len(ids), reused, unit, is_all=True).words(reused, "", "", "block"))
     start = matched * size
     wanted, parent = encode_token_ids(ids[start : start + size + ahead]), path[matched - 1] if matched else None
     if matched < len(path):
@@ -210,24 +204,21 @@ def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str
             "evicted",
             f"The block of tokens {start:,} to {stop:,} was {gone.why_gone} {ago} ago, after {lived} in the cache.",
         )
-    kids = list(tree.children(parent, tree.main))
+    kids = sorted(tree.children(parent, tree.main), key=lambda kid: not kid.copies)[:MOST_COMPARED]
     if (other := _other_identity(kids, wanted, (salt,) if salt and parent is None else (), lora)) is not None:
         return answer("other salt or adapter", other)
-    nearest, equal = _nearest(kids, wanted)
-    if nearest is not None and equal:
-        at = start + equal
-        here, there = texts(ids[at : at + SIDE]), texts(decode_token_ids(nearest.tokens or b"")[equal : equal + SIDE])
-        state = "stored" if nearest.copies else f"{nearest.why_gone} by now"
-        why = f"Differs at token {at:,}: the prompt has {here!r}, the nearest branch ({state}) {there!r}."
-        return answer("differs", why, at, here, there)
+    number, equal = most_equal([kid.tokens or b"" for kid in kids], wanted) if kids else (0, 0)
     later = {tuple(ids[at : at + size]) for at in range(start + size, whole, size)}
-    if any(block.ids in later for kids in tree.orphans.values() for block in kids.values()):
+    if not equal and any(block.ids in later for waiting in tree.orphans.values() for block in waiting.values()):
         why = f"Later blocks of this prompt are stored; the one at token {start:,} came before what was seen."
         return answer("partial", why)
-    if nearest is not None:
-        here, there = texts(ids[start : start + SIDE]), texts(nearest.ids[:SIDE])
-        why = f"Differs at token {start:,}: the prompt has {here!r}, what is stored there begins {there!r}."
-        return answer("differs", why, start, here, there)
+    if kids:
+        nearest, at = kids[number], start + equal
+        stored = decode_token_ids(nearest.tokens or b"")[equal : equal + SIDE]
+        here, there = texts(ids[at : at + SIDE]), texts(stored)
+        branch = f"the nearest branch ({'stored' if nearest.copies else f'{nearest.why_gone} by now'}) {there!r}"
+        end = PrefixEnd(len(ids), start, size, equal, next(iter(stored), 0))
+        return answer("differs", end.words(reused, repr(here), branch, "block"), at, here, there)
     where = f"after token {start - 1:,}" if start else "at the beginning"
     if not tree.is_known:
         return answer("partial", f"Nothing was seen to be stored {where} of this prompt.")
@@ -248,13 +239,6 @@ def _other_identity(kids: Iterable[Block], wanted: bytes, extra: tuple[str, ...]
         asked.append(f"for the adapter '{lora}'" if lora else "without one")
     state = "" if kid.copies else f", and was {kid.why_gone}"
     return f"The same tokens are stored {' '.join(there)}{state}; this prompt comes {' '.join(asked)}."
-
-
-def _nearest(kids: Sequence[Block], wanted: bytes) -> tuple[Block | None, int]:
-    """The stored block with most leading tokens in common, live ones first; and how many."""
-    scores = [(num_equal_tokens(kid.tokens or b"", wanted), bool(kid.copies)) for kid in kids[:MOST_COMPARED]]
-    best = max(scores, default=(0, False))
-    return (kids[scores.index(best)] if scores else None), best[0]
 
 
 def _seconds(seconds: float) -> str:
