@@ -190,7 +190,7 @@ class TopBar(QWidget):
         after = self._after(self.earlier, self.remedies, self.counter)
         after.setMaximumWidth(MOST_AFTER)  # the selectors, whose texts are longer, get the rest
         # The transport keeps its place whatever the sides contain, so that the buttons can be found without looking.
-        self._layout = row(before, self.transport, after, spacing=22, margins=(12, 0, 14, 1), on=self)
+        self._layout = row(before, self.transport, after, margins=(12, 0, 14, 1), on=self)
 
     @staticmethod
     def _after(*parts: QWidget) -> QWidget:
@@ -204,7 +204,9 @@ class TopBar(QWidget):
         super().resizeEvent(event)
         width = event.size().width()
         self.transport.show_keys(width >= ROOM_FOR_KEYS)
-        for side, share in zip((0, 2), (4, 6) if width < NARROW else (5, 4), strict=True):
+        is_narrow = width < NARROW
+        self._layout.setSpacing(12 if is_narrow else 22)
+        for side, share in zip((0, 2), (37, 63) if is_narrow else (5, 4), strict=True):
             self._layout.setStretch(side, share)
 
     def paintEvent(self, event: QPaintEvent) -> None:
