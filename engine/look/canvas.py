@@ -359,6 +359,13 @@ def as_run(flags: Flags) -> Wanted:
 
 def _places(wanted: Sequence[Wanted], grid: Grid) -> Ints:
     """The places `[3, N]` (layer, head, column) of some cells, in order."""
+    num_layers, num_heads, *_ = grid.shape
+    want = wanted[0] if wanted else range(0)
+    is_same = [each is want and layer.num_heads == num_heads for each, layer in zip(wanted, grid.layers, strict=True)]
+    if isinstance(want, range) and all(is_same):
+        places = np.indices((num_layers, num_heads, len(want))).reshape(3, -1)
+        places[2] += want.start
+        return read_only_ints(places)
     is_wanted = np.zeros(grid.shape[:3], bool)
     for cells, layer, want in zip(is_wanted, grid.layers, wanted, strict=True):
         if isinstance(want, range):

@@ -74,7 +74,6 @@ def take(request: SliceRequest, source: Source, geometry: CacheGeometry, seen: S
 # ---- wall and head -------------------------------------------------------------------------------------------------
 
 
-@torch.inference_mode()
 def drawn(
     request: WallRequest | HeadRequest,
     source: Source,
@@ -391,7 +390,6 @@ def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
     return NewestQuery(found, newest, provenance, "", rows.first, per_row)
 
 
-@torch.inference_mode()
 def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: CacheGeometry) -> AttentionSlice:
     """The newest query's weights of one layer at one step, as they were computed, or what another lens has of the
     queries up to it; or a difference, of which each column shows the number farthest from zero."""
@@ -413,9 +411,11 @@ def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: Cac
         per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
         shown = slice(first - base, stop - base)
         gone: torch.Tensor | None = None
-        if bool((is_nan := row.isnan()).any()):
+        if bool(row.sum().isnan()):  # some may be, and reading them once is less than a flag for each
+            is_nan = row.isnan()
             gone = is_nan if is_difference or lens.values == "tokens" else missing_rows(row)
-        weights, absent = pooled_weights(row[:, shown], None if gone is None else gone[:, shown], per_column)
+        gone_here = None if gone is None else gone[:, shown]
+        weights, absent = pooled_weights(row[:, shown], gone_here, per_column, is_signed=is_difference)
         positions = first + np.arange(weights.shape[1]) * per_column
         if not is_difference and lens.columns == "tokens":
             held = row if gone is None else row.masked_fill(gone, -1.0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from msgspec.structs import replace
 
 from engine.errors import InputError
@@ -169,6 +170,7 @@ class Watcher:
         self._is_late, self._is_uncounted = False, not is_counted
         return found
 
+    @torch.inference_mode()
     def _updates_for(
         self, session: Session, pictures: list[WatchedPicture], *, is_counted: bool = True
     ) -> list[Slice | SliceUpdate]:
