@@ -207,8 +207,8 @@ class Watcher:
             return
         found: Slice | SliceUpdate
         before = picture.piece if picture.source is not None else None  # None: it is to be sent whole
-        if isinstance(request, WallRequest | HeadRequest):
-            assert before is None or isinstance(before, WallSlice | HeadSlice)
+        if isinstance(request, (WallRequest, HeadRequest)):
+            assert before is None or isinstance(before, (WallSlice, HeadSlice))
             found = session.slices.drawn(request, visible, picture.canvas, before, is_counted=is_counted)
         elif is_row_unchanged(picture, visible.source):
             found = Unchanged(request)
