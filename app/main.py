@@ -97,7 +97,7 @@ class Program(QObject):
 
     def open(self) -> None:
         """Show the window; the engine starts when it has been painted, at the latest after `LATEST_START_MS`."""
-        sys.excepthook = self._on_exception
+        sys.excepthook = self.on_exception
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, self._on_signal)
         if self._tour is not None:
@@ -201,7 +201,7 @@ class Program(QObject):
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.shell.window.close()
 
-    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Report an exception raised in a slot and keep the session: PySide would only print it and go on."""
         traceback.print_exception(kind, error, trace)
         text = f"Something unexpected went wrong ({kind.__name__}: {str(error)[:200]}); the session lives on."

@@ -50,10 +50,10 @@ class Tour(QObject):
         self._exported = False
         self._pictures = 0
         self._since = 0.0
-        self._until: Until | None = None
+        self.until: Until | None = None  # what the script waits for
         self._script = self._moments()
         self._timer = QTimer(self)
-        self._timer.timeout.connect(self._on_poll)
+        self._timer.timeout.connect(self.poll)
         self.exit_status = 1
         shell.controller.requests.exports.written.connect(self._on_exported)
 
@@ -258,18 +258,19 @@ class Tour(QObject):
 
     # ---- running it ----------------------------------------------------------------------------------------------
 
-    def _on_poll(self) -> None:
+    def poll(self) -> None:
+        """Go on with the script if what it waits for is there; the timer calls this."""
         failure = self._shell.models.status.failure
         if failure:
             self.fail(failure)
             return
-        if self._until is not None and not self._until.condition():
-            if time.monotonic() - self._since > self._until.patience_s:
-                self.fail(f"Waited too long for {self._until.what}.")
+        if self.until is not None and not self.until.condition():
+            if time.monotonic() - self._since > self.until.patience_s:
+                self.fail(f"Waited too long for {self.until.what}.")
             return
         self._since = time.monotonic()
-        self._until = next(self._script, None)
-        if self._until is None:
+        self.until = next(self._script, None)
+        if self.until is None:
             self._timer.stop()
             if not self._shell.models.status.failure:
                 self.exit_status = 0

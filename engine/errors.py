@@ -134,6 +134,16 @@ def out_of_memory(error: BaseException, first: str, what: str, memory: Memory | 
     )
 
 
+def plain(error: BaseException, what: str = "", memory: Memory | None = None) -> str:
+    """An error in one sentence for the user; empty for one that only a defect explains. `what` was being done, `memory`
+    is what is free now."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, ImportError):
+        return not_imported(error)
+    return out_of_memory(error, first_line(error), what, memory) if is_out_of_memory(error) else ""
+
+
 def needed_and_free(error: BaseException, memory: Memory) -> str:
     """`3.0 MiB more were needed and 1.2 MiB are free on cuda:0`."""
     asked = asked_bytes(error)

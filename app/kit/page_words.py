@@ -9,7 +9,7 @@ from app.kit.labels import prose
 from app.models import Models
 from engine.counted import counted
 from engine.wire import page_events
-from engine.wire.page_events import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows, TokensDiffer
+from engine.wire.page_events import ContinuedFrom, Converted, Forked, PrefixEnd
 from engine.wire.page_map import PageCell
 from engine.wire.records import StepRecord
 from engine.wire.status import SequenceInfo
@@ -119,7 +119,6 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None, *,
     why = info.why_not_reused
     if is_brief and isinstance(why, ContinuedFrom):
         why = replace(why, line_text=shortened(why.line_text, 80))
-    served = info.hit_tokens
     if isinstance(why, ContinuedFrom):
         return prose(why.words(quoted_whole))
     if page_size is None:
@@ -136,38 +135,11 @@ def why_not_reused(info: SequenceInfo, models: Models, page_size: int | None, *,
             return "Its rows are older than this pool: they came with the change of the cache mode."
         case str():
             return f"No prefix can be shared: {why}."
-        case AllFullPagesHit():
-            return _all_hit(why, served, page_size or 1)
-        case NothingFollows() if why.position == 0:
-            return "0 tokens served: no page in the cache begins like this prompt."
-        case NothingFollows():
-            text = "{0} served: no cached page continues this prefix after token {1}."
-            return text.format(counted(served, "token"), thousands(why.position - 1))
-        case TokensDiffer():
-            return _differ(why, info, models, page_size or 1)
-
-
-def _all_hit(why: AllFullPagesHit, served: int, page_size: int) -> str:
-    begin = f"{counted(served, 'token')} served: every page that may be served was found. "
-    if why.num_tail_tokens == page_size:
-        rule = "The last page was computed: the last token of a prompt is never served, its logits are wanted."
-        return begin + rule
-    last = "one was computed: it fills" if why.num_tail_tokens == 1 else "{0} were computed: they fill"
-    text = f"The last {last} no page of {{1}}, and pages are shared whole or not at all."
-    return begin + text.format(thousands(why.num_tail_tokens), thousands(page_size))
-
-
-def _differ(why: TokensDiffer, info: SequenceInfo, models: Models, page_size: int) -> str:
-    text = "{0}, {1} served: pages of {2}."
-    counts = text.format(counted(why.position, "equal token"), thousands(info.hit_tokens), thousands(page_size))
-    here, there = models.timeline.token(info.seq_id, why.position), models.pages.text(why.cached)
-    if here is None or not there:
-        first = f"Token {thousands(why.position)} is the first that differs. "
-    else:
-        first = f"Token {thousands(why.position)} differs: {quoted(here.text)} here, {quoted(there)} in the cache. "
-    lost = f" Lost to the page border: {why.num_floor_tokens}." if why.num_floor_tokens else ""
-    more = "" if why.is_exact else " (Of the pages that were compared.)"
-    return first + counts + lost + more
+        case PrefixEnd():
+            here = models.timeline.token(info.seq_id, why.position)
+            there = models.pages.text(why.stored) if why.stored is not None else ""
+            cached = f"the cache {quoted(there)}" if there else ""
+            return why.words(info.hit_tokens, quoted(here.text) if here is not None else "", cached)
 
 
 def _pages_shared(num_shared: int, num_pages: int) -> str:

@@ -21,7 +21,7 @@ class RefreshQueue(QObject):
         self._due: dict[Callable[[], None], None] = {}
         self._is_spreading = False
         self._timer = QTimer(self)
-        self._timer.timeout.connect(self._on_turn)
+        self._timer.timeout.connect(self.on_turn)
 
     @property
     def is_empty(self) -> bool:
@@ -46,7 +46,8 @@ class RefreshQueue(QObject):
             self._due.pop(refresh, None)
             refresh()
 
-    def _on_turn(self) -> None:
+    def on_turn(self) -> None:
+        """Do what is queued for as long as a turn of the event loop may last, at least one refresh."""
         until = time.perf_counter() + TURN_S
         while self._due:
             refresh = next(iter(self._due))

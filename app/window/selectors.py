@@ -53,8 +53,8 @@ class SelectorButton(Reader[State], QToolButton):
         self._menu.setToolTipsVisible(True)
         self._menu.triggered.connect(self._on_triggered)
         self.clicked.connect(self._on_clicked)
-        self._name = ""
-        self._detail = ""
+        self.name = ""
+        self.detail = ""
         self._room = 54
         self._bold = font_text(12.5, QFont.Weight.DemiBold)
         self._plain = font_text(12.5)
@@ -69,8 +69,8 @@ class SelectorButton(Reader[State], QToolButton):
         self._menu.popup(self.mapToGlobal(QPoint(0, self.height() + 3)))
 
     def set_texts(self, name: str, detail: str) -> None:
-        if (name, detail) != (self._name, self._detail):
-            self._name, self._detail = name, detail
+        if (name, detail) != (self.name, self.detail):
+            self.name, self.detail = name, detail
             bold, plain = QFontMetricsF(self._bold), QFontMetricsF(self._plain)
             self._room = round(bold.horizontalAdvance(name) + plain.horizontalAdvance(detail)) + 54
             self.updateGeometry()
@@ -97,7 +97,7 @@ class SelectorButton(Reader[State], QToolButton):
 
     def _write(self, painter: QPainter, right: float) -> None:
         x = 11.0
-        for font, text, role in ((self._bold, self._name, "text"), (self._plain, self._detail, "muted")):
+        for font, text, role in ((self._bold, self.name, "text"), (self._plain, self.detail, "muted")):
             metrics = QFontMetricsF(font)
             room = max(0.0, right - x)
             # a name may be cut at any letter; a description is shortened by whole words
@@ -155,7 +155,7 @@ class ModelSelector(SelectorButton[ModelInfo]):
         self._menu.clear()
         self._menu.addAction(self._actions["model.bundled"])
         known = [source for source in self._recent if source != BUNDLED]
-        self._section("Recent", [(source_name(source), source, source) for source in known])
+        self._section("Recent", [(prose(source_name(source)), source, source) for source in known])
         self._section("On this computer", [self._local(model) for model in self._found])
         self._menu.addSeparator()
         for key in ("model.open", "model.hub", "model.shape"):

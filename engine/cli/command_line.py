@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from engine.cli.output import printable_line
 from engine.environment import prepare
-from engine.errors import InputError, not_imported
+from engine.errors import plain
 from engine.interrupts import raise_at_interrupt
 
 DESCRIPTION = "Runs the engine without a window, from the command line. `--help` lists the sub-commands."
@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("verify", "every cache mode against the uncached forward"),
     "sweep": ("sweep", "cache modes, budgets and codecs on the same texts: bytes, speed, and what they change"),
     "bench": ("bench", "cache modes against each other in time, taking turns"),
-    "gpu-check": ("gpu_check", "every mode, recorded step and dtype on a GPU, in two minutes"),
+    "gpu-check": ("gpu_check", "a report on a GPU to paste: every mode in every dtype, and speed"),
     "seeds": ("seeds", "the tables of the KV cache documents, measured here beside what they print"),
     "devices": ("devices", "list devices, and say what a model would take before it is loaded"),
     "caches": ("caches", "list the cache modes"),
@@ -82,16 +82,13 @@ def run_command_line(argv: list[str] | None = None) -> int:
         raise_at_interrupt()
     try:
         return int(args.func(args))
-    except InputError as error:
-        print(f"kvloupe-engine: {printable_line(error)}", file=sys.stderr)
-        return 2
-    except ImportError as error:
-        if not (why := not_imported(error)):
-            raise
-        print(f"kvloupe-engine: {printable_line(why)}", file=sys.stderr)
-        return 2
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if not (why := plain(error)):
+            raise
+        print(f"kvloupe-engine: {printable_line(why)}", file=sys.stderr)
+        return 2

@@ -16,7 +16,7 @@ from engine.cli.output import add_command, print_json, printable
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
-from engine.serving.explain import explain
+from engine.serving.explain import explain, numbers
 from engine.serving.recording import RESTARTED, Recording, packed
 from engine.serving.server import Server
 from engine.serving.summary import summary
@@ -53,6 +53,9 @@ def add_events(parser: argparse.ArgumentParser) -> None:
     )
     why.add_argument("--salt", default="", metavar="S", help="the cache salt that the prompt comes with")
     why.add_argument("--lora", default="", metavar="NAME", help="the adapter that it is for")
+    why.add_argument(
+        "--eagle", action="store_true", help="vLLM drafts with EAGLE or MTP, and computes the last block found again"
+    )
     why.add_argument("--rank", type=int, metavar="R", help="of this rank; of the one that has most of it unless given")
     why.add_argument("--at", type=int, metavar="N", help="as the tree stood after the first N batches")
     add_command(why, print_explanation, "print one JSON object")
@@ -130,8 +133,8 @@ def print_explanation(args: argparse.Namespace) -> int:
             )
     else:
         ids = token_ids_of(args.token_ids)
-    texts = tokenizer.texts if tokenizer is not None else None
-    answer = explain(server, ids, salt=args.salt, lora=args.lora, rank=args.rank, texts=texts)
+    texts = tokenizer.texts if tokenizer is not None else numbers
+    answer = explain(server, ids, salt=args.salt, lora=args.lora, rank=args.rank, eagle=args.eagle, texts=texts)
     if args.json:
         values = structs.asdict(answer)
         for name in ("server", "reply_to"):

@@ -17,7 +17,7 @@ from engine.cli.arguments import (
     specs_of,
 )
 from engine.cli.output import add_command, print_json, print_model_note, print_row
-from engine.errors import InputError
+from engine.errors import InputError, first_line
 from engine.spec.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def verify_command(args: argparse.Namespace) -> int:
-    """Print how much each mode differs; returns 1 if a lossless one does, or a named one cannot run."""
+    """Print how much each mode differs; returns 1 if a lossless one does, one fails, or a named one cannot run."""
     steps = checked_steps(args)
     specs = specs_of(args.caches, args)
     if args.prefill_chunk < 1:
@@ -54,8 +54,9 @@ def verify_command(args: argparse.Namespace) -> int:
             print_row({"cache": name, "unavailable": str(error)}, args.json)
             passed &= args.caches == "all"
             continue
-        except PoolCorrupted as error:
-            print_row({"cache": name, "corrupted": str(error)}, args.json)
+        except RuntimeError as error:  # of a kernel or a device: the other modes are still worth knowing
+            what = "corrupted" if isinstance(error, PoolCorrupted) else "failed"
+            print_row({"cache": name, what: first_line(error)}, args.json)
             passed = False
             continue
         passed &= result.passes

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from engine.errors import Cancelled, InputError, clear_frames, first_line, is_out_of_memory
+from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Activity, Inbox
 from engine.loop.reporter import Reporter
 from engine.spec.cache import CacheSpec
@@ -138,31 +138,15 @@ def _interrupt(thread: threading.Thread) -> None:
 def load_model(spec: ModelSpec, reporter: Reporter, inbox: Inbox, activity: Activity, *, is_first: bool) -> LoadedModel:
     """Load a model with progress; raises `Cancelled` if that is cancelled. `is_first`: no model was loaded before."""
     with reporter.loading():
-        model = _loaded(spec, reporter, is_first=is_first)
+        reporter.begin("Starting torch and transformers", can_cancel=False)
+        if is_first:
+            _import_libraries()
+        from engine.model.loader import load
+
+        model = load(spec, reporter.progress, has_present=not is_first)
     model.heartbeat, model.runners.announce = activity.mark, reporter.meanwhile
     beside = BackgroundWork(inbox, reporter)
     model.runners.compiling, model.tokenising = beside.compile, beside.tokenise
-    return model
-
-
-def _loaded(spec: ModelSpec, reporter: Reporter, *, is_first: bool) -> LoadedModel:
-    reporter.begin("Starting torch and transformers", can_cancel=False)
-    if is_first:
-        start_libraries(reporter)
-    from engine.model.loader import load
-
-    why_not = ""
-    try:
-        model = load(spec, reporter.progress)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        clear_frames(error)
-        why_not = first_line(error)
-    if why_not:  # outside the handler: the error may hold tensors of the partly loaded model
-        from engine.model.forecast import out_of_memory_text
-
-        raise InputError(out_of_memory_text(spec, has_present=not is_first))
     return model
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from engine.counted import counted
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
-from engine.loop.reporter import Reporter, plain
+from engine.loop.reporter import Reporter, in_a_sentence
 from engine.wire.changes import EditMade
 from engine.wire.commands import Redo
 from engine.wire.events import BranchDeleted, Event, Redone, SessionOpened, StepRedone, WentTo
@@ -64,7 +64,7 @@ def redo(session: Session, command: Redo, reporter: Reporter, inbox: Inbox) -> N
         why = str(error)
     except Exception as error:
         log.error("doing a step once more failed", exc_info=error)
-        why = plain(error)
+        why = in_a_sentence(error)
     try:
         replay.finish(command.at, command.changes)
     except InputError as error:

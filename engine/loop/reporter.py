@@ -19,8 +19,7 @@ from engine.errors import (
     first_line,
     is_of_device,
     is_out_of_memory,
-    not_imported,
-    out_of_memory,
+    plain,
 )
 from engine.loop.inbox import Activity, Inbox
 from engine.wire.events import Done, Event, Failed, StateChanged
@@ -28,15 +27,12 @@ from engine.wire.message import Command
 from engine.wire.status import EngineStatus, Work
 
 
-def plain(error: BaseException, what: str = "", memory: Memory | None = None) -> str:
-    """An unexpected error in one sentence for the user; `what` was being done, `memory` is what is free now."""
-    lines = str(error).strip().splitlines()
-    first = lines[0][:200] if lines else "no details"
-    if isinstance(error, ImportError) and (why := not_imported(error)):
-        return why
-    if is_out_of_memory(error):
-        return out_of_memory(error, first, what, memory)
-    return f"Something unexpected went wrong ({type(error).__name__}: {first}); the session is as it was."
+def in_a_sentence(error: BaseException, what: str = "", memory: Memory | None = None) -> str:
+    """Any error in one sentence for the user; see `plain`."""
+    if words := plain(error, what, memory):
+        return words
+    cause = ": ".join(dict.fromkeys((type(error).__name__, first_line(error))))
+    return f"Something unexpected went wrong ({cause}); the session is as it was."
 
 
 Found = TypeVar("Found")
@@ -107,7 +103,7 @@ class Reporter:
             raise DeviceLost(first_line(error)) from None
         if is_out_of_memory(error):
             clear_frames(error)  # free the tensors that its frames hold, before the free memory is measured
-        tell(Failed(plain(error, self._activity.what, self.memory())))
+        tell(Failed(in_a_sentence(error, self._activity.what, self.memory())))
 
     # ---- progress of work that takes a while ---------------------------------------------------------------------
 

@@ -117,9 +117,8 @@ def is_tiny(config: Any) -> bool:
     return isinstance(layers, int) and isinstance(hidden, int) and layers * hidden * hidden < TINY
 
 
-def out_of_memory_text(spec: ModelSpec, *, has_present: bool) -> str:
+def out_of_memory_text(spec: ModelSpec, source: ModelSource, *, has_present: bool) -> str:
     """The message for a model for which memory ran out while loading; frees what was loaded of it."""
-    source = find_source(spec, lambda label, done, total: None)
     placement = placement_of(spec, source)
     release_memory(placement.device)
     other = "unload the present model first" if has_present else "take a smaller model"

@@ -19,14 +19,14 @@ from engine.cache.layers.build import cache_argument
 from engine.cache.layers.cross import SourceCache
 from engine.cache.rotation import ModelRotation, rotates_at_any_position, rotation_of
 from engine.chat.template import template_names
-from engine.errors import InputError, first_line
+from engine.errors import InputError, clear_frames, first_line, is_out_of_memory
 from engine.geometry.dimensions import CacheGeometry
 from engine.model.attention import NAME as ATTENTION
 from engine.model.attention import register
 from engine.model.batch import Batch, HiddenRows, Result
 from engine.model.device import Placement
 from engine.model.encoder import arguments_of, attentions_of, has_encoder, number_attention, start_id
-from engine.model.forecast import check_fits, placement_of
+from engine.model.forecast import check_fits, out_of_memory_text, placement_of
 from engine.model.generation_rules import apply_generation_rules
 from engine.model.layer_hooks import layers_by_index, watched
 from engine.model.progress import LoadProgress, num_tensors
@@ -192,15 +192,25 @@ class LoadedModel:
                 self.model.set_attn_implementation(ATTENTION)
 
 
-def load(spec: ModelSpec, progress: Callable[[str, int, int | None], None] | None = None) -> LoadedModel:
-    """Load a model; raises `InputError`, and then nothing remains of the failed attempt."""
+def load(
+    spec: ModelSpec, progress: Callable[[str, int, int | None], None] | None = None, *, has_present: bool = False
+) -> LoadedModel:
+    """Load a model; raises `InputError`, and then nothing remains of the failed attempt. `has_present`: another one is
+    loaded, which could make room."""
     register()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     report = progress or (lambda label, done, total: None)
     source = find_source(spec, report)
-    with LoadProgress(report).reporting() as progress_now:
-        return _loaded(spec, source, progress_now)
+    try:
+        with LoadProgress(report).reporting() as progress_now:
+            return _loaded(spec, source, progress_now)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        clear_frames(error)
+    # outside the handler: the error may hold tensors of the partly loaded model
+    raise InputError(out_of_memory_text(spec, source, has_present=has_present))
 
 
 def _loaded(spec: ModelSpec, source: ModelSource, progress: LoadProgress) -> LoadedModel:

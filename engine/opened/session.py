@@ -103,7 +103,7 @@ def session_opened_event(saved: SavedSession) -> SessionOpened:
     """The event with what a person wrote and chose in the session. What was sent stands for a draft that it lacks."""
     chat = saved.draft_chat or (None if saved.draft else saved.newest_chat)
     draft = saved.draft or ("" if chat is not None else saved.prompt_text)
-    return SessionOpened(draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, chat)
+    return SessionOpened(draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, chat, saved.view)
 
 
 class Fed(NamedTuple):

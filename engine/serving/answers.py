@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
+from engine.cache.paged.prefix import encode_token_ids
 from engine.errors import InputError
-from engine.serving.explain import explain
+from engine.serving.explain import explain, numbers
 from engine.serving.metrics import Metrics
 from engine.serving.picture import rows_of
-from engine.serving.schema import encode_ids
 from engine.serving.server import Server
 from engine.wire.serving import ExplainPrefix, PrefixExplained, PrefixTree, ServerState, TakePrefixTree
 
@@ -26,51 +27,32 @@ class Words(Protocol):
     def texts(self, ids: Sequence[int]) -> str: ...
 
 
-MOST_PERIODS = 60  # of the chart of evictions, the latest ones
-
-
-def numbers(ids: Sequence[int]) -> str:
-    """Token ids as text, where there is no tokenizer."""
-    return " ".join(map(str, ids))
-
-
 def answer(
     server: Server, command: TakePrefixTree | ExplainPrefix, tokenizer: Words | None
 ) -> PrefixTree | PrefixExplained:
     """Raises InputError, with the remedy, for what cannot be answered."""
-    return (
-        pictured(server, command, tokenizer)
-        if isinstance(command, TakePrefixTree)
-        else explained(server, command, tokenizer)
-    )
-
-
-def pictured(server: Server, command: TakePrefixTree, tokenizer: Words | None) -> PrefixTree:
+    texts = tokenizer.texts if tokenizer is not None else numbers
+    if isinstance(command, ExplainPrefix):
+        ids = command.token_ids if command.token_ids is not None else _ids_in(command.text)
+        if ids is None and tokenizer is None:
+            raise InputError("Without a tokenizer a prompt is token ids: type some, like 5 17 42.")
+        ids = tokenizer.encode(command.text) if ids is None and tokenizer is not None else ids or ()
+        found = explain(server, ids, salt=command.salt, lora=command.lora, texts=texts)
+        return replace(found, server=command.server, reply_to=command.id)
     needles: list[bytes] = []
     if words := command.words.strip():
         if (ids := _ids_in(words)) is not None:
-            needles = [encode_ids(ids)]
+            needles = [encode_token_ids(ids)]
         elif tokenizer is None:
             raise InputError("Without a tokenizer only token ids can be searched: type some, like 5 17 42.")
         else:
-            needles = [encode_ids(ids) for ids in tokenizer.pieces(words) if ids]
-    rows, total, branches = rows_of(server, tokenizer.texts if tokenizer is not None else numbers, needles)
+            needles = [encode_token_ids(ids) for ids in tokenizer.pieces(words) if ids]
+    rows, total, branches = rows_of(server, texts, needles)
     why = ""
     if not rows:
         why = f"No branch holds '{words}'." if words else "Nothing is stored yet."
     size = tokenizer.bytes_per_token if tokenizer is not None else 0
     return PrefixTree(command.server, rows, total, branches, size, why, reply_to=command.id)
-
-
-def explained(server: Server, command: ExplainPrefix, tokenizer: Words | None) -> PrefixExplained:
-    ids = command.token_ids if command.token_ids is not None else _ids_in(command.text)
-    if ids is None:
-        if tokenizer is None:
-            raise InputError("Without a tokenizer a prompt is token ids: type some, like 5 17 42.")
-        ids = tokenizer.encode(command.text)
-    texts = tokenizer.texts if tokenizer is not None else numbers
-    found = explain(server, ids, salt=command.salt, lora=command.lora, texts=texts)
-    return replace(found, server=command.server, reply_to=command.id)
 
 
 def _ids_in(text: str) -> tuple[int, ...] | None:
@@ -91,9 +73,7 @@ def state_of(
     why_no_metrics: str,
     is_recording: bool,
 ) -> ServerState:
-    trees = list(server.trees.values())
-    period, rates = _rates(server)
-    tops = [block for tree in trees for block in tree.tops()]
+    counts, tops = server.counts, [block for tree in server.trees.values() for block in tree.tops()]
     told = () if now is None or first is None else _told(server, first, now)
     if why_no_metrics:
         told = (*told, ("metrics", why_no_metrics))
@@ -103,39 +83,27 @@ def state_of(
         words,
         server.notes(),
         server.num_batches,
-        live_blocks=server.total("copies"),
-        most_blocks=server.total("most_copies"),
+        live_blocks=counts.live,
+        most_blocks=counts.most_live,
         live_tokens=sum(max(0, block.below) for block in tops),
-        stored=server.total("num_stored"),
-        evicted=server.total("num_removed"),
-        again=server.total("num_again"),
-        again_tokens=server.total("tokens_again"),
-        period_s=period,
-        rates=rates,
-        lifetimes=server.seconds("lifetimes"),
-        reuse_gaps=server.seconds("reuse_gaps"),
-        absences=server.seconds("absences"),
+        stored=counts.stored,
+        evicted=counts.removed,
+        again=counts.again,
+        again_tokens=counts.again_tokens,
+        period_s=counts.period,
+        rates=counts.rates,
+        lifetimes=rows(counts.lifetimes),
+        reuse_gaps=rows(counts.reuse_gaps),
+        absences=rows(counts.absences),
         pools=pools,
         told=told,
         is_recording=is_recording,
     )
 
 
-def _rates(server: Server) -> tuple[int, tuple[tuple[int, int, int], ...]]:
-    """Stored, evicted, stored again by period, the latest last."""
-    trees = list(server.trees.values())
-    period = max((tree.period for tree in trees), default=1)
-    counts: dict[int, list[int]] = {}
-    for tree in trees:
-        for at, row in tree.rates.items():
-            into = counts.setdefault(at * tree.period // period, [0, 0, 0])
-            for number, count in enumerate(row):
-                into[number] += count
-    if not counts:
-        return period, ()
-    last = max(counts)
-    first = max(min(counts), last - MOST_PERIODS + 1)
-    return period, tuple(tuple(counts.get(at, (0, 0, 0))) for at in range(first, last + 1))  # type: ignore[misc]
+def rows(counts: Counter[float]) -> tuple[tuple[float, int], ...]:
+    """A distribution as the wire has it: `(seconds up to which, count)`."""
+    return tuple(sorted(counts.items()))
 
 
 def _told(server: Server, first: Metrics, now: Metrics) -> tuple[tuple[str, str], ...]:
@@ -145,7 +113,7 @@ def _told(server: Server, first: Metrics, now: Metrics) -> tuple[tuple[str, str]
         found.append(("prompt tokens found in the cache, in all", _ratio(now.hits, now.queries)))
         if first.queries is not None and first.hits is not None and now.queries > first.queries:
             found.append(("and since attached", _ratio(now.hits - first.hits, now.queries - first.queries)))
-    live = server.total("copies")
+    live = server.counts.live
     if now.num_blocks:
         usable = now.num_blocks - 1  # one is kept for padding
         found.append(("blocks of the pool that hold a prefix", f"{live:,} of {usable:,}"))

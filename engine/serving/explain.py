@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from engine.cache.paged.prefix import encode_token_ids, most_equal
 from engine.errors import InputError
-from engine.serving.schema import GPU, decode_ids, encode_ids
+from engine.serving.schema import GPU
 from engine.serving.server import Server
 from engine.serving.tree import Block, Tree
+from engine.wire.page_events import PrefixEnd, decode_token_ids
 from engine.wire.serving import PrefixExplained, Reason
 
 Texts = Callable[[Sequence[int]], str]
+# The copies of a block by medium: all, or those that are certain.
+Copies = Callable[[Block], Mapping[str, int]]
 # Tokens shown of either side where a prompt differs, and branches that are compared.
 SIDE, MOST_COMPARED = 8, 20_000
 
 
+def numbers(ids: Sequence[int]) -> str:
+    """Token ids as text, where there is no tokenizer."""
+    return " ".join(map(str, ids))
+
+
 class _Found(msgspec.Struct):
-    """How far one rank has a prompt: `path` are the blocks that match in tokens and identity, live ones first."""
+    """How far one rank has a prompt. `path` are the blocks of its main group that match in tokens and identity, from
+    the first on, those that are gone too; `unit` so many tokens are reused together, `limit` at most. `tokens` are
+    found if what was seen is all, of them `sure` for certain, and `most` whatever was not seen."""
 
     tree: Tree
-    group: int
-    size: int
-    tokens: int  # reused, the last token never
-    sure: int
-    all_blocks: int
     path: list[Block]
+    unit: int
+    limit: int
+    tokens: int
+    sure: int
+
+    @property
+    def most(self) -> int:
+        return self.tokens if self.tree.is_known else max(self.limit, self.tokens)
 
 
 def explain(
@@ -36,53 +51,48 @@ def explain(
     salt: str = "",
     lora: str = "",
     rank: int | None = None,
-    texts: Texts | None = None,
+    eagle: bool = False,
+    texts: Texts = numbers,
 ) -> PrefixExplained:
-    """Looks a prompt up. Without a rank the one is taken that has most of it."""
+    """Looks a prompt up. Without a rank the one is taken that has most of it. With `eagle` the server drafts tokens so
+    that it computes the last block that it finds again."""
     if not token_ids:
         raise InputError("The prompt is empty: give some tokens.")
-    try:
-        encode_ids(token_ids)
-    except (OverflowError, TypeError):
-        raise InputError("A token id is no whole number of 32 bits: give ids of the server's tokenizer.") from None
-    trees = [tree for tree in server.trees.values() if tree.groups]
-    asked = trees if rank is None else [tree for tree in trees if tree.rank == rank]
-    if rank is not None and not asked and trees:
-        raise InputError(f"There is no rank {rank} in it: it has {', '.join(str(tree.rank) for tree in trees)}.")
-    texts = texts or (lambda ids: " ".join(map(str, ids)))
-    most = max(len(token_ids) - 1, 0)
+    encode_token_ids(token_ids)
+    found = [_look_up(tree, token_ids, salt, lora) for tree in server.trees.values() if tree.groups]
+    asked = found if rank is None else [each for each in found if each.tree.rank == rank]
+    if rank is not None and not asked and found:
+        ranks = ", ".join(str(each.tree.rank) for each in found)
+        raise InputError(f"There is no rank {rank} in it: it has {ranks}.")
     if not asked:
         partial = server.is_partial
+        most = len(token_ids) - 1 if partial else 0
         why = "Nothing is stored yet" + (", as far as it was seen: batches are missing." if partial else ".")
-        return PrefixExplained(
-            server.name, len(token_ids), 0, why, "nothing stored", 0, most if partial else 0, 0, rank or 0, partial
-        )
-    found = [_look_up(tree, token_ids, salt, lora) for tree in asked]
-    best = max(found, key=lambda each: each.tokens)
-    others = [_look_up(tree, token_ids, salt, lora) for tree in trees if tree not in asked]
-    better = max(others, key=lambda each: each.tokens, default=None)
-    at_most = (most // best.size) * best.size if not best.tree.is_known else best.tokens
+        return PrefixExplained(server.name, len(token_ids), 0, why, "nothing stored", 0, most, 0, rank or 0, partial)
+    best = max(asked, key=lambda each: each.tokens)
+    at_least = max(min(each.sure, each.tokens) for each in asked)
+    at_most = max(each.most for each in asked)
     answer = _why(server, best, token_ids, salt, lora, texts)
-    why = answer.why
-    if better is not None and better.tokens > best.tokens:
+    reason, why = answer.reason, answer.why
+    better = max(found, key=lambda each: each.tokens)
+    if better.tokens > best.tokens:
+        reason = "other rank"
         why = (
             f"Rank {better.tree.rank} has {better.tokens:,} tokens of it, rank {best.tree.rank} {best.tokens:,}. {why}"
         )
-        answer = msgspec.structs.replace(answer, reason="other rank")
-    elif len(found) > 1 and best.tokens:
-        behind = [each for each in found if each.tokens < best.tokens]
-        if behind:
-            ranks = ", ".join(f"rank {each.tree.rank} {each.tokens:,}" for each in behind[:4])
-            why = f"{why} That is rank {best.tree.rank}; {ranks}."
-    if not best.tree.is_known and best.sure < max(at_most, best.tokens):
-        why += f" The tree is partial, because batches are missing: {best.sure:,} tokens for certain."
+    elif best.tokens and (behind := [each for each in asked if each.tokens < best.tokens]):
+        ranks = ", ".join(f"rank {each.tree.rank} {each.tokens:,}" for each in behind[:4])
+        why = f"{why} That is rank {best.tree.rank}; {ranks}."
+    if at_least < at_most:
+        why += f" The tree is partial, because batches are missing: {at_least:,} tokens for certain."
+    again = best.unit if eagle else 0
+    if again and best.tokens:
+        why += f" The last {again} of them are computed again, for EAGLE."
+    counts = (max(0, each - again) for each in (best.tokens, at_least, at_most))
     return msgspec.structs.replace(
-        answer,
-        why=why,
-        at_least=min(best.sure, best.tokens),
-        at_most=max(at_most, best.tokens),
-        partial=not best.tree.is_known,
-    )
+        answer, why=why, reason=reason, partial=any(not each.tree.is_known for each in asked),
+        **dict(zip(("reused", "at_least", "at_most"), counts, strict=True)),
+    )  # fmt: skip
 
 
 # ---- how far ---------------------------------------------------------------------------------------------------------
@@ -90,184 +100,148 @@ def explain(
 
 def _look_up(tree: Tree, ids: Sequence[int], salt: str, lora: str) -> _Found:
     """The longest prefix that every cache group has: of a group with a window only the blocks within it."""
-    paths = {group: _path(tree, group, size, ids, salt, lora) for group, (size, _) in tree.groups.items()}
-    full = [group for group, (_, window) in tree.groups.items() if not window] or list(tree.groups)
-    main = min(full, key=lambda group: _live(paths[group]) * tree.groups[group][0])
-    size = tree.groups[main][0]
-    limit = (len(ids) - 1) // size * size
-    numbers = []
-    for count in (_live, lambda path: _sure(path, tree.since_lost)):
-        tokens = min(limit, *(count(paths[group]) * tree.groups[group][0] for group in full)) // size * size
+    main, groups = tree.main, tree.groups
+    path = _path(tree, main, ids, salt, lora)
+    blocks = {group: path if group == main else _beside(tree, group, path, ids, salt, lora) for group in groups}
+    unit = math.lcm(*(group.size for group in groups.values()))
+    limit = (len(ids) - 1 - groups[main].ahead) // unit * unit
+
+    def most(copies: Copies) -> int:
+        whole = [group for group in groups if not groups[group].window]
+        tokens = min([limit, *(_reach(blocks[group], copies) * groups[group].size for group in whole)]) // unit * unit
         while tokens and not all(
-            _has_window(paths[group], tokens, *tree.groups[group], count) for group in tree.groups if group not in full
+            _has_window(blocks[group], tokens, size, window, copies)
+            for group, (size, window, _) in groups.items()
+            if window
         ):
-            tokens -= size
-        numbers.append(tokens)
-    return _Found(tree, main, size, numbers[0], numbers[1], len(ids) // size, paths[main])
+            tokens -= unit
+        return tokens
+
+    return _Found(tree, path, unit, limit, most(lambda block: block.copies), most(tree.sure))
 
 
-def _path(tree: Tree, group: int, size: int, ids: Sequence[int], salt: str, lora: str) -> list[Block]:
+def _path(tree: Tree, group: int, ids: Sequence[int], salt: str, lora: str) -> list[Block]:
     """The blocks of a prompt that were ever stored, from the first on; of equal ones a live one."""
     path: list[Block] = []
-    data, width = encode_ids(ids), 4 * size
-    for start in range(0, len(ids) // size * width, width):
-        tokens = data[start : start + width]
+    size, _, ahead = tree.groups[group]
+    data, width = encode_token_ids(ids), 4 * size
+    for start in range(0, len(data) - width - 4 * ahead + 1, width):
+        tokens = data[start : start + width + 4 * ahead]
         extra = (salt,) if salt and not path else ()
-        at, found = path[-1] if path else None, None
-        for kid in tree.children(at, group):
-            if kid.tokens == tokens and kid.extra == extra and kid.lora == lora:
-                found = kid
-                if kid.copies:
-                    break
-        if found is None:
+        kids = tree.children(path[-1] if path else None, group)
+        same = [kid for kid in kids if kid.tokens == tokens and kid.extra == extra and kid.lora == lora]
+        if not same:
             break
-        path.append(found)
+        path.append(next((kid for kid in same if kid.copies), same[0]))
     return path
 
 
-def _live(path: Sequence[Block]) -> int:
+def _beside(
+    tree: Tree, group: int, path: Sequence[Block], ids: Sequence[int], salt: str, lora: str
+) -> list[Block | None]:
+    """The blocks of another cache group: by their hashes, which are those of the main group where it has as large
+    blocks or smaller ones; else by their tokens, as far as they were said."""
+    size = tree.groups[group].size
+    every, rest = divmod(size, tree.groups[tree.main].size)
+    if rest:
+        return list(_path(tree, group, ids, salt, lora))
+    keys = [block.key for block in path[every - 1 :: every]]
+    hashes = [key[1] if isinstance(key, tuple) else key for key in keys]
+    found = [tree.blocks.get((group, each) if group else each) for each in hashes]
+    return found if every == 1 or any(found) else list(_path(tree, group, ids, salt, lora))
+
+
+def _reach(blocks: Iterable[Block | None], copies: Copies) -> int:
     """How many blocks are found: those on the GPU, and behind them those of slower media."""
-    count = next((n for n, block in enumerate(path) if GPU not in block.media), len(path))
-    rest = path[count:]
-    return count + next((n for n, block in enumerate(rest) if not set(block.media) - {GPU}), len(rest))
+    count, is_behind = 0, False
+    for block in blocks:
+        found = copies(block) if block is not None else {}
+        is_behind = is_behind or not found.get(GPU)
+        if is_behind and not any(number for medium, number in found.items() if medium != GPU):
+            break
+        count += 1
+    return count
 
 
-def _sure(path: Sequence[Block], since: int) -> int:
-    """How many are found whatever the batches said that were lost."""
-    unsure = (n for n, block in enumerate(path) if not (block.copies and block.sure and block.sure_since == since))
-    return next(unsure, len(path))
-
-
-def _has_window(
-    path: Sequence[Block], tokens: int, size: int, window: int, count: Callable[[Sequence[Block]], int]
-) -> bool:
+def _has_window(blocks: Sequence[Block | None], tokens: int, size: int, window: int, copies: Copies) -> bool:
     """Whether the blocks that the next token sees through a window are there."""
     first, stop = max(0, tokens - window + 1) // size, -(-tokens // size)
-    return stop <= len(path) and count(path[first:stop]) == stop - first
+    return stop <= len(blocks) and _reach(blocks[first:stop], copies) == stop - first
 
 
 # ---- why no further --------------------------------------------------------------------------------------------------
 
 
 def _why(server: Server, found: _Found, ids: Sequence[int], salt: str, lora: str, texts: Texts) -> PrefixExplained:
-    size, reused, tree = found.size, found.tokens, found.tree
-    matched = _live(found.path)
+    unit, reused, tree, path = found.unit, found.tokens, found.tree, found.path
+    size = tree.groups[tree.main].size
+    matched = max(_reach(path, lambda block: block.copies), reused // size)  # blocks
+    ahead = tree.groups[tree.main].ahead
+    whole = (len(ids) - ahead) // unit * unit
 
     def answer(reason: Reason, why: str, at: int | None = None, here: str = "", there: str = "") -> PrefixExplained:
         return PrefixExplained(
-            server.name, len(ids), reused, why, reason, reused, reused, size, tree.rank, False, at, here, there
+            server.name, len(ids), reused, why, reason, reused, reused, unit, tree.rank, False, at, here, there
         )
 
-    if len(ids) < size:
-        return answer("shorter than a block", f"The prompt has {len(ids)} tokens, less than a block of {size}.")
-    if reused < matched * size and reused < (len(ids) - 1) // size * size:
+    if reused < min(matched * size // unit * unit, found.limit):
         return answer(
             "evicted", f"Blocks of a sliding window are gone: {reused:,} tokens are the most with a whole window."
         )
-    if matched == found.all_blocks:
-        if matched * size == len(ids):
-            return answer(
-                "last token",
-                f"All {len(ids):,} tokens are stored; the last is always computed, and its block of {size} with it.",
-            )
-        rest = len(ids) - matched * size
-        return answer(
-            "all reused", f"Every whole block is reused; the last {rest} tokens are less than a block of {size}."
-        )
+    if reused >= found.limit:
+        is_last = len(ids) >= unit and (len(ids) - ahead) % unit == 0
+        reason: Reason = "last token" if is_last else "shorter than a block" if len(ids) < unit else "all reused"
+        return answer(reason, PrefixEnd(len(ids), reused, unit, is_all=True).words(reused, "", "", "block"))
     start = matched * size
-    wanted, parent = ids[start : start + size], found.path[matched - 1] if matched else None
-    if matched < len(found.path):
-        gone = found.path[matched]
-        ago = max(0.0, server.last - gone.gone_at)
+    wanted, parent = encode_token_ids(ids[start : start + size + ahead]), path[matched - 1] if matched else None
+    if matched < len(path):
+        gone = path[matched]
+        stop = start + size - 1
         if gone.copies:
-            return answer(
-                "evicted", f"The block of tokens {start:,} to {start + size - 1:,} is in no tier that is read on."
-            )
+            return answer("evicted", f"The block of tokens {start:,} to {stop:,} is in no tier that is read on.")
+        ago, lived = (_seconds(max(0.0, each)) for each in (server.last - gone.gone_at, gone.gone_at - gone.stored_at))
         return answer(
             "evicted",
-            f"The block of tokens {start:,} to {start + size - 1:,} was {gone.why_gone} {_seconds(ago)} ago, after "
-            f"{_seconds(gone.gone_at - gone.stored_at)} in the cache.",
+            f"The block of tokens {start:,} to {stop:,} was {gone.why_gone} {ago} ago, after {lived} in the cache.",
         )
-    if (other := _other_identity(tree, found, parent, wanted, salt, lora)) is not None:
+    kids = sorted(tree.children(parent, tree.main), key=lambda kid: not kid.copies)[:MOST_COMPARED]
+    if (other := _other_identity(kids, wanted, (salt,) if salt and parent is None else (), lora)) is not None:
         return answer("other salt or adapter", other)
-    nearest, equal = _nearest(tree, found.group, parent, wanted)
-    if nearest is not None and nearest.tokens is not None and equal:
-        at = start + equal
-        stored = decode_ids(nearest.tokens)
-        here, there = texts(ids[at : at + SIDE]), texts(stored[equal : equal + SIDE])
-        state = "stored" if nearest.copies else f"{nearest.why_gone} by now"
-        why = f"Differs at token {at:,}: the prompt has {here!r}, the nearest branch ({state}) {there!r}."
-        return answer("differs", why, at, here, there)
-    if not _orphan_tokens(tree).isdisjoint(_blocks(ids, size, matched + 1)):
+    number, equal = most_equal([kid.tokens or b"" for kid in kids], wanted) if kids else (0, 0)
+    later = {tuple(ids[at : at + size]) for at in range(start + size, whole, size)}
+    if not equal and any(block.ids in later for waiting in tree.orphans.values() for block in waiting.values()):
         why = f"Later blocks of this prompt are stored; the one at token {start:,} came before what was seen."
         return answer("partial", why)
-    if nearest is not None and nearest.tokens is not None:
-        here, there = texts(wanted[:SIDE]), texts(decode_ids(nearest.tokens)[:SIDE])
-        why = f"Differs at token {start:,}: the prompt has {here!r}, what is stored there begins {there!r}."
-        return answer("differs", why, start, here, there)
+    if kids:
+        nearest, at = kids[number], start + equal
+        stored = decode_token_ids(nearest.tokens or b"")[equal : equal + SIDE]
+        here, there = texts(ids[at : at + SIDE]), texts(stored)
+        branch = f"the nearest branch ({'stored' if nearest.copies else f'{nearest.why_gone} by now'}) {there!r}"
+        end = PrefixEnd(len(ids), start, size, equal, next(iter(stored), 0))
+        return answer("differs", end.words(reused, repr(here), branch, "block"), at, here, there)
     where = f"after token {start - 1:,}" if start else "at the beginning"
     if not tree.is_known:
         return answer("partial", f"Nothing was seen to be stored {where} of this prompt.")
     return answer("never stored", f"Nothing was ever stored {where} of this prompt.")
 
 
-def _other_identity(
-    tree: Tree, found: _Found, parent: Block | None, wanted: Sequence[int], salt: str, lora: str
-) -> str | None:
+def _other_identity(kids: Iterable[Block], wanted: bytes, extra: tuple[str, ...], lora: str) -> str | None:
     """In words, under which other salt or adapter these very tokens are stored."""
-    tokens = encode_ids(wanted)
-    kids = [kid for kid in tree.children(parent, found.group) if kid.tokens == tokens]
-    if not kids:
+    same = [kid for kid in kids if kid.tokens == wanted and (kid.extra, kid.lora) != (extra, lora)]
+    if not same:
         return None
-    kid = next((kid for kid in kids if kid.copies), kids[0])
-    asked, there = _identity((salt,) if salt and parent is None else (), lora), _identity(kid.extra, kid.lora)
+    kid = next((kid for kid in same if kid.copies), same[0])
+    there, asked = [], []
+    if kid.extra != extra:
+        there, asked = ([" and ".join(f"with '{one}'" for one in of) or "without a salt"] for of in (kid.extra, extra))
+    if kid.lora != lora:
+        there.append(f"for the adapter '{kid.lora}'" if kid.lora else "without an adapter")
+        asked.append(f"for the adapter '{lora}'" if lora else "without one")
     state = "" if kid.copies else f", and was {kid.why_gone}"
-    return f"The same tokens are stored {there}{state}; this prompt comes {asked}."
-
-
-def _identity(extra: Sequence[str], lora: str) -> str:
-    salts = " and ".join(f"with '{each}'" for each in extra) or "without a salt"
-    return salts + (f" for the adapter '{lora}'" if lora else "")
-
-
-def _nearest(tree: Tree, group: int, parent: Block | None, wanted: Sequence[int]) -> tuple[Block | None, int]:
-    """The stored block with most leading tokens in common, live ones first; and how many."""
-    best: tuple[int, bool] = (-1, False)
-    nearest = None
-    data = encode_ids(wanted)
-    for number, kid in enumerate(tree.children(parent, group)):
-        if kid.tokens is None or number >= MOST_COMPARED:
-            continue
-        score = num_equal(kid.tokens, data), bool(kid.copies)
-        if score > best:
-            best, nearest = score, kid
-    return nearest, max(0, best[0])
-
-
-def num_equal(left: bytes, right: bytes) -> int:
-    """How many leading tokens two blocks have in common."""
-    if left == right:
-        return len(left) // 4
-    return next(
-        (at for at, (a, b) in enumerate(zip(decode_ids(left), decode_ids(right), strict=False)) if a != b),
-        min(len(left), len(right)) // 4,
-    )
-
-
-def _blocks(ids: Sequence[int], size: int, first: int) -> list[bytes]:
-    return [encode_ids(ids[at : at + size]) for at in range(first * size, len(ids) // size * size, size)]
-
-
-def _orphan_tokens(tree: Tree) -> set[bytes]:
-    """Tokens of the blocks whose parent is not known."""
-    return {block.tokens for kids in tree.orphans.values() for block in kids.values() if block.tokens is not None}
+    return f"The same tokens are stored {' '.join(there)}{state}; this prompt comes {' '.join(asked)}."
 
 
 def _seconds(seconds: float) -> str:
-    return (
-        f"{seconds:,.1f} s"
-        if seconds < 120
-        else f"{seconds / 60:,.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:,.0f} h"
-    )
+    if seconds < 120:
+        return f"{seconds:,.1f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from engine.serving.explain import Texts, num_equal
-from engine.serving.schema import decode_ids
+from engine.cache.paged.prefix import num_equal_tokens
+from engine.serving.explain import Texts
 from engine.serving.server import Server
 from engine.serving.tree import Block
 from engine.wire.serving import PrefixRow
@@ -21,7 +21,7 @@ class _Run:
     def __init__(self, first: Block, start: int, depth: int, among: set[Block] | None) -> None:
         self.blocks, self.start, self.depth = [first], start, depth
         self.kids = _kids((first.kids or {}).values(), among)
-        while len(self.kids) == 1 and self.kids[0].extra == () and self.kids[0].media == first.media:
+        while len(self.kids) == 1 and self.kids[0].extra == () and list(self.kids[0].copies) == list(first.copies):
             self.blocks.append(self.kids[0])
             self.kids = _kids((self.kids[0].kids or {}).values(), among)
         self.below: list[_Run] = []
@@ -77,16 +77,15 @@ def _write(runs: Iterable[_Run], num_more: int, depth: int, rows: list[PrefixRow
         first = run.blocks[0]
         tokens = first.tokens or b""
         alike = (other for other in beside if (other.extra, other.lora) == (first.extra, first.lora))
-        parted = max((num_equal(tokens, other.tokens or b"") for other in alike), default=0)
+        parted = max((num_equal_tokens(tokens, other.tokens or b"") for other in alike), default=0)
         beside.append(first)
-        ids = [each for block in run.blocks[:MOST_TEXT] for each in decode_ids(block.tokens or b"")]
+        ids = [each for block in run.blocks[:MOST_TEXT] for each in block.ids]
         text = ("…" if parted else "") + texts(ids[parted : parted + MOST_TEXT]).lstrip(" ")
-        copies = first.copies if isinstance(first.copies, int) else sum(first.copies.values())
         salt = " · ".join([*first.extra, *([first.lora] if first.lora and run.depth == 0 else [])])
         rows.append(
             PrefixRow(
                 run.depth, run.start, sum(block.size for block in run.blocks), len(run.blocks), first.below, text,
-                max(0.0, now - first.stored_at), ", ".join(first.media) or "evicted", salt, copies,
+                max(0.0, now - first.stored_at), ", ".join(first.copies) or "evicted", salt, sum(first.copies.values()),
             )
         )  # fmt: skip
         _write(run.below, run.num_more, run.depth + 1, rows, now, texts)

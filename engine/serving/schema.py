@@ -1,16 +1,17 @@
 """KV events as servers publish them: a batch is msgpack `[time, events, rank]` or a map of these, an event a list
 (fields by place) or a map (fields by name). Field names and framing are vLLM's, which SGLang and TensorRT-LLM follow.
 Of SGLang alone: its lists end with a map of what is rare (a salt, a session), in the place of vLLM's `lora_name`; with
-EAGLE its blocks are keyed by pairs of neighbouring tokens, and list those."""
+EAGLE its blocks are keyed by pairs of neighbouring tokens, and list those. Of a cache group that keeps only some blocks
+(sliding windows, recurrent states) vLLM names those, and the tokens of all that it computed."""
 
 from __future__ import annotations
 
 import contextlib
-from array import array
 from typing import Any
 
 import msgspec
 
+from engine.cache.paged.prefix import encode_token_ids
 from engine.errors import InputError
 
 Hash = int | bytes | str
@@ -28,8 +29,9 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A chain of blocks became findable after `parent`. `tokens` are int32 bytes of each block, None where the server
-    names hashes alone; `extras` what else each block's hash covers: a salt (of the first one), media."""
+    """A chain of blocks became findable after `parent`. `tokens` are int32 bytes of each block, with the token behind
+    it where its hash covers that too, and None where it is not said which they are; `extras` what else each block's
+    hash covers: a salt (of the first one), media."""
 
     hashes: tuple[Hash, ...]
     parent: Hash | None
@@ -116,13 +118,16 @@ def _stored(fields: dict[str, Any]) -> Stored:
     lora = "" if lora is None else str(lora)
     tokens: tuple[bytes | None, ...] = (None,) * len(hashes)
     if ids:
-        if isinstance(ids[0], list):
-            ids = [pair[0] for pair in ids]
-        size = size or len(ids) // max(1, len(hashes))
-        if len(ids) != size * len(hashes):
-            raise InputError(f"{len(ids)} tokens for {len(hashes)} blocks of {size}")
-        data, width = encode_ids(ids), 4 * size
-        tokens = tuple(data[at : at + width] for at in range(0, len(data), width))
+        count, ahead = len(ids), isinstance(ids[0], list)
+        if ahead:
+            ids = [*(pair[0] for pair in ids), ids[-1][1]]
+        are_more = size and count > size * len(hashes) and count % size == 0
+        size = size or count // max(1, len(hashes))
+        if count == size * len(hashes):
+            data, width = encode_token_ids(ids), 4 * size
+            tokens = tuple(data[at : at + width + 4 * ahead] for at in range(0, 4 * count, width))
+        elif not are_more:
+            raise InputError(f"{count} tokens for {len(hashes)} blocks of {size}")
     extra_keys = fields.get("extra_keys")
     extra_keys = extra_keys[: len(hashes)] if isinstance(extra_keys, list) else ()
     extras = [_extra(keys, lora) if keys else () for keys in extra_keys]
@@ -132,17 +137,8 @@ def _stored(fields: dict[str, Any]) -> Stored:
         extras[0] = (*extras[0], str(salt))
     return Stored(
         hashes, None if parent is None else _hash(parent), tokens, tuple(extras), size, lora, _medium(fields),
-        _whole(fields.get("group_idx")), _whole(fields.get("kv_cache_spec_sliding_window")),
+        _whole(fields.get("group_idx")), _window(fields),
     )  # fmt: skip
-
-
-def encode_ids(ids: Any) -> bytes:
-    """Token ids as native int32; raises OverflowError for one outside."""
-    return array("i", ids).tobytes()
-
-
-def decode_ids(tokens: bytes) -> tuple[int, ...]:
-    return tuple(array("i", tokens))
 
 
 def _hashes(values: Any) -> tuple[Hash, ...]:
@@ -162,6 +158,12 @@ def _whole(value: Any) -> int:
     if not isinstance(value, int) or value < 0:
         raise InputError("a size or group that is no whole number")
     return value
+
+
+def _window(fields: dict[str, Any]) -> int:
+    """How many tokens the layers of a cache group see; 0: all. Recurrent ones need the block before the next token."""
+    is_recurrent = "mamba" in str(fields.get("kv_cache_spec_kind"))
+    return 2 if is_recurrent else _whole(fields.get("kv_cache_spec_sliding_window"))
 
 
 def _medium(fields: dict[str, Any]) -> str:

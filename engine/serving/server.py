@@ -9,7 +9,7 @@ from itertools import islice
 from engine.errors import InputError
 from engine.serving.recording import RESTARTED, Message
 from engine.serving.schema import decode
-from engine.serving.tree import Tree
+from engine.serving.tree import Counts, Tree
 
 # Of how many latest batches the times are kept, to tell one that came twice from a restart; and how many gaps.
 MAX_TIMES, MAX_MISSING, MAX_RANKS = 20_000, 1000, 1024
@@ -30,11 +30,12 @@ class Server:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
+        self.counts = Counts()
         self.trees: dict[tuple[bytes, int], Tree] = {}
         self._lanes: dict[tuple[bytes, int], Lane] = {}
         self.num_batches = self.num_unreadable = self.num_repeated = self.num_restarts = self.num_events = 0
         self.num_missing = 0
-        self.unknown: dict[str, int] = {}
+        self.unknown = Counter[str]()
         self.encodings: set[str] = set()
         self.first = self.last = 0.0
         self.why_unreadable = ""
@@ -47,18 +48,7 @@ class Server:
 
     @property
     def is_partial(self) -> bool:
-        return any(not tree.is_known for tree in self.trees.values())
-
-    def total(self, name: str) -> int:
-        """A count of `Tree`, over all ranks."""
-        return sum(getattr(tree, name) for tree in self.trees.values())
-
-    def seconds(self, name: str) -> tuple[tuple[float, int], ...]:
-        """One of the `Seconds` of `Tree`, over all ranks: `(seconds up to which, count)`."""
-        counts: Counter[float] = Counter()
-        for tree in self.trees.values():
-            counts.update(dict(getattr(tree, name).rows()))
-        return tuple(sorted(counts.items()))
+        return any(not tree.is_known for tree in self.trees.values()) or (self.num_unreadable > 0 and not self.trees)
 
     def fold(self, messages: Iterable[Message]) -> None:
         for message in messages:
@@ -77,6 +67,9 @@ class Server:
         except InputError as error:
             self.num_unreadable += 1
             self.why_unreadable = str(error)
+            for (topic, _), tree in self.trees.items():
+                if topic == message.topic:  # of which rank it was is not known
+                    tree.lost()
             return
         name = self._name_of(message.topic, batch.rank)
         if name not in self.trees:
@@ -84,7 +77,7 @@ class Server:
                 self.num_unreadable += 1
                 self.why_unreadable = f"more than {MAX_RANKS} ranks"
                 return
-            self.trees[name], self._lanes[name] = Tree(batch.rank), Lane()
+            self.trees[name], self._lanes[name] = Tree(batch.rank, self.counts), Lane()
         if not self._comes_next(self._lanes[name], self.trees[name], message.seq, batch.time):
             self.num_repeated += 1
             return
@@ -96,7 +89,7 @@ class Server:
             self.encodings.add(batch.encoding)
         for kind in batch.unknown:
             if kind in self.unknown or len(self.unknown) < 64:
-                self.unknown[kind] = self.unknown.get(kind, 0) + 1
+                self.unknown[kind] += 1
         tree = self.trees[name]
         for event in batch.events:
             tree.fold(event, batch.time)
@@ -142,9 +135,6 @@ class Server:
             lane.times = dict(islice(lane.times.items(), MAX_TIMES, None))
         return True
 
-    def tree_of(self, rank: int) -> list[Tree]:
-        return [tree for tree in self.trees.values() if tree.rank == rank]
-
     def notes(self) -> tuple[str, ...]:
         """What has to be known before its numbers are believed, a sentence each."""
         found = []
@@ -163,11 +153,8 @@ class Server:
         if self.unknown:
             kinds = ", ".join(sorted(self.unknown)[:5])
             found.append(f"{sum(self.unknown.values()):,} events of unknown types were passed over: {kinds}.")
-        odd: dict[str, int] = {}
-        for tree in self.trees.values():
-            for what, count in tree.odd.items():
-                odd[what] = odd.get(what, 0) + count
-        found += [f"The stream contradicts itself: {count:,} {what}." for what, count in sorted(odd.items())]
+        odd = sorted(self.counts.odd.items())
+        found += [f"The stream contradicts itself: {count:,} {what}." for what, count in odd]
         if (waiting := sum(len(kids) for tree in self.trees.values() for kids in tree.orphans.values())) > 0:
             found.append(f"{waiting:,} blocks follow blocks that are not known.")
         return tuple(found)

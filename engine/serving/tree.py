@@ -2,15 +2,65 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from engine.serving.pool_size import Trace
-from engine.serving.schema import GPU, Cleared, Hash, Removed, Stored, decode_ids
+from engine.serving.schema import GPU, Cleared, Hash, Removed, Stored
+from engine.wire.page_events import decode_token_ids
 
 # What is remembered at most, for a stream that only stores: blocks, tokens in them, and blocks that are gone.
 MAX_BLOCKS, MAX_TOKENS, MAX_GONE = 1 << 20, 1 << 26, 200_000
+MOST_PERIODS = 120  # of the chart over time
 Key = Hash | tuple[int, Hash]
+
+
+class Counts:
+    """What the stream of a server says in all, over its ranks. Distributions are counts by the seconds up to which, in
+    powers of two from a millisecond on; `rates` blocks stored, evicted and stored again by number of the period."""
+
+    def __init__(self) -> None:
+        self.stored = self.removed = self.cleared = self.again = self.again_tokens = 0
+        self.live = self.most_live = 0  # copies
+        self.odd = Counter[str]()  # what a stream that is true would not say, by kind
+        self.lifetimes, self.reuse_gaps, self.absences = Counter[float](), Counter[float](), Counter[float]()
+        self.period = 1
+        self._rates = Counter[tuple[int, int]]()
+        self._since, self._until = float("inf"), float("-inf")
+
+    def rate(self, now: float, column: int) -> None:
+        self._since, self._until = min(self._since, now), max(self._until, now)
+        while self._until - self._since >= MOST_PERIODS * self.period:
+            self.period *= 2
+            merged = Counter[tuple[int, int]]()
+            for (at, of), count in self._rates.items():
+                merged[at // 2, of] += count
+            self._rates = merged
+        self._rates[int(now // self.period), column] += 1
+
+    @property
+    def rates(self) -> tuple[tuple[int, int, int], ...]:
+        """By period, the latest last."""
+        if not self._rates:
+            return ()
+        first, last = (int(each // self.period) for each in (self._since, self._until))
+        found = self._rates
+        return tuple((found[at, 0], found[at, 1], found[at, 2]) for at in range(first, last + 1))
+
+
+def up_to(seconds: float) -> float:
+    """The power of two of milliseconds that so many seconds lie below, in seconds."""
+    return float(2 ** min(31, int(max(seconds, 0.0) * 1000).bit_length()) / 1000)
+
+
+class Group(NamedTuple):
+    """A cache group: tokens of a block, how many tokens layers see (0: all), and how many behind a block its hash
+    covers."""
+
+    size: int
+    window: int = 0
+    ahead: int = 0
 
 
 class Block:
@@ -31,37 +81,19 @@ class Block:
         self.extra: tuple[str, ...] = ()
         self.lora = ""
         self.kids: dict[Key, Block] | None = None
-        self.copies: int | dict[str, int] = 0  # an int where all are on the GPU
+        self.copies: dict[str, int] = {}
         self.stored_at = self.used_at = now
         self.gone_at = 0.0
         self.why_gone = ""
         self.num_stored = self.number = 0  # `number` is its place in the trace
-        self.sure = self.sure_since = 0
+        self.sure: dict[str, int] | None = None  # copies that came since `sure_since` events were lost
+        self.sure_since = 0
         self.below = -1  # live tokens in it and behind it; -1 until they are counted anew
 
     @property
-    def is_live(self) -> bool:
-        return bool(self.copies)
-
-    @property
-    def media(self) -> tuple[str, ...]:
-        return tuple(self.copies) if isinstance(self.copies, dict) else (GPU,) if self.copies else ()
-
-    def add(self, medium: str, change: int) -> bool:
-        """Count copies; False where there are fewer than none, which is not counted."""
-        if medium == GPU and isinstance(self.copies, int):
-            if self.copies + change < 0:
-                return False
-            self.copies += change
-            return True
-        copies = dict(self.copies) if isinstance(self.copies, dict) else {GPU: self.copies} if self.copies else {}
-        now = copies.get(medium, 0) + change
-        if now < 0:
-            return False
-        copies[medium] = now
-        copies = {name: count for name, count in copies.items() if count}
-        self.copies = copies if copies and set(copies) != {GPU} else copies.get(GPU, 0)
-        return True
+    def ids(self) -> tuple[int, ...]:
+        """Its token ids; none where the server named its hash alone."""
+        return decode_token_ids(self.tokens[: 4 * self.size]) if self.tokens else ()
 
 
 def _touch(block: Block | None) -> None:
@@ -70,46 +102,25 @@ def _touch(block: Block | None) -> None:
         block.below, block = -1, block.parent
 
 
-class Seconds:
-    """Counts by powers of two of seconds, from a millisecond on: of lifetimes, or of gaps."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * 32
-
-    def add(self, seconds: float) -> None:
-        self.counts[min(31, int(max(seconds, 0.0) * 1000).bit_length())] += 1
-
-    def rows(self) -> tuple[tuple[float, int], ...]:
-        """`(seconds up to which, count)` of those that occur."""
-        return tuple((2**number / 1000, count) for number, count in enumerate(self.counts) if count)
-
-
 class Tree:
-    """`known` is whether all events since an empty cache were seen; after `lost()`, what cannot be relied on is counted
-    anew: a block's `sure` copies are those that came since."""
+    """`is_known` is whether all events since an empty cache were seen; after `lost()`, what cannot be relied on is
+    counted anew, and `sure` says what can."""
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, counts: Counts) -> None:
+        self.rank, self.counts = rank, counts
         self.blocks: dict[Key, Block] = {}
         self.roots: dict[Key, Block] = {}
         self.orphans: dict[Key, dict[Key, Block]] = {}  # by the parent that has not come
         self._gone: deque[Block] = deque()
-        self.groups: dict[int, tuple[int, int]] = {}  # block size and window (0: all) of each cache group
+        self.groups: dict[int, Group] = {}
+        self._sized: set[int] = set()  # those that stored something since the cache was empty
         self.is_known = True
-        self.since_lost = 0
-        self.num_live = self.most_live = self.num_tokens = self.copies = self.most_copies = 0
-        self.num_stored = self.num_removed = self.num_again = self.tokens_again = self.num_cleared = 0
-        self.odd: dict[str, int] = {}  # what a stream that is true would not say, by kind
-        self.lifetimes, self.reuse_gaps, self.absences = Seconds(), Seconds(), Seconds()
+        self._num_lost = self._num_tokens = 0
         self.trace = Trace()
-        self.rates: dict[int, list[int]] = {}  # stored, removed, stored again by period
-        self.period = 1
-        self.now = 0.0
 
     # ---- the fold ------------------------------------------------------------------------------------------------
 
     def fold(self, event: Stored | Removed | Cleared, now: float) -> None:
-        self.now = now
         if isinstance(event, Stored):
             self._store(event, now)
         elif isinstance(event, Removed):
@@ -122,11 +133,12 @@ class Tree:
         group, medium, parent = event.group, event.medium, None
         parent_key: Key | None = None if event.parent is None else (group, event.parent) if group else event.parent
         has_tokens = bool(event.tokens) and event.tokens[0] is not None
-        if has_tokens:
-            self.groups[group] = event.block_size, event.window
+        is_computed = has_tokens and medium == GPU  # of slower media it is a copy
+        if event.block_size:
+            self._set_group(event)
         if parent_key is not None:
             parent = self.blocks.get(parent_key)
-            if parent is not None and has_tokens:
+            if parent is not None and is_computed:
                 self._use(parent, now)
         for hash_, tokens, extra in zip(event.hashes, event.tokens, event.extras, strict=True):
             key: Key = (group, hash_) if group else hash_
@@ -135,23 +147,35 @@ class Tree:
                 block = self.blocks[key] = Block(key, group, now)
             if tokens is not None and block.tokens is None:
                 self._place(block, event, tokens, extra, parent, parent_key)
-            self._arrive(block, medium, now)
+            if not block.copies:
+                self._arrive(block, now)
+            block.num_stored += 1
+            self._count(block, medium, 1)
             parent, parent_key = block, key
-        if has_tokens and parent is not None:
+        self.counts.stored += len(event.hashes)
+        if is_computed and parent is not None:
             self.trace.add(parent.number, len(event.hashes))
-        if len(self.blocks) > MAX_BLOCKS or self.num_tokens > MAX_TOKENS:
+        if len(self.blocks) > MAX_BLOCKS or self._num_tokens > MAX_TOKENS:
             self._drop_oldest()
+
+    def _set_group(self, event: Stored) -> None:
+        if event.group in self._sized and self.groups[event.group].size != event.block_size:
+            self._say("chains with other block sizes than those before")
+            return
+        ahead = len(event.tokens[0]) // 4 - event.block_size if event.tokens and event.tokens[0] else 0
+        self.groups[event.group] = Group(event.block_size, event.window, ahead)
+        self._sized.add(event.group)
 
     def _place(
         self, block: Block, event: Stored, tokens: bytes, extra: tuple[str, ...], parent: Block | None, key: Key | None
     ) -> None:
         """Give a block its tokens and its place in the tree."""
         block.tokens, block.extra, block.lora, block.size = tokens, extra, event.lora, event.block_size
-        self.num_tokens += event.block_size
+        self._num_tokens += event.block_size
         block.parent, block.parent_key = parent, key
         if parent is not None and self._is_within(parent, block):
             self._say("parents within their own chain")
-            block.parent, block.parent_key, parent, key = None, None, None, None
+            block.parent, block.parent_key, parent = None, None, None
         _touch(parent)
         block.number = self.trace.block(parent.number if parent is not None else 0)
         self._beside(block)[block.key] = block
@@ -184,88 +208,87 @@ class Tree:
             block = block.parent
         return False
 
-    def _arrive(self, block: Block, medium: str, now: float) -> None:
-        if not block.copies:
-            again = block.num_stored > 0
-            if again:
-                self.num_again += 1
-                self.tokens_again += block.size
-                self.absences.add(now - block.gone_at)
-            self._rate(now, 2 if again else 0)
-            block.stored_at = block.used_at = now
-            self.num_live += 1
-            if self.num_live > self.most_live:
-                self.most_live = self.num_live
-        block.add(medium, 1)
+    def _arrive(self, block: Block, now: float) -> None:
+        again = block.num_stored > 0
+        if again:
+            self.counts.again += 1
+            self.counts.again_tokens += block.size
+            self.counts.absences[up_to(now - block.gone_at)] += 1
+        self.counts.rate(now, 2 if again else 0)
+        block.stored_at = block.used_at = now
+
+    def _count(self, block: Block, medium: str, change: int) -> None:
+        """Count copies of a block."""
+        copies, counts = block.copies, self.counts
+        copies[medium] = copies.get(medium, 0) + change
+        if not copies[medium]:
+            del copies[medium]
         _touch(block)
-        block.num_stored += 1
-        self.copies += 1
-        if self.copies > self.most_copies:
-            self.most_copies = self.copies
-        self.num_stored += 1
-        self._rely(block, 1)
+        counts.live += change
+        if counts.live > counts.most_live:
+            counts.most_live = counts.live
+        if not self.is_known:
+            sure = self.sure(block)
+            sure[medium] = max(0, sure.get(medium, 0) + change)
+
+    def sure(self, block: Block) -> dict[str, int]:
+        """The copies of a block that are there whatever the batches said that were lost."""
+        if self.is_known:
+            return block.copies
+        if block.sure is None or block.sure_since != self._num_lost:
+            block.sure, block.sure_since = {}, self._num_lost
+        return block.sure
 
     def _remove(self, block: Block | None, medium: str, now: float) -> None:
-        self.num_removed += 1
+        self.counts.removed += 1
         if block is None or not block.num_stored:
             self._say("blocks removed that were never stored")
-        elif not block.add(medium, -1):
+        elif medium not in block.copies:
             self._say("blocks removed more often than stored")
         else:
-            self.copies -= 1
-            self._rely(block, -1)
+            self._count(block, medium, -1)
             if not block.copies:
                 self._leave(block, now, "evicted")
 
     def _leave(self, block: Block, now: float, why: str) -> None:
-        self.num_live -= 1
-        _touch(block)
-        self.lifetimes.add(now - block.stored_at)
-        self._rate(now, 1)
+        self.counts.lifetimes[up_to(now - block.stored_at)] += 1
+        self.counts.rate(now, 1)
         block.gone_at, block.why_gone = now, why
         self._gone.append(block)
         if len(self._gone) > MAX_GONE:
             self._forget(self._gone.popleft())
 
     def clear(self, now: float, why: str, medium: str = "") -> None:
-        """Take out all blocks, or those of a medium. Afterwards the tree is known."""
-        self.num_cleared += why == "cleared"
+        """Take out all blocks, or those of a medium. Without a medium the tree is known afterwards."""
+        self.counts.cleared += why == "cleared"
         for block in [block for block in self.blocks.values() if block.copies]:
-            copies = block.copies if isinstance(block.copies, dict) else {GPU: block.copies}
-            for name, count in tuple(copies.items()):
-                if not medium or name == medium:
-                    block.add(name, -count)
-                    self.copies -= count
-            block.sure = 0
+            for name in [medium] if medium else list(block.copies):
+                if count := block.copies.get(name, 0):
+                    self._count(block, name, -count)
             if not block.copies:
                 self._leave(block, now, why)
         if not medium:
             self.is_known = True
+            self._sized.clear()
 
     def lost(self) -> None:
         """Events are missing from here on."""
         self.is_known = False
-        self.since_lost += 1
-
-    def _rely(self, block: Block, change: int) -> None:
-        if block.sure_since != self.since_lost:
-            block.sure, block.sure_since = 0, self.since_lost
-        if block.sure or change > 0:
-            block.sure += change
+        self._num_lost += 1
 
     def _use(self, block: Block, now: float) -> None:
         """Something was stored behind a block, so it was read: all before it are there as well."""
         if block.copies:
-            self.reuse_gaps.add(now - block.used_at)
+            self.counts.reuse_gaps[up_to(now - block.used_at)] += 1
         block.used_at = now
-        at = block if not self.groups[block.group][1] else None  # of a window, what slid out may be gone
-        while not self.is_known and at is not None and not (at.sure_since == self.since_lost and at.sure):
-            at.sure, at.sure_since = 1, self.since_lost
-            if not at.copies:
+        has_window = block.group in self.groups and self.groups[block.group].window  # then what slid out may be gone
+        at = None if self.is_known or has_window else block
+        while at is not None and not self.sure(at).get(GPU):
+            if GPU in at.copies:
+                self.sure(at)[GPU] = 1
+            else:
                 self._say("blocks in use that were said to be gone")
-                at.add(GPU, 1)
-                self.copies += 1
-                self.num_live += 1
+                self._count(at, GPU, 1)
                 at.stored_at = now
             at = at.parent
 
@@ -276,10 +299,7 @@ class Tree:
         if block.copies or self.blocks.get(block.key) is not block:
             return
         del self.blocks[block.key]
-        self._detach(block)
-
-    def _detach(self, block: Block) -> None:
-        self.num_tokens -= block.size
+        self._num_tokens -= block.size
         _touch(block.parent)
         self._beside(block).pop(block.key, None)
         if block.parent is None and block.parent_key is not None and not self.orphans[block.parent_key]:
@@ -294,31 +314,13 @@ class Tree:
         self._say("times more blocks than are followed")
         kept = sorted(self.blocks.values(), key=lambda block: (bool(block.copies), block.used_at))
         for block in kept[: max(1, len(kept) // 8)]:
-            if block.copies:
-                self.num_live -= 1
-                self.copies -= sum(block.copies.values()) if isinstance(block.copies, dict) else block.copies
-                block.copies = 0
+            self.counts.live -= sum(block.copies.values())
+            block.copies = {}
             self._forget(block)
         self.lost()
 
     def _say(self, what: str) -> None:
-        self.odd[what] = self.odd.get(what, 0) + 1
-
-    def _rate(self, now: float, column: int) -> None:
-        at = int(now // self.period)
-        row = self.rates.get(at)
-        if row is None:
-            row = self.rates[at] = [0, 0, 0]
-            if len(self.rates) > 600:
-                self.period *= 2
-                merged: dict[int, list[int]] = {}
-                for old, counts in self.rates.items():
-                    into = merged.setdefault(old // 2, [0, 0, 0])
-                    for number, count in enumerate(counts):
-                        into[number] += count
-                self.rates = merged
-                row = merged[at // 2]
-        row[column] += 1
+        self.counts.odd[what] += 1
 
     def settle(self) -> None:
         """Count anew how many tokens are behind each block, where that changed."""
@@ -333,10 +335,15 @@ class Tree:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
+    @property
+    def main(self) -> int:
+        """The cache group that sees the whole prompt, by the smallest blocks: the others hold the same tokens once
+        more."""
+        return min(self.groups, key=lambda of: (bool(self.groups[of].window), self.groups[of].size, of), default=0)
+
     def tops(self) -> Iterator[Block]:
-        """The blocks that begin a prompt, and those whose parent is not known: of the cache group that sees the whole
-        prompt, since others hold the same tokens once more."""
-        main = min(self.groups, key=lambda group: (bool(self.groups[group][1]), group), default=0)
+        """The blocks of the main group that begin a prompt, and those whose parent is not known."""
+        main = self.main
         for among in (self.roots, *self.orphans.values()):
             yield from (block for block in among.values() if block.group == main)
 
@@ -347,4 +354,4 @@ class Tree:
 
     def largest_id(self) -> int:
         """The largest token id that is remembered."""
-        return max((max(decode_ids(block.tokens)) for block in self.blocks.values() if block.tokens), default=0)
+        return max((max(block.ids) for block in self.blocks.values() if block.tokens), default=0)

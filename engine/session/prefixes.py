@@ -45,15 +45,14 @@ def answer_of(session: Session, command: TakePrefixTree | ExplainPrefix) -> Pref
     store = session.live.mode.store
     if store is None:
         raise InputError("This cache mode has no pages that prompts could share: choose Paged.")
-    server = Server("")
-    server.trees[b"", 0] = tree_of(store)
-    server.last = time.time()
-    return answer(server, command, SessionText(session))
+    return answer(server_of(store), command, SessionText(session))
 
 
-def tree_of(store: PageStore) -> Tree:
+def server_of(store: PageStore) -> Server:
     """The pages on the device that prompts can find, and those evicted of late; times in seconds since 1970."""
-    tree, copies = Tree(0), Counter[tuple[int, bytes]]()
+    server, copies = Server(""), Counter[tuple[int, bytes]]()
+    tree = server.trees[b"", 0] = Tree(0, server.counts)
+    at = server.last = time.time()
 
     def add(number: int, page: PageCommitted, now: float) -> None:
         parent = None if page.parent_hash == ROOT_HASH else page.parent_hash
@@ -76,8 +75,8 @@ def tree_of(store: PageStore) -> Tree:
         for page in group.pool.findable():
             copies[number, page.page_hash] -= 1
             if copies[number, page.page_hash] < 0:
-                add(number, page, tree.now)
+                add(number, page, at)
     for (number, page_hash), surplus in copies.items():
         for _ in range(surplus):
-            tree.fold(Removed((page_hash,), group=number), tree.now)
-    return tree
+            tree.fold(Removed((page_hash,), group=number), at)
+    return server

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from engine.counted import counted
 from engine.wire.message import Variant
 
 # The parent hash of every first page: all chains of hashes start from the same value.
@@ -18,6 +19,11 @@ ROOT_HASH = bytes(16)
 
 KEPT = -2  # in place of a `seq_id`: the page belongs to a kept moment of another branch
 NULL_PAGE_ID = 0  # entry of a page table whose page left the window or was dropped; never allocated, never freed
+
+
+def decode_token_ids(token_bytes: bytes) -> tuple[int, ...]:
+    """The token ids of little-endian int32."""
+    return struct.unpack(f"<{len(token_bytes) // 4}i", token_bytes)
 
 
 class Tier(StrEnum):
@@ -91,7 +97,7 @@ class PageCommitted(Variant, frozen=True):
     @property
     def token_ids(self) -> tuple[int, ...]:
         """The token ids of the page, in order."""
-        return struct.unpack(f"<{len(self.token_bytes) // 4}i", self.token_bytes)
+        return decode_token_ids(self.token_bytes)
 
 
 class PageEvicted(Variant, frozen=True):
@@ -259,28 +265,51 @@ class PrefixMatch:
         return self.token_bytes[page * width : (page + 1) * width]
 
 
-class AllFullPagesHit(Variant, frozen=True):
-    """All full pages were found. The last `num_tail_tokens` tokens are computed because only whole pages are shared and
-    the last token is always computed; a tail of exactly one page was not reused for the second reason alone."""
-
-    num_tail_tokens: int
-
-
-class TokensDiffer(Variant, frozen=True):
-    """The most similar cached page differs first at `position`, where it has the token `cached`. The `num_floor_tokens`
-    equal tokens before it cannot be reused because only whole pages are shared. `is_exact` False: there were more
+class PrefixEnd(Variant, frozen=True):
+    """Where the lookup of a prompt of `num_tokens` ended, in a cache of pages of `size` tokens: `num_found` tokens on.
+    The cached page that is most like the prompt's next one has `num_equal` more tokens in common with it and then
+    `stored`; None where nothing follows. `is_all`: every page that may be found was. `is_exact` False: there were more
     candidates than were compared."""
 
-    position: int
-    num_floor_tokens: int
-    is_exact: bool
-    cached: int
+    num_tokens: int
+    num_found: int
+    size: int
+    num_equal: int = 0
+    stored: int | None = None
+    is_all: bool = False
+    is_exact: bool = True
 
+    @property
+    def position(self) -> int:
+        """The first token that is not there."""
+        return self.num_found + self.num_equal
 
-class NothingFollows(Variant, frozen=True):
-    """No cached page continues this prefix, so from `position` on there is nothing to compare with."""
-
-    position: int
+    def words(self, reused: int, here: str, there: str, of: str = "page") -> str:
+        """Why no more than so many tokens are reused. `here` is what the prompt has at `position`, `there` who has what
+        instead; `of` what the pages are called."""
+        if self.num_tokens < self.size:
+            return f"The prompt has {counted(self.num_tokens, 'token')}, less than a {of} of {self.size:,}."
+        if self.is_all:
+            rest = self.num_tokens - reused
+            last = "token fills" if rest == 1 else f"{rest:,} tokens fill"
+            why = f"the last {last} no {of} of {self.size:,}"
+            if rest >= self.size:
+                why = f"the last token of a prompt is always computed, and its {of} of {self.size:,} with it"
+            return f"Every {of} that may be reused is: {why}."
+        if self.stored is None:
+            where = (
+                f"continues this prompt after token {self.position - 1:,}"
+                if self.position
+                else "begins like this prompt"
+            )
+            return f"{counted(reused, 'token')} reused: no cached {of} {where}."
+        lost = f" Lost to the {of} border: {self.num_equal}." if self.num_equal else ""
+        more = "" if self.is_exact else f" (Of the {of}s that were compared.)"
+        sides = f": the prompt has {here}, {there}" if here and there else ""
+        return (
+            f"Differs at token {self.position:,}{sides}. {counted(self.position, 'equal token')}, {reused:,} reused: "
+            f"{of}s of {self.size:,}.{lost}{more}"
+        )
 
 
 class Forked(Variant, frozen=True):
@@ -333,4 +362,4 @@ class ContinuedFrom(Variant, frozen=True):
         return f"Token {self.position:,} differs: {quoted(self.token[1])} (id {self.token[0]}) here, {had}.{line}"
 
 
-WhyNotReused = ContinuedFrom | AllFullPagesHit | TokensDiffer | NothingFollows | Forked | Converted
+WhyNotReused = ContinuedFrom | PrefixEnd | Forked | Converted

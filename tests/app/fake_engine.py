@@ -49,7 +49,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.sent: list[Command] = []
-        self._numbered: list[Command] = []
+        self.numbered: list[Command] = []
         self.outbox: deque[Event] = deque()
         self.is_silent = False
         self.next_step = 0
@@ -60,12 +60,12 @@ class FakeEngine:
         self.status: EngineStatus = samples.status()
 
     def send(self, command: Command) -> None:
-        self._numbered.append(command)
+        self.numbered.append(command)
         # a test compares with what it would have sent itself; what is answered at length is known by its id
         is_known = isinstance(command, TakeSlice | WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep)
         self.sent.append(command if is_known else replace(command, id=0))
         if not self.is_silent:
-            self._answer(command)
+            self.respond(command)
 
     def drain(self) -> list[Event]:
         events = list(self.outbox)
@@ -98,7 +98,7 @@ class FakeEngine:
         request = piece.request
         if getattr(request, "id", 0):
             return replace(piece, reply_to=request.id)
-        same = [number for number, asked in _pictures(self._numbered).items() if asked == request]
+        same = [number for number, asked in _pictures(self.numbered).items() if asked == request]
         return replace(piece, reply_to=same[-1] if same else self.id_of(type(request)))
 
     def id_of(self, kind: type) -> int:
@@ -107,20 +107,20 @@ class FakeEngine:
 
     def ids_of(self, kind: type) -> list[int]:
         """Those of all of them, oldest first."""
-        pictures = [number for number, request in _pictures(self._numbered).items() if isinstance(request, kind)]
-        return pictures or [command.id for command in self._numbered if isinstance(command, kind)]
+        pictures = [number for number, request in _pictures(self.numbered).items() if isinstance(request, kind)]
+        return pictures or [command.id for command in self.numbered if isinstance(command, kind)]
 
     def requests(self, kind: type) -> list[Any]:
         """What was asked of that kind, to be answered once or watched, each once."""
         return [request for request in _pictures(self.sent).values() if isinstance(request, kind)]
 
-    def _answer(self, command: Command) -> None:
+    def respond(self, command: Command) -> None:
         match command:
             case SubmitPrompt():
                 self.next_step, self.live, self.watched = 0, None, ()
                 self.num_fed, self.parents = {None: 0}, {}
                 self.emit(Restarted(reply_to=command.id))
-                self._tell()
+                self.tell()
                 self.emit(Submitted(0, *samples.prompt_tokens(), reply_to=command.id))
                 self._step(1 if command.num_steps is None else command.num_steps)  # of a run the first
             case Step(num_steps) | Run(int() as num_steps):
@@ -130,7 +130,7 @@ class FakeEngine:
             case DeleteBranch(step):
                 self.emit(BranchDeleted((step,), reply_to=command.id))
             case MakeEdit(edit):
-                self._add_edit(edit, command.id)
+                self.add_edit(edit, command.id)
             case UndoEdit():
                 self._go_to(self.parents[self.live], command.id)
             case TakeSlice():
@@ -147,15 +147,15 @@ class FakeEngine:
         for _ in range(num_steps):
             record = samples.step_record(self.num_fed[self.live])
             self.emit(replace(record, step=self.next_step, parent=self.live))
-        self._tell()
+        self.tell()
 
     def _go_to(self, step: int | None, reply_to: int) -> None:
         self.watched = ()
         self.live = step
         self.emit(WentTo(step, "cropped", 0.5, reply_to=reply_to))
-        self._tell()
+        self.tell()
 
-    def _add_edit(self, edit: Edit, number: int) -> None:
+    def add_edit(self, edit: Edit, number: int) -> None:
         """An edit is the next node, and was measured."""
         node = Node(self.next_step, self.live, (EditMade(edit),), self.status.cache, None)
         self._enter(node.step, self.num_fed[self.live])
@@ -199,7 +199,7 @@ class FakeEngine:
     def _reply(self, number: int, piece: Slice) -> None:
         self.emit(replace(piece, reply_to=number))
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         fed = self.num_fed[self.live]
         tokens = samples.PROMPT + fed - 1
         info = SequenceInfo(0, "decode" if fed else "waiting", max(tokens, 0), samples.PROMPT, 11, None)

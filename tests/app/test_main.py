@@ -12,18 +12,22 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 import app.entry as entry
 import app.main as program
 import app.start.beginning as beginning
+from app.control import clock
 from app.control.pace import USUAL_PACE
 from app.kit.theme import current_theme
 from app.main import Program
+from app.models import UnclosedSession
 from app.start.arguments import Arguments, parse
 from app.start.settings import Settings
 from engine.garbage import garbage
+from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, entries_of
 from engine.spec.cache import CacheSpec
@@ -36,6 +40,7 @@ from engine.wire.events import Event, Restarted, StateChanged
 from engine.wire.stopping import SetStops
 from tests.app import samples
 from tests.app.conftest import sweep, turn
+from tests.app.found import opened_menu
 
 CHOSEN = Settings(
     theme="light", layout="learn", recent_models=["org/a", "/models/ü, b"], prompt='Say "hi";\n=[x]\\',
@@ -53,7 +58,7 @@ class NoEngine:
     def __init__(self, choice: str) -> None:
         self.choice = choice
         self.kind: str | None = None
-        self.ring: object = None
+        self.ring: Callable[[], None] = lambda: None
         self.told: list[tuple[object, ...]] = []
         self.sent: list[object] = []
         self.events: list[Event] = []
@@ -69,7 +74,7 @@ class NoEngine:
         self.kind = "thread"
         self.told.append(("start", *given, *named.values()))
 
-    def listen(self, ring: object) -> None:
+    def listen(self, ring: Callable[[], None]) -> None:
         self.ring = ring
 
     def send(self, command: Any) -> None:
@@ -88,6 +93,7 @@ def begun(
     monkeypatch.setattr(beginning, "Engine", NoEngine)
     monkeypatch.setattr(program, "_import_pictures", lambda: iter(()))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(clock, "POLL_MS", 1 << 30)
     made: list[Program] = []
 
     def begin(settings: Settings, *argv: str) -> tuple[Program, NoEngine]:
@@ -96,21 +102,24 @@ def begun(
         qapp.setStyleSheet("")
         begins = beginning.Beginning(given)
         made.append(Program(qapp, given, begins))
-        made[-1]._start_engine()
-        made[-1]._start_engine()  # painted late, after the time at which it is started anyway
-        made[-1]._clock.stop()
+        for _ in range(2):  # painted late, after the time at which it is started anyway
+            made[-1].shell.window.first_painted.emit()
         turn(made[-1].shell, 2)
-        assert begins.engine.ring == made[-1]._clock.ring  # type: ignore[attr-defined]
         return made[-1], begins.engine  # type: ignore[return-value]
 
     yield begin
     for one in made:
-        one._garbage.stop()
+        one.end()
         sweep(one.shell)
 
 
 def say(engine: NoEngine, program: Program, *events: Event) -> None:
     engine.events.extend(events)
+    engine.ring()
+    for _ in range(1000):
+        if engine.events:
+            QTest.qWait(1)
+    assert not engine.events, "the ring has woken the window"
     turn(program.shell, 2)
 
 
@@ -142,8 +151,9 @@ def test_what_was_remembered_reaches_window_and_engine_and_is_remembered_again(
     assert (current_theme().name, window.docks.layout_name) == ("light", "learn")
     assert window.prompt.draft == CHOSEN.prompt
     assert [action.data() for action in window.recent.actions()] == CHOSEN.recent_snapshots
-    window.top.model._fill()
-    offered = [action.data() for action in window.top.model._menu.actions()]
+    menu = opened_menu(window.top.model)
+    offered = [action.data() for action in menu.actions()]
+    menu.close()
     assert [one.source for one in offered if isinstance(one, ModelSpec)] == CHOSEN.recent_models
     window.prompt.edit.set_text("other words")
     window.arrange("inspect")
@@ -184,11 +194,12 @@ def test_what_is_asked_for_comes_before_what_was_remembered(begun: Callable[...,
     assert found.shell.window.prompt.draft == "Mine"
 
 
-def leave(folder: JournalFolder, draft: str, chat: Chat | None = None) -> None:
+def leave(folder: JournalFolder, draft: str, chat: Chat | None = None) -> Path:
     """As if a window had been killed while a prompt was being written."""
     file = folder.new()
     file.append(*entries_of(SavedSession(draft=draft, draft_chat=chat)))
     file.close()
+    return file.path
 
 
 def test_what_another_window_left_is_offered_and_what_this_one_did_is_kept(
@@ -203,9 +214,8 @@ def test_what_another_window_left_is_offered_and_what_this_one_did_is_kept(
     window.recovery.accepted.emit()
     assert (window.prompt.draft, window.prompt.chat.draft) == ("left behind", chat)
     assert (folder.left(), folder.ended()) == ([], [])
-    leave(folder, "and another")
-    found._recovering.look()
-    qtbot.waitUntil(lambda: models.recovery.offered is not None)
+    another = leave(folder, "and another")
+    models.recovery.offer(UnclosedSession(another, read_session(another).session, 0.0, ""))
     window.recovery.dismissed.emit()
     assert models.status.notice == "The session is kept under File · Recent sessions"
     window.sessions.aboutToShow.emit()
@@ -244,7 +254,7 @@ def test_another_engine_begins_only_where_there_is_something_to_change(
     actions["engine.restart"].trigger()
     assert engine.told == [("restart_on_cpu", h2o, "float32"), ("reload", h2o), ("restart", h2o)]
     assert engine.choice == "thread", "a restart chooses nothing"
-    found._on_exception(ValueError, ValueError("x" * 300), None)
+    found.on_exception(ValueError, ValueError("x" * 300), None)
     text = shell.models.status.failure
     assert text == f"Something unexpected went wrong (ValueError: {'x' * 200}); the session lives on."
     assert found.exit_status == 0

@@ -33,7 +33,7 @@ FILE = OpenedFile(Path("/a/b.safetensors"), 3 << 20, BUNDLED_NAME, 21, "", "", "
 class TourEngine(FakeEngine):
     """One that also changes its cache, adds sequences, exports and goes on from a file."""
 
-    def _answer(self, command: Command) -> None:
+    def respond(self, command: Command) -> None:
         match command:
             case SetCache(cache):
                 self.status = replace(self.status, cache=cache)
@@ -51,11 +51,11 @@ class TourEngine(FakeEngine):
                 self.status = replace(self.status, opened=None)
                 self.emit(StateChanged(self.status))
             case _:
-                super()._answer(command)
+                super().respond(command)
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         others = self.status.sequences[1:] if self.num_fed[self.live] > 1 else ()
-        super()._tell()
+        super().tell()
         self.status = replace(self.status, sequences=(*self.status.sequences, *others))
         self.emit(StateChanged(self.status))
 
@@ -65,20 +65,19 @@ class Driven:
 
     def __init__(self, shell: Shell, engine: FakeEngine, *argv: str) -> None:
         self.shell, self.engine = shell, engine
-        arguments = parse(list(argv))
-        self.folder = str(arguments.tour)
-        self.tour = Tour(shell, arguments, shell)
+        self.arguments = parse(list(argv))
+        self.folder = str(self.arguments.tour)
+        self.tour = Tour(shell, self.arguments, shell)
         self.tour.prepare()
         self.tour.start()
-        self.tour._timer.stop()
         self.lines: list[str] = []
 
     def poll(self, times: int = 400) -> None:
         """Until it ends, with what is waited for, what was sent and what each picture shows."""
         before: Any = None
         for _ in range(times):
-            self.tour._on_poll()
-            until = self.tour._until
+            self.tour.poll()
+            until = self.tour.until
             if until is not before and until is not None:
                 self.lines.append(f"waits for {until.what}, {until.patience_s:g} s at most")
             before = until
@@ -108,6 +107,7 @@ def driven(
     qapp: QApplication, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Driven]]:
     shell = new_shell(qapp, engine, (900, 700))
+    monkeypatch.setattr(module, "POLL_MS", 1 << 30)
 
     def drive(*argv: str) -> Driven:
         made = Driven(shell, engine, "--tour", str(tmp_path / "deep" / "t"), "--size", "1100x720", *argv)
@@ -122,12 +122,12 @@ def test_the_script_is_as_approved(
     driven: Callable[..., Driven], engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tour = driven("--cache", "paged+h2o", "--steps", "9")
-    engine.status = replace(engine.status, cache=tour.tour._arguments.cache, work=Work("Loading", 1, 2))
+    engine.status = replace(engine.status, cache=tour.arguments.cache, work=Work("Loading", 1, 2))
     engine.loaded()
     turn(tour.shell, 1)
     tour.poll(5)
-    assert tour.tour._until is not None
-    assert tour.tour._until.what == "the model to load"
+    assert tour.tour.until is not None
+    assert tour.tour.until.what == "the model to load"
     engine.status = replace(engine.status, work=None)
     engine.loaded()
     turn(tour.shell, 1)
@@ -154,7 +154,7 @@ def test_the_script_of_a_file_is_as_approved(driven: Callable[..., Driven], engi
     engine.loaded()
     turn(tour.shell, 2)
     tour.poll()
-    left = sorted(path.name for path in tour.tour._folder.iterdir())
+    left = sorted(path.name for path in Path(tour.folder).iterdir())
     approve(APPROVED / "tour_of_a_file.txt", [*tour.lines, f"exit status {tour.tour.exit_status}", *left])
 
 
@@ -196,7 +196,7 @@ def test_what_never_comes_is_waited_for_as_long_as_was_said(
     tour = driven()
     for now, status in ((5.0, 1), (905.0, 1), (905.1, 2)):  # it waits since the first look
         clock[0] = now
-        tour.tour._on_poll()
+        tour.tour.poll()
         assert tour.tour.exit_status == status, now
     assert capsys.readouterr().err == "kvloupe: Waited too long for the model to load.\n"
 
@@ -209,11 +209,11 @@ def test_a_picture_that_cannot_be_written_ends_it(
     monkeypatch.setattr(module, "save_picture", lambda *_: problem)
     engine.loaded()
     turn(tour.shell, 2)
-    tour.tour._on_poll()
+    tour.tour.poll()
     turn(tour.shell, 1)
-    tour.tour._on_poll()
+    tour.tour.poll()
     turn(tour.shell, 1)
-    tour.tour._on_poll()
+    tour.tour.poll()
     assert (tour.tour.exit_status, tour.shell.window.isVisible()) == ((2, False) if problem else (1, True))
 
 
@@ -221,6 +221,6 @@ def test_a_folder_that_cannot_be_made_is_said(shell: Shell, tmp_path: Path, caps
     (tmp_path / "a file").touch()
     tour = Tour(shell, parse(["--tour", str(tmp_path / "a file" / "t")]), shell)
     tour.start()
-    assert (tour.exit_status, tour._timer.isActive()) == (2, False)
+    assert (tour.exit_status, shell.window.isVisible()) == (2, False)
     said = f"kvloupe: The folder {tmp_path}/a file/t cannot be made (Not a directory): give another one.\n"
     assert capsys.readouterr().err == said

@@ -15,15 +15,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from engine.cache.paged.prefix import HashPage, PrefixIndex, encode_token_ids, hash_page, num_equal_tokens
+from engine.cache.paged.prefix import HashPage, PrefixIndex, encode_token_ids, hash_page, most_equal
 from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.wire.page_events import (
     NULL_PAGE_ID,
     ROOT_HASH,
-    AllFullPagesHit,
     EvictReason,
-    NothingFollows,
     PageAllocated,
     PageCommitted,
     PageCopied,
@@ -31,12 +29,11 @@ from engine.wire.page_events import (
     PageEvicted,
     PageFreed,
     PageShared,
+    PrefixEnd,
     PrefixHit,
     PrefixMatch,
     PrefixMiss,
     Tier,
-    TokensDiffer,
-    WhyNotReused,
     num_hashable_pages,
 )
 
@@ -194,24 +191,21 @@ class PagePool:
                 self.events.append(entry)
             parent_hash = page_hash
 
-    def explain(self, match: PrefixMatch, max_candidates: int = 64) -> WhyNotReused:
+    def explain(self, match: PrefixMatch, max_candidates: int = 64) -> PrefixEnd:
         """Why no more of a prompt was reused. To be called before the pool changes.
 
         Compares the first page that missed with up to `max_candidates` pages that follow the same prefix, the newest
         first, so that its cost has a bound.
         """
-        num_hits = len(match.page_ids)
-        if num_hits == match.num_hashable_pages:
-            return AllFullPagesHit(match.num_tokens - match.num_hit_tokens)
+        num_hits, size, found = len(match.page_ids), match.page_size, match.num_hit_tokens
         wanted, children = match.page_tokens(num_hits), self._index.children(match.last_hash)
-        compared = list(islice(children, max_candidates))
-        if not compared:
-            return NothingFollows(match.num_hit_tokens)
-        equal = [num_equal_tokens(wanted, each.token_bytes) for each in compared]
-        num_equal = max(equal)
-        cached = compared[equal.index(num_equal)].token_ids[num_equal]
-        is_exact = next(children, None) is None
-        return TokensDiffer(match.num_hit_tokens + num_equal, num_equal, is_exact, cached)
+        if num_hits == match.num_hashable_pages:
+            return PrefixEnd(match.num_tokens, found, size, is_all=True)
+        if not (compared := list(islice(children, max_candidates))):
+            return PrefixEnd(match.num_tokens, found, size)
+        number, num_equal = most_equal([each.token_bytes for each in compared], wanted)
+        stored, is_exact = compared[number].token_ids[num_equal], next(children, None) is None
+        return PrefixEnd(match.num_tokens, found, size, num_equal, stored, is_exact=is_exact)
 
     def adopt(self, table: PageTable, match: PrefixMatch, num_new_tokens: int = 0) -> None:
         """Give an empty table the pages of a match, if the pages for `num_new_tokens` more are available as well.

@@ -47,6 +47,13 @@ def num_equal_tokens(left: bytes, right: bytes) -> int:
     return first_byte // 4
 
 
+def most_equal(candidates: Sequence[bytes], wanted: bytes) -> tuple[int, int]:
+    """Which of the encoded pages has the most leading tokens in common with another one, the first of several; and how
+    many. There must be a candidate."""
+    equal = [num_equal_tokens(each, wanted) for each in candidates]
+    return equal.index(max(equal)), max(equal)
+
+
 class PrefixIndex:
     """Findable pages by hash, by page id and by parent. Page ids are 0 .. num_ids - 1. All operations are O(1) per
     page.

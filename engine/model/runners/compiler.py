@@ -15,7 +15,7 @@ import torch
 Compiling = Callable[[Callable[[], None]], None]
 
 NOT_COMPILED = "Detected recompile"  # in torch's message for arguments that nothing was compiled for
-BACKEND = "inductor"  # of torch.compile
+BACKEND: str | Callable[..., Any] = "inductor"  # of torch.compile
 MOST_SHAPES = 64  # for which one function may be compiled
 
 _is_compiling: ContextVar[bool] = ContextVar("is_compiling", default=False)

@@ -106,13 +106,13 @@ class Story:
         """Do it, let the window turn once, and note what that made of everything."""
         self.engine.sent.clear()
         self.heard.clear()
-        numbered = len(self.engine._numbered)
+        numbered = len(self.engine.numbered)
         for act in acts:
             act()
-        wished = len(self.engine._numbered)
+        wished = len(self.engine.numbered)
         self.controller.tick()
         now = list(self._state())
-        sent = [told(replace(command, id=0)) for command in self.engine._numbered[numbered:]]
+        sent = [told(replace(command, id=0)) for command in self.engine.numbered[numbered:]]
         told_now = [f"> {line}" for line in sent[: wished - numbered]]
         told_now += [f">> {line}" for line in sent[wished - numbered :]]
         if pictures := [line.removeprefix("slices ") for line in self.heard if line.startswith("slices ")]:

@@ -188,7 +188,7 @@ def test_what_is_told_of_a_run_is_read_in_turns_pictures_first_and_once(
     engine.emit(samples.step_record(engine.next_step), samples.step_record(engine.next_step + 1))
     stepped.tick(pictures_first=True)
     assert (view.read, models.refreshes.is_empty, stepped.is_idle) == ([], False, False)
-    turn = models.refreshes._on_turn
+    turn = models.refreshes.on_turn
     turn()
     assert view.read == [("picture", count + 2)]
     turn()

@@ -16,6 +16,7 @@ from engine.wire.events import EngineBack, EngineLost, Event, Failed, Restarted,
 from engine.wire.message import Command
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.found import button, texts_in
 
 
 def test_a_lost_engine_is_a_banner_with_a_way_on_and_nothing_is_lost(running: Shell, engine: FakeEngine) -> None:
@@ -26,21 +27,21 @@ def test_a_lost_engine_is_a_banner_with_a_way_on_and_nothing_is_lost(running: Sh
     engine.emit(EngineLost("The engine was killed (SIGKILL)"))
     turn(running)
     assert running.models.status.failure.startswith("The engine was killed (SIGKILL): restart it.")
-    assert banner._restart.isVisible()
+    assert button(banner, "Restart engine").isVisible()
     assert len(running.models.timeline) == 21
     assert running.models.slices.wall is not None
     engine.sent.clear()
     running.models.selection.update(layer=4)
     turn(running)
     assert not engine.of(Watch) + engine.of(TakeSlice), "nobody is there to answer"
-    banner._restart.click()
+    button(banner, "Restart engine").click()
     assert wanted == [""]
 
 
 def test_one_that_answers_again_takes_the_banner_back(running: Shell, engine: FakeEngine) -> None:
     engine.emit(EngineLost("The engine has been silent for 8 seconds", has_ended=False))
     turn(running)
-    assert running.window.banner._restart.isVisible()
+    assert button(running.window.banner, "Restart engine").isVisible()
     assert "wait, or restart it" in running.models.status.failure
     engine.emit(EngineBack())
     turn(running)
@@ -50,7 +51,7 @@ def test_one_that_answers_again_takes_the_banner_back(running: Shell, engine: Fa
 def test_where_the_engine_runs_stands_in_the_status_line(running: Shell) -> None:
     running.models.status.set_engine("process")
     turn(running)
-    assert running.window.status._place.text() == "cpu · 2 threads · engine in a process"
+    assert "cpu · 2 threads · engine in a process" in texts_in(running.window.status)
 
 
 class Recording:
@@ -154,23 +155,23 @@ def test_a_remembered_device_that_is_gone_leaves_the_choice_to_the_engine(monkey
 def test_a_lost_gpu_can_be_left_for_the_cpu(
     running: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    banner, wishes = running.window.banner, []
+    leave_gpu, wishes = button(running.window.banner, "Go on on the CPU"), []
     running.cpu_wanted.connect(lambda: wishes.append(True))
     engine.is_silent = True
     engine.emit(EngineLost("cpu does not work any more"))
     turn(running)
-    assert not banner._leave_gpu.isVisible(), "it is on the CPU"
+    assert not leave_gpu.isVisible(), "it is on the CPU"
     assert engine.status.model is not None
     engine.emit(EngineBack(), StateChanged(replace(engine.status, model=replace(engine.status.model, device="cuda:0"))))
     turn(running)
     engine.emit(EngineLost("cuda:0 does not work any more (CUDA error: unspecified launch failure)"))
     turn(running)
-    assert banner._leave_gpu.isVisible()
+    assert leave_gpu.isVisible()
     assert running.models.status.failure == (
         "cuda:0 does not work any more (CUDA error: unspecified launch failure): restart it, or go on on the CPU. "
         "What was recorded stays on the screen."
     )
-    banner._leave_gpu.click()
+    leave_gpu.click()
     assert wishes == [True]
     # ---- and what becomes of the wish
     kinds: list[str] = []

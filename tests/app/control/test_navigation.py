@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
 from shiboken6 import isValid
 
+from app.control import navigation
 from app.control.navigation import LEAP, Navigator
 from app.models import Models
 from engine.geometry.dimensions import CacheGeometry
@@ -84,15 +86,16 @@ def test_tokens(walk: Navigator, models: Models, where: int | None, step: int | 
     assert models.selection.now.position == there
 
 
-def test_a_replay_walks_every_step_and_ends_at_the_live_one(walk: Navigator, models: Models) -> None:
+def test_a_replay_walks_every_step_and_ends_at_the_live_one(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, models: Models, qtbot: QtBot
+) -> None:
+    monkeypatch.setattr(navigation, "REPLAY_MS", 0)
+    walk, seen = request.getfixturevalue("walk"), list[int | None]()
+    models.selection.changed.connect(lambda: seen.append(models.selection.now.step))
     walk.on_play_or_stop()
-    seen = [models.selection.now.step]
-    for _ in range(5):
-        assert walk.is_replaying
-        walk._on_replay()
-        seen.append(models.selection.now.step)
+    assert walk.is_replaying
+    qtbot.waitUntil(lambda: not walk.is_replaying)
     assert seen == [0, 1, 2, 3, 4, None]
-    assert not walk.is_replaying
 
 
 def test_a_replay_begins_where_one_looks_and_stops_when_asked(walk: Navigator, models: Models) -> None:

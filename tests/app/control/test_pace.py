@@ -7,7 +7,6 @@ from app.control.pace import PACES, USUAL_PACE
 from app.shell import Shell
 from app.start.settings import Settings
 from app.window.transport import PaceButton
-from engine.look.watch import Watcher
 from engine.wire.commands import SetPace
 from engine.wire.events import Restarted
 from tests.app.conftest import turn
@@ -48,13 +47,12 @@ def test_slow_paces_hold_a_run_back_and_the_others_do_not() -> None:
     }
 
 
-def test_the_usual_pace_names_the_pictures_that_it_asks_for_and_that_an_engine_begins_with() -> None:
+def test_the_usual_pace_names_the_pictures_that_it_asks_for() -> None:
     usual = PACES[USUAL_PACE]
     asked = usual.command.pictures_per_second
     assert asked is not None
     assert (usual.label, usual.text) == (f"{asked:g} pictures/s", f"{asked:g} pictures a second")
     assert f"shown {asked:g} times a second" in usual.tip
-    assert Watcher()._interval_s == 1 / asked
 
 
 def test_an_engine_that_begins_is_told_the_pace(shell: Shell, engine: FakeEngine) -> None:

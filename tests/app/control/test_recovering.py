@@ -27,14 +27,16 @@ from tests.app.fake_engine import FakeEngine
 
 def left_by_another(folder: JournalFolder, session_of: Shell) -> Path:
     """A journal whose window was killed: its lock is gone with it, and nothing was ended."""
-    saving = session_of.controller.saving
-    saving.begin_in(folder, "")
-    saving.set_draft("a fox in the")
-    assert saving._file is not None
-    path = saving._file.path
-    saving._file.close()
-    saving._folder = saving._file = None
-    return path
+    return left_in(folder, replace(session_of.controller.saving.session, draft="a fox in the"), 1000.0)
+
+
+def left_in(folder: JournalFolder, session: SavedSession, used: float) -> Path:
+    """A journal of a window that is gone, written so many seconds after the epoch."""
+    file = folder.new()
+    file.append(*entries_of(session))
+    file.close()
+    os.utime(file.path, (used, used))
+    return file.path
 
 
 @pytest.fixture
@@ -84,12 +86,8 @@ def test_what_was_left_is_offered_and_taken_up(
 def test_stops_that_were_set_without_a_step_are_offered_and_come_back(
     shell: Shell, engine: FakeEngine, folder: JournalFolder, qtbot: QtBot
 ) -> None:
-    saving = shell.controller.saving
-    saving.begin_in(folder, "")
     shell.intents.on_stops_changed((Stop(1, "entropy > 2"),))
-    assert saving._file is not None
-    saving._file.close()
-    saving._folder = saving._file = None
+    left_in(folder, replace(shell.controller.saving.session, draft=""), 1000.0)
     shell.intents.on_stops_changed(())
     found = Recovering(folder, shell.models, shell.controller, "", shell)
     shell.window.recovery.accepted.connect(found.on_accepted)
@@ -163,26 +161,28 @@ def test_not_now_keeps_it(running: Shell, folder: JournalFolder, recovering: Rec
     assert read_session(folder.ended()[0]).session == before
 
 
-def test_a_file_that_is_none_is_kept_and_not_offered(running: Shell, folder: JournalFolder) -> None:
+def test_a_file_that_is_none_is_kept_and_not_offered(running: Shell, folder: JournalFolder, qtbot: QtBot) -> None:
     folder.folder.mkdir()
     (folder.folder / "session x.running.jsonl").write_bytes(b"what is this")
     found = Recovering(folder, running.models, running.controller, "", running)
-    found._look()
+    found.look()
+    words = "A session that was not closed cannot be read: it is kept as session x.jsonl"
+    qtbot.waitUntil(lambda: running.models.status.notice == words)
     assert running.models.recovery.offered is None
     assert [path.read_bytes() for path in folder.ended()] == [b"what is this"]
-    assert running.models.status.notice == "A session that was not closed cannot be read: it is kept as session x.jsonl"
 
 
 def test_of_several_the_newest_is_offered_the_others_are_kept_and_what_nobody_would_miss_is_gone(
-    running: Shell, folder: JournalFolder
+    running: Shell, folder: JournalFolder, qtbot: QtBot
 ) -> None:
     contents = ("old", "", "mine", "new", "oldest")
     found = Recovering(folder, running.models, running.controller, "mine", running)
     paths = {
-        draft: draft_left_in(folder, draft, used)
+        draft: left_in(folder, SavedSession(draft=draft), used)
         for draft, used in zip(contents, (200, 500, 400, 300, 100), strict=True)
     }
-    found._look()
+    found.look()
+    qtbot.waitUntil(lambda: running.models.recovery.offered is not None and len(folder.ended()) == 2)
     offered = running.models.recovery.offered
     assert offered is not None
     assert (offered.path, offered.session.draft, offered.written) == (paths["new"], "new", 300.0)
@@ -193,15 +193,6 @@ def test_of_several_the_newest_is_offered_the_others_are_kept_and_what_nobody_wo
     assert running.models.status.failure == "Another window has taken up this session already: go on there."
     assert running.models.recovery.offered is None
     assert folder.left() == [paths["new"]]
-
-
-def draft_left_in(folder: JournalFolder, draft: str, used: float) -> Path:
-    """A journal of a window that is gone, written so many seconds after the epoch."""
-    file = folder.new()
-    file.append(*entries_of(SavedSession(draft=draft)))
-    file.close()
-    os.utime(file.path, (used, used))
-    return file.path
 
 
 def test_one_that_cannot_be_opened_is_offered_again_and_this_window_goes_on_writing(
@@ -225,12 +216,8 @@ def test_one_that_cannot_be_opened_is_offered_again_and_this_window_goes_on_writ
 def test_a_conversation_that_was_typed_is_offered_and_comes_back(
     shell: Shell, engine: FakeEngine, folder: JournalFolder, qtbot: QtBot
 ) -> None:
-    chat, saving = Chat((Turn("user", "a fox"),)), shell.controller.saving
-    saving.begin_in(folder, "")
-    saving.set_draft_chat(chat)
-    assert saving._file is not None
-    saving._file.close()
-    saving._folder = saving._file = None
+    chat = Chat((Turn("user", "a fox"),))
+    left_in(folder, SavedSession(draft_chat=chat), 1000.0)
     found, taken = Recovering(folder, shell.models, shell.controller, "", shell), list[object]()
     found.chat_found.connect(taken.append)
     shell.window.recovery.accepted.connect(found.on_accepted)

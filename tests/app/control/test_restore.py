@@ -22,6 +22,7 @@ from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.found import texts_in
 
 KILLED = EngineLost("The engine was killed (SIGKILL)")
 
@@ -208,7 +209,7 @@ def test_while_it_is_gone_nothing_looks_live(running: Shell, engine: FakeEngine)
     lose(running, engine)
     models, window = running.models, running.window
     assert (sequence_status(models).words, sequence_status(models).role) == ("engine gone", "warning")
-    assert window.status._place.text() == "engine gone: restart it under Run · Engine"
+    assert "engine gone: restart it under Run · Engine" in texts_in(window.status)
     assert "engine gone" in window.wall.provenance_label.text
     models.selection.update(step=4)
     turn(running)

@@ -139,7 +139,7 @@ def act(desk: Desk) -> None:
     desk.shell.window.actions_["prompt.send"].trigger()
     desk.until(lambda: models.timeline.latest is not None and models.timeline.latest.sequences[0].sampled is not None)
     desk.steps(4)
-    intents._sender.post(BeginBranch(0, 2, token_ids=(300,)))
+    intents.send(BeginBranch(0, 2, token_ids=(300,)))
     desk.until(lambda: models.history.live not in (None, 4) and desk.shell.controller.is_idle)
     desk.steps(2)
     intents.on_edited(Scale(0, Rows(1, 5), 0.5))
@@ -151,7 +151,7 @@ def act(desk: Desk) -> None:
     intents.on_stops_changed(STOPS)
     status = models.status.now
     assert status is not None
-    intents._sender.post(SetSampling(replace(status.sequences[0].sampling, temperature=0.5, seed=7), 0))
+    intents.send(SetSampling(replace(status.sequences[0].sampling, temperature=0.5, seed=7), 0))
     desk.until(lambda: _status(desk).pending and desk.shell.controller.is_idle)
 
 

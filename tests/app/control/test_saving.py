@@ -13,6 +13,7 @@ from app.shell import Shell
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.journal import JournalFile
+from engine.saved.recorder import SessionRecorder
 from engine.saved.session import SavedSession
 from engine.spec.stops import Stop
 from engine.wire.events import BranchDeleted, Restarted, SessionOpened, WentTo
@@ -173,10 +174,9 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(running: Shell, tmp_path: Pa
 def test_a_session_that_is_not_written_is_not_put_together_at_every_step(
     running: Shell, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saving, recorder = running.controller.saving, running.controller.saving._recorder
+    saving, session = running.controller.saving, SessionRecorder.session
     counted: list[int] = []
-    session = recorder.session
-    monkeypatch.setattr(recorder, "session", lambda: counted.append(1) or session())
+    monkeypatch.setattr(SessionRecorder, "session", lambda recorder: counted.append(1) or session(recorder))
     take_steps(running, engine, 20)
     assert counted == [], "nobody asked for a journal"
     (tmp_path / "file").write_text("")

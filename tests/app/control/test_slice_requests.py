@@ -139,11 +139,11 @@ def test_a_past_step_is_asked_once_with_its_length_and_nothing_is_watched(models
     requests = requests_of(models, engine, running=False)
     models.viewport.update(wall_size=(40, 16), wants_row=True, head_columns=50, head_range=TokenRange(2, 5))
     requests.ask()
+    wall, head = (engine.requests(kind)[-1] for kind in (WallRequest, HeadRequest))
     engine.sent.clear()
     models.selection.update(step=3, change=True, position=2)
-    for kind, piece in (("wall", samples.wall_slice), ("head", samples.head_slice)):
-        asked = requests._asked[kind].watched.request
-        requests.answered(engine.addressed(piece(asked)))
+    for piece in (samples.wall_slice(wall), samples.head_slice(head)):
+        requests.answered(engine.addressed(piece))
     requests.ask()
     assert watches(engine) == [[]]
     wall = engine.requests(WallRequest)[0]

@@ -21,6 +21,7 @@ from engine.wire.commands import SetCache
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.found import button
 from tests.engine.predict.formulas import evaluated
 
 GPT2_LARGE = {"model_type": "gpt2", "n_layer": 36, "n_head": 20, "n_embd": 1280, "n_positions": 1024}
@@ -203,7 +204,7 @@ def test_the_tutorials_table_is_there(sheet: Calculator) -> None:
 
 def test_results_are_copied_as_text(sheet: Calculator, qtbot: QtBot) -> None:
     with qtbot.waitSignal(sheet.told, timeout=1000):
-        sheet._copy.click()
+        button(sheet, "Copy").click()
     assert "bytes per token\t6,144" in QApplication.clipboard().text()
 
 

@@ -88,9 +88,9 @@ def test_rows_come_from_a_moment_a_sequence_or_a_file(rich: Models, host: QWidge
     form.step.setValue(3)
     form.shift.setValue(4)
     assert form.answer() == Overwrite(1, ROWS, 3, 0, shift=4)
-    assert [form.form.isRowVisible(each) for each in (form.step, form.sequence, form._file_row)] == [True, True, False]
+    assert [each.isVisibleTo(form) for each in (form.step, form.sequence, form.file)] == [True, True, False]
     choose(form.source, "file")
-    assert [form.form.isRowVisible(each) for each in (form.step, form.sequence, form._file_row)] == [False, False, True]
+    assert [each.isVisibleTo(form) for each in (form.step, form.sequence, form.file)] == [False, False, True]
     assert problem(form) == "No file is named: choose the snapshot that the rows come from."
     form.file.setText("  /a.safetensors ")
     assert form.answer() == Overwrite(1, ROWS, from_file="/a.safetensors", shift=4)

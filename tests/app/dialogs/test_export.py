@@ -25,6 +25,7 @@ from engine.wire.exporting import EstimateExport, Export, ExportCancelled, Expor
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.found import button, field
 
 KINDS = {row.name: row.endings[0] for row in ROWS}
 
@@ -127,13 +128,13 @@ def test_only_a_name_that_nobody_gave_follows_the_steps(dialog: ExportDialog, tm
     ours = Path(dialog.path.text())
     for given in (tmp_path / ours.name, ours.with_stem("mine"), tmp_path / "mine.json"):
         dialog.path.setText(str(given))
-        dialog._on_steps()
+        dialog.steps.changed.emit()
         assert dialog.path.text() == str(given)
         dialog.set_kind("table")
         assert dialog.path.text() == str(given.with_suffix(".csv"))
         dialog.set_kind("snapshot")
     dialog.path.setText(str(ours.with_stem("kvloupe-step3")))
-    dialog._on_steps()
+    dialog.steps.changed.emit()
     assert dialog.path.text() == str(ours)
 
 
@@ -147,19 +148,12 @@ def asked(engine: FakeEngine) -> EstimateExport:
     return found
 
 
-def type_and_wait(dialog: ExportDialog, qtbot: QtBot, **fields: str) -> None:
-    for name, text in fields.items():
-        getattr(dialog, name).setText(text)
-    qtbot.waitUntil(lambda: not dialog._typing.isActive())
-
-
-def test_layers_heads_and_steps_go_into_the_command(
-    dialog: ExportDialog, engine: FakeEngine, tmp_path: Path, qtbot: QtBot
-) -> None:
-    type_and_wait(dialog, qtbot, layers="0-2, 5", heads="1", path=str(tmp_path / "x.safetensors"))
-    dialog.steps._box.setCurrentIndex(2)
-    dialog.steps._first.setValue(12)
-    dialog.steps._last.setValue(4)  # the other way round is the same range
+def test_layers_heads_and_steps_go_into_the_command(dialog: ExportDialog, engine: FakeEngine, tmp_path: Path) -> None:
+    for name, text in (("Layers", "0-2, 5"), ("KV heads", "1"), ("File", str(tmp_path / "x.safetensors"))):
+        field(dialog, name).setText(text)
+    field(dialog, "Steps").setCurrentIndex(2)
+    field(dialog, "First step").setValue(12)
+    field(dialog, "Last step").setValue(4)  # the other way round is the same range
     dialog.script.setChecked(True)
     dialog.accept()
     (command,) = engine.of(Export)
@@ -174,7 +168,7 @@ def test_looking_back_the_step_that_is_looked_at_is_offered(running: Shell, engi
     running.window.actions_["export"].trigger()
     dialog = running.window.findChild(ExportDialog)
     assert dialog is not None
-    assert dialog.steps._box.currentText() == "step 7 alone, which is looked at"
+    assert field(dialog, "Steps").currentText() == "step 7 alone, which is looked at"
     give(dialog, "snapshot", tmp_path / "x.safetensors")
     (command,) = engine.of(Export)
     assert isinstance(command, Export)
@@ -192,7 +186,7 @@ def test_the_size_is_that_of_the_engine_and_of_the_steps(
     turn(running)
     size = byte_size((5 << 20) + steps)
     assert dialog.size_words.text() == f"About {size}: 6 layers, 24 tokens, 21 steps\nDecoding can go on from it"
-    dialog.steps._box.setCurrentIndex(1)
+    field(dialog, "Steps").setCurrentIndex(1)
     qtbot.waitUntil(lambda: len(engine.of(EstimateExport)) > 1)
     engine.emit(ExportEstimate(1 << 20, 1, 1, "<b>layers</b> are missing", reply_to=engine.id_of(EstimateExport)))
     turn(running)
@@ -214,15 +208,15 @@ def test_what_the_engine_refuses_is_said_in_the_dialog_and_nowhere_else(
     running: Shell, dialog: ExportDialog, engine: FakeEngine, qtbot: QtBot
 ) -> None:
     first = engine.id_of(EstimateExport)
-    type_and_wait(dialog, qtbot, layers="9")
-    assert asked(engine).export.layers == (9,)
+    dialog.layers.setText("9")
+    qtbot.waitUntil(lambda: asked(engine).export.layers == (9,))
     engine.emit(ExportEstimate(7, 7, 7, "", reply_to=first))  # of what was chosen before
     engine.emit(Failed("There is no layer 9: choose another.", reply_to=engine.id_of(EstimateExport)))
     turn(running)
     assert dialog.size_words.text() == "There is no layer 9: choose another."
     assert running.models.status.failure == ""
-    type_and_wait(dialog, qtbot, layers="x")
-    assert dialog.size_words.text().startswith("'x' names no layers")
+    dialog.layers.setText("x")
+    qtbot.waitUntil(lambda: dialog.size_words.text().startswith("'x' names no layers"))
     dialog.accept()
     assert dialog.problem.text().startswith("'x' names no layers")
     assert dialog.isVisible()
@@ -332,6 +326,6 @@ def test_a_name_that_is_browsed_for_ends_as_its_kind_does(
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *given: (asked.append(given[3]), chosen)[1])
     dialog.set_kind(kind)
     before = dialog.path.text()
-    dialog._on_browse()
+    button(dialog, "Browse…").click()
     assert (asked, dialog.path.text()) == ([filters], before if name is None else name)
     dialog.reject()

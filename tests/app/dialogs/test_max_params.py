@@ -13,6 +13,7 @@ from engine.geometry.dimensions import CacheGeometry
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.found import button
 
 MLA = {
     "model_type": "deepseek_v3", "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 16,
@@ -53,7 +54,7 @@ def test_of_many_buffers_the_first_are_named_and_the_others_counted(host: QWidge
     sheet = MaxParams(samples.model_info(), host)
     sheet.devices.setValue(12)
     sheet.replicas.setValue(12)
-    facts = sheet._facts()
+    facts = sheet.facts.facts
     at = next(n for n, fact in enumerate(facts) if "more buffer" in fact.label)
     assert facts[at].label == "and 4 more buffers"
     assert [fact.label.split()[1] for fact in facts[at - 8 : at]] == list("01234567")
@@ -63,7 +64,7 @@ def test_of_many_buffers_the_first_are_named_and_the_others_counted(host: QWidge
 
 def test_query_heads_are_the_models_and_max_leaves_them_out(sheet: MaxParams) -> None:
     """8 query heads; the field of MAX's parameters stays None where attention is not latent, and is copied so."""
-    found = {fact.label: (fact.text, fact.aside) for fact in sheet._facts()}
+    found = {fact.label: (fact.text, fact.aside) for fact in sheet.facts.facts}
     assert found["num_q_heads"] == ("8", "None in MAX: only MLA needs it")
     assert found["num_q_heads_per_device"] == ("–", "None in MAX: only MLA needs it")
     assert sheet.values()["num_q_heads"] is None
@@ -86,22 +87,22 @@ def test_every_field_changes_what_follows(sheet: MaxParams) -> None:
 
 def test_a_speculative_method_shows_what_it_changes_and_what_not(sheet: MaxParams) -> None:
     assert not sheet.drafts.isEnabled()
-    before = [fact.label for fact in sheet._facts()]
+    before = [fact.label for fact in sheet.facts.facts]
     sheet.speculative.setCurrentIndex(sheet.speculative.findData("dflash"))
     sheet.drafts.setValue(3)
     assert sheet.drafts.isEnabled()
-    facts = {fact.label: (fact.text, fact.aside) for fact in reversed(sheet._facts())}
+    facts = {fact.label: (fact.text, fact.aside) for fact in reversed(sheet.facts.facts)}
     assert facts["num_draft_tokens_per_step"][0] == "3"
     assert facts["num_draft_tokens"] == ("3", "without: 0")
     assert facts["max_prompt_length"] == ("4", "without: 1")
     assert facts["first"] == ("[256, 512, 768]", "without: [1, 256, 512]")
-    labels = [fact.label for fact in sheet._facts()]
+    labels = [fact.label for fact in sheet.facts.facts]
     same = labels[labels.index("not changed:") :]
     assert {"bytes_per_block", "shape_per_block", "kv_blocks"} <= set(same)
     assert "num_draft_tokens" not in same
     assert (sheet.values()["speculative_method"], sheet.values()["num_draft_tokens"]) == ("dflash", 3)
     sheet.speculative.setCurrentIndex(0)
-    assert [fact.label for fact in sheet._facts()] == before
+    assert [fact.label for fact in sheet.facts.facts] == before
     assert sheet.values()["num_draft_tokens"] == 0
 
 
@@ -118,7 +119,7 @@ def test_a_refusal_stands_in_place_word_for_word(sheet: MaxParams, change: objec
     change(sheet)  # type: ignore[operator]
     assert sheet.problem.text() == message
     assert sheet.facts.text() == ""
-    assert not sheet._copy.isEnabled()
+    assert not button(sheet, "Copy as JSON").isEnabled()
 
 
 def test_the_rules_of_connectors(sheet: MaxParams) -> None:
@@ -167,7 +168,7 @@ def test_latent_attention_keeps_one_head(host: QWidget) -> None:
 
 
 def test_it_is_copied_as_json(sheet: MaxParams) -> None:
-    sheet._copy.click()
+    button(sheet, "Copy as JSON").click()
     found = json.loads(QApplication.clipboard().text())
     assert found["shape_per_block"] == [2, 6, 128, 4, 32]
     assert found["devices"] == ["gpu:0"]

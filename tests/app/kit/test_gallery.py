@@ -19,7 +19,7 @@ from pytestqt.qtbot import QtBot
 from app.draw.axis import LinearTicks
 from app.draw.colormap import signed_index
 from app.draw.ghost import Ghosts
-from app.draw.grid import TokenRange, grid
+from app.draw.grid import TokenRange, ValueGrid, grid
 from app.kit.buttons import ActionButton, LinkButton, ProgressButton
 from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.chart.grid import ChosenHead, GridMaps
@@ -74,11 +74,14 @@ def title_of_bars() -> QWidget:
 
 def grids() -> QWidget:
     widget = GridMaps("Grids")
+    widget.show_grids(keys_and_values(), "tokens", ChosenHead(4, 0, 3))
+    return widget
+
+
+def keys_and_values() -> tuple[ValueGrid, ValueGrid]:
     values = np.linspace(0, 2, 54).astype(np.float32).reshape(3, 2, 9) ** 2
     sizes = ((2, 9), (1, 6), (2, 9))
-    made = grid("Keys", values, (0, 4, 5), sizes, 2, 17), grid("Values", values[:, :, ::-1] * 3, (0, 4, 5), sizes, 1, 9)
-    widget.show_grids(made, "tokens", ChosenHead(4, 0, 3))
-    return widget
+    return grid("Keys", values, (0, 4, 5), sizes, 2, 17), grid("Values", values[:, :, ::-1] * 3, (0, 4, 5), sizes, 1, 9)
 
 
 def plot() -> QWidget:
@@ -263,7 +266,7 @@ GALLERY: dict[str, tuple[Callable[[], QWidget], tuple[int, int]]] = {
 # What else each is made to show, one after the other: it has to ask to be painted.
 OTHERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "bars": (lambda w: w.show_table(BarTable(("other",), (BarRow("two", (Bar(0.25, "25 %", "bad"),), ""),))),),
-    "grids": (lambda w: w.show_grids(w._grids[:1], "channels", ChosenHead(0, 0, 1)),),
+    "grids": (lambda w: w.show_grids(keys_and_values()[:1], "channels", ChosenHead(0, 0, 1)),),
     "plot": (
         lambda w: w.show_chart(replace(w.canvas.chart, marks=w.canvas.chart.marks[:3])),
         lambda w: w.show_words("other words"),

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from app.models import Models
 from app.models.sequence_status import RECENT_CHUNKS, rates, seconds_left
 from engine.wire.records import StepRecord, Timings
+from engine.wire.slices import RowRequest
 from engine.wire.status import SequenceInfo
 from tests.app import samples
 
@@ -66,10 +67,12 @@ def test_the_time_to_the_first_token_is_that_of_all_chunks_of_the_sequence_alone
     assert rates(timeline, models.slices, 2).first_token_ms is None, "a fork had none of its own"
 
 
-def test_what_looking_costs_is_of_steps_and_pictures(models: Models) -> None:
+def test_what_looking_costs_is_of_steps_and_pictures(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     models.timeline.append([chunk(0, 10, took_ms=40, at_s=0), chunk(1, 10, took_ms=60, at_s=9)])
     assert rates(models.timeline, models.slices, 0).looking_ratio == 0.25
-    models.slices._costs.extend([(4.0, 20.0), (9.5, 999.0)])
+    for at_s, took_ms in ((4.0, 20.0), (9.5, 999.0)):
+        monkeypatch.setattr("time.time", lambda at_s=at_s: at_s)
+        models.slices.put(replace(samples.row_slice(RowRequest(0, 10, 1)), took_ms=took_ms))
     assert rates(models.timeline, models.slices, 0).looking_ratio == (25 + 20) / (100 + 20)
     assert rates(models.timeline, models.slices, 0).tokens_per_s is None, "a prompt is no decoding"
 

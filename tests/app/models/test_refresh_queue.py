@@ -46,12 +46,11 @@ def test_what_is_spread_is_done_in_order_once_each_a_view_a_turn(qtbot: QtBot, t
     queue.ask(askers[1].refresh)
     assert told == ["b"], "outside it is done at once, and waits no more"
     delete(askers[2])
-    queue._on_turn()
+    queue.on_turn()
     assert told == ["b", "a"]
     qtbot.waitUntil(lambda: queue.is_empty)
     QApplication.processEvents()
     assert told == ["b", "a", "d"], "one that is gone is not asked"
-    assert not queue._timer.isActive()
 
 
 def test_several_are_done_in_a_turn_that_has_the_time(
@@ -68,7 +67,7 @@ def test_several_are_done_in_a_turn_that_has_the_time(
 
     with pytest.raises(ValueError, match=r"^$"):
         fail()
-    queue._on_turn()
+    queue.on_turn()
     assert (told, queue.is_empty) == (["a", "b", "c"], True)
     queue.ask(askers[0].refresh)
     assert told[3:] == ["a"], "nothing is spread any more, whatever happened"

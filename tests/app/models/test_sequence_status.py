@@ -234,11 +234,9 @@ def test_what_is_unusual_about_a_model_stands_in_words(full: Shell, engine: Fake
 
 
 def test_a_stopped_sequence_cannot_be_stopped_again(full: Shell, engine: FakeEngine) -> None:
-    from app.panels.sequences.view import STOP
-
     full.window.arrange("inspect")
     full.window.docks.docks["sequences"].raise_()
-    stop = full.window.sequences._actions[STOP]
+    (stop,) = (action for action in full.window.sequences.table.actions() if action.text() == "Stop")
     engine.emit(StateChanged(replace(engine.status, sequences=(info(),))))
     turn(full)
     assert stop.isEnabled()

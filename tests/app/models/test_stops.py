@@ -263,9 +263,10 @@ def test_what_was_measured_is_of_no_other_history(qtbot: QtBot) -> None:
 
 
 def test_nothing_is_known_where_nobody_answers(qtbot: QtBot) -> None:
-    models = models_with(recorded()[:4])
+    models, asked = models_with(recorded()[:4]), list[object]()
+    models.stops.attention_wanted.connect(asked.append)
     models.stops.search("attention(2) > 0")
-    qtbot.waitUntil(lambda: bool(models.stops._asked))
+    qtbot.waitUntil(lambda: bool(asked))
     models.stops.take_masses(None)
     qtbot.waitUntil(lambda: models.stops.queried.is_done)
     assert models.stops.queried is not None

@@ -71,8 +71,8 @@ def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
 
     select = models.selection.update
     yield "a row that went from this head", lambda: select(layer=1, kv_head=2, position=7)
-    yield "a score is pointed at", lambda: view._on_pointed(0)
-    yield "none is", lambda: view._on_pointed(None)
+    yield "a score is pointed at", lambda: view.plot.pointed.emit(0)
+    yield "none is", lambda: view.plot.pointed.emit(None)
     alone = later(3, 1, 6, lowest_kept=None, survivors=Survivors(0, 5))
     yield "more rows go", lambda: step(12, later(0, None, 8), alone)
     yield "one that went before", lambda: select(layer=3, kv_head=2, position=7)
@@ -91,9 +91,9 @@ def evicted(view: EvictedView, models: Models, folder: Path) -> Steps:
     yield "the removals", view.measure
     yield "another rule", lambda: view.regret.choose("tova", 4)
     yield "measured", view.ask
-    yield "a dot is pointed at", lambda: view.regret._on_pointed(3)
-    yield "a dot is clicked", lambda: view.regret._on_picked(3)
-    yield "none is pointed at", lambda: view.regret._on_pointed(None)
+    yield "a dot is pointed at", lambda: view.regret.plot.pointed.emit(3)
+    yield "a dot is clicked", lambda: view.regret.plot.picked.emit(3)
+    yield "none is pointed at", lambda: view.regret.plot.pointed.emit(None)
 
 
 def damage(view: DamageView, models: Models, folder: Path) -> Steps:

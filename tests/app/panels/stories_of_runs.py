@@ -43,7 +43,7 @@ def branches(view: BranchesView, models: Models, folder: Path) -> Steps:
         QTest.mouseClick(surface, Qt.MouseButton.LeftButton, keys, at(step))
 
     def fold() -> None:
-        place = QPoint(round(tree._text_left()) - 10, 10)
+        place = QPoint(round(tree.text_cell(0).left()) - 10, 10)
         QTest.mouseClick(surface, Qt.MouseButton.LeftButton, pos=place)
 
     def name(text: str, key: Key) -> None:
@@ -284,7 +284,7 @@ def _step_of(models: Models, number: int, **changes: Any) -> None:
 def _choose(view: NextTokenView, row: int, what: str) -> None:
     """An entry of the menu of a candidate."""
     index = view.list_model.index(row, 0)
-    view._on_list_menu(view.candidates.visualRect(index).center())
+    view.candidates.customContextMenuRequested.emit(view.candidates.visualRect(index).center())
     menu = view.findChildren(QMenu, "candidate")[-1]
     view.told.emit(" | ".join(f"{each.text()}{'' if each.isEnabled() else ' (disabled)'}" for each in menu.actions()))
     next(each for each in menu.actions() if each.text().startswith(what)).trigger()

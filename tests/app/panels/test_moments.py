@@ -21,6 +21,7 @@ from engine.spec.tuning import tuned
 from engine.wire.commands import Force, Fork
 from tests.app import samples
 from tests.app.driver import Driver
+from tests.app.found import texts_in
 from tests.app.panels.test_lossy_modes import TEXT
 
 SECOND = "The dog ran home."
@@ -79,6 +80,11 @@ def test_a_cache_that_was_just_given_up_is_no_live_cache(drive: Callable[..., Dr
     assert chips(driver)["wall"][0] == "recomputed"
 
 
+def kv_words(driver: Driver) -> str:
+    """What the status line says of the bytes of K and V."""
+    return next(told for told in texts_in(driver.window.status) if told.startswith("KV "))
+
+
 def test_after_a_change_of_mode_panels_tell_the_new_cache_or_say_that_theirs_is_old(
     drive: Callable[..., Driver],
 ) -> None:
@@ -89,13 +95,12 @@ def test_after_a_change_of_mode_panels_tell_the_new_cache_or_say_that_theirs_is_
     driver.steps(8)
     record = models.timeline.latest
     assert record is not None
-    before = window.status._bytes.text()
-    assert before.startswith(f"KV {byte_size(record.num_bytes.stored)}")
+    assert kv_words(driver).startswith(f"KV {byte_size(record.num_bytes.stored)}")
     driver.choose(tuned(cache_preset("h2o").spec, budget=16, sinks=2))
     held = models.timeline.num_bytes(None)
     assert held is not None
     assert held.stored < record.num_bytes.stored / 2
-    assert window.status._bytes.text().startswith(f"KV {byte_size(held.stored)}")
+    assert kv_words(driver).startswith(f"KV {byte_size(held.stored)}")
     assert f"{byte_size(held.stored)} stored" in models.status.notice
     assert thousands(held.stored) in window.panels["bytes"].facts.text()
     assert thousands(record.num_bytes.stored) not in window.panels["bytes"].facts.text()
@@ -105,7 +110,7 @@ def test_after_a_change_of_mode_panels_tell_the_new_cache_or_say_that_theirs_is_
         assert told[name] == ("earlier mode", "past"), name
     assert told["wall"][1] == told["head"][1] == "live cache"
     driver.look_at(record.step - 1)
-    assert window.status._bytes.text() != f"KV {byte_size(held.stored)}"
+    assert kv_words(driver) != f"KV {byte_size(held.stored)}"
     driver.look_at(None)
     driver.steps(1)
     assert {kind for _, kind in chips(driver).values()} <= {"recorded", "live cache"}
@@ -128,7 +133,7 @@ def test_an_edit_after_a_change_of_mode_stands_in_the_new_cache(drive: Callable[
     for step in (None, models.timeline.tip):
         driver.look_at(step)
         assert models.timeline.num_bytes(step) == held
-        assert window.status._bytes.text().startswith(f"KV {byte_size(held.stored)}")
+        assert kv_words(driver).startswith(f"KV {byte_size(held.stored)}")
     driver.look_at(None)
     assert thousands(held.stored) in window.panels["bytes"].facts.text()
     assert chips(driver)["inspector"] == ("earlier mode", "past")
@@ -228,7 +233,6 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     assert record.step == last + 2
     assert models.timeline.fed(0) is fed
     assert window.next_token.list_model.rowCount() == len(fed.of(0).candidates) > 0  # type: ignore[union-attr]
-    assert len(window.attention._mass_of(models.slices.attention)) > 0  # type: ignore[arg-type]
     for panel in (window.next_token, window.attention, window.wall):
         assert panel.provenance_label.kind != "past"
         assert panel.provenance_label.whole.endswith(f"step {last}, the newest that fed this sequence")
@@ -238,7 +242,7 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     assert "the cache is full: take one that grows" in str(choices.data(choices.index(0), Qt.ItemDataRole.ToolTipRole))
     asked: list[int] = []
     window.next_token.token_forced.connect(asked.append)
-    window.next_token._on_taken(choices.index(0))
+    window.next_token.candidates.doubleClicked.emit(choices.index(0))
     assert asked == []
     driver.shell.intents.on_token_forced(50)
     driver.wait_until_idle()

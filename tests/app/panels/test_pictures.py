@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QApplication, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import LIGHT, apply_theme
@@ -81,9 +81,8 @@ def test_the_same_state_is_not_painted_twice(view_type: type[Any], models: Model
     view = show(view_type(models))
     feed(models)
     paints = Paints(view)
-    refresh = view.refresh if isinstance(view, View) else view._refresh
-    refresh()
-    refresh()
+    view.refresh()
+    view.refresh()
     QApplication.processEvents()
     assert paints.count == 0
 
@@ -122,8 +121,9 @@ def test_hostile_token_texts_are_shown_as_they_are(models: Models, show: Callabl
     models.selection.update(position=None)
     inspector = show(InspectorView(models))
     choices = show(NextTokenView(models))
-    assert inspector._text.text() == "\\ud800<img·src=x>⏎"
-    assert inspector._text.textFormat() == Qt.TextFormat.PlainText
+    (text,) = (label for label in inspector.findChildren(QLabel) if "img" in label.text())
+    assert text.text() == "\\ud800<img·src=x>⏎"
+    assert text.textFormat() == Qt.TextFormat.PlainText
     assert choices.list_model.bar(0).text == "<b>\\x00\\u202e</b>"
 
 
@@ -189,9 +189,9 @@ def test_until_the_picture_of_another_sequence_comes_tokens_and_edits_are_those_
 
     def told() -> str:
         if isinstance(view, WallView):
-            view._on_pointed(None, None)
-            view._on_pointed(view.canvas.layout_now.tile(3, 1), 2)
-            return view.canvas.toolTip() + view._words(models.slices.wall)
+            view.canvas.pointed.emit(None, None)
+            view.canvas.pointed.emit(view.canvas.layout_now.tile(3, 1), 2)
+            return view.canvas.toolTip() + view.detail.text()
         view.tell(QPointF(2.5, 2.5))
         return f"{view.readout.text()}{view.map.toolTip()}"
 

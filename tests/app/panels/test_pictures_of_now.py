@@ -19,6 +19,7 @@ from engine.wire.slices import (
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.painted import shapes
 from tests.app.panels.conftest import STEPS, TOKENS, chip
 
 # ---- as sharp as its pixels --------------------------------------------------------------------------------------
@@ -161,8 +162,8 @@ def test_the_most_attended_tokens_stand_beside_their_heads_and_in_words(fresh: S
     view, piece = fresh.window.attention, fresh.models.slices.attention
     assert view.tops.isVisible()
     assert [[one.position for one in row] for row in view.tops.rows] == piece.top_positions.tolist()
-    lines = view.tops._lines([("12 abc ", "5.0 %")] * 5)
-    assert sum(map(len, lines)) == 5
+    shares = [shape.text for shape in shapes(view.tops) if "%" in shape.text]
+    assert shares == [percent(one.weight) for row in view.tops.rows for one in row]
     words = view.map.accessibleDescription().split("; ")
     first = int(piece.top_positions[6, 1])
     share = percent(float(piece.top_weights[6, 1]))

@@ -22,12 +22,13 @@ from app.kit.provenance import token_name
 from app.kit.theme import DARK, LIGHT, Theme, font_fixed, load_fonts
 from app.panels.attention import view as attention_rows
 from app.panels.attention.view import MassBars, whole_entries
+from app.panels.bytes.view import LayerBars
 from app.panels.sweep.view import SweepView
 from app.panels.wall import canvas as wall_canvas
 from app.shell import Shell
 from app.window import selectors
 from app.window.docks import PanelDock
-from app.window.window import _first_size
+from app.window.window import first_size
 from tests.app import samples
 from tests.app.conftest import new_shell, sweep, take_steps, turn
 from tests.app.fake_engine import FakeEngine
@@ -96,7 +97,7 @@ def test_no_label_cuts_a_word(sized: tuple[Shell, FakeEngine], spy: type[Spy], m
         assert "Tales" in shown, (layout, step)
         said = [f"{one.text()} {one.brief}" for one in window.findChildren(ElidedLabel)]
         said += [one.text for one in window.findChildren(DotLabel)]
-        said += [f"{one._name} {one._detail}" for one in window.findChildren(selectors.SelectorButton)]
+        said += [f"{one.name} {one.detail}" for one in window.findChildren(selectors.SelectorButton)]
         words = set(" ".join(said).replace("·", " ").split())
         painted = {word for text in shown for word in text.replace("·", " ").replace("…", " ").split()}
         assert painted <= words, (layout, step, painted - words)
@@ -123,7 +124,7 @@ def test_the_selectors_of_the_sweep_say_their_words_whole(fresh: Shell) -> None:
 def test_panels_stand_beside_each_other_in_small_windows(fresh: Shell) -> None:
     """A panel that asks for more than its place stands over its neighbours, or beyond the window's edge."""
     window = fresh.window
-    window.prompt.chat._on_refused("This model has no chat template.")
+    window.prompt.chat.template.refused.emit("This model has no chat template.")
     sizes = (window.minimumSize(), QSize(1100, 720))
     for size, mode, layout in product(sizes, ("text", "chat"), ("learn", "inspect", "compare", "truth")):
         window.resize(size)
@@ -147,9 +148,9 @@ def test_a_first_window_takes_all_of_a_small_screen(fresh: Shell, monkeypatch: p
 
     screen = Screen()
     monkeypatch.setattr(fresh.window, "screen", lambda: screen, raising=False)
-    assert _first_size(fresh.window) == QSize(1280, 764)
+    assert first_size(fresh.window) == QSize(1280, 764)
     screen.room = QSize(1920, 1080)
-    assert _first_size(fresh.window) == QSize(1600, 994)
+    assert first_size(fresh.window) == QSize(1600, 994)
 
 
 def test_entries_are_whole_or_left_out() -> None:
@@ -219,7 +220,7 @@ def test_bars_of_the_ledger_are_never_squeezed(sized: tuple[Shell, FakeEngine]) 
         turn(fresh)
         view = fresh.window.panels["bytes"]
         (area,) = view.findChildren(WholeLines)
-        bars, viewport = view._bars, area.viewport()
+        (bars,), viewport = view.findChildren(LayerBars), area.viewport()
         top = bars.mapTo(viewport, bars.rect().topLeft()).y()
         is_out_of_sight = top >= viewport.height()
         is_whole = top >= 0 and top + bars.height() <= viewport.height() + 1

@@ -182,7 +182,7 @@ def in_little_room(running: Shell, engine: FakeEngine) -> Iterator[str]:
     engine.emit(
         StateChanged(replace(now, model=model, cache=spec, work=work, sequences=infos)), EngineBusy("a long step", 12)
     )
-    window.status._drop_news()
+    window.status.withdraw(window.models.status.notice)
     parts = window.top, window.banner, window.phases, window.timeline, window.status
     for moment, wide in (("the smallest window", 1), ("a wide one", 1700)):
         window.resize(wide, 1)
@@ -271,7 +271,7 @@ def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
         turn(running, 1)
         if engine.of(FindDevices):
             engine.emit(replace(DEVICES, reply_to=engine.id_of(FindDevices)))
-        for asked in [one for one in engine._numbered if isinstance(one, ForecastLoad)][len(told_of) :]:
+        for asked in [one for one in engine.numbered if isinstance(one, ForecastLoad)][len(told_of) :]:
             engine.emit(replace(forecast(asked.model, len(told_of)), reply_to=asked.id))
             told_of.append(asked.id)
         if engine.of(Tokenize):

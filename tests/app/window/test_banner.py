@@ -6,11 +6,13 @@ from itertools import product
 
 import pytest
 from PySide6.QtCore import QPoint, QRect, Qt
+from PySide6.QtWidgets import QLabel
 
 from app.shell import Shell
 from engine.wire.events import EngineBack, EngineLost, Failed
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.found import button
 
 
 def test_a_failure_is_a_banner_that_can_be_dismissed(running: Shell, engine: FakeEngine) -> None:
@@ -18,8 +20,9 @@ def test_a_failure_is_a_banner_that_can_be_dismissed(running: Shell, engine: Fak
     engine.emit(Failed("<b>The folder</b> holds no config.json: choose another."))
     turn(running)
     assert banner.isVisible()
-    assert banner._label.textFormat() == Qt.TextFormat.PlainText
-    banner._close.click()
+    (text,) = banner.findChildren(QLabel)
+    assert text.textFormat() == Qt.TextFormat.PlainText
+    button(banner, "Dismiss").click()
     assert not banner.isVisible()
     assert running.models.timeline.latest is not None
 
@@ -27,7 +30,7 @@ def test_a_failure_is_a_banner_that_can_be_dismissed(running: Shell, engine: Fak
 def test_a_banner_covers_no_title(running: Shell, engine: FakeEngine) -> None:
     window = running.window
     for size, layout in product(((980, 700), (1280, 800), (1600, 1000), (2560, 1440)), ("learn", "inspect", "truth")):
-        window.banner._close.click()
+        button(window.banner, "Dismiss").click()
         assert not window.banner.isVisible()
         window.resize(*size)
         window.arrange(layout)
@@ -62,9 +65,8 @@ def test_a_banner_moves_nothing(running: Shell, engine: FakeEngine) -> None:
     running.window.resize(1600, 1000)
     turn(running)
     assert docks.rect().contains(running.window.banner.geometry())
-    assert running.window.banner._label.height() >= running.window.banner._label.heightForWidth(
-        running.window.banner._label.width()
-    )
+    (text,) = running.window.banner.findChildren(QLabel)
+    assert text.height() >= text.heightForWidth(text.width())
 
 
 @pytest.mark.parametrize("layout", ["inspect", "truth"])
@@ -80,6 +82,6 @@ def test_a_dead_engine_is_told_above_the_panels_and_covers_none_of_them(
     assert banner.isVisible()
     assert not [name for name in before if docks.docks[name].geometry().intersects(banner.geometry())]
     engine.emit(EngineBack())
-    banner._close.click()
+    button(banner, "Dismiss").click()
     turn(running)
     assert docks.docks["wall"].geometry().top() == before["wall"].top()

@@ -159,7 +159,7 @@ def test_a_saved_arrangement_brings_back_panels_that_are_built_late(
     shell: Shell, qapp: QApplication, engine: FakeEngine
 ) -> None:
     shell.window.arrange("compare")
-    shell.window.docks._on_touched()
+    shell.window.docks.docks["bytes"].topLevelChanged.emit(False)
     geometry, docks = shell.window.save_state()
     again = Shell(qapp, Settings(theme="dark", geometry=geometry, docks=docks), engine.send, engine.drain)
     assert "compare" in again.window.panels
@@ -175,7 +175,7 @@ def test_panels_of_layouts_that_were_left_stay_away_when_an_arrangement_comes_ba
     for layout in ("truth", "compare", "inspect"):
         shell.window.arrange(layout)
         turn(shell)
-    shell.window.docks._on_touched()
+    shell.window.docks.docks["bytes"].topLevelChanged.emit(False)
     geometry, docks = shell.window.save_state()
     again = Shell(qapp, Settings(theme="dark", geometry=geometry, docks=docks), engine.send, engine.drain)
     again.window.show()
@@ -217,7 +217,7 @@ def test_a_tall_prompt_takes_room_of_the_tokens_and_gives_it_back(shell: Shell) 
     shell.window.prompt.choose("text")
     turn(shell, 2)
     assert prompt.height() == usual
-    docks._on_touched()
+    docks.docks["bytes"].topLevelChanged.emit(False)
     shell.window.prompt.room_wanted.emit(usual + 40)
     shell.window.prompt.room_wanted.emit(0)
     turn(shell, 2)

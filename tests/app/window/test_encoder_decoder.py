@@ -101,7 +101,8 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert row.state is not None
     assert row.state.words.startswith("cross layer 1 · where 10")
     for panel in (head, row):
-        assert panel.map._whole == (0, SOURCE), "the decoder's tokens have no rows in this layer"
+        panel.map.show_range(None)
+        assert panel.map.visible_range == (0, SOURCE), "the decoder's tokens have no rows in this layer"
         assert panel.map.is_loaded
 
     latest, first = models.timeline.latest, models.timeline.records[0]

@@ -35,6 +35,7 @@ from engine.__main__ import main
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
 from engine.spec.sampling import SamplingParams
 from engine.spec.stops import Stop
+from tests.app.found import opened_menu
 from tests.benchmarks.live_program import LiveProgram, nobody_waits
 from tests.engine.tiny import config_dict
 
@@ -168,7 +169,9 @@ def test_wherever_it_is_shown_it_is_shown_as_it_is(
             window.recent.set_paths([f"/tmp/{NAME}.safetensors"])
             window.sessions.set_paths([f"/tmp/{NAME}.json"])
             window.top.model.set_recent([f"/tmp/{NAME}"])
-            window.top.model._menu.aboutToShow.emit()
+            menu = opened_menu(window.top.model)
+            faults += faults_of(window, found)
+            menu.close()
             intents.on_stops_changed((Stop(1, 'token = "<b>KVX</b>"'),))
             live.live(0.05)
             for name in window.docks.docks:

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from app.kit.moment_words import node_lines
-from app.models.export_plan import view_text
+from app.models.saved_view import view_text
 from app.models.sequence_status import rates
 from app.shell import Shell
 from app.start.settings import Settings
@@ -20,6 +20,7 @@ from engine.wire.records import Timings
 from engine.wire.status import OpenedFile
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.found import button, opened_menu, texts_in
 
 REASON = "this is an opened file: go on with its model first, or load another"
 NEEDS_MODEL = (
@@ -45,11 +46,10 @@ def test_the_strip_says_which_file_it_is_and_leads_on(running: Shell, engine: Fa
     assert not strip.isVisible()
     opened(running, engine, tmp_path / "a.safetensors")
     assert strip.isVisible()
-    words = "Opened file: a.safetensors, read-only · Tales 5M · 21 recorded steps · 2.0 KiB"
-    assert strip.words.text() == words
+    assert strip.words.text() == "Opened file: a.safetensors, read-only · Tales 5M · 21 recorded steps · 2.0 KiB"
     assert "&lt;b&gt;note" in strip.words.toolTip()
     engine.sent.clear()
-    strip._go_on.click()
+    button(strip, "Go on with the model").click()
     assert engine.sent == [Continue(ModelSpec())]
     engine.status = replace(engine.status, opened=None)
     engine.emit(StateChanged(engine.status))
@@ -86,7 +86,7 @@ def test_a_file_that_cannot_be_continued_says_why(running: Shell, engine: FakeEn
     assert strip.words.text().endswith(
         "no recorded steps · 2.0 KiB · cannot be gone on from: not all layers were written"
     )
-    assert not strip._go_on.isEnabled()
+    assert not button(strip, "Go on with the model").isEnabled()
     assert running.window.actions_.reason("snapshot.continue") == "not all layers were written"
 
 
@@ -98,13 +98,14 @@ def of_another_model(engine: FakeEngine, source: str = "elsewhere", fingerprint:
 
 def test_no_name_in_a_file_leads_to_a_model(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
     of_another_model(engine)
-    menu = running.window.top.model._menu
+    menu = opened_menu(running.window.top.model)
+    menu.close()
     for name in ("/evil", "~/evil", "evil/model", "\\\\host\\share/x", "../x", "bundled", ""):
         opened(running, engine, tmp_path / "a.safetensors", model=name)
         engine.sent.clear()
         running.models.status.notify("")
         assert not menu.isVisible()
-        running.window.opened._go_on.click()
+        button(running.window.opened, "Go on with the model").click()
         assert not engine.of(Continue), name
         assert not engine.of(LoadModel), name
         assert menu.isVisible(), name
@@ -173,9 +174,10 @@ def test_facts_that_a_file_lacks_are_called_missing_in_the_file(
 def test_the_file_can_be_closed(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
     assert running.window.actions_.reason("snapshot.close") == "no file is open"
     opened(running, engine, tmp_path / "a.safetensors", why_not="not all layers were written")
-    assert running.window.opened._close.isEnabled()
+    close = button(running.window.opened, "Close file")
+    assert close.isEnabled()
     engine.sent.clear()
-    running.window.opened._close.click()
+    close.click()
     assert engine.sent == [CloseSnapshot(ModelSpec())]
 
 
@@ -213,14 +215,14 @@ def test_an_opened_session_shows_no_numbers_that_were_not_measured(
     running: Shell, engine: FakeEngine, tmp_path: Path
 ) -> None:
     window, models = running.window, running.models
-    assert window.status._bytes.isVisible()
+    assert any(told.startswith("KV ") for told in texts_in(window.status))
     engine.status = replace(engine.status, cache=cache_preset("paged").spec)
     opened(running, engine, tmp_path / "a.session.json", has_rows=False)
     for name, what in (("bytes", "byte counts"), ("pages", "page tables"), ("timings", "times")):
         panel = window.panels[name]
         why = f"A session file has no {what}: go on with its model to compute them."
         assert panel.read() == why, name
-    assert not window.status._bytes.isVisible()
+    assert not any(told.startswith("KV ") for told in texts_in(window.status))
     assert node_lines(models, 3)[0].endswith(" ms")
     part = replace(models.timeline.records[3].sequences[0], stop="non-finite logits")
     assert "chose" in node_lines(models, 3)[0]
@@ -239,12 +241,13 @@ def test_the_selection_saved_in_a_snapshot_is_restored(running: Shell, engine: F
     models = running.models
     models.selection.update(layer=1, kv_head=1, position=2, lens="values", change=True)
     running.window.arrange("truth")
-    view = view_text(models.selection.now, running.window.docks.layout_name)
+    view = view_text(models, running.window.docks.arrangement)
     models.selection.update(layer=0, kv_head=0, position=None, lens="keys", change=False)
     running.window.arrange("learn")
     opened(running, engine, tmp_path / "a.safetensors")
     for bad in (
         '{"selection": {"layer": 99}}',
+        '{"selection": {"step": 99, "layer": -1}}',
         '{"selection": {"position": 4000000}}',
         '{"selection": 7, "layout": 3}',
     ):

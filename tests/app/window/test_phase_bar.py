@@ -15,6 +15,7 @@ from engine.spec.presets import cache_named
 from engine.wire.commands import Fork
 from engine.wire.status import Chosen, LayerDone, Scheduled, Written
 from tests.app.driver import Driver
+from tests.app.found import texts_in
 from tests.effort import effort
 
 NUM_LAYERS = 6
@@ -147,7 +148,7 @@ def test_every_picture_says_that_its_step_is_unfinished(growing: Driver) -> None
     on(growing, 3)
     for panel in (growing.window.wall, growing.window.head):
         assert panel.provenance(panel.state).words == "step 3 so far"
-    assert "not written yet" in growing.window.wall._words(growing.models.slices.wall)
+    assert "not written yet" in growing.window.wall.detail.text()
     assert growing.window.top.counter.state is not None
     assert growing.window.top.counter.state.words == "between phases"
 
@@ -155,14 +156,14 @@ def test_every_picture_says_that_its_step_is_unfinished(growing: Driver) -> None
 def test_a_click_on_an_earlier_phase_shows_its_facts(growing: Driver) -> None:
     on(growing, 4)
     strip = growing.window.phases
-    latest, track = strip._words.text(), strip.track
-    assert "‖K‖" in latest
+    track = strip.track
+    assert "‖K‖" in " ".join(texts_in(strip))
     cells = track.cells()
     assert len(cells) == NUM_LAYERS + 3
     QTest.mouseClick(track, Qt.MouseButton.LeftButton, pos=QPointF(cells[0].center()).toPoint())
-    assert "is fed at position" in strip._words.text()
+    assert "is fed at position" in " ".join(texts_in(strip))
     QTest.mouseClick(track, Qt.MouseButton.LeftButton, pos=QPointF(cells[-1].center()).toPoint())
-    assert "is fed at position" in strip._words.text(), "a phase that was not reached shows nothing"
+    assert "is fed at position" in " ".join(texts_in(strip)), "a phase that was not reached shows nothing"
     on(growing)
     assert strip.state is not None
     assert strip.state.place == 4, "and the next one is shown when it comes"

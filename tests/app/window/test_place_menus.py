@@ -6,7 +6,7 @@ from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QApplication, QMenu
 
 from app.shell import Shell
-from app.window.place_menus import PlaceMenu
+from app.window.place_menus import EditMenu, PlaceMenu, TimelineMenu
 from engine.spec.bookmark import Bookmark, OnHead, OnStep, OnToken
 from engine.spec.edit import Rows
 from engine.wire.commands import GoTo
@@ -14,19 +14,22 @@ from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
 
-def opened(name: str) -> list[str]:
-    """The entries of the open menu; closes it."""
+def opened(name: str, do: str = "") -> list[str]:
+    """The entries of the open menu, of which one is done if its text is given; closes it."""
     QApplication.processEvents()
     (menu,) = [w for w in QApplication.topLevelWidgets() if isinstance(w, QMenu) and w.isVisible()]
     assert menu.objectName() == name
     found = [("" if action.isEnabled() else "× ") + action.text() for action in menu.actions() if action.text()]
+    for action in menu.actions():
+        if do and action.text() == do:
+            action.trigger()
     menu.close()
     return found
 
 
 def test_the_menu_of_the_timeline_says_which_moment_it_is_of(running: Shell, engine: FakeEngine) -> None:
     models, window = running.models, running.window
-    menu = window._timeline_menu
+    (menu,) = window.findChildren(TimelineMenu)
     assert menu.words() == ("The live step",)
     models.selection.update(ahead=1)
     assert menu.words() == ("1 step ahead of the live step",)
@@ -53,7 +56,8 @@ def test_the_menu_of_the_timeline_says_which_moment_it_is_of(running: Shell, eng
 
 
 def test_before_the_first_step_there_is_none(shell: Shell) -> None:
-    assert shell.window._timeline_menu.words() == ("No step was taken",)
+    (menu,) = shell.window.findChildren(TimelineMenu)
+    assert menu.words() == ("No step was taken",)
 
 
 def groups_of(menu: PlaceMenu) -> list[list[str]]:
@@ -81,7 +85,7 @@ def test_what_would_be_refused_of_the_selected_rows_is_not_offered(running: Shel
 
 def test_the_menu_of_rows_says_how_much_is_selected(running: Shell) -> None:
     models, window = running.models, running.window
-    menu = window._edit_menu
+    (menu,) = window.findChildren(EditMenu)
     assert menu.words() == ("Nothing is selected: drag over tokens, heads or channels, or click one, first",)
     without = groups_of(menu)
     models.selection.update(position=4, area=Rows(4, 8, (3,), (1,), part="keys"))
@@ -120,10 +124,9 @@ def test_a_bookmark_is_set_on_what_the_panel_in_use_shows(running: Shell) -> Non
     kept, gone = Bookmark(OnHead(5, 0, 2, 1), "a head"), Bookmark(OnToken(models.timeline.token(0, 3).step, 0, 3), "")  # type: ignore[union-attr]
     for one in (kept, gone, Bookmark(OnToken(5, 0, 3)), Bookmark(OnStep(5))):
         models.bookmarks.put(one)
-    window.note_menu.open_at(QPoint(5, 5))
-    assert opened("notes")[1:] == ["Bookmark…", "Delete bookmark"]
     before = len(models.bookmarks)
-    window.note_menu._on_delete()
+    window.note_menu.open_at(QPoint(5, 5))
+    assert opened("notes", do="Delete bookmark")[1:] == ["Bookmark…", "Delete bookmark"]
     assert len(models.bookmarks) == before - 1
     assert kept in models.bookmarks.all
     assert models.bookmarks.at(OnStep(5)) is not None

@@ -68,4 +68,3 @@ def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mam
     assert found is not None
     assert found.state_shape == (1, 96, 8)
     assert head.title_label.text() == "Layer 1 · recurrence"
-    assert head._token_name(3) == ""

@@ -14,6 +14,7 @@ from engine.wire.events import LocalModel, StateChanged
 from engine.wire.status import Work
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.found import opened_menu
 from tests.app.painted import painted
 
 
@@ -21,16 +22,16 @@ def test_found_and_recent_models_can_be_chosen(shell: Shell, engine: FakeEngine)
     selector = shell.window.top.model
     selector.set_recent(["/models/<b>&one"])
     selector.set_found((LocalModel("org/two", "org/two", "LlamaForCausalLM", 1 << 28, 23_040),))
-    selector.offer()
-    found = [action for action in selector._menu.actions() if isinstance(action.data(), ModelSpec)]
+    menu = opened_menu(selector)
+    found = [action for action in menu.actions() if isinstance(action.data(), ModelSpec)]
     assert [action.data().source for action in found] == ["/models/<b>&one", "org/two"]
     late = LocalModel("org/three", "org/three", "LlamaForCausalLM", 1 << 28, None)
     selector.set_found((late, LocalModel("org/two", "org/two", "LlamaForCausalLM", 1 << 28, 23_040)))
-    found = [action for action in selector._menu.actions() if isinstance(action.data(), ModelSpec)]
+    found = [action for action in menu.actions() if isinstance(action.data(), ModelSpec)]
     assert [action.data().source for action in found] == ["/models/<b>&one", "org/three", "org/two"], (
         "what is found while the menu is open is in it"
     )
-    selector._menu.close()
+    menu.close()
     found[2].trigger()
     assert engine.of(LoadModel)[0].model == ModelSpec("org/two")
 
@@ -58,13 +59,14 @@ def test_the_menu_of_caches_has_one_for_each_family_where_all_modes_would_lie_ov
 ) -> None:
     selector = running.window.top.cache
     assert running.window.screen().size().height() == 800
-    selector._on_clicked()
-    families = [action for action in selector._menu.actions() if action.menu() is not None]
+    menu = opened_menu(selector)
+    families = [action for action in menu.actions() if action.menu() is not None]
     assert [action.text().split(":")[0] for action in families] == ["Lossless", "Quantised", "Evicting"]
     assert [action.isChecked() for action in families] == [True, False, False]
     assert selector.entries["static"].text() == "Static", "the screen ends beside it"
+    menu.close()
     monkeypatch.setattr(type(selector), "_room_beside", lambda _: 560)
-    selector._on_clicked()
+    menu = opened_menu(selector)
     widest = max(menu.sizeHint().width() for menu in selector.families.values())
     assert 560 - 64 < widest <= 560 + BESIDE_WORDS
     assert selector.entries["static"].text() == "Static\ttransformers' StaticCache"
@@ -72,11 +74,11 @@ def test_the_menu_of_caches_has_one_for_each_family_where_all_modes_would_lie_ov
     selector.families["quantised"].actions()[1].trigger()
     assert engine.of(SetCache)[-1] == SetCache(cache_preset("int8").spec), "and it is chosen once"
     assert len(engine.of(SetCache)) == 1
-    selector._menu.close()
+    menu.close()
     monkeypatch.setattr(type(selector), "_room_below", lambda _: 900)
-    selector._on_clicked()
-    assert {*selector.entries.values()} <= {*selector._menu.actions()}
-    selector._menu.close()
+    menu = opened_menu(selector)
+    assert {*selector.entries.values()} <= {*menu.actions()}
+    menu.close()
 
 
 def test_the_menu_of_caches_offers_modes_of_a_gpu_to_a_gpu_alone(running: Shell, engine: FakeEngine) -> None:
@@ -87,16 +89,14 @@ def test_the_menu_of_caches_offers_modes_of_a_gpu_to_a_gpu_alone(running: Shell,
         model = replace(engine.status.model, device=device)
         engine.emit(StateChanged(replace(engine.status, model=model)))
         turn(running, 2)
-        selector._on_clicked()
+        menu = opened_menu(selector)
         assert {entries[n].isEnabled() for n, mode in OPT_IN_PRESETS.items() if mode.spec.row.needs_cuda} == {is_there}
         assert all(entries[n].isEnabled() for n, mode in ALL_PRESETS.items() if not mode.spec.row.needs_cuda)
-        selector._menu.close()
+        menu.close()
     engine.sent.clear()
     for name in ("h2o", *OPT_IN_PRESETS):
-        selector._menu.triggered.emit(entries[name])
+        entries[name].trigger()
     assert engine.of(SetCache) == [SetCache(ALL_PRESETS[name].spec) for name in ("h2o", *OPT_IN_PRESETS)]
-    selector._menu.triggered.emit(running.actions["cache.tune"])
-    assert len(engine.of(SetCache)) == 1 + len(OPT_IN_PRESETS)
     engine.emit(StateChanged(replace(engine.status, cache=cache_preset("h2o").spec)))
     turn(running, 2)
     assert [name for name, entry in entries.items() if entry.isChecked()] == ["h2o"]

@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 from app.control.pace import USUAL_PACE
 from app.shell import Shell
 from app.window import status_line
-from app.window.status_line import MAX_LISTED, NonFiniteLog
+from app.window.status_line import MAX_LISTED, NonFiniteLog, WorkLine
 from app.window.transport import TransportButton
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.wire.commands import Cancel
@@ -21,6 +21,7 @@ from engine.wire.status import Work
 from tests.app import samples
 from tests.app.conftest import take_steps, turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.found import button, texts_in
 
 
 def test_the_status_line_says_nothing_that_never_changes(running: Shell) -> None:
@@ -43,7 +44,7 @@ def test_a_run_that_waits_says_its_pace_beside_the_speed_of_the_engine(running: 
 
 
 def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEngine) -> None:
-    work = running.window.status._work
+    (work,) = running.window.status.findChildren(WorkLine)
     engine.emit(StateChanged(replace(engine.status, work=Work("Downloading", 3 << 30, 6 << 30))))
     turn(running)
     assert work.isVisible()
@@ -64,7 +65,7 @@ def test_work_shows_progress_and_can_be_cancelled(running: Shell, engine: FakeEn
     assert label.text() == f"{measuring.label}  19 of 23"
     assert label.fontMetrics().horizontalAdvance(label.text()) <= label.contentsRect().width(), "at 1280 it is whole"
     assert label.brief == "Sweeping  19 of 23", "in a narrow window"
-    work._button.click()
+    button(work, "Cancel").click()
     assert engine.of(Cancel)
     engine.emit(StateChanged(engine.status))
     turn(running)
@@ -77,26 +78,30 @@ def test_what_is_unusual_about_the_attention_of_a_model_is_said_in_two_words(
 ) -> None:
     """Attention code of its own still returns its weights, so that they are drawn."""
     recurrent = CacheGeometry("Mamba", "mamba", (LayerGeometry(0, "linear", 0, 0, 0, 0, state_elements=8),))
-    for shape, words in ((None, "its own attention"), (recurrent, "no attention")):
+    for shape, told in ((None, "its own attention"), (recurrent, "no attention")):
         model = replace(samples.model_info(shape=shape), captures_attention=False, note="")
         engine.emit(StateChanged(replace(engine.status, model=model)))
         turn(running)
-        assert running.window.status.num_warnings.text() == f"no warnings: {words}"
+        assert running.window.status.num_warnings.text() == f"no warnings: {told}"
 
 
-def test_a_notice_goes_once_there_was_time_to_read_it(running: Shell) -> None:
+def test_a_notice_goes_once_there_was_time_to_read_it(running: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     status = running.window.status
     news = "At step 5: it was kept as it stood"
     running.models.status.notify(news)
-    assert status._news.isActive()
-    assert status._news.interval() == status_line.NEWS_MS + status_line.READ_MS * len(news)
     running.intents.on_step()
     turn(running)
     assert status.note.text() == news, "a step alone takes nothing away that was not read"
     assert status.looking.isVisible()
-    running.models.status.notify("Step is not possible now. This is an opened file: go on with its model first. " * 3)
+    remedy = "Step is not possible now. This is an opened file: go on with its model first. " * 3
+    running.models.status.notify(remedy)
     assert not status.looking.isVisible(), "its room is needed for the remedy"
-    status._news.timeout.emit()
+    for stays_ms, reading_ms in ((60_000, 0), (0, 60_000), (0, 0)):
+        monkeypatch.setattr(status_line, "NEWS_MS", stays_ms)
+        monkeypatch.setattr(status_line, "READ_MS", reading_ms)
+        assert status.note.text() == remedy
+        running.models.status.notify(remedy)
+        QApplication.processEvents()
     assert (status.note.text(), status.note.toolTip()) == ("", "")
     assert status.looking.isVisible()
 
@@ -190,19 +195,19 @@ def test_of_many_places_the_first_are_listed(running: Shell, engine: FakeEngine,
 
 
 def test_what_the_engine_is_busy_with_stands_where_it_runs(running: Shell, engine: FakeEngine) -> None:
-    place = running.window.status._place
-    before = place.text()
+    status, banner = running.window.status, running.window.banner
+    before = texts_in(status)
     engine.emit(EngineBusy("changing the cache", 3))
     turn(running)
-    assert place.text() == "busy with changing the cache for 3 s"
+    assert "busy with changing the cache for 3 s" in texts_in(status)
     engine.emit(EngineBusy("changing the cache", 9), EngineLost("The engine may hang", has_ended=False))
     turn(running)
-    assert place.text() == "busy with changing the cache for 9 s"
-    assert running.window.banner._restart.isVisibleTo(running.window.banner)
+    assert "busy with changing the cache for 9 s" in texts_in(status)
+    assert button(banner, "Restart engine").isVisibleTo(banner)
     engine.emit(EngineBusy("", 0), EngineBack())
     turn(running)
-    assert place.text() == before
+    assert texts_in(status) == before
     assert not running.models.status.is_engine_lost
     engine.emit(EngineBusy("a decode step", 4), EngineLost("The engine was killed"))
     turn(running)
-    assert place.text() == "engine gone: restart it under Run · Engine"
+    assert "engine gone: restart it under Run · Engine" in texts_in(status)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtWidgets import QAbstractButton
 from pytestqt.qtbot import QtBot
 
 from app.shell import Shell
-from app.window.transport import StepCounter
+from app.window.transport import StepCounter, TransportButton
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
 from engine.wire.changes import EditMade
@@ -19,15 +18,20 @@ from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.found import button
 from tests.app.painted import painted
 from tests.app.window.test_window import PaintCounter
 
 
+def transport_button(shell: Shell, action: str) -> TransportButton:
+    buttons = shell.window.top.transport.findChildren(TransportButton)
+    return next(each for each in buttons if each.defaultAction() is shell.actions[action])
+
+
 def place(shell: Shell) -> tuple[int, int]:
     """Left edge and width of the run button in the top bar."""
-    transport = shell.window.top.transport
-    button = transport._buttons["run.run"]
-    return button.mapTo(shell.window.top, QPoint(0, 0)).x(), button.width()
+    run = transport_button(shell, "run.run")
+    return run.mapTo(shell.window.top, QPoint(0, 0)).x(), run.width()
 
 
 @pytest.mark.parametrize("size", [(980, 700), (1280, 800), (1600, 1000)])
@@ -57,7 +61,7 @@ def test_the_transport_keeps_its_place(shell: Shell, engine: FakeEngine, size: t
 def test_the_word_beside_the_step_is_whole_or_not_there(running: Shell) -> None:
     (counter,) = running.window.findChildren(StepCounter)
     texts = []
-    for width in (counter._room, counter._room - 40):
+    for width in (counter.sizeHint().width(), counter.sizeHint().width() - 40):
         counter.setFixedWidth(width)
         turn(running)
         texts.append([line for line in painted(counter) if line.startswith("text")])
@@ -74,10 +78,10 @@ def test_a_click_on_a_button_that_goes_leaves_the_focus_where_it_was(running: Sh
         running.intents.on_step_back()
         turn(running)
         window.timeline.setFocus()
-        button = next(b for b in window.top.earlier.findChildren(QAbstractButton) if b.text() == name)
-        qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+        pressed = button(window.top.earlier, name)
+        qtbot.mouseClick(pressed, Qt.MouseButton.LeftButton)
         turn(running)
-        assert not button.isVisible()
+        assert not pressed.isVisible()
         assert window.timeline.hasFocus(), name
 
 
@@ -93,8 +97,7 @@ def test_each_button_has_an_icon_of_its_own_in_the_ink_of_the_theme(shell: Shell
 
 
 def test_step_and_run_are_named_with_their_keys_where_there_is_room(shell: Shell) -> None:
-    step = shell.window.top.transport._buttons["run.step"]
-    run = shell.window.top.transport._buttons["run.run"]
+    step, run = transport_button(shell, "run.step"), transport_button(shell, "run.run")
     shell.window.resize(1600, 1000)
     turn(shell)
     assert (step.text(), run.text()) == ("Step F10", "Run F5")

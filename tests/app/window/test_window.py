@@ -213,8 +213,8 @@ def test_what_is_dropped_is_a_model_its_shape_or_a_file(shell: Shell, engine: Fa
 
 
 def test_copying_a_picture(running: Shell) -> None:
+    running.window.activateWindow()
     running.window.head.setFocus()
-    running.window._on_focus(None, running.window.head)
     running.window.actions_["picture.copy"].trigger()
     assert QApplication.clipboard().image().width() == running.window.docks.docks["head"].width()
     assert "copied" in running.window.status.note.text()

@@ -124,7 +124,7 @@ MODES = [
 ]
 
 
-@pytest.mark.parametrize(("architecture", "name"), effort(MODES[::2], MODES))
+@pytest.mark.parametrize(("architecture", "name"), effort(MODES[::5], MODES))
 def test_going_back_and_stepping_again_is_exact_to_the_bit(name: str, architecture: str) -> None:
     """Through the first wrap of a sliding window, into the middle of the prompt, and to the first step."""
     model = model_of(architecture)

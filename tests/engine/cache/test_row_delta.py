@@ -13,6 +13,7 @@ from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
+from tests.effort import effort
 from tests.engine.tiny import model_of, prompt_ids
 
 KIVI = uniform("kivi-4", 8, 8)
@@ -67,7 +68,7 @@ def check(before: dict[str, Places], after: dict[str, Places], delta: RowDelta) 
         assert all(p < delta.written.start for p in rewritten)
 
 
-@pytest.mark.parametrize(("architecture", "name"), CASES)
+@pytest.mark.parametrize(("architecture", "name"), effort(CASES[::2], CASES))
 def test_a_step_tells_all_that_it_did_to_the_rows(architecture: str, name: str) -> None:
     session = Session(model_of(architecture), SPECS[name], prefill_chunk=8)
     seq_id = session.submit(Prompt(token_ids=prompt_ids(20)))

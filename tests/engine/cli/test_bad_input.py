@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.engine.cli.conftest import IDS, Twin
 
@@ -163,6 +164,20 @@ def test_models_that_are_not_there(twin: Twin, model: str) -> None:
 )
 def test_verify_refuses_nonsense(twin: Twin, source: str, arguments: list[str], says: str) -> None:
     assert says in twin.refused("verify", "--model", source, "--token-ids", IDS, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("engine.session.session.Session.step", "There is not enough memory for this ("),
+        ("engine.model.weights.AutoModelForCausalLM.from_pretrained", "There is not enough memory for Tales 5M: its"),
+    ],
+)
+def test_memory_that_runs_out_is_said_in_a_line(
+    where: str, words: str, twin: Twin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, lambda *_, **__: torch.empty(1 << 50))
+    assert words in twin.refused("run", "--prompt", "Once", "--threads", 1)
 
 
 def test_a_failed_export_keeps_the_old_file(twin: Twin, source: str, tmp_path: Path) -> None:

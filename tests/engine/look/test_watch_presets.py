@@ -107,7 +107,7 @@ class Watching:
             assert num_tokens == self.session.sequence(0).num_tokens
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", effort([*SPECS][1::2], [*SPECS]))
 def test_after_every_step_a_picture_is_the_slice_in_its_place(name: str) -> None:
     watching = Watching(SPECS[name], "llama", ALL, 11)
     for number in range(16):
@@ -154,7 +154,7 @@ def test_steps_that_were_not_shown_are_made_up_for(name: str, length: int, shown
 UPDATED = [name for name in SPECS if name not in NO_UPDATES]
 
 
-@pytest.mark.parametrize("name", effort(UPDATED[::2], UPDATED))
+@pytest.mark.parametrize("name", effort(UPDATED[::4], UPDATED))
 def test_what_is_sent_of_a_step_does_not_grow_with_the_context(name: str) -> None:
     """16 steps, of which each mode does what it does now and then at the same ones."""
     pictures = numbered(*LARGE, *HEADS, HOLDERS, NEWEST, FIXED, ROW)

@@ -146,22 +146,21 @@ def test_a_step_that_is_compiled_can_be_given_up_and_is_compiled_when_it_comes_a
 ) -> None:
     monkeypatch.setattr(compiler, "BACKEND", "eager")
     monkeypatch.setattr("engine.model.runners.compiled_step.why_not_compiled", lambda device: "")
-    torch._dynamo.reset()  # it may have what another test had compiled
-    lookup = torch._dynamo.lookup_backend
+    torch.compiler.reset()  # it may have what another test had compiled
 
-    def never(name: str) -> Any:
+    def never(graph: Any, inputs: Any) -> Any:
         endless()
 
     driver.send(SetCache(CacheSpec("static-compiled", max_length=40)), prompt(5), Step())
     driver.wait_for(StepRecord)
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", never)
+    monkeypatch.setattr(compiler, "BACKEND", never)
     driver.send(Step())
     work = driver.wait(lambda: driver.status.work)
     assert work.label.startswith("Compiling the model's decode step")
     driver.send(Cancel())
     assert driver.rest().work is None
     assert len(driver.of(StepRecord)) == 1
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", lookup)
+    monkeypatch.setattr(compiler, "BACKEND", "eager")
     driver.send(Step())
     assert driver.wait_for(StepRecord, 2).runner == "transformers+compile"
     assert not driver.of(Failed)

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from engine.__main__ import main
 from engine.errors import InputError, is_of_device, is_out_of_memory
-from engine.loop.reporter import plain
+from engine.loop.reporter import in_a_sentence
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
@@ -227,7 +227,7 @@ def test_errors_of_a_device_are_known_from_others() -> None:
 
 def test_where_torch_cannot_be_imported_the_error_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert plain(ImportError("no torch here")).startswith(
+    assert in_a_sentence(ImportError("no torch here")).startswith(
         "Something unexpected went wrong (ImportError: no torch here)"
     )
     assert is_out_of_memory(MemoryError())
@@ -245,7 +245,7 @@ def test_a_package_that_cannot_be_imported_is_named_with_what_to_do(
         "half_a_quantiser, which is installed here, cannot be imported (No module named 'of_which_it_lacks_one'), and "
         "what is asked for needs it or looks for it: install what it lacks, or remove half_a_quantiser."
     )
-    assert plain(lacking.value) == sentence
+    assert in_a_sentence(lacking.value) == sentence
     monkeypatch.setattr("engine.cli.run.load_model", lambda args: import_module("half_a_quantiser"))
     assert main(["run", "--prompt", "x", "--steps", "1"]) == 2
     assert capsys.readouterr().err == f"kvloupe-engine: {sentence}\n"

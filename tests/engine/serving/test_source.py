@@ -100,11 +100,10 @@ def test_a_server_that_restarts_and_is_idle() -> None:
         with Publisher(port=port, replay_port=replay_port) as publisher:
             publisher.wait()
             server.fold(taken(source, 1))
-            (tree,) = server.trees.values()
-            assert (server.num_restarts, tree.num_live) == (1, 0)
+            assert (server.num_restarts, server.counts.live) == (1, 0)
             publisher.send(of(0, 50.0))
             server.fold(taken(source, 1))
-            assert (server.num_restarts, tree.num_live, server.missing) == (1, 1, [])
+            assert (server.num_restarts, server.counts.live, server.missing) == (1, 1, [])
     finally:
         assert source.close()
 

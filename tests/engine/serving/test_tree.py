@@ -50,6 +50,28 @@ def test_each_reason() -> None:
     assert "evicted 1.0 s ago, after 1.0 s in the cache" in explain(server, [*A, *B, *C, 0]).why
 
 
+def test_with_eagle_the_last_block_found_is_computed_again() -> None:
+    found = explain(folded([stored([1, 2], A + B)]), [*A, *B, 0], eagle=True)
+    assert (found.reused, found.at_least, found.at_most, found.reason) == (4, 4, 4, "all reused")
+    assert found.why.endswith("The last 4 of them are computed again, for EAGLE.")
+
+
+def test_blocks_of_another_size_are_said_unless_the_cache_was_empty() -> None:
+    server = folded([stored([1, 2], A + B)], [stored([3], A + B, size=8)])
+    assert answer(server, [*A, *B, 0]) == (8, "all reused")
+    assert "other block sizes" in server.notes()[0]
+    server.fold([batch(2, CLEARED), batch(3, stored([3], A + B, size=8))])
+    assert answer(server, [*A, *B, 0]) == (8, "all reused")
+    assert explain(server, [*A, *B, 0]).block_size == 8
+
+
+def test_the_best_rank_is_known_and_another_may_have_more() -> None:
+    server = Server()
+    server.fold([batch(0, stored([1], A)), batch(5, stored([9], C, 8), rank=1)])
+    found = explain(server, [*A, *B, 0])
+    assert (found.reused, found.at_least, found.at_most, found.partial) == (4, 4, 8, True)
+
+
 def test_salts_adapters_and_media_are_other_prompts() -> None:
     events = [
         stored([1], A, extra_keys=[["tenant"]]), stored([2], A, lora_name="sql", extra_keys=[["sql"]]),
@@ -133,11 +155,11 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     server.fold(batch(number, stored([number], A, number - 1 if number % 3 else None)) for number in range(1000))
     (tree,) = server.trees.values()
     assert len(tree.blocks) <= 65
-    assert tree.num_live == sum(block.is_live for block in tree.blocks.values()) == tree.copies
+    assert server.counts.live == sum(bool(block.copies) for block in tree.blocks.values())
     assert "more blocks than are followed" in " ".join(server.notes())
     server.fold(batch(1000 + number, removed(number)) for number in range(1000))
     assert len(tree.blocks) <= 17
-    assert tree.num_live == tree.copies == 0
+    assert server.counts.live == 0
 
 
 @pytest.mark.parametrize(
@@ -178,13 +200,35 @@ def test_events_of_unknown_types_are_passed_over() -> None:
         (["BlockStored", [-5], None, A, 4, None, "GPU"], ""),
         (["BlockStored", [-5], None, A, 4, None, "GPU", {"cache_salt": "x", "session_id": "s"}], "x"),
         (stored([-5], A, lora_id=None, cache_salt="x", session_id="s"), "x"),
-        (stored([-5], [[token, token + 1] for token in A]), ""),
         (stored([-5], A, lora_id=None, lora_name=None, extra_keys="no list"), ""),
     ],
-    ids=["SGLang's lists", "with a salt", "SGLang's maps", "pairs of tokens, with EAGLE", "TensorRT-LLM"],
+    ids=["SGLang's lists", "with a salt", "SGLang's maps", "TensorRT-LLM"],
 )
 def test_forms_of_other_servers(event: Any, salt: str) -> None:
     assert answer(folded([event]), [*A, 0], salt=salt) == (4, "all reused")
+
+
+def test_blocks_keyed_by_pairs_of_tokens_need_the_token_behind_them() -> None:
+    """As SGLang has it with EAGLE."""
+    server = folded([stored([1, 2], [[token, token + 1] for token in A + B])])
+    assert answer(server, [*A, 5, 0]) == (4, "all reused")
+    assert explain(server, [*A, *B, 0, 0]).why.startswith("Differs at token 8: the prompt has '0 0'")
+    assert answer(server, [*A, 0, 0]) == (0, "differs")
+    assert answer(server, [*A, *B, 9, 0]) == (8, "all reused")
+    assert answer(server, [*A, *B, 9]) == (4, "last token")
+
+
+@pytest.mark.parametrize("size", [4, 8], ids=["blocks as large", "blocks twice as large"])
+def test_a_window_names_some_of_the_blocks_that_it_computed(size: int) -> None:
+    """As vLLM has it: the tokens are those of all blocks, and hashes say which they are."""
+    ids = [*A, *B, *C, 0, 0, 0, 0]
+    hashes = [1, 2, 3, 4][size // 4 - 1 :: size // 4]
+    window = stored(hashes[1:], ids, size=size, group_idx=1, kv_cache_spec_sliding_window=4)
+    server = folded([stored([1, 2, 3, 4], ids, group_idx=0), window])
+    assert server.notes() == ()
+    assert answer(server, [*ids, 7]) == (16, "all reused")
+    server.take(batch(1, removed(4, group_idx=1)))
+    assert answer(server, [*ids, 7]) == ({4: 12, 8: 0}[size], "evicted")
 
 
 def test_a_batch_that_is_a_map() -> None:
@@ -227,6 +271,6 @@ def test_the_fold_equals_plain_counting(actions: list[tuple[bool, int, int]]) ->
             server.take(batch(number, removed(*gone)))
     (tree,) = server.trees.values() or (None,)
     if tree is not None:
-        assert {block.key for block in tree.blocks.values() if block.is_live} == {key for key, n in live.items() if n}
-        assert tree.copies == sum(live.values())
-        assert not tree.odd
+        assert {block.key for block in tree.blocks.values() if block.copies} == {key for key, n in live.items() if n}
+        assert server.counts.live == sum(live.values())
+        assert not server.counts.odd

@@ -22,14 +22,15 @@ from engine.spec.sampling import Prompt
 from engine.wire.commands import BeginBranch
 from engine.wire.page_events import KEPT
 from engine.wire.page_map import PageMaps
-from tests.engine.faults import Injected, counting, failing_at
+from tests.engine.faults import CallCounter, Injected, attempt, counting
 from tests.engine.session.sessions import facts, page_faults, prepared, same, stale, tensors
 from tests.engine.tiny import prompt_ids
 
 
 @dataclass
 class Failures:
-    """How the failed calls of a step ended: those that left something changed, in words."""
+    """How the failed calls of a step ended: those that left something changed, in words. `num_missed` did not happen
+    again, and so did not fail."""
 
     num_sites: int
     has_dropped: bool
@@ -160,7 +161,7 @@ def failures(
     sites = [(site, count) for site, count in clean.sites.items() if within in site[0]]
     for site, count in sites[first % every :: every]:
         for number in sorted(numbers(count)):
-            outcome = failing_at(number, work, site, of_torch=of_torch)
+            outcome = attempt(work, calls := CallCounter(number, site, of_torch=of_torch))
             if isinstance(outcome, Injected):
                 found.num_failed += 1
                 if wrong := changed(session, maps, before, held, before_noted, before_found):
@@ -168,7 +169,7 @@ def failures(
                 elif not stale(session):
                     continue
             else:
-                found.num_missed += 1  # or the caller has a fallback
+                found.num_missed += not calls.failed_in  # else the caller has a fallback
                 if not same(tensors(session), expected):
                     found.not_undone.append(f"call {number} of {count} of {site}: what was done gave something else")
             session.close()

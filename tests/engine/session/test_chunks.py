@@ -9,6 +9,7 @@ from engine.session.chunks import LARGEST, MEMORY_BYTES, SMALLEST, PrefillPlan, 
 from engine.session.session import Session
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
+from tests.effort import effort
 from tests.engine.predict.test_bytes import small
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -55,7 +56,7 @@ def test_a_model_that_returns_its_attention_weights_has_smaller_chunks_still() -
     assert PrefillPlan.of(model_of("bloom")).cell_bytes == 8 + 4 * 2 * 4, "two layers of four heads"
 
 
-@pytest.mark.parametrize("cache", PRESETS)
+@pytest.mark.parametrize("cache", effort([*PRESETS][::2], [*PRESETS]))
 def test_two_sessions_of_a_prompt_agree_to_the_last_bit(cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any mode, however long the chunks of the first one took."""
     monkeypatch.setattr("engine.session.chunks.LARGEST", 16)

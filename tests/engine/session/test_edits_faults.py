@@ -55,7 +55,7 @@ def test_an_edit_that_fails_anywhere_changes_nothing(architecture: str, spec: Ca
         assert sound(session), f"call {number}, {outcome}"
         assert len(session.live.caches) == 1
         failures += 1
-        number += effort(13, 1)
+        number += effort(23, 1)
     assert failures >= 3
     assert outcome[0].node.step == 3
     undo_edit(session)
@@ -75,7 +75,7 @@ def test_a_step_that_fails_after_an_edit_keeps_the_edit(architecture: str, spec:
         held = tensors(session)
         assert held.keys() == rows.keys(), f"call {number}, {outcome}: nothing is to be computed again"
         assert same(held, rows), f"call {number}, {outcome}"
-        number += effort(19, 1)
+        number += effort(37, 1)
     assert same(tensors(session), tensors(twin))
     assert torch.equal(session.logits(0), twin.logits(0))  # type: ignore[arg-type]
 

@@ -21,6 +21,7 @@ from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.measurements import CheckParity
+from tests.effort import effort
 from tests.engine.snapshot.sessions import small
 from tests.engine.tiny import ENCODER_DECODERS, model_of, prompt_ids
 
@@ -79,7 +80,7 @@ EVERYWHERE = [
 ]
 
 
-@pytest.mark.parametrize(("architecture", "name"), EVERYWHERE)
+@pytest.mark.parametrize(("architecture", "name"), effort(EVERYWHERE[::2], EVERYWHERE))
 def test_every_mode_says_what_the_reference_says_and_holds_what_is_predicted(architecture: str, name: str) -> None:
     """Exact modes give the ids of `generate`; in the others every step has the logits of the reference driver. Cross
     layers stay exact however the decoder's own rows are coded."""

@@ -26,6 +26,7 @@ from engine.wire.slices import (
     WallRequest,
     WallSlice,
 )
+from tests.effort import effort
 from tests.engine.session import sessions
 from tests.engine.session.sessions import set_state
 from tests.engine.snapshot.sessions import snapshot
@@ -71,10 +72,12 @@ def same(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
     return len(ones) == len(others) and all(torch.equal(a, b) for a, b in zip(ones, others, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("mode", "architecture"),
-    [*((mode, "llama") for mode in MODES), *((mode, "mistral") for mode in ("dynamic", "static", "growing", "paged"))],
-)
+IN_ALL = [
+    *((mode, "llama") for mode in MODES), *((mode, "mistral") for mode in ("dynamic", "static", "growing", "paged")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "architecture"), effort(IN_ALL[::2], IN_ALL))
 def test_a_fork_of_a_past_step_has_its_state_to_the_bit(mode: str, architecture: str) -> None:
     session, twin = started(MODES[mode], architecture), started(MODES[mode], architecture)
     step = 5

@@ -20,6 +20,7 @@ from engine.spec.model import RunnerName
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import fitted
+from tests.effort import effort
 from tests.engine.card import card, has_card, moved
 from tests.engine.card_streams import Card
 from tests.engine.session.failing import small
@@ -54,7 +55,7 @@ def begun(model: LoadedModel, name: str, count: int, capture: CaptureLevel) -> S
     return session
 
 
-@pytest.mark.parametrize(("name", "runner", "count", "capture"), CASES)
+@pytest.mark.parametrize(("name", "runner", "count", "capture"), effort(CASES[::2], CASES))
 def test_the_host_waits_for_no_operation_launched_after_the_chosen_token(
     name: str, runner: RunnerName, count: int, capture: CaptureLevel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

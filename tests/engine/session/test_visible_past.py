@@ -29,6 +29,7 @@ from engine.wire.slices import (
     WallRequest,
     WallSlice,
 )
+from tests.effort import effort
 from tests.engine.session.pasts import PROMPT, SCORED, SPECS, STEPS, started
 from tests.engine.snapshot.sessions import snapshot
 from tests.engine.tiny import model_of, prompt_ids
@@ -61,7 +62,7 @@ def provenance_now(session: Session) -> str:
     return session.rows_at(0, session.cache_of(0).num_tokens).provenance
 
 
-@pytest.mark.parametrize("name", list(SPECS))
+@pytest.mark.parametrize("name", effort([*SPECS][::2], [*SPECS]))
 def test_a_past_step_looks_as_it_looked_then(name: str) -> None:
     session = started(SPECS[name])
     count = PROMPT

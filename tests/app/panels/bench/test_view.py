@@ -48,7 +48,7 @@ def test_rows_come_one_by_one_and_the_live_cache_stays(desk: Desk, view: BenchVi
     assert [r.cache for r in rows if r.context == 128] == ["none", "dynamic", "static", "growing", "paged"]
     assert all(isinstance(r, BenchRefused) for r in rows if r.context == 2048)
     assert desk.models.timeline.num_tokens(desk.models.selection.now.seq_id) == held
-    view._on_sorted(3)
+    view.table.horizontalHeader().sectionClicked.emit(3)
     rates = [r.tok_per_s for r in view.sorted_rows() if isinstance(r, BenchRow)]
     assert rates == sorted(rates, reverse=True)
     view.copy_table()

@@ -269,9 +269,11 @@ def test_what_is_looked_at_is_brought_into_view_and_what_is_there_stays(many: Br
     assert in_view(many, rows[7].branch.tip), "a filter leaves it in view"
 
 
-def test_the_live_branch_is_pinned_once_less_than_half_of_its_row_is_in_view(many: BranchesView) -> None:
+def test_the_live_branch_is_pinned_once_less_than_half_of_its_row_is_in_view(
+    many: BranchesView, models: Models
+) -> None:
     picture, bar = many.tree, many.tree.verticalScrollBar()
-    live = picture.place_of(many._models.history.live or 0)[0]
+    live = picture.place_of(models.history.live or 0)[0]
     room = picture.viewport().height()
     bar.setRange(-room, len(picture.rows) * ROW)  # far enough to either side
     ends = live.row * ROW + ROW // 2, live.row * ROW - room + ROW // 2

@@ -55,7 +55,7 @@ def test_where_branches_part_and_what_was_edited_is_marked_on_the_timeline(runni
     running.models.selection.update(step=12)
     running.intents.on_token_forced(42)
     turn(running)
-    engine._add_edit(Zero(0, Rows(0, 2)), 0)
+    engine.add_edit(Zero(0, Rows(0, 2)), 0)
     running.intents.on_step()
     turn(running)
     state = running.window.timeline.state

@@ -96,7 +96,7 @@ def test_a_click_selects_the_token_under_it(head: HeadView, models: Models, qtbo
 def test_the_value_under_the_cursor_is_exact(head: HeadView, models: Models) -> None:
     piece = models.slices.head
     assert piece is not None
-    head._on_dragged(1e-3)  # whatever the colours do
+    head.bar.dragged.emit(1e-3)  # whatever the colours do
     head.map.hover_at(QPointF(9.5, 4.5))
     assert head.readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
     assert "In brackets: layer, kv head, token, channel" in head.readout.toolTip()
@@ -162,7 +162,6 @@ def test_dragging_the_range_changes_colours_and_c_fits_them_again(head: HeadView
     piece = models.slices.head
     assert piece is not None
     head.bar.dragged.emit(piece.limit / 10)
-    assert head._scope == FIXED
     assert head.bar.limit == pytest.approx(piece.limit / 10)
     assert (head.map.image.image == 254).mean() > 0.2
     qtbot.keyClick(head.map, Qt.Key.Key_C)
@@ -261,7 +260,7 @@ def test_a_picture_of_another_step_never_looks_current(models: Models, show: Cal
     assert head.provenance_label.text == f"showing K of step {STEPS} · step 5 is on its way"
     assert head.provenance_label.kind == "past"
     feed(models)
-    assert head.provenance_label.text == "step 5 · live cache"
+    assert head.provenance_label.text == "step 5"
     assert head.provenance_label.whole == "live cache · cpu f32 · step 5 · looking back"
     assert head.provenance_label.kind == "past"
     assert head.map.image.image.shape[1] == samples.PROMPT + 5

@@ -107,16 +107,15 @@ def test_marks_stand_in_timeline_tokens_pages_and_wall(desk: Driver) -> None:
     desk.wait_until_idle()
     after = [ink(picture.grab().toImage()) for picture in pictures]
     assert all(now > was for was, now in zip(before, after, strict=True)), (before, after)
-    record = models.timeline.record(3)
-    assert record is not None
-    assert "bookmark of step 3: why" in window.timeline._tip(record)
+    tips = [window.timeline.tip_at(QPoint(x, 20)) for x in range(window.timeline.width())]
+    assert {"step 3"} == {tip.partition(" ·")[0] for tip in tips if "bookmark of step 3: why" in tip}
     QApplication.sendEvent(window.tokens.strip.viewport(), tip_at(window.tokens.strip.token_rect(4).center()))
     assert "bookmark of step" in QToolTip.text()
     window.pages.choose_page(0, 1)
     assert window.pages.state is not None
     assert "bookmark of step 8: why" in window.pages.state.readout
     models.bookmarks.set_all(())
-    window.pages._models.selection.update(page=None, position=None)
+    models.selection.update(page=None, position=None)
     desk.wait_until_idle()
     assert [ink(picture.grab().toImage()) for picture in pictures] == before
 
@@ -127,14 +126,14 @@ def test_a_token_of_another_branch_has_no_mark_and_is_looked_at(desk: Driver) ->
     token = models.timeline.tokens(0)[-1]
     put(desk, Bookmark(OnToken(token.step, 0, token.position), "the road that was taken"))
     assert desk.window.tokens.strip.chips.noted
-    assert (token.step, token.position) in desk.window.tokens.strip._noted
+    assert "the road that was taken" in desk.window.tokens.strip.words(token)
     desk.intents.send(GoTo(5))
     desk.wait_until_idle(lambda: models.history.live == 5)
     desk.steps(4)
     other = models.timeline.token(0, token.position)
     assert other is not None
     assert other.step != token.step
-    assert (other.step, other.position) not in desk.window.tokens.strip._noted
+    assert "the road that was taken" not in desk.window.tokens.strip.words(other)
     row = desk.window.notes.table.cells.rows[0]
     assert row[1].text.endswith("another branch")
     live = models.history.live

@@ -22,6 +22,7 @@ from engine.wire import commands
 from engine.wire.commands import GoTo, StopSequence
 from engine.wire.page_events import ContinuedFrom
 from tests.app.driver import Driver
+from tests.app.found import button
 from tests.engine.chat.templates import THINKING
 from tests.engine.session.talks import ids_of, talking
 
@@ -112,7 +113,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     assert prompt.chat.answer.isVisible()
     assert prompt.chat.answer.edit.toPlainText() == "<think>hm</think>yes", "while it is generated"
     assert prompt.chat.answer.note.text() == f"paused · {len(ids_of(f'<think>hm</think>yes{END}'))} tokens · F5 goes on"
-    prompt.chat._take.click()
+    button(prompt.chat, "Take answer").click()
     driver.until(lambda: len(prompt.chat.turns.turns) == 3)
     assert prompt.chat.turns.turns[1:] == (Turn("assistant", "<think>hm</think>yes"), Turn("user", ""))
     write(driver, "and now?")
@@ -127,7 +128,7 @@ def test_a_conversation_from_the_first_turn_to_the_third(driver: Driver) -> None
     for height in (236, 400):
         chat.setFixedHeight(height)
         chat.layout().activate()
-        parts = (chat.turns, chat.rendered, chat._add)
+        parts = (chat.turns, chat.rendered, button(chat, "+ Turn"))
         for upper, lower in pairwise(part.geometry() for part in parts):
             assert upper.bottom() < lower.top(), (height, parts)
         assert chat.words.height() >= chat.words.heightForWidth(chat.words.width())
@@ -187,7 +188,7 @@ def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:
     load(driver, THINKING)
     chat = driver.window.prompt.chat
     write(driver, "hi")
-    chat._add.click()
+    button(chat, "+ Turn").click()
     assert [turn.role for turn in chat.turns.turns] == ["user", "assistant"]
     chat.system.click()
     assert [turn.role for turn in chat.turns.turns] == ["system", "user", "assistant"]
@@ -197,7 +198,7 @@ def test_turns_are_added_taken_out_and_given_to_others(driver: Driver) -> None:
     chat.turns.rows[0].remove.click()
     chat.turns.rows[0].remove.click()
     assert driver.window.actions_.reason("prompt.send") == "add a turn first"
-    chat._add.click()
+    button(chat, "+ Turn").click()
     write(driver, "hi")
     chat.turns.add(Turn("user", ""))
     write(driver, "<b>no</b>")

@@ -14,6 +14,7 @@ from engine.wire.commands import SubmitPrompt, Tokenize
 from engine.wire.events import Tokenized
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.found import button
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_a_megabyte_paste_is_survivable_and_whole(shell: Shell, engine: FakeEngi
     assert all(len(asked.text) <= MAX_COUNTED_CHARS for asked in engine.of(Tokenize))  # not a megabyte while typing
     shell.window.actions_["prompt.send"].trigger()
     assert engine.of(SubmitPrompt)[0].prompt.text == "before " + text
-    prompt._clear.click()
+    button(prompt, "Clear").click()
     assert not prompt.edit.isReadOnly()
 
 

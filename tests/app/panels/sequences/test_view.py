@@ -27,7 +27,7 @@ from app.panels.sequences.view import (
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import Fork, RemoveSequence, StopSequence
 from engine.wire.message import Command
-from engine.wire.page_events import AllFullPagesHit, ContinuedFrom, Converted, Forked, NothingFollows
+from engine.wire.page_events import ContinuedFrom, Converted, Forked, PrefixEnd
 from tests.app.painted import painted
 from tests.app.panels.pages.test_view import Desk
 
@@ -144,17 +144,18 @@ def test_a_finished_sequence_cannot_be_stopped(desk: Desk, view: SequencesView) 
 def test_why_not_reused_names_both_tokens_and_the_page_border(desk: Desk, view: SequencesView) -> None:
     desk.models.selection.update(seq_id=1)
     assert view.why.text() == (
-        "seq 1 · Token 10 differs: “·w90” here, “·w10” in the cache. "
-        "10 equal tokens, 8 served: pages of 4. Lost to the page border: 2."
+        "seq 1 · Differs at token 10: the prompt has “·w90”, the cache “·w10”. "
+        "10 equal tokens, 8 reused: pages of 4. Lost to the page border: 2."
     )
 
 
 REASONS = [
-    (NothingFollows(0), "0 tokens served: no page in the cache begins like this prompt."),
-    (NothingFollows(8), "8 tokens served: no cached page continues this prefix after token 7."),
-    (AllFullPagesHit(1), "The last one was computed: it fills no page of 4"),
-    (AllFullPagesHit(3), "The last 3 were computed: they fill no page of 4"),
-    (AllFullPagesHit(4), "the last token of a prompt is never served"),
+    (PrefixEnd(14, 0, 4), "8 tokens reused: no cached page begins like this prompt."),
+    (PrefixEnd(14, 8, 4), "8 tokens reused: no cached page continues this prompt after token 7."),
+    (PrefixEnd(9, 8, 4, is_all=True), "the last token fills no page of 4"),
+    (PrefixEnd(11, 8, 4, is_all=True), "the last 3 tokens fill no page of 4"),
+    (PrefixEnd(12, 8, 4, is_all=True), "the last token of a prompt is always computed, and its page of 4"),
+    (PrefixEnd(3, 0, 4, is_all=True), "The prompt has 3 tokens, less than a page of 4."),
     ("recurrent layers keep a state", "No prefix can be shared: recurrent layers keep a state."),
     (Forked(0), "Forked from seq 0: 2 of its 4 pages are shared"),
     (Converted(), "they came with the change of the cache mode"),

@@ -25,7 +25,7 @@ class ManyEngine(FakeEngine):
 
     _changes: tuple[SequenceForked, ...] = ()  # since the newest step
 
-    def _answer(self, command: Any) -> None:
+    def respond(self, command: Any) -> None:
         known = self.status.sequences
         match command:
             case SubmitPrompt(alone=True):
@@ -52,7 +52,7 @@ class ManyEngine(FakeEngine):
             case RemoveSequence(seq_id):
                 self._set(tuple(s for s in known if s.seq_id != seq_id))
             case _:
-                super()._answer(command)  # type: ignore[arg-type]
+                super().respond(command)  # type: ignore[arg-type]
 
     def _add(self, num_tokens: int, sampling: SamplingParams) -> SequenceInfo:
         new_id = max((s.seq_id for s in self.status.sequences), default=-1) + 1
@@ -139,7 +139,7 @@ def test_a_fork_while_looking_back_begins_at_the_step_that_is_shown(busy: Shell,
     busy.window.actions_["prompt.add"].trigger()  # so that there is a step to look back from
     turn(busy)
     busy.models.selection.update(seq_id=0, step=0)
-    busy.window.sequences._on_fork()
+    next(action for action in busy.window.sequences.table.actions() if action.text() == "Fork").trigger()
     turn(busy)
     assert engine.of(Fork) == [Fork(0, 0)]
     assert (busy.models.selection.now.seq_id, busy.models.selection.now.step) == (2, None), "the fork is live"

@@ -172,7 +172,7 @@ def test_a_double_click_on_the_switch_switches_once_and_enter_too(
 def test_the_same_condition_is_kept_once(running: Shell, panel: StopsView) -> None:
     for _ in range(2):
         type_in(running, panel, "step = 4")
-        panel._on_add()
+        panel.add.click()
     assert running.models.stops.stops == (Stop(1, "step = 4"),)
 
 

@@ -44,10 +44,10 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     assert isinstance(sliding, SweepRow)
     assert growing.mean_kl < 1e-6
     assert sliding.kv_bytes < growing.kv_bytes / 2, "a quarter of the tokens"
-    view._on_sorted(1)
+    view.table.horizontalHeader().sectionClicked.emit(1)
     sizes = [row.kv_bytes for row in view.sorted_rows() if isinstance(row, SweepRow)]
     assert sizes == sorted(sizes)
-    view._on_sorted(1)
+    view.table.horizontalHeader().sectionClicked.emit(1)
     assert [row.kv_bytes for row in view.sorted_rows() if isinstance(row, SweepRow)] == sorted(sizes, reverse=True)
     view.copy_table()
     assert len(QGuiApplication.clipboard().text().splitlines()) == len(PRESETS) + 1
@@ -173,7 +173,8 @@ def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
     QApplication.processEvents()
     assert view.plot.canvas.chart is not None
     assert len(view.plot.canvas.chart.points) == 0, "the first text asks for no fact"
-    view._mark("h2o@25% on planted fact")
+    here = {(row.cache, row.text): line for line, row in enumerate(view.sorted_rows())}
+    view.table.chosen.emit(here["h2o@25%", "planted fact"])
     QApplication.processEvents()
     assert len(view.plot.canvas.chart.points) == 2
     assert view.plot.title.text() == "part of the fact forgotten, by KV bytes"

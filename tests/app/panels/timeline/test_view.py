@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from msgspec.structs import replace
-from PySide6.QtCore import QPointF, Qt
+from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QImage, QPainter, QPolygonF
 from pytestqt.qtbot import QtBot
 
+from app.draw.format import milliseconds
 from app.kit.theme import current_theme
 from app.models import Models
 from app.panels.timeline.view import TimelineBar
@@ -91,7 +92,10 @@ def test_marks_of_forced_tokens_are_triangles(qtbot: QtBot, models: Models, widt
 def test_a_tip_tells_how_long_a_step_took_if_anybody_measured(qtbot: QtBot, models: Models) -> None:
     bar = TimelineBar(models)
     qtbot.addWidget(bar)
-    record = samples.step_record(3)
-    assert " ms" in bar._tip(record).splitlines()[0]
-    unmeasured = replace(record, timings=Timings(0.0, 0.0, 0.0, 0.0))
-    assert bar._tip(unmeasured).splitlines()[0] == f"step 3 · {record.phase}"
+    bar.show()
+    first, other = samples.step_record(0), samples.step_record(1)
+    models.timeline.append([first, replace(other, timings=Timings(0.0, 0.0, 0.0, 0.0))])
+    bar.grab()
+    heads = {bar.tip_at(QPoint(x, 20)).splitlines()[0] for x in range(bar.width())}
+    took_ms = milliseconds(first.timings.total_ms)
+    assert heads == {f"step 0 · {first.phase} · {took_ms}", f"step 1 · {other.phase}"}

@@ -8,7 +8,7 @@ from PySide6.QtGui import QImage, QPainter
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import Theme, current_theme
-from app.panels.tokens.canvas import ROW_HEIGHT, TokenCanvas, surprisal_color
+from app.panels.tokens.canvas import PADDING, ROW_HEIGHT, SurprisalKey, TokenCanvas, surprisal_color
 from app.shell import Shell
 from engine.wire.commands import Force
 from tests.app.conftest import turn
@@ -111,17 +111,17 @@ def test_a_reader_keeps_the_place_in_another_width(desk: Shell) -> None:
     strip = desk.window.tokens.strip
     strip.verticalScrollBar().setValue(5 * ROW_HEIGHT)
     strip.follower.follow_if_at_end()
-    first = strip._visible(0, 0).start
+    first = strip.index_at(QPoint(PADDING, 0))
+    assert first is not None
     desk.window.resize(1600, 1000)
     turn(desk)
-    row = strip._layout[first].row
-    top = row * ROW_HEIGHT - strip.verticalScrollBar().value()
-    assert top == 0
+    assert strip.index_at(strip.token_rect(first).center()) == first
+    assert 0 <= strip.token_rect(first).top() < ROW_HEIGHT
     assert not strip.follower.is_following
 
 
 def test_a_key_tells_what_the_colours_mean(desk: Shell) -> None:
-    key = desk.window.tokens._key
+    (key,) = desk.window.findChildren(SurprisalKey)
     assert key.isVisible()
     assert "0 to 7 nats" in key.accessibleName()
     shown = key.grab().toImage()

@@ -7,18 +7,18 @@ from itertools import count
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QPainter
+from PySide6.QtCore import QEvent, QObject, QRect, Qt
+from PySide6.QtGui import QPaintEvent, QRegion
 from PySide6.QtWidgets import QLabel, QListView, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.draw.format import percent, token_label
-from app.panels.tokens.canvas import TokenCanvas
 from app.shell import Shell
 from engine.wire.events import PromptSurprisal
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.painted import shapes
 
 
 def test_clicking_a_chip_selects_its_position(running: Shell, qtbot: QtBot) -> None:
@@ -60,31 +60,39 @@ def test_find_goes_round(running: Shell, qtbot: QtBot) -> None:
     assert not line.isVisible()
 
 
+class Repainted(QObject):
+    """What of a widget is painted from now on."""
+
+    def __init__(self, widget: QWidget) -> None:
+        super().__init__(widget)
+        self._region = QRegion()
+        widget.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if isinstance(event, QPaintEvent):
+            self._region += event.region()
+        return False
+
+    def meets(self, place: QRect) -> bool:
+        return self._region.intersects(place)
+
+
 @pytest.mark.parametrize("num_tokens", [400, 40_000])
 def test_only_what_is_visible_is_painted_and_a_step_paints_its_end(
-    shell: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, num_tokens: int
+    shell: Shell, engine: FakeEngine, num_tokens: int
 ) -> None:
-    painted: list[int] = []
-    paint = TokenCanvas._paint_token
-
-    def counted(strip: TokenCanvas, painter: QPainter, index: int) -> None:
-        painted.append(index)
-        paint(strip, painter, index)
-
-    monkeypatch.setattr(TokenCanvas, "_paint_token", counted)
     engine.loaded()
     shell.models.timeline.append([samples.step_record(0, num_tokens)])
     turn(shell)
     strip = shell.window.tokens.strip
-    painted.clear()
-    strip.viewport().repaint()
-    visible = set(painted)
-    assert 30 < len(visible) < 400
-    assert max(visible) == num_tokens - 1
-    painted.clear()
+    texts = [shape for shape in shapes(strip.viewport()) if shape.style.startswith("text")]
+    assert 30 < len(texts) < 400
+    assert strip.viewport().rect().contains(strip.token_rect(num_tokens - 1))
+    painted = Repainted(strip.viewport())
     shell.models.timeline.append([samples.step_record(1, num_tokens)])
     turn(shell)
-    assert set(painted) <= set(range(num_tokens - 20, num_tokens + 1))
+    visible = range(num_tokens - 400, num_tokens + 1)
+    assert {index for index in visible if painted.meets(strip.token_rect(index))} <= {*visible[-21:]}
 
 
 HOSTILE = (
@@ -151,17 +159,10 @@ def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_do
         turn(shell)
         inspector = shell.window.panels["inspector"]
         assert [fact.text for fact in inspector.state.facts if fact.label == "surprisal"] == [expected]  # type: ignore[attr-defined]
-    painted: list[int] = []
-    paint = TokenCanvas._paint_token
-
-    def noted(strip: TokenCanvas, painter: QPainter, index: int) -> None:
-        painted.append(index)
-        paint(strip, painter, index)
-
-    monkeypatch.setattr(TokenCanvas, "_paint_token", noted)
+    painted = Repainted(panel.strip.viewport())
     engine.emit(PromptSurprisal(0, 0, 1, (6.5, 2.5)), PromptSurprisal(0, 0, 4, (0.25, 7.5)))
     turn(shell)
-    assert {1, 2, 4, 5} <= set(painted)
+    assert all(painted.meets(panel.strip.token_rect(index)) for index in (1, 2, 4, 5))
     assert [token.surprisal for token in shell.models.timeline.tokens(0)][:6] == [None, 6.5, 2.5, 1.5, 0.25, 7.5]
     assert panel.detail.text() == "surprisal"
     facts = shell.window.panels["inspector"].state.facts  # type: ignore[attr-defined]

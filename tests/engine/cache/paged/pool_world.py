@@ -15,7 +15,7 @@ from engine.cache.paged.host import HostIndex
 from engine.cache.paged.pool import PagePool, PoolExhausted
 from engine.cache.paged.table import PageTable
 from engine.wire import page_events
-from engine.wire.page_events import AllFullPagesHit, NothingFollows, TokensDiffer
+from engine.wire.page_events import PrefixEnd
 from tests.engine.cache.paged.tables import forget_cached, reuse_order, state_of, take
 
 Prefix = tuple[int, ...]  # all tokens from position 0 to the end of a page: what the page's K and V depend on
@@ -165,25 +165,23 @@ class PoolWorld:
             hit += self.page_size
         return hit
 
-    def expect_reason(
-        self, tokens: list[int], hit: int, reason: AllFullPagesHit | TokensDiffer | NothingFollows
-    ) -> None:
+    def expect_reason(self, tokens: list[int], hit: int, reason: PrefixEnd) -> None:
         """The explanation by brute force."""
         wanted = tokens[hit : hit + self.page_size]
         if hit + self.page_size >= len(tokens):
-            assert reason == AllFullPagesHit(len(tokens) - hit)
+            assert reason == PrefixEnd(len(tokens), hit, self.page_size, is_all=True)
             return
         stop = hit + self.page_size
         rivals = [
             held[hit:] for held in self.findable.values() if len(held) == stop and list(held[:hit]) == tokens[:hit]
         ]
         if not rivals:
-            assert reason == NothingFollows(hit)
+            assert reason == PrefixEnd(len(tokens), hit, self.page_size)
             return
         equal = [next(i for i, (a, b) in enumerate(zip(wanted, r, strict=True)) if a != b) for r in rivals]
         most = max(equal)
         likest = {rival[most] for rival, count in zip(rivals, equal, strict=True) if count == most}
-        assert reason in [TokensDiffer(hit + most, most, is_exact=True, cached=each) for each in likest]
+        assert reason in [PrefixEnd(len(tokens), hit, self.page_size, most, each) for each in likest]
 
     def follow_events(self) -> None:
         """Replay what the pool says it did on plain lists: slow, obvious, and independent of its links."""

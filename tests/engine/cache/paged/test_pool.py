@@ -18,9 +18,9 @@ from engine.wire.page_events import (
     PageEvicted,
     PageFreed,
     PageShared,
+    PrefixEnd,
     PrefixHit,
     PrefixMiss,
-    TokensDiffer,
 )
 from tests.engine.cache.paged.tables import decode, reuse_order, start, state_of, take
 
@@ -181,7 +181,7 @@ def test_vllms_walk_through_of_ten_blocks() -> None:
     prompt1 = [*prompt0[:10], 7, 7, 7, 7]
     match1 = pool.match_prefix(prompt1)
     assert (as_documented(list(match1.page_ids)), match1.num_hit_tokens) == ([0, 1], 8)
-    assert pool.explain(match1) == TokensDiffer(position=10, num_floor_tokens=2, is_exact=True, cached=110)
+    assert pool.explain(match1) == PrefixEnd(14, 8, 4, 2, 110)
     request1 = start(pool, 1, prompt1)
     assert as_documented(request1.page_ids) == [0, 1, 5, 6]
 
@@ -257,7 +257,7 @@ def test_the_children_of_a_duplicate_are_known_whichever_copy_goes_first() -> No
     pool.commit(request0, decode_to)
     pool.evict([request0.page_ids[1]])
     match = pool.match_prefix([*decode_to[:10], 0, 0, 0])
-    assert pool.explain(match) == TokensDiffer(position=10, num_floor_tokens=2, is_exact=True, cached=11)
+    assert pool.explain(match) == PrefixEnd(13, 8, 4, 2, 11)
     pool.check([request0, request1])
 
 

@@ -10,11 +10,9 @@ from engine.cache.paged.table import PageTable
 from engine.errors import InputError
 from engine.wire.page_events import (
     ROOT_HASH,
-    AllFullPagesHit,
-    NothingFollows,
     PageCommitted,
+    PrefixEnd,
     Tier,
-    TokensDiffer,
     num_hashable_pages,
 )
 from tests.engine.cache.paged.tables import start
@@ -80,7 +78,7 @@ def test_an_aligned_prompt_that_is_cached_whole_computes_its_last_page_again() -
     start(pool, 0, list(range(8)))
     match = pool.match_prefix(list(range(8)))
     assert (match.num_hit_tokens, match.num_tokens) == (4, 8)
-    assert pool.explain(match) == AllFullPagesHit(num_tail_tokens=4)
+    assert pool.explain(match) == PrefixEnd(8, 4, 4, is_all=True)
 
 
 def test_why_not_reused() -> None:
@@ -92,15 +90,15 @@ def test_why_not_reused() -> None:
     def why(*tokens: int, max_candidates: int = 64) -> object:
         return pool.explain(pool.match_prefix(tokens), max_candidates)
 
-    assert why(1, 2, 3, 4, 5, 6, 7, 0, 0) == TokensDiffer(position=7, num_floor_tokens=3, is_exact=True, cached=8)
-    assert why(1, 2, 3, 4, 5, 0, 1, 1, 1) == TokensDiffer(position=6, num_floor_tokens=2, is_exact=True, cached=7)
-    assert why(1, 2, 0, 4, 5) == TokensDiffer(position=2, num_floor_tokens=2, is_exact=True, cached=3)
-    assert why(8, 8, 8, 8, 8) == TokensDiffer(position=0, num_floor_tokens=0, is_exact=True, cached=9)
-    assert why(9, 9, 9, 9, 9, 9, 9, 9, 9) == NothingFollows(position=4)
-    assert why(1, 2, 3, 4, 5) == AllFullPagesHit(num_tail_tokens=1)
-    assert why(1) == AllFullPagesHit(num_tail_tokens=1)
-    assert why(1, 2, 3, 4, 5, 6, 7, 0, 0, max_candidates=1) == TokensDiffer(5, 1, is_exact=False, cached=0)
-    assert PagePool(9, 4).explain(PagePool(9, 4).match_prefix([1, 2, 3, 4, 5])) == NothingFollows(position=0)
+    assert why(1, 2, 3, 4, 5, 6, 7, 0, 0) == PrefixEnd(9, 4, 4, 3, 8)
+    assert why(1, 2, 3, 4, 5, 0, 1, 1, 1) == PrefixEnd(9, 4, 4, 2, 7)
+    assert why(1, 2, 0, 4, 5) == PrefixEnd(5, 0, 4, 2, 3)
+    assert why(8, 8, 8, 8, 8) == PrefixEnd(5, 0, 4, 0, 9)
+    assert why(9, 9, 9, 9, 9, 9, 9, 9, 9) == PrefixEnd(9, 4, 4)
+    assert why(1, 2, 3, 4, 5) == PrefixEnd(5, 4, 4, is_all=True)
+    assert why(1) == PrefixEnd(1, 0, 4, is_all=True)
+    assert why(1, 2, 3, 4, 5, 6, 7, 0, 0, max_candidates=1) == PrefixEnd(9, 4, 4, 1, 0, is_exact=False)
+    assert PagePool(9, 4).explain(PagePool(9, 4).match_prefix([1, 2, 3, 4, 5])) == PrefixEnd(5, 0, 4)
 
 
 def test_children_are_found_again_when_their_parent_comes_back_in_another_page() -> None:
@@ -110,7 +108,7 @@ def test_children_are_found_again_when_their_parent_comes_back_in_another_page()
     pool.check()
     start(pool, 1, [1, 2])
     match = pool.match_prefix([1, 2, 3, 9, 9])
-    assert pool.explain(match) == TokensDiffer(position=3, num_floor_tokens=1, is_exact=True, cached=4)
+    assert pool.explain(match) == PrefixEnd(5, 2, 2, 1, 4)
     assert pool.match_prefix([1, 2, 3, 4, 5]).num_hit_tokens == 4
 
 

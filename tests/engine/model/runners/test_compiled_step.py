@@ -54,11 +54,11 @@ def assert_alike(model: Any, *, is_compiled: bool = True) -> Session:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All that torch.compile does but the code that it writes, which takes minutes of a suite."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     monkeypatch.setattr(compiler, "BACKEND", "eager")
     monkeypatch.setattr("engine.model.runners.compiled_step.why_not_compiled", lambda device: "")
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def test_it_is_a_mode_of_its_own_that_no_sweep_of_all_modes_runs() -> None:
@@ -86,11 +86,11 @@ def test_other_architectures_are_compiled_too(architecture: str) -> None:
 def test_a_model_that_cannot_be_compiled_says_so_once_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def failing(name: str) -> Any:
-        tried.append(name)
+    def failing(graph: Any, inputs: Any) -> Any:
+        tried.append(graph)
         raise RuntimeError("no such instruction\nmuch more")
 
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", failing)
+    monkeypatch.setattr(compiler, "BACKEND", failing)
     session = assert_alike(tiniest_model(), is_compiled=False)
     assert len(tried) == 1
     assert "the steps are not compiled" in session.model.runners.note
@@ -102,7 +102,7 @@ def test_other_numbers_are_noticed_before_they_are_shown(monkeypatch: pytest.Mon
     def wrong(graph: Any, inputs: Any) -> Any:
         return lambda *tensors: tuple(each * 1.001 for each in graph(*tensors))
 
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: wrong)
+    monkeypatch.setattr(compiler, "BACKEND", wrong)
     for _ in range(2):  # the second time torch has it already
         session = assert_alike(tiniest_model(), is_compiled=False)
         assert "give other numbers than uncompiled" in session.model.runners.note
@@ -119,10 +119,10 @@ def test_what_is_rounding_depends_on_the_dtype_of_the_model(dtype: torch.dtype, 
 
 @pytest.mark.usefixtures("traced")
 def test_what_memory_runs_out_of_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(name: str) -> Any:
+    def full(graph: Any, inputs: Any) -> Any:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", full)
+    monkeypatch.setattr(compiler, "BACKEND", full)
     with pytest.raises(MemoryError, match="no room"):
         stepped(tiniest_model(), COMPILED)
 

@@ -23,6 +23,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
+from tests.effort import effort
 from tests.engine.tiny import COMMON, model_of, prompt_ids
 
 ALIKE = ["llama", "qwen2", "qwen3"]  # nothing beside the products; biases; norms of single heads
@@ -52,8 +53,14 @@ def stepped(
     return logits, [rows for pair in held if pair for rows in (pair.keys, pair.values)]
 
 
-@pytest.mark.parametrize("cache", ["growing", "dynamic", "static", "paged", "int8", "h2o", "transformers-quantized"])
-@pytest.mark.parametrize("architecture", ALIKE)
+IN_ALL = [
+    (architecture, cache)
+    for architecture in ALIKE
+    for cache in ("growing", "dynamic", "static", "paged", "int8", "h2o", "transformers-quantized")
+]
+
+
+@pytest.mark.parametrize(("architecture", "cache"), effort(IN_ALL[::3], IN_ALL))
 def test_it_gives_the_numbers_of_transformers_to_the_last_bit(architecture: str, cache: str) -> None:
     model = model_of(architecture)
     assert model.runners.decoder is not None

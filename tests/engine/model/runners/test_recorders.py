@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.model.runners import compiler
 from engine.model.runners.compiler import at_once
 from engine.model.runners.launch import CompileRecorder, CudaGraphRecorder
 
@@ -156,7 +157,7 @@ def test_more_steps_are_compiled_than_torch_allows_of_one_function(monkeypatch: 
         compiled.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: backend)
+    monkeypatch.setattr(compiler, "BACKEND", backend)
 
     def step_of(count: int) -> Any:
         return lambda: [torch.ones(count).cumsum(0)]
