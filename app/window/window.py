@@ -130,7 +130,7 @@ class MainWindow(QMainWindow):
         super().__init__()
         self.setWindowTitle("KV Loupe")
         self.setAcceptDrops(True)
-        self.setMinimumSize(QSize(960, 640))
+        self.setMinimumSize(QSize(960, 600))
         self._is_painted = False
         self._late: set[str] = set()
         self.models = models
