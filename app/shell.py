@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import ClassVar, get_args
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QFileDialog
 
 from app.actions import MENUS, dialogs, edit
@@ -22,10 +22,9 @@ from app.kit.changes import connect_all
 from app.kit.labels import prose
 from app.kit.theme import ThemeChoice, apply_colors, apply_shapes, apply_theme, resolve_theme
 from app.models import Models
-from app.models.export_plan import view_of
+from app.models.saved_view import Arrangement, read_view, show_place, view_text
 from app.panels.prompt.words import CHAT, TEXT
 from app.start.settings import Settings
-from app.window.layouts import GRIDS
 from app.window.window import MainWindow
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.capture import CAPTURES
@@ -37,8 +36,18 @@ from engine.wire.message import Command
 from engine.wire.serving import ServerSpec
 from engine.wire.status import CaptureState, EngineStatus, OpenedFile
 
-if TYPE_CHECKING:
-    pass
+VIEW_MS = 300  # what the window shows is recorded so long after it began to change
+
+
+class ViewClock(QTimer):
+    """Rings soon after what the window shows has begun to change, if that window still lives."""
+
+    def __init__(self, window: QObject) -> None:
+        super().__init__(window, singleShot=True, interval=VIEW_MS)
+
+    def on_changed(self) -> None:
+        if not self.isActive():
+            self.start()
 
 
 class Shell(QObject):
@@ -87,6 +96,7 @@ class Shell(QObject):
         self.intents = self.controller.intents
         self.navigator = Navigator(self.models, self.window)
         self._deferred = DeferredSend(self.models, self._send_deferred, self)
+        self._view_clock = ViewClock(self.window)
         self._connect_intents()
         self._mark_theme()
         self.set_pace(settings.pace)
@@ -219,6 +229,10 @@ class Shell(QObject):
             (window.record_wanted, self._on_record_wanted),
             (window.wants, intents.take),
             (self.models.status.changed, self._on_status),
+            (self.models.selection.changed, self._view_clock.on_changed),
+            (self.models.viewport.changed, self._view_clock.on_changed),
+            (window.docks.rearranged, self._view_clock.on_changed),
+            (self._view_clock.timeout, self._keep_view),
         )
 
     def _on_bias_wanted(self, token_id: int) -> None:
@@ -258,13 +272,14 @@ class Shell(QObject):
             self.window.prompt.take_draft(event.draft)
         if event.draft_chat is not None and self.window.prompt.chat.draft is None:
             self.take_chat(event.draft_chat)
-        status = self.models.status.now
-        if status.model is not None and event.view != "{}":
-            num_tokens = max((info.num_tokens for info in status.sequences), default=0)
-            view = view_of(event.view, status.model.geometry, num_tokens)
-            self.models.selection.update(**view.selection.place)
-            if view.layout in GRIDS:
-                self.window.arrange(view.layout)
+        if (view := read_view(event.view)) is not None:
+            if event.reply_to is None:  # else the panels stand so already, or as they were moved since
+                self.window.show_arrangement(view.arrangement if view.arrangement.layout else Arrangement(view.layout))
+            show_place(view, self.models)
+
+    def _keep_view(self) -> None:
+        if self.window.isVisible():  # of a window that closes, no panel is in front
+            self.controller.saving.set_view(view_text(self.models, self.window.docks.arrangement))
 
     def _on_action(self, action: Action) -> None:
         if isinstance(action.do, Command):

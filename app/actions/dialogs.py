@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtWidgets import QFileDialog
 
 from app.kit.changes import connect_all
-from app.models.export_plan import view_text
+from app.models.saved_view import view_text
 from engine.files.llama import kind_of, model_beside
 from engine.spec.bookmark import BookmarkTarget
 from engine.spec.model import BUNDLED, SHAPE_PREFIX, ModelSpec
@@ -114,7 +114,7 @@ def ask_export(shell: Shell, kind: str = "snapshot") -> None:
     from app.dialogs.export import ExportDialog
 
     window, exports = shell.window, shell.controller.requests.exports
-    view = view_text(shell.models.selection.now, window.docks.layout_name)
+    view = view_text(shell.models, window.docks.arrangement)
     pictures = {panel.accessibleName(): panel.frame for panel in window.panels.values() if panel.isVisible()}
     dialog = ExportDialog(shell.models, shell.export_folder, pictures, view, exports.is_writing, window)
     connect_all((dialog.accepted_in, shell.remember_export_folder), (dialog.wants, shell.intents.take))

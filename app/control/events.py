@@ -264,6 +264,7 @@ class EventHandlers(QObject):
             self._models.history.rename(first, name)
         self._models.bookmarks.set_all(event.bookmarks)
         self._requests.stopping.bring_back(event.stops)
+        self._status.write()  # whoever shows the place looked at asks for its pictures, which a file may not have
         self.session_opened.emit(event)
 
     def _on_submitted(self, event: events.Submitted) -> None:

@@ -23,7 +23,14 @@ from engine.wire.events import Event
 REWRITTEN_BYTES = 64 << 20  # a journal longer than this is rewritten without its outdated entries
 RETRY_S = 5.0  # a journal that could not be written is tried again after this many seconds
 
-SETTINGS = ("model", "cache", "sampling", "texts", "forgotten")  # fields of an entry that alone do not justify a file
+SETTINGS = (
+    "model",
+    "cache",
+    "sampling",
+    "texts",
+    "forgotten",
+    "view",
+)  # fields of an entry that alone do not justify a file
 
 
 class Saving(QObject):
@@ -83,6 +90,10 @@ class Saving(QObject):
     def set_draft_chat(self, chat: Chat | None) -> None:
         """Record the conversation in the prompt editor; None where it is empty."""
         self._recorder.put(draft_chat=chat)
+
+    def set_view(self, text: str) -> None:
+        """Record what the window shows, a JSON object."""
+        self._recorder.put(view=text)
 
     def save(self, path: Path) -> bool:
         """Write the session to one readable file; returns whether that succeeded, and says so in the status line."""

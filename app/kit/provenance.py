@@ -136,8 +136,8 @@ def source_of(
 
     The words are the provenance, followed where necessary by what the picture shows instead of the selection (`late`),
     or that part of it is missing. The step is named only when it is not the one in the top bar, while the engine runs,
-    when that is ahead, and while looking back at rows in the live cache, as these are not all of it. Numbers that may
-    not be of the newest step are amber, as are those recorded in a cache mode that was left since, unless they were
+    when that is ahead, and alone while looking back at rows in the live cache, as these are not all of it. Numbers that
+    may not be of the newest step are amber, as are those recorded in a cache mode that was left since, unless they were
     measured after that (`is_of_cache_now`). A branch that is not the live one is named. The tool tip has the whole
     sentence, with the step that `fed` the sequence last, if the newest one did not. `parts` says which rows are
     dequantised, if others are exact.
@@ -179,7 +179,7 @@ def source_of(
         words = [late or "part of it is not loaded yet"]
         whole += words
     elif asked is not None and step is not None and provenance == "live cache":
-        words, brief = [step_words, named], step_words
+        words, brief = [step_words], step_words
     elif step != shown or is_moving:
         words.append(step_words)
         brief = step_words

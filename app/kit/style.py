@@ -100,7 +100,7 @@ QMainWindow::separator { background: transparent; width: 6px; height: 6px; }
 QMainWindow::separator:hover { background: $hairline; }
 QTabBar::tab {
     background: transparent; color: $muted; border: none; border-bottom: 2px solid transparent;
-    padding: 1px 2px 2px 2px; margin: 0 8px 3px 8px; font-weight: 600;
+    padding: 1px 2px 2px 2px; margin: 0 6px 3px 6px; font-weight: 600;
 }
 QTabBar::tab:hover { color: $text; }
 QTabBar::tab:selected { color: $text; border-bottom-color: $accent; }

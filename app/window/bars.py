@@ -192,7 +192,6 @@ class TopBar(QWidget):
         )
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 0, 14, 1)
-        layout.setSpacing(22)
         after.setMaximumWidth(MOST_AFTER)  # the selectors, whose texts are longer, get the rest
         # The transport keeps its place whatever the sides contain, so that the buttons can be found without looking.
         layout.addWidget(before)
@@ -212,7 +211,9 @@ class TopBar(QWidget):
         super().resizeEvent(event)
         width = event.size().width()
         self.transport.show_keys(width >= ROOM_FOR_KEYS)
-        for side, share in zip((0, 2), (4, 6) if width < NARROW else (5, 4), strict=True):
+        is_narrow = width < NARROW
+        self._layout.setSpacing(12 if is_narrow else 22)
+        for side, share in zip((0, 2), (37, 63) if is_narrow else (5, 4), strict=True):
             self._layout.setStretch(side, share)
 
     def paintEvent(self, event: QPaintEvent) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, QTimer
+from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabBar, QTabWidget, QWidget
 
 from app.kit.view import STRIP_HEIGHT, View
+from app.models.saved_view import Arrangement
 from app.window.layouts import (
     BOTTOM_ROW,
     BOTTOM_SHARE,
@@ -46,7 +48,10 @@ class PanelDock(QDockWidget):
 
 
 class DockHost(QMainWindow):
-    """Holds the panels. Until the user moves a gap or a panel, it keeps the proportions of its named layout."""
+    """Holds the panels. Until the user moves a gap or a panel, it keeps the proportions of its named layout. Signal:
+    `rearranged()`, another panel is in front, or one was moved, shown or hidden."""
+
+    rearranged = Signal()
 
     def __init__(self, panels: Mapping[str, View[Any]]) -> None:
         super().__init__()
@@ -87,14 +92,12 @@ class DockHost(QMainWindow):
     def show_pages(self, has_pages: bool) -> None:
         """Give the page pool a place while the cache has pages, in front where others share it, and give the place back
         afterwards. What the user has arranged stays as it is."""
-        fronts = [name for name, dock in self.docks.items() if self._is_front(dock)]
+        fronts = self.arrangement.fronts
         before, self._has_pages = (self._grid, self._tabs), has_pages
         if not self._is_untouched or (self._grid, self._tabs) == before:
             return
         self.arrange(self._layout_name)
-        for name in [*fronts, "pages"] if has_pages else fronts:
-            if self.docks[name].isVisible():
-                self.docks[name].raise_()
+        self.bring_forward((*fronts, "pages") if has_pages else fronts)
 
     @property
     def _tabs(self) -> Tabs:
@@ -151,6 +154,7 @@ class DockHost(QMainWindow):
     def _watch(self, dock: PanelDock) -> None:
         dock.topLevelChanged.connect(self._on_touched)
         dock.dockLocationChanged.connect(self._on_moved)
+        dock.visibilityChanged.connect(self._on_moved)
 
     def arrange(self, name: str) -> None:
         """Arrange the panels in a named layout."""
@@ -176,7 +180,7 @@ class DockHost(QMainWindow):
             self._tabify(front, others)
         self._is_untouched, self._is_arranging = True, False
         self._proportion(self.size())
-        self._name_once()
+        self._on_moved()
         if focused is not None and focused.isVisible():
             focused.setFocus()
         if self._layout_name in (
@@ -200,11 +204,23 @@ class DockHost(QMainWindow):
 
     def save(self) -> bytes:
         """The arrangement as bytes; empty if it is the unchanged named layout."""
-        if self._is_untouched:
-            return b""
-        self._tall = 0  # a window begins with a text
-        self._fit_prompt()
-        return bytes(self.saveState(STATE_VERSION).data())
+        if not self._is_untouched:
+            self._tall = 0  # a window begins with a text
+            self._fit_prompt()
+        return self.arrangement.state
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """How the panels stand now."""
+        fronts = tuple(name for name, dock in self.docks.items() if self._is_front(dock))
+        state = b"" if self._is_untouched else bytes(self.saveState(STATE_VERSION).data())
+        return Arrangement(self._layout_name, fronts, base64.b64encode(state).decode())
+
+    def bring_forward(self, names: Iterable[str]) -> None:
+        """Put panels in front of those that share their places."""
+        for name in names:
+            if name in self.docks and self.docks[name].isVisible():
+                self.docks[name].raise_()
 
     def restore(self, state: bytes) -> None:
         """Restore a saved arrangement; if it cannot be read, nothing changes."""
@@ -229,15 +245,18 @@ class DockHost(QMainWindow):
         # The only mouse presses that arrive here, and not in a panel, are those on the gaps.
         if event.type() == QEvent.Type.MouseButtonPress:
             self._is_untouched = False
+        elif event.type() == QEvent.Type.MouseButtonRelease:
+            self.rearranged.emit()
         return super().event(event)
 
     def _on_touched(self) -> None:
         self._is_untouched = False
-        self._name_once()
+        self._on_moved()
 
     def _on_moved(self) -> None:
         if not self._is_arranging:
             self._name_once()
+            self.rearranged.emit()
 
     def _name_once(self) -> None:
         """Hide a panel's title where its tab shows the name already."""

@@ -30,6 +30,7 @@ from app.kit.measurement import MeasuringView
 from app.kit.view import ATTACH, COMPARE, GO_THERE, LOAD, MEASURE, PAGED, View
 from app.models import Models, Selected
 from app.models.chosen_rows import chosen_rows
+from app.models.saved_view import Arrangement
 from app.panels.attention.view import AttentionView
 from app.panels.branches.view import BranchesView
 from app.panels.bytes.view import BytesView
@@ -48,7 +49,7 @@ from app.panels.tokens.view import TokensPanel
 from app.panels.wall.view import WallView
 from app.window.bars import Footer, TopBar
 from app.window.docks import DockHost
-from app.window.layouts import layout_with
+from app.window.layouts import GRIDS, layout_with
 from app.window.menus import RecentFiles, fill_menu_bar
 from app.window.notice_bar import Banner, OpenedBar, RecoveryBar
 from app.window.phase_bar import PhaseBar
@@ -129,7 +130,7 @@ class MainWindow(QMainWindow):
         super().__init__()
         self.setWindowTitle("KV Loupe")
         self.setAcceptDrops(True)
-        self.setMinimumSize(QSize(960, 640))
+        self.setMinimumSize(QSize(960, 600))
         self._is_painted = False
         self._late: set[str] = set()
         self.models = models
@@ -395,6 +396,15 @@ class MainWindow(QMainWindow):
         """Restore what `save_state` returned; what cannot be read is ignored."""
         if not self.restoreGeometry(QByteArray(geometry)):
             self.resize(first_size(self))
+        self._arrange(layout, docks)
+
+    def show_arrangement(self, wanted: Arrangement) -> None:
+        """Arrange the panels as they stood; nothing if there is no such layout, or if they stand so."""
+        if wanted.layout in GRIDS and wanted != self.docks.arrangement:
+            self._arrange(wanted.layout, wanted.state)
+            self.docks.bring_forward(wanted.fronts)
+
+    def _arrange(self, layout: str, docks: bytes) -> None:
         for late, mark in LATE_MARKS.items():
             if mark in docks:
                 self.need(late)

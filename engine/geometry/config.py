@@ -17,7 +17,7 @@ Config = Mapping[str, Any]
 
 _SIZE_LIMIT: Final = 2**31 - 1
 _NESTED: Final = ("text_config", "decoder", "generator", "llm_config", "language_config", "thinker_config")
-_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads", "attention_heads"),
     "num_key_value_heads": ("num_kv_heads", "n_head_kv"),
@@ -29,7 +29,7 @@ _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 # Names of the decoder's sizes in encoder-decoders, whose usual names may be those of the encoder.
-_DECODER_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+DECODER_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "num_hidden_layers": ("num_decoder_layers", "decoder_layers", "num_hidden_layers", "num_layers"),
     "num_attention_heads": ("decoder_attention_heads", "num_attention_heads", "num_heads"),
     "max_position_embeddings": ("max_decoder_position_embeddings", "max_position_embeddings"),
@@ -69,11 +69,11 @@ def canonical(config: Config) -> dict[str, Any]:
     """The config with one name per size, completed by the class defaults of the family."""
     text = dict(config)
     if text.get("model_type") in ENCODER_DECODER:
-        for name, others in _DECODER_ALIASES.items():
+        for name, others in DECODER_ALIASES.items():
             found = next((text[other] for other in others if text.get(other) is not None), None)
             if found is not None:
                 text[name] = found
-    for name, others in _ALIASES.items():
+    for name, others in ALIASES.items():
         given = next((other for other in others if text.get(other) is not None), None)
         if text.get(name) is None and given is not None:
             text[name] = text[given]

@@ -250,23 +250,23 @@ class History:
         path = self.journal if journal is None else journal
         return self.attention.get(path.fed_at(seq_id, step)) or {}
 
-    def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, SequenceState, tuple[int, int] | None]]:
-        """The steps of the live path from the newest back, while a sequence had at `least` so many tokens; yields step,
-        mark, and the (step, seq_id) that fed it last. Steps after which it (or the sequence it was forked from) had
-        tokens that were replaced since are left out."""
+    def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, SequenceState]]:
+        """The steps of the live path from the newest back, while a sequence had at `least` so many tokens, and its
+        marks. Steps after which it (or the sequence it was forked from) had tokens that were replaced since are left
+        out."""
         for step in reversed(self.journal.steps):
             mark = self.journal.mark_of(*self.journal.owner(seq_id, step))
             if mark is None or mark.num_tokens < least:
                 return
             is_of_now = mark.num_tokens <= self.journal.num_same(seq_id, step)
             if is_of_now and self.journal.mark(seq_id, step) is mark:
-                yield step, mark, self.journal.fed_at(seq_id, step)
+                yield step, mark
 
     def attention_with(self, seq_id: int, num_tokens: int) -> dict[int, torch.Tensor]:
         """The attention weights `[H, S]` by layer of the step after which a sequence had `num_tokens` tokens; empty
         where they are not kept."""
-        for _, mark, fed_at in self._back_from_now(seq_id, num_tokens):
-            rows = self.attention.get(fed_at)
+        for _, mark in self._back_from_now(seq_id, num_tokens):
+            rows = self.attention.get(mark.fed)
             if mark.num_tokens == num_tokens and rows is not None:
                 return rows
         return {}
@@ -275,8 +275,8 @@ class History:
         """The attention weights `[H, S]` by layer that are kept of the queries of a sequence's first `num_tokens`
         tokens, by position."""
         found: dict[int, dict[int, torch.Tensor]] = {}
-        for _, mark, fed_at in self._back_from_now(seq_id, 1):
-            rows = self.attention.get(fed_at)
+        for _, mark in self._back_from_now(seq_id, 1):
+            rows = self.attention.get(mark.fed)
             if rows is None and found:
                 break  # the log keeps the latest
             if rows is not None and 0 < mark.num_tokens <= num_tokens:
@@ -289,8 +289,8 @@ class History:
         """K and V `[H_kv, D]` by layer of a position, as its step wrote them; empty where they are not kept. The rows
         of a layer end with the newest token of their step, or before the position in `stops`."""
         ends = stops or {}
-        for _, mark, fed_at in self._back_from_now(seq_id, position + 1):
-            entry = self.rows.get(fed_at) or {}
+        for _, mark in self._back_from_now(seq_id, position + 1):
+            entry = self.rows.get(mark.fed) or {}
             backs = {key: ends.get(key // 2, mark.num_tokens) - position for key in entry}
             found = {key: rows[:, -backs[key]] for key, rows in entry.items() if 0 < backs[key] <= rows.shape[1]}
             if found:
@@ -301,17 +301,17 @@ class History:
         """The logits still kept of all steps that fed a sequence up to more than `above` tokens, as far as it still has
         the same tokens. O(steps since it had more)."""
         found = []
-        for step, mark, fed_at in self._back_from_now(seq_id, above + 1):
-            checkpoint, entry = self.journal.at(step), self.logits.get(fed_at)
-            if entry is not None and checkpoint is not None and fed_at is not None and fed_at[0] == step:
+        for step, mark in self._back_from_now(seq_id, above + 1):
+            checkpoint, entry = self.journal.at(step), self.logits.get(mark.fed)
+            if entry is not None and checkpoint is not None and mark.fed is not None and mark.fed[0] == step:
                 found.append(LoggedLogits(step, mark.num_tokens, entry[0], checkpoint.cache))
         return found[::-1]
 
     def step_at(self, seq_id: int, num_tokens: int) -> int | None:
         """The newest step that fed a sequence up to exactly `num_tokens` tokens; None where none is known."""
-        for step, mark, fed_at in self._back_from_now(seq_id, num_tokens):
+        for step, mark in self._back_from_now(seq_id, num_tokens):
             if mark.num_tokens == num_tokens:
-                return step if fed_at is None else fed_at[0]
+                return step if mark.fed is None else mark.fed[0]
         return None
 
     def step_with(self, seq_id: int, num_tokens: int) -> int | None:

@@ -64,14 +64,12 @@ def are_kept(num_tokens: int, later: Iterable[Move]) -> bool:
 @dataclass(frozen=True)
 class Birth:
     """Where a sequence was forked: it took the first `length` tokens that `parent` had after `step`, when `until` was
-    the newest step of the path. If it was forked from another branch, `step` is the last step that both paths have, and
-    `fed_at` the (step, seq_id) on that branch that gave it its newest logits."""
+    the newest step of the path. If it was forked from another branch, `step` is the last step that both paths have."""
 
     parent: int
     step: int
     until: int
     length: int
-    fed_at: tuple[int, int] | None = None
 
 
 # ---- notes between two steps -------------------------------------------------------------------------------------
@@ -90,14 +88,8 @@ class ForkNoted:
     """A sequence was forked, and has the moves of its parent. `birth` is None where no step had been done."""
 
     child: int
-    mark: SequenceState
     moves: tuple[Move, ...]
     birth: Birth | None
-
-
-@dataclass(frozen=True)
-class Rewritten(RowsMoved):
-    """Rows of a sequence were edited by hand, and the logits of its newest token were computed again."""
 
 
 Note = RowsMoved | ForkNoted
@@ -120,12 +112,10 @@ MAX_STEPS = 1 << 17  # steps that can be gone back to; each takes some 300 bytes
 
 
 class LineageSegment(NamedTuple):
-    """A part of the history of a forked sequence, and in which sequence it took place: `owner`, in the steps behind
-    `born`, after which `owner` itself was forked (-1: it was not), up to `last`. Only its first `length` tokens are
-    also those of the forked sequence."""
+    """A part of the history of a forked sequence, and in which sequence it took place: `owner`, up to the step `last`.
+    Only its first `length` tokens are also those of the forked sequence."""
 
     owner: int
-    born: int
     last: int
     length: int
 
@@ -141,9 +131,7 @@ class Journal:
         self._steps: list[int] = []
         self._births: dict[int, Birth] = {}
         self._moves: dict[int, list[Move]] = {}
-        self._fed: dict[int, list[int]] = {}  # the steps that fed a sequence, ascending
         self._notes: list[Note] = []  # since the newest step
-        self._forked: dict[int, SequenceState] = {}  # since the newest step: the first mark of each fork
 
     def __len__(self) -> int:
         return len(self._checkpoints)
@@ -171,7 +159,7 @@ class Journal:
 
     def append_known(self, checkpoint: Checkpoint) -> None:
         """Append a step that was done earlier: its notes are applied again."""
-        self._discard_notes()
+        self._notes.clear()
         for note in checkpoint.notes:
             self._apply(note)
         self.add(checkpoint)
@@ -180,28 +168,15 @@ class Journal:
         """Append a step that was just done; its checkpoint holds the `notes` taken before it. A sequence that has not
         changed shares its mark with the previous step, to save memory."""
         before = self._checkpoints[-1].marks if self._checkpoints else {}
-        rewritten = {i for note in checkpoint.notes if isinstance(note, Rewritten) for i in note.moves}
-        for seq_id in rewritten & checkpoint.marks.keys():
-            self._fed.setdefault(seq_id, []).append(checkpoint.step)
         for seq_id, mark in checkpoint.marks.items():
-            known = before.get(seq_id) or self._forked.get(seq_id)
-            if known is not None and known == mark:
+            if (known := before.get(seq_id)) == mark and known is not None:
                 checkpoint.marks[seq_id] = known
-            elif seq_id not in rewritten and mark.num_tokens and (known is None or known.num_tokens != mark.num_tokens):
-                self._fed.setdefault(seq_id, []).append(checkpoint.step)
         self._checkpoints.append(checkpoint)
         self._steps.append(checkpoint.step)
         self._notes.clear()
-        self._forked.clear()
         if len(self._checkpoints) >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: each deletion moves the whole list
             del self._checkpoints[:-MAX_STEPS]
             del self._steps[:-MAX_STEPS]
-            for steps in self._fed.values():
-                del steps[: max(0, bisect_left(steps, self.first_step) - 1)]  # keep the last one before the first step
-
-    def _discard_notes(self) -> None:
-        self._notes.clear()
-        self._forked.clear()
 
     def at(self, step: int) -> Checkpoint | None:
         """The checkpoint of a step; None if it is not on the path."""
@@ -212,12 +187,10 @@ class Journal:
         """Remove all steps after `step` (-1: all), and the notes taken since the newest."""
         keep = bisect_right(self._steps, step)
         del self._checkpoints[keep:], self._steps[keep:]
-        self._discard_notes()
+        self._notes.clear()
         for child in [child for child, birth in self._births.items() if birth.until >= step]:
             del self._births[child], self._moves[child]
         self._moves = {seq_id: self._moves_until(seq_id, step) for seq_id in self._moves}
-        for steps in self._fed.values():
-            del steps[bisect_right(steps, step) :]
 
     # ---- notes between two steps ---------------------------------------------------------------------------------
 
@@ -230,9 +203,8 @@ class Journal:
             case RowsMoved(moves):
                 for seq_id, move in moves.items():
                     self._moves.setdefault(seq_id, []).append(move)
-            case ForkNoted(child, mark, moves, birth):
+            case ForkNoted(child, moves, birth):
                 self._moves[child] = list(moves)
-                self._forked[child] = mark
                 if birth is not None:
                     self._births[child] = birth
 
@@ -263,7 +235,7 @@ class Journal:
         had `had` tokens, of which the first `num_same` are still the same, and has `num_tokens` since. Earlier states
         that end before the position are still known."""
         move = Move(self._newest, num_tokens, cache, True, max(had, num_tokens), first_position + 1, num_same)
-        self._note(Rewritten({seq_id: move}))
+        self._note(RowsMoved({seq_id: move}))
 
     def fork(
         self,
@@ -288,10 +260,10 @@ class Journal:
         if origin is not None and step is not None:
             common = [one for one, other in zip(self._steps, origin._steps, strict=False) if one == other]
             last = common[-1] if common else -1
-            birth = Birth(parent, last, newest, len(mark.token_ids), origin.fed_at(parent, step))
+            birth = Birth(parent, last, newest, len(mark.token_ids))
         elif newest >= 0:
             birth = Birth(parent, newest if step is None else step, newest, len(mark.token_ids))
-        self._note(ForkNoted(child, mark, tuple(moves), birth))
+        self._note(ForkNoted(child, tuple(moves), birth))
 
     # ---- moves ---------------------------------------------------------------------------------------------------
 
@@ -328,9 +300,9 @@ class Journal:
         length = ALL_TOKENS
         while (birth := self._births.get(seq_id)) is not None:
             if step > birth.until:
-                yield LineageSegment(seq_id, birth.until, step, length)
+                yield LineageSegment(seq_id, step, length)
             seq_id, step, length = birth.parent, min(step, birth.step), min(length, birth.length)
-        yield LineageSegment(seq_id, -1, step, length)
+        yield LineageSegment(seq_id, step, length)
 
     def owner(self, seq_id: int, step: int) -> tuple[int, int]:
         """The sequence that was what `seq_id` was at a step: itself, or the one that it was forked from later; and the
@@ -353,19 +325,8 @@ class Journal:
     def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
         """The newest step up to `step` that fed a sequence, and the `seq_id` that it fed: the sequence itself, or the
         one that it was forked from. None where none is known."""
-        if self.at(step) is None:
-            return None
-        for segment in self._lineage(seq_id, step):
-            steps = self._fed.get(segment.owner, [])
-            found = bisect_right(steps, segment.last)
-            if found and steps[found - 1] > segment.born:
-                mark = self.mark_of(segment.owner, steps[found - 1])
-                has_others = mark is not None and mark.num_tokens > segment.length
-                return None if has_others else (steps[found - 1], segment.owner)
-            birth = self._births.get(segment.owner)
-            if birth is not None and birth.until == segment.born and birth.fed_at is not None:
-                return birth.fed_at
-        return None
+        mark = self.mark(seq_id, step)
+        return None if mark is None else mark.fed
 
     def fed_lengths(self, seq_id: int, until: int | None = None) -> list[int]:
         """The length of a sequence after each step up to `until` that fed it since it last began: forwards that end at

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.spec.chat import Chat
-from engine.spec.edit import BiasLogits, ReplaceTokens
+from engine.spec.edit import BiasLogits, Edit, ReplaceTokens
 from engine.spec.sampling import LogitBias, SamplingParams
 from engine.wire.changes import (
     Change,
@@ -132,8 +132,9 @@ NOTHING: Run[int] = Run()
 class SequenceState(Struct, frozen=True, gc=False):
     """One sequence after a step. The first `num_tokens` of its `token_ids` have rows in the cache. `sampled`, chosen
     with `sampling`, is fed next, then the tokens in `forced`, of which the last one comes first. `chat` is the
-    conversation that its prompt was rendered from. Immutable: a change or a step gives another state, which shares the
-    tokens.
+    conversation that its prompt was rendered from. `fed` is the newest node that computed tokens or rows of it, and the
+    sequence that it did so for: this one, or that which it was forked from. Immutable: a change or a step gives another
+    state, which shares the tokens.
 
     ::
 
@@ -151,6 +152,7 @@ class SequenceState(Struct, frozen=True, gc=False):
     stop: StopReason | None = None
     num_preemptions: int = 0
     chat: Chat | None = None
+    fed: tuple[int, int] | None = None
 
     @classmethod
     def of_prompt(cls, token_ids: Iterable[int], sampling: SamplingParams, chat: Chat | None = None) -> SequenceState:
@@ -185,18 +187,19 @@ class SequenceState(Struct, frozen=True, gc=False):
 
     # ---- a step --------------------------------------------------------------------------------------------------
 
-    def step(self, part: PlannedPart) -> SequenceState:
-        """After a step that computed tokens of it. O(new tokens)."""
-        computed = self.computed(part.num_tokens, self.sampled if part.token_id is None else part.token_id)
+    def step(self, part: PlannedPart, node: int) -> SequenceState:
+        """After a step, which is that node, computed tokens of it. O(new tokens)."""
+        newest = self.sampled if part.token_id is None else part.token_id
+        computed = self.computed(part.num_tokens, newest, (node, part.seq_id))
         return computed if part.sampled is None else computed.chosen(part.sampled, part.stop)
 
-    def computed(self, num_tokens: int, newest: int | None) -> SequenceState:
-        """After K and V of its first `num_tokens` tokens were computed, of which `newest` is the last. If it had fewer,
-        those before that one are unknown."""
+    def computed(self, num_tokens: int, newest: int | None, fed: tuple[int, int]) -> SequenceState:
+        """After K and V of its first `num_tokens` tokens were computed, of which `newest` is the last, by the (step,
+        seq_id) `fed`. If it had fewer, those before that one are unknown."""
         run, missing = self.token_ids, num_tokens - len(self.token_ids)
         if missing > 0:
             run = run.extended([*[UNKNOWN] * (missing - 1), UNKNOWN if newest is None else newest])
-        return replace(self, token_ids=run, num_tokens=num_tokens)
+        return replace(self, token_ids=run, num_tokens=num_tokens, fed=fed)
 
     def chosen(self, token_id: int, stop: StopReason | None) -> SequenceState:
         """After this token was chosen to be fed next, unless a forced token comes first. `stop`: why it ends here."""
@@ -213,6 +216,10 @@ class SequenceState(Struct, frozen=True, gc=False):
         return replace(self, num_tokens=0, forced=forced, sampled_is_forced=False, num_preemptions=count)
 
     # ---- a change ------------------------------------------------------------------------------------------------
+
+    def edited(self, edit: Edit, node: int) -> SequenceState:
+        """After an edit that was made on it became part of a node."""
+        return self if isinstance(edit, BiasLogits) else replace(self, fed=(node, edit.seq_id))
 
     def apply(self, change: Change) -> SequenceState:
         """After a change that was made to it. Changes that only concern rows, or its cache, leave it as it is."""
@@ -266,9 +273,9 @@ class SequenceState(Struct, frozen=True, gc=False):
 States = dict[int, SequenceState]  # of all sequences at one node, by `seq_id`
 
 
-def apply(states: States, change: Change, past: Callable[[int], States | None]) -> None:
-    """Apply a change to the states of all sequences; `past` has those after an earlier step of any branch, None where
-    it is not known. A change of a sequence that is missing is ignored."""
+def apply(states: States, change: Change, node: int, past: Callable[[int], States | None]) -> None:
+    """Apply a change that a node carries to the states of all sequences; `past` has those after an earlier step of
+    any branch, None where it is not known. A change of a sequence that is missing is ignored."""
     match change:
         case SequenceAdded(seq_id, token_ids, sampling, chat):
             states[seq_id] = SequenceState.of_prompt(token_ids, sampling, chat)
@@ -280,17 +287,20 @@ def apply(states: States, change: Change, past: Callable[[int], States | None]) 
             states.pop(seq_id, None)
         case ModeChanged():
             pass
+        case EditMade(edit):
+            if (state := states.get(edit.seq_id)) is not None:
+                states[edit.seq_id] = state.apply(change).edited(edit, node)
         case _:
-            seq_id = change.edit.seq_id if isinstance(change, EditMade) else change.seq_id
-            if seq_id in states:
-                states[seq_id] = states[seq_id].apply(change)
+            if change.seq_id in states:
+                states[change.seq_id] = states[change.seq_id].apply(change)
 
 
-def step(states: States, work: PlannedStep) -> None:
-    """Apply a step to the states of all sequences. One of which nothing was said begins with unknown tokens."""
+def step(states: States, work: PlannedStep, node: int) -> None:
+    """Apply a step, which is that node, to the states of all sequences. One of which nothing was said begins with
+    unknown tokens."""
     for seq_id in work.preempted:
         if seq_id in states and states[seq_id].num_tokens:
             states[seq_id] = states[seq_id].preempted()
     for part in work.parts:
         state = states.get(part.seq_id) or SequenceState.of_prompt((), SamplingParams())
-        states[part.seq_id] = state.step(part)
+        states[part.seq_id] = state.step(part, node)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.history import journal
 from engine.history.journal import Checkpoint
-from engine.spec.edit import BiasLogits, ReplaceTokens
+from engine.spec.edit import ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.tree import Node, TreeShape
 
@@ -111,21 +111,8 @@ class Tree(TreeShape):
     def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
         """The newest step on the path to `step` that fed a sequence or the one that it was forked from, and the
         `seq_id` that it fed. An edit that changed the newest logits counts as feeding."""
-        at: int | None = step
-        while at is not None and at in self._moments:
-            node = self._moments[at].node
-            if node.work is not None and any(part.seq_id == seq_id for part in node.work.parts):
-                return at, seq_id
-            if any(rewrites(change, seq_id) for change in node.changes):
-                return at, seq_id
-            at = self.parent(at)
-            for change in reversed(node.changes):
-                if isinstance(change, SequenceForked) and change.seq_id == seq_id:
-                    if change.num_tokens is not None:
-                        return None  # a fork of the first rows only: no forward has given it logits yet
-                    seq_id = change.parent
-                    at = at if change.step is None else change.step
-        return None
+        mark = self._moments[step].checkpoint.marks.get(seq_id) if step in self._moments else None
+        return None if mark is None else mark.fed
 
     def remove(self, steps: Collection[int]) -> None:
         """Remove steps; `steps` must include all their descendants."""
@@ -146,11 +133,6 @@ def needed_for(step: int, node_at: Callable[[int], Node | None]) -> list[int]:
             wanted += referred_to(node.changes)
             at = node.parent
     return sorted(found)
-
-
-def rewrites(change: Change, seq_id: int) -> bool:
-    """Whether a change is an edit that may change the newest logits of a sequence."""
-    return isinstance(change, EditMade) and change.edit.seq_id == seq_id and not isinstance(change.edit, BiasLogits)
 
 
 def referred_to(changes: tuple[Change, ...]) -> list[int]:

@@ -244,9 +244,9 @@ class Workspace:
         self._reporter.send_status()
         for event in done.events:
             self._reporter.emit(event)
-        self._reporter.reply(done.said)
-        self._reporter.send_status()
         self._reporter.reply(done.answer)
+        self._reporter.send_status()
+        self._reporter.reply(done.said)  # last, since what the window showed is a place in all of this
         if done.warning:
             self._reporter.reply(Failed(done.warning))
 

@@ -103,7 +103,7 @@ def session_opened_event(saved: SavedSession) -> SessionOpened:
     """The event with what a person wrote and chose in the session. What was sent stands for a draft that it lacks."""
     chat = saved.draft_chat or (None if saved.draft else saved.newest_chat)
     draft = saved.draft or ("" if chat is not None else saved.prompt_text)
-    return SessionOpened(draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, chat)
+    return SessionOpened(draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, chat, saved.view)
 
 
 class Fed(NamedTuple):
@@ -131,7 +131,7 @@ def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
         now = dict(now if node.parent == last else kept.get(-1 if node.parent is None else node.parent, {}))
         forks = {}
         for change in node.changes:
-            apply(now, change, kept.get)
+            apply(now, change, node.step, kept.get)
             if isinstance(change, SequenceForked) and change.seq_id in now:
                 forks[change.seq_id] = len(now[change.seq_id].token_ids)
         parts = () if node.work is None else node.work.parts
@@ -144,7 +144,7 @@ def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
         if num_kept > MAX_KEPT:
             raise Unusable(f"up to its step {node.step} it has more tokens in more branches than are read")
         if node.work is not None:
-            step(now, node.work)
+            step(now, node.work, node.step)
         last = node.step
         if last in uses:
             kept[last] = now

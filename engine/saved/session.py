@@ -29,6 +29,7 @@ MAX_STOPS = 200
 MAX_STOP = 2_000  # characters of a condition
 MAX_TEXT = 1 << 12  # characters of a token
 MAX_NODES = 1 << 20
+MAX_VIEW = 1 << 17  # characters
 
 Name = Annotated[str, Meta(max_length=MAX_NAME)]
 Stop = Annotated[str, Meta(max_length=MAX_STOP)]
@@ -51,7 +52,7 @@ class SavedSession(Struct, frozen=True, kw_only=True):
     live cache mode, `sampling` that of the next prompt. `draft` is the prompt that was being written, `draft_chat` the
     conversation, if there was one. `names` are those of branches, by the step that they begin with; `stops` are
     conditions as the user wrote them. `texts` has the text of every token id that occurs. `origin` is the snapshot file
-    that the first step continued, empty if there was none.
+    that the first step continued, empty if there was none. `view` is what the window showed, a JSON object of its own.
     """
 
     model: ModelInfo | None = None
@@ -63,6 +64,7 @@ class SavedSession(Struct, frozen=True, kw_only=True):
     names: Annotated[tuple[tuple[int, Name], ...], Meta(max_length=MAX_NAMES)] = ()
     bookmarks: tuple[Bookmark, ...] = ()
     stops: Annotated[tuple[Stop, ...], Meta(max_length=MAX_STOPS)] = ()
+    view: Annotated[str, Meta(max_length=MAX_VIEW)] = "{}"
     live: int | None = None
     pending: tuple[Change, ...] = ()
     texts: dict[Count, Text] = {}
@@ -149,6 +151,7 @@ class JournalEntry(Struct, frozen=True, kw_only=True):
     names: tuple[tuple[int, str], ...] | UnsetType = UNSET
     bookmarks: tuple[Bookmark, ...] | UnsetType = UNSET
     stops: tuple[str, ...] | UnsetType = UNSET
+    view: str | UnsetType = UNSET
 
 
 REPLACED = tuple(name for name in JournalEntry.__struct_fields__ if name not in ("node", "forgotten", "texts"))
@@ -206,6 +209,7 @@ LIMITED: dict[str, Callable[[Any], object]] = {
     "draft": lambda draft: draft[:MAX_DRAFT],
     "names": lambda names: tuple((step, name[:MAX_NAME]) for step, name in names[:MAX_NAMES]),
     "stops": lambda stops: tuple(text for text in stops if len(text) <= MAX_STOP)[:MAX_STOPS],
+    "view": lambda view: view if len(view) <= MAX_VIEW else "{}",
     "bookmarks": lambda bookmarks: bookmarks[:MAX_BOOKMARKS],
     "texts": lambda texts: {token_id: text[:MAX_TEXT] for token_id, text in texts.items()},
 }

@@ -133,7 +133,9 @@ def take_edited(
         if before is not None:
             session.kept.keep(before)
         session.live.replace(mode, copies)
-        note(session, edit, copies[edit.seq_id], edited, had=old[edit.seq_id].sequence.num_tokens)
+        live = copies[edit.seq_id]
+        note(session, edit, live, edited, had=old[edit.seq_id].sequence.num_tokens)
+        live.sequence = live.sequence.edited(edit, history.next_step)
         history.changes.append(EditMade(edit))
         node = session.add_changes(is_empty_allowed=True) if is_node else None
     if before is None:

@@ -403,7 +403,8 @@ class Stepper:
         """Commit the step of one sequence: cache, tokens, logits, history, next token. Returns its part of the
         record."""
         live, mode, num_tokens = forward.work.live, self._live.mode, forward.work.num_tokens
-        computed = live.sequence.computed(num_tokens, forward.work.token_ids[-1])
+        fed = self._history.next_step, live.seq_id
+        computed = live.sequence.computed(num_tokens, forward.work.token_ids[-1], fed)
         stop = None
         if choice is not None:  # a forced token comes before the sampled one, which then cannot end the text
             full = mode.full_at(num_tokens, live.cache)

@@ -62,6 +62,8 @@ def _restored(
     session = Session(model, spec)
     session.open_rows = rows_of_file
     seq_id, mode = file.manifest.sequence.seq_id, session.live.mode
+    step = file.manifest.step or 0
+    sequence = structs.replace(sequence, fed=(step, seq_id))
     cache = mode.new_cache(seq_id, sequence.num_prompt_tokens)
     mode.check_holds(seq_id, sequence, cache)
     try:
@@ -71,7 +73,7 @@ def _restored(
     cache.register_prefix(sequence.token_ids)
     session.live.add(LiveSequence(seq_id, sequence, cache, logits))
     attention = attention_of(file, model.device)
-    session.history.begin_at(file.manifest.step or 0, seq_id, sequence, spec, logits, attention)
+    session.history.begin_at(step, seq_id, sequence, spec, logits, attention)
     session.pin_first_state()
     return session
 

@@ -90,6 +90,7 @@ ROWS = (
 )  # fmt: skip
 
 QUANTITIES = {row.name: row for row in ROWS}
+FORMER_NAMES = {"rows_dropped": "rows_evicted"}  # in the conditions of saved sessions and settings
 
 
 def names() -> str:

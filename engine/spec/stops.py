@@ -14,6 +14,7 @@ from msgspec import Struct
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import (
+    FORMER_NAMES,
     MAX_LENGTH,
     QUANTITIES,
     SIGNS,
@@ -165,6 +166,7 @@ class _ConditionParser:
         if self._current.kind != "word" or self._is("and", "or"):
             raise self._unexpected(f"name a quantity, one of {names()}")
         word = self._current.text.lower()
+        word = FORMER_NAMES.get(word, word)
         if word not in QUANTITIES:
             near = [name for name in QUANTITIES if name.startswith(word)] or get_close_matches(word, QUANTITIES, 1)
             raise self._unexpected(f"write {' or '.join(near)}" if near else f"name a quantity, one of {names()}")

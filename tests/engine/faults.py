@@ -78,8 +78,14 @@ def is_of_torch(function: Any) -> bool:
 
 def failing_at(number: int, work: Callable[[], T], site: Site | None = None, *, of_torch: bool = False) -> T | Injected:
     """What `work` gives, or the failure of its call `number`, of all or of those at a site."""
+    return attempt(work, CallCounter(number, site, of_torch=of_torch))
+
+
+def attempt(work: Callable[[], T], counter: CallCounter) -> T | Injected:
+    """What `work` gives, or the failure that `counter` makes. Where `work` could go on after that, its `failed_in` is
+    set all the same."""
     try:
-        with counting(number, site, of_torch=of_torch):
+        with counting_by(counter):
             return work()
     except Injected as failure:
         return failure
@@ -87,7 +93,12 @@ def failing_at(number: int, work: Callable[[], T], site: Site | None = None, *, 
 
 @contextmanager
 def counting(fail_at: int | None = None, site: Site | None = None, *, of_torch: bool = False) -> Iterator[CallCounter]:
-    counter = CallCounter(fail_at, site, of_torch=of_torch)
+    with counting_by(CallCounter(fail_at, site, of_torch=of_torch)) as counter:
+        yield counter
+
+
+@contextmanager
+def counting_by(counter: CallCounter) -> Iterator[CallCounter]:
     sys.setprofile(counter)
     try:
         yield counter

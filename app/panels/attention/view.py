@@ -35,7 +35,7 @@ from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.kit.view import MARGIN
 from app.models import Models
-from app.models.loaded import head_of, layer_label, layer_words
+from app.models.loaded import head_of, layer_label
 from app.models.slices import ATTENTION
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
@@ -306,7 +306,7 @@ class AttentionView(MapView[Shown]):
 
     def _words(self, piece: AttentionSlice) -> str:
         name_of = partial(token_name, self._models, piece.request.seq_id, max_chars=self.name_length)
-        where, lens = layer_words(self._models, piece.request.layer), LENSES[piece.request.lens]
+        where, lens = layer_label(self._models, piece.request.layer), LENSES[piece.request.lens]
         if draw.is_map(piece):
             words = [f"{where} · head {piece.request.head}: each row is where a query looked"]
             if piece.first_query:

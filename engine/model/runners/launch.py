@@ -318,7 +318,6 @@ class Launches:
         self._decoder, self._recorder, self._telling = decoder, recorder, announce
         self._of: WeakKeyDictionary[object, OrderedDict[LaunchKey, Launch]] = WeakKeyDictionary()
         self.refused, self.too_large_text = "", dict[LaunchKey, str]()
-        self.num_recorded = 0
 
     def run(self, batch: Batch) -> Result | None:
         """The result of one more token for each sequence, `[B, 1]`. None, and nothing is done, where the rows of this
@@ -395,7 +394,6 @@ class Launches:
         launch.fill(ids, had, rows)
         with self._telling(f"{self._recorder.doing} a step of up to {key.bucket:,} tokens"):
             launch.record()
-        self.num_recorded += 1
         mine[key] = launch
         if len(mine) > MOST_LAUNCHES:
             mine.popitem(last=False)

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication, QPushButton
 
 from app.control.recovering import Recovering
 from app.kit.theme import current_theme
+from app.models.saved_view import SavedView, read_view, view_text
 from engine.saved.folder import JournalFolder
 from engine.saved.session import entries_of
 from engine.spec.edit import Rows, Zero
@@ -47,6 +48,29 @@ def red_marks(driver: Driver) -> tuple[int, ...]:
     return tuple(node for node, x in zip(nodes, at, strict=True) if painted.pixelColor(x, round(3 * ratio)) == red)
 
 
+def place_of(driver: Driver) -> tuple[object, ...]:
+    """Where the window looks, and how its panels stand."""
+    return driver.models.selection.now, driver.models.viewport.now.head_place, driver.window.docks.arrangement
+
+
+def look_elsewhere(driver: Driver) -> tuple[object, ...]:
+    """Look at a cell of an earlier step, with the head pinned and other panels in front; returns the place when it is
+    recorded."""
+    driver.window.arrange("inspect")
+    driver.window.docks.bring_forward(("timings", "notes"))
+    driver.models.selection.update(step=driver.models.timeline.steps[2], layer=3, kv_head=1, lens="values")
+    driver.models.selection.update(position=4, channel=5)
+    driver.models.viewport.update(head_place=(1, 2, "keys"))
+    found = place_of(driver)
+    driver.until(lambda: read_view(driver.controller.saving.session.view) == view_now(driver))
+    assert {"timings", "notes"} <= set(driver.window.docks.arrangement.fronts)
+    return found
+
+
+def view_now(driver: Driver) -> SavedView | None:
+    return read_view(view_text(driver.models, driver.window.docks.arrangement))
+
+
 def undone_and_redone(driver: Driver) -> tuple[Told, Told]:
     """What is told without the newest edit, and with it again."""
     found = []
@@ -77,13 +101,16 @@ def test_a_recovered_window_tells_of_the_next_token_and_of_its_stops_what_it_tol
     driver: Driver, tmp_path: Path
 ) -> None:
     folder = JournalFolder(tmp_path)
-    session = driver.controller.saving.session
     before = told(driver)
     undone, redone = undone_and_redone(driver)
     assert before == redone
     assert before.bars != undone.bars, "the edit moves the next token"
     assert (before.source, undone.source) == ("after the edit", "recorded")
     assert set(driver.models.stops.hits) <= set(before.red)
+    place = look_elsewhere(driver)
+    session = driver.controller.saving.session
+    driver.window.arrange("learn")
+    driver.models.selection.update(step=None, layer=0, kv_head=0, position=None)
     driver.intents.on_stops_changed(())
     journal = folder.new()
     journal.append(*entries_of(session))
@@ -95,6 +122,9 @@ def test_a_recovered_window_tells_of_the_next_token_and_of_its_stops_what_it_tol
     driver.window.recovery.accepted.emit()
     driver.wait_until_idle(lambda: folder.ended() and not driver.models.status.has_file)
     driver.until(lambda: red_marks(driver))
+    assert place_of(driver) == place
+    driver.models.selection.update(step=None)
+    driver.wait_until_idle(lambda: driver.window.tokens.state is not None)
     assert told(driver) == before
     (other,) = [one for one in driver.window.next_token.findChildren(QPushButton) if one.text() == "Other…"]
     assert other.isEnabled(), "another text can be typed at once"

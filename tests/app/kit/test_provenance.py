@@ -69,8 +69,8 @@ def test_while_the_engine_runs_every_picture_says_its_step(models: Models) -> No
     [
         (None, None, 6, "live cache", "live cache"),
         (None, None, 5, "live cache · step 5", "past"),
-        (None, 5, 5, "step 5 · live cache", "past"),
-        (None, 5, 6, "step 6 · live cache", "past"),
+        (None, 5, 5, "step 5", "past"),
+        (None, 5, 6, "step 6", "past"),
         (None, None, None, "live cache · undone step", "past"),
         (RUNNING, None, 6, "live cache · step 6", "past"),
     ],

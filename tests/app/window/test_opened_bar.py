@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from app.kit.moment_words import node_lines
-from app.models.export_plan import view_text
+from app.models.saved_view import view_text
 from app.models.sequence_status import rates
 from app.shell import Shell
 from app.start.settings import Settings
@@ -241,12 +241,13 @@ def test_the_selection_saved_in_a_snapshot_is_restored(running: Shell, engine: F
     models = running.models
     models.selection.update(layer=1, kv_head=1, position=2, lens="values", change=True)
     running.window.arrange("truth")
-    view = view_text(models.selection.now, running.window.docks.layout_name)
+    view = view_text(models, running.window.docks.arrangement)
     models.selection.update(layer=0, kv_head=0, position=None, lens="keys", change=False)
     running.window.arrange("learn")
     opened(running, engine, tmp_path / "a.safetensors")
     for bad in (
         '{"selection": {"layer": 99}}',
+        '{"selection": {"step": 99, "layer": -1}}',
         '{"selection": {"position": 4000000}}',
         '{"selection": 7, "layout": 3}',
     ):

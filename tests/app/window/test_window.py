@@ -151,6 +151,10 @@ def test_go_on_from_here_appears_only_while_looking_back(running: Shell) -> None
     running.intents.on_step_back()
     turn(running)
     assert past.isVisible()
+    running.window.resize(running.window.minimumSize())
+    turn(running)
+    assert running.window.minimumSize().width() <= 960
+    assert all(button.width() >= button.sizeHint().width() for button in past.findChildren(QAbstractButton))
     assert not [button for button in past.findChildren(QAbstractButton) if "Not now" in button.toolTip()]
     assert "looking back" in running.window.top.counter.accessibleName()
     running.window.actions_["run.go_on"].trigger()

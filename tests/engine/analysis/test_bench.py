@@ -172,14 +172,14 @@ def test_what_is_nothing_to_measure_is_refused() -> None:
     assert isinstance(row, BenchRefused)
     assert row.unavailable.startswith("1,048,576 tokens and 5 steps exceed")
     check_sizes(specs("none"), (MOST, 1), MOST, (MOST_SEQUENCES, 1))
-    model = as_kind(TimedModel, model_of("llama"))
-    Contender("growing", CacheSpec(), model, [], BenchPoint(123, 1, 4))._check_context()
+    model, check = as_kind(TimedModel, model_of("llama")), lambda: None
+    Contender("growing", CacheSpec(), model, [], BenchPoint(123, 1, 4)).start(check)
     with pytest.raises(InputError, match="124 tokens and 5 steps exceed"):
-        Contender("growing", CacheSpec(), model, [], BenchPoint(124, 1, 4))._check_context()
+        Contender("growing", CacheSpec(), model, [], BenchPoint(124, 1, 4)).start(check)
     endless = tuned(PRESETS["sliding"].spec, window=9)
-    Contender("sliding", endless, model, [], BenchPoint(128, 1, 500))._check_context()
+    Contender("sliding", endless, model, [], BenchPoint(128, 1, 500)).start(check)
     with pytest.raises(InputError, match="129 tokens"):
-        Contender("sliding", endless, model, [], BenchPoint(129, 1, 1))._check_context()
+        Contender("sliding", endless, model, [], BenchPoint(129, 1, 1)).start(check)
 
 
 def test_tokens_that_mean_nothing_and_sequences_that_share_none() -> None:

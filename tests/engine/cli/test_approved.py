@@ -139,13 +139,15 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
     assert isinstance(parser, CommandLineParser)
     parser.complete()
     yield f"> {parser.prog}: {parser.description}"
+    # argparse has no public way to its arguments but the words of its help, which are cut into lines
     exclusive = {
         action: f"group {number}{' required' * group.required}"
         for number, group in enumerate(parser._mutually_exclusive_groups)
         for action in group._group_actions
     }
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
+    actions = parser._actions
+    for action in actions:
+        if hasattr(action, "add_parser"):
             yield f"  sub-commands {action.metavar}, required {action.required}"
             yield from (f"  {each.dest}: {each.help}" for each in action._choices_actions)
             continue
@@ -155,8 +157,8 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
         }
         words = (f"{name}={told(value)}" for name, value in takes.items() if value not in (None, 0, argparse.SUPPRESS))
         yield f"  {' '.join(action.option_strings)} {' '.join(words)}: {action.help}"
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
+    for action in actions:
+        if hasattr(action, "add_parser"):
             for sub in dict.fromkeys(action.choices.values()):
                 yield from options_of(sub)
 

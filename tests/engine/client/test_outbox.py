@@ -74,21 +74,21 @@ def test_pictures_of_a_step_are_taken_with_its_status_and_others_at_once() -> No
 
 def test_it_rings_once_for_all_that_waits_and_for_a_step_when_its_status_is_there() -> None:
     outbox, rings = Outbox(), []
-    outbox.listen(lambda: rings.append(len(outbox._events)))
+    outbox.listen(lambda: rings.append("rung"))
     status = StateChanged(samples.status(1, num_tokens=5))
     outbox.put(samples.step_record(1))
     outbox.put(samples.row_slice(RowRequest(0, 5, 1)))
     assert rings == []
     outbox.put(status)
     outbox.put(status)
-    assert rings == [3], "once"
+    assert len(rings) == 1, "once"
     assert len(outbox.take_all()) == 4
     outbox.put_first(Failed("x"))
-    assert rings == [3, 1], "again, for they were taken out"
+    assert len(rings) == 2, "again, for they were taken out"
     outbox.listen(None)
     outbox.take_all()
     outbox.put(status)
-    assert rings == [3, 1]
+    assert len(rings) == 2
 
 
 def test_a_window_that_takes_nothing_is_behind_until_it_does() -> None:
@@ -116,13 +116,14 @@ def test_who_rests_is_woken_by_pictures_answers_and_the_end_of_a_run_and_not_by_
     going, over = (StateChanged(samples.status(1, num_tokens=5, running=running)) for running in (True, False))
     for event in (Failed("No room."), Unchanged(OutliersRequest(0, 12, 3), reply_to=1), over):
         outbox = Outbox()
-        for step in (samples.step_record(1), going):
-            outbox.put(step)
-        assert not outbox._is_urgent
-        resting = threading.Thread(target=outbox.wait_for_urgent, args=(60.0,), daemon=True)
-        resting.start()
-        outbox.put(event)
-        resting.join(20.0)
-        assert not resting.is_alive()
-        assert outbox.take_all()[-1] is event
-        assert not outbox._is_urgent
+        for _ in range(2):  # the second time nothing of the first is left
+            for step in (samples.step_record(1), going):
+                outbox.put(step)
+            resting = threading.Thread(target=outbox.wait_for_urgent, args=(60.0,), daemon=True)
+            resting.start()
+            resting.join(0.02)
+            assert resting.is_alive()
+            outbox.put(event)
+            resting.join(20.0)
+            assert not resting.is_alive()
+            assert outbox.take_all()[-1] is event

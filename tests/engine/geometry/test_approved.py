@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from engine.errors import InputError
-from engine.geometry.config import _ALIASES, _DECODER_ALIASES
+from engine.geometry.config import ALIASES, DECODER_ALIASES
 from engine.geometry.dimensions import DTYPE_BYTES, CacheGeometry, LayerGeometry
 from engine.geometry.families import FAMILY_DEFAULTS
 from engine.spec.edit import runs_of
@@ -78,7 +78,7 @@ def _numbers(layer: LayerGeometry) -> str:
     return f"{layer.elements_per_token} a token, state {layer.state_bytes('float16')}"
 
 
-@pytest.mark.parametrize(("name", "other"), [(name, other) for name, others in _ALIASES.items() for other in others])
+@pytest.mark.parametrize(("name", "other"), [(name, other) for name, others in ALIASES.items() for other in others])
 def test_a_size_is_found_under_each_of_its_names(name: str, other: str) -> None:
     value = ["full_attention"] * 3 if name == "layer_types" else 4
     sizes = {**BASE, "num_hidden_layers": 3, "head_dim": 8, name: value}
@@ -88,7 +88,7 @@ def test_a_size_is_found_under_each_of_its_names(name: str, other: str) -> None:
     assert CacheGeometry.from_config({**sizes, "model_type": "llama", other: 1}) == found, "its own name comes first"
 
 
-@pytest.mark.parametrize(("name", "others"), _DECODER_ALIASES.items())
+@pytest.mark.parametrize(("name", "others"), DECODER_ALIASES.items())
 def test_the_decoder_of_an_encoder_decoder_has_sizes_of_its_own(name: str, others: tuple[str, ...]) -> None:
     config = {"model_type": "bart", name: 3, **{other: 8 << at for at, other in enumerate(others)}}
     expected = CacheGeometry.from_config({"model_type": "bart", name: 8})

@@ -9,6 +9,8 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.changes import TokensForced
 from engine.wire.records import StopReason
 
+FED = 0, 0
+
 
 def sequence(num_tokens: int = 4, sampled: int | None = 50, stop: StopReason | None = None) -> SequenceState:
     """Four tokens, three of them its prompt."""
@@ -21,15 +23,15 @@ def force(one: SequenceState, *token_ids: int) -> SequenceState:
 
 def fed(one: SequenceState) -> SequenceState:
     """With the chosen token in the cache."""
-    return one.computed(one.num_tokens + 1, one.sampled)
+    return one.computed(one.num_tokens + 1, one.sampled, FED)
 
 
 def test_a_prompt_is_fed_in_chunks_and_then_one_by_one() -> None:
     one = sequence(0, None)
     assert (one.phase, one.next_ids(3)) == ("waiting", [10, 11, 12])
-    one = one.computed(3, None)
+    one = one.computed(3, None, FED)
     assert (one.phase, one.next_ids(3)) == ("prefill", [13])
-    one = one.computed(4, None).chosen(50, None)
+    one = one.computed(4, None, FED).chosen(50, None)
     assert (one.phase, one.next_ids(3)) == ("decode", [50])
 
 
@@ -65,7 +67,7 @@ def test_a_forced_token_resumes_a_stopped_sequence_where_there_is_room(
 def test_a_preempted_sequence_reads_its_tokens_again_and_keeps_what_was_forced() -> None:
     one = force(sequence(), 60, 61).preempted()
     assert (one.num_tokens, one.num_preemptions, one.phase) == (0, 1, "waiting")
-    one = one.computed(4, None).chosen(99, None)  # read again: the sampler chooses anew
+    one = one.computed(4, None, FED).chosen(99, None)  # read again: the sampler chooses anew
     assert (one.sampled, one.sampled_is_forced) == (60, True)
     one = fed(one).chosen(98, None)
     assert (one.sampled, one.sampled_is_forced) == (61, True)
@@ -75,8 +77,8 @@ def test_a_fork_has_its_own_tokens_and_a_clean_record() -> None:
     one = sequence().preempted()
     other = one.forked()
     assert (other.num_preemptions, one.num_preemptions) == (0, 1)
-    assert other.computed(5, 99).token_ids == [10, 11, 12, 13, 99]
-    assert one.computed(5, 98).token_ids == [10, 11, 12, 13, 98]
+    assert other.computed(5, 99, FED).token_ids == [10, 11, 12, 13, 99]
+    assert one.computed(5, 98, FED).token_ids == [10, 11, 12, 13, 98]
     assert one.token_ids == [10, 11, 12, 13]
 
 
@@ -93,7 +95,7 @@ def test_a_forced_token_is_queued_once_however_often_its_sequence_is_preempted()
     for _ in range(2):
         one = one.preempted()
         assert (one.phase, one.next_ids(9), one.sampled_is_forced) == ("waiting", [10, 11, 12, 13], False)
-    one, seen = one.computed(4, None), []
+    one, seen = one.computed(4, None, FED), []
     for chosen in (70, 71, 72):
         one = one.chosen(chosen, None)
         seen.append(one.sampled)

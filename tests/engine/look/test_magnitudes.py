@@ -302,13 +302,13 @@ def test_a_long_layer_is_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     tensor[1, 997, 3] = -50.0
     whole = count_of(tensor)
     sizes: list[int] = []
-    count = magnitude_counts._count
+    farthest = magnitude_counts.farthest_from_zero
 
-    def spied(numbers, *args):  # type: ignore[no-untyped-def]
-        sizes.append(numbers.numel())
-        return count(numbers, *args)
+    def spied(values: torch.Tensor, dim: int) -> torch.Tensor:
+        sizes.append(values.numel())
+        return farthest(values, dim)
 
-    monkeypatch.setattr(magnitude_counts, "_count", spied)
+    monkeypatch.setattr(magnitude_counts, "farthest_from_zero", spied)
     monkeypatch.setattr(magnitude_counts, "COUNTED_AT_ONCE", 1024)
     pieces = count_of(tensor)
     assert max(sizes) == 1024

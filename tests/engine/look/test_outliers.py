@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.outliers import _located, most_attended
+from engine.look.magnitude_counts import LayerCount, counted
+from engine.look.outliers import largest, most_attended
 from engine.look.source import Rows
 
 
@@ -33,5 +34,6 @@ def test_a_row_of_a_later_token_is_none_of_then() -> None:
     rows = Rows(values[0], 0, torch.tensor([[0, 4, 5, 6]]))
     for num_tokens, position, value in ((5, 4, -3.0), (6, 5, 9.0)):
         past = SimpleNamespace(num_tokens=num_tokens, rows=lambda *_, **__: rows, exact_from=lambda *_: 0)
-        found = _located(cast(Any, past), "keys", 0, 0, 1, 2.0)
+        count = LayerCount(counted(values, torch.tensor([[[0, 4, 5, 6]]]), num_tokens), 0)
+        (found,) = largest({0: count}, cast(Any, past), "keys", 1)
         assert (found.position, found.value) == (position, value)

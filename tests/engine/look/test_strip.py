@@ -4,7 +4,6 @@ whatever is changed between two steps."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,7 @@ from engine.spec.capture import CAPTURES, CaptureLevel
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.wire.records import StepRecord
 from engine.wire.slices import HeadRequest
-from tests.engine.model.runners.test_launch import LAYOUTS, launches_of
+from tests.engine.model.runners.test_launch import LAYOUTS, Announced, num_recorded
 from tests.engine.tiny import model_of, prompt_ids
 
 DRAWN, NO_END = SamplingParams(0.8, seed=3), LogitBias(banned=(2,))
@@ -44,7 +43,8 @@ def session_of(
     """A session of recorded steps that has read prompts of these lengths; the first is drawn, the others are greedy."""
     model = model_of("llama")
     runners = Runners(model.runners.decoder, "graph")
-    runners._launches["graph"] = Launches(runners.decoder, recorder(), lambda label: nullcontext())
+    runners.announce = Announced()
+    runners._launches["graph"] = Launches(runners.decoder, recorder(), runners.announce)
     session = Session(replace(model, runners=runners), spec, capture=level)
     for seed, length in enumerate(lengths):
         sampling = structs.replace(SamplingParams() if seed else DRAWN, bias=NO_END)
@@ -116,12 +116,12 @@ def test_a_step_is_recorded_anew_for_what_it_measures_and_for_nothing_that_is_ch
         (lambda session: session.submit(Prompt(token_ids=prompt_ids(9, 4))) and session.step(), 5),
     ]
     within, behind = (session_of(LAYOUTS["paged"], [20], recorder=recorder) for recorder in (RerunRecorder, Behind))
-    for number, (change, num_recorded) in enumerate(changes):
+    for number, (change, count) in enumerate(changes):
         for session in (within, behind):
             change(session)
         for _ in range(3):  # the first two replays are compared with the same step computed at once
             compare(within.step(), behind.step())
-        assert launches_of(within).num_recorded == num_recorded, number
+        assert num_recorded(within) == count, number
 
 
 @pytest.mark.parametrize("level", ["rows", "everything"])

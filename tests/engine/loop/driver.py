@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.client.thread import ThreadClient
+from engine.loop.loop import EngineLoop
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
@@ -63,9 +64,13 @@ class Driver:
         self.events[:] = self.of(StateChanged)[-1:]
 
     @property
+    def engine(self) -> EngineLoop:
+        """The loop of the engine's thread, to be looked at while it rests."""
+        return self.loop._loop
+
+    @property
     def session(self) -> Session:
-        """That of the engine's thread, to be looked at while it rests."""
-        session = self.loop._loop._session
+        session = self.engine.workspace.session
         assert session is not None
         return session
 

@@ -89,7 +89,7 @@ def test_pages_are_read_as_a_command_says(driver: Driver) -> None:
 
 
 def test_a_loop_says_that_it_gets_on_and_that_it_is_idle(slow: Driver) -> None:
-    activity = slow.loop._loop.activity
+    activity = slow.engine.activity
     slow.wait(lambda: not activity.what)
     before = activity.num_marks
     slow.send(prompt(300), Step())
@@ -122,11 +122,11 @@ def test_every_layer_of_every_forward_leaves_a_mark(slow: Driver, command: Comma
         count[0] += 1
 
     model.heartbeat = counted
-    marks = slow.loop._loop.activity.num_marks
+    marks = slow.engine.activity.num_marks
     slow.send(command)
     slow.rest()
     assert not slow.of(Failed)
-    assert slow.loop._loop.activity.num_marks - marks > 8 * num_forwards
+    assert slow.engine.activity.num_marks - marks > 8 * num_forwards
     if not isinstance(command, GoTo):  # there a cancel is looked for at every layer, which marks it as well
         assert count[0] >= 8 * num_forwards
 

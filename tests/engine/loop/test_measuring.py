@@ -30,7 +30,7 @@ def tried(driver: Driver, then: Command) -> list[WhatIfAnswer]:
     driver.send(WhatIf(0, INT8, id=7), then)
     driver.wait_for(WhatIfAnswer)
     driver.rest()
-    driver.wait(lambda: not driver.loop._loop.activity.what)  # nor is there anything to be tried
+    driver.wait(lambda: not driver.engine.activity.what)  # nor is there anything to be tried
     driver.events += driver.loop.drain()
     assert not driver.of(Failed)
     return driver.of(WhatIfAnswer)

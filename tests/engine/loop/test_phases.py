@@ -228,7 +228,7 @@ def test_steps_that_are_none_are_refused_and_it_waits_on(stepped: Driver) -> Non
 
 def test_a_wait_of_minutes_is_neither_busy_nor_a_hang(stepped: Driver) -> None:
     on(stepped, 2)
-    activity = stepped.loop._loop.activity
+    activity = stepped.engine.activity
     while activity.what:
         time.sleep(0.002)
     now = [0.0]

@@ -60,7 +60,7 @@ def test_at_a_lower_rate_the_last_step_is_shown_all_the_same(prompted: Driver) -
 def test_a_stalled_window_gets_many_steps_as_one_picture(prompted: Driver) -> None:
     """It takes nothing for a hundred steps: their records wait, and of their pictures no more than may."""
     prompted.send(SetPace(None, None), Watch((WALL,)), Run(100))
-    activity, session = prompted.loop._loop.activity, prompted.session
+    activity, session = prompted.engine.activity, prompted.session
     while session.last_step != 100 or activity.what:
         time.sleep(0.002)
     prompted.rest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,7 @@ import pytest
 import torch
 
 from app.models.slices import Slices
-from engine.look.ring import ObservationRing
-from engine.session.observe import Observer
+from engine.look.ring import Arrays, ObservationRing, PendingCopy
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Run, SetPace, SubmitPrompt, Watch, Watched
@@ -70,15 +70,16 @@ def test_a_step_that_fails_ends_a_run(counting_once: Driver, pace: SetPace, monk
 
 
 def test_a_step_that_cannot_be_read_ends_a_run(counting_once: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, completed = counting_once.session, Observer._completed
-    session.ring = session.observer.ring = ObservationRing(torch.device("cpu"), late_steps=2)
+    session, ring = counting_once.session, ObservationRing(torch.device("cpu"), late_steps=2)
+    session.ring = session.observer.ring = ring
+    read, num_read = ring.read, count(session.last_step + 1)
 
-    def failing(self: Observer, opened: Any, **ends: Any) -> StepRecord:
-        if opened.record.step == 12:
+    def failing(sent: PendingCopy) -> Arrays:
+        if next(num_read) == 12:
             raise ValueError("numbers that cannot be read")
-        return completed(self, opened, **ends)
+        return read(sent)
 
-    monkeypatch.setattr(Observer, "_completed", failing)
+    monkeypatch.setattr(ring, "read", failing)
     counting_once.send(ALL, Watch((WALL, HEAD)), Run())
     counting_once.wait(lambda: counting_once.of(Failed) and not counting_once.status.running)
     check_shown(counting_once)
@@ -86,7 +87,7 @@ def test_a_step_that_cannot_be_read_ends_a_run(counting_once: Driver, monkeypatc
 
 def test_a_run_that_waits_long_for_its_next_step(counting_once: Driver) -> None:
     counting_once.send(ALL, Watch((WALL, HEAD)), Run(3), SetPace(1e-3, 1e6), Run())
-    steps, activity = counting_once.loop._loop.steps, counting_once.loop._loop.activity
+    steps, activity = counting_once.engine.steps, counting_once.engine.activity
     counting_once.wait(lambda: steps.wait_s > 100 and not activity.what)
     counting_once.events += counting_once.loop.drain()
     assert counting_once.status.running

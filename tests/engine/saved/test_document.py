@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -107,32 +108,19 @@ def test_a_damaged_journal_opens_up_to_there_and_says_so(tmp_path: Path) -> None
     assert found.problem == f"line 4 of {len(content) - 1} is damaged: it and what followed it are left out"
 
 
-def test_a_journal_cut_by_a_full_disk_ends_with_a_whole_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_cut_by_a_full_disk_ends_with_a_whole_line(tmp_path: Path) -> None:
     path, entries = tmp_path / "s.jsonl", list(entries_of(small()))
     file = JournalFile(path, "", "")
     file.append(entries[0])
-    before, wrote = path.read_bytes(), os.write
-
-    class Full:
-        """A file on a disk that takes ten bytes more."""
-
-        def __init__(self) -> None:
-            self.left = 10
-
-        def write(self, content: memoryview) -> int:
-            if not self.left:
-                raise OSError(28, "No space left on device")
-            count, self.left = min(self.left, len(content)), 0
-            return wrote(real.fileno(), content[:count])
-
-        def fileno(self) -> int:
-            return real.fileno()
-
-    real = file._stream
-    monkeypatch.setattr(file, "_stream", Full())
-    with pytest.raises(OSError, match="No space left"):
-        file.append(entries[1])
-    real.close()
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.num_bytes + 10, hard))  # it takes ten bytes more
+    try:
+        with pytest.raises(OSError, match="too large"):
+            file.append(entries[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    file.close()
     assert path.read_bytes() == before
 
 

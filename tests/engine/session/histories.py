@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from engine.errors import InputError
 from engine.look.source import places_of
@@ -80,7 +81,8 @@ def stands(session: Session) -> dict[int, Stood]:
         logits = None if live.logits is None else live.logits.clone()
         tables = getattr(cache, "tables", ())
         pages = tuple(number for table in tables for number in (table.num_tokens, *table.held_numbers))
-        found[live.seq_id] = Stood(live.sequence, tuple(live.sequence.token_ids), rows, logits, pages)
+        mark = structs.replace(live.sequence, fed=None)  # which says its node, another one on each branch
+        found[live.seq_id] = Stood(mark, tuple(live.sequence.token_ids), rows, logits, pages)
     return found
 
 

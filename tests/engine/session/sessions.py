@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from itertools import product
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 
+from engine.history.history import BoundedLog
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS
@@ -47,10 +49,16 @@ def facts(session: Session) -> dict[str, object]:
         "tables": [len(group.tables) for group in (session.live.mode.store.groups if session.live.mode.store else ())],
         "kept": [state.step for state in session.kept],
         "has_work": session.has_work,
-        "attention": sorted(session.history.attention._entries),
-        "logits": sorted(session.history.logits._entries),
+        "attention": logged(session, session.history.attention),
+        "logits": logged(session, session.history.logits),
         "bytes": (session.history.attention.num_bytes, session.history.logits.num_bytes),
     }
+
+
+def logged(session: Session, log: BoundedLog) -> list[tuple[int, int]]:
+    """The steps and sequences of which a log keeps something."""
+    steps = (moment.node.step for moment in session.history.tree)
+    return [key for key in product(steps, range(session.live.next_id)) if log.get(key) is not None]
 
 
 def tensors(session: Session) -> dict[tuple[object, ...], torch.Tensor]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
+from msgspec import Struct
 
 from engine.session.sequence_commands import continue_with
 from engine.session.session import Session
@@ -60,16 +61,27 @@ def all_of(session: Session) -> tuple[object, ...]:
     history, store = session.history, session.live.mode.store
     journal = history.journal
     pools = [] if store is None else [(group.pool.counts(), owners(group.tables)) for group in store.groups]
-    surprisal = [(key, sorted(waiting.seq_ids)) for key, waiting in history.surprisal._waiting.items()]
-    counts = [(step.step, sorted(step.marks.items())) for step in journal._checkpoints]
-    moves = {seq_id: moves for seq_id, moves in journal._moves.items() if moves}
+    surprisal, kept = [(key, sorted(seq_ids)) for key, _, seq_ids in history.surprisal.owners()], session.kept
     return (
-        repr((history.last_step, history.changes, history.added, history.next_step, len(history.tree), surprisal)),
-        repr((journal.notes, moves, journal._births, journal._forked, journal._fed)),
-        repr(counts),
+        repr((history.last_step, history.changes, history.added, history.next_step, len(history.tree))),
+        (surprisal, held(journal)),
         repr(pools),
-        (session.cache, session.live.next_id, sorted(session.kept._states, key=str), session.kept.num_bytes),
+        ([state.step for state in kept], [state.step for state in kept.removed], kept.num_bytes),
+        (session.cache, session.live.next_id),
     )
+
+
+def held(value: object) -> object:
+    """All that a value holds, whatever its parts are called, in a form that no later change reaches."""
+    match value:
+        case dict():
+            return {key: held(each) for key, each in value.items() if each not in ({}, [])}
+        case str() | Struct():
+            return value
+        case Sequence() | set() | frozenset():
+            return [*map(held, value)]
+    names = vars(value) if hasattr(value, "__dict__") else getattr(type(value), "__slots__", ())
+    return {name: held(getattr(value, name)) for name in names} if names else repr(value)
 
 
 def owners(tables: list) -> list[tuple[int, list[int]]]:  # type: ignore[type-arg]

@@ -10,6 +10,7 @@ from engine.session import clock
 from engine.spec.model import RunnerName
 from tests.engine.card import card, has_card, moved
 from tests.engine.card_streams import Card
+from tests.engine.session.sessions import is_launched
 from tests.engine.session.test_on_card import LAUNCHED, begun
 from tests.engine.tiny import tiniest_model
 
@@ -60,7 +61,7 @@ def test_the_parts_of_the_steps_make_up_the_time_that_passes(
     with card(monkeypatch, made):
         session = begun(moved(tiniest_model(), runner), name, count, "rows")
         records = [record for _ in range(STEPS) for record in session.step_late()]
-        assert (session.stepper._ahead is not None) == (name in LAUNCHED)
+        assert is_launched(session) == (name in LAUNCHED)
         times = [record.timings for record in records + session.observer.complete()][SETTLED:]
     wall_ms = sum(one.wall_ms for one in times)
     assert sum(one.total_ms + one.gap_ms for one in times) == pytest.approx(wall_ms, rel=0.03)

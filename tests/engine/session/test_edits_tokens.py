@@ -229,7 +229,7 @@ def test_when_every_token_is_banned_one_sentence_says_so() -> None:
 )
 def test_tokens_put_into_a_prompt_belong_to_it(position: int, num_new: int, num_replaced: int, length: int) -> None:
     edit = ReplaceTokens(0, position, (7,) * num_new, "re-prefill", num_replaced)
-    before = SequenceState.of_prompt(range(8), SamplingParams()).computed(12, None)
+    before = SequenceState.of_prompt(range(8), SamplingParams()).computed(12, None, (0, 0))
     assert before.apply(EditMade(edit)).num_prompt_tokens == length
 
 

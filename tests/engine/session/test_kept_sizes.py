@@ -153,6 +153,10 @@ def test_each_page_of_the_prefix_cache_names_the_step_that_made_it_findable() ->
     session.submit(Prompt(token_ids=prompt_ids(21)))
     for _ in range(6):
         session.step()
-    store = session.live.mode.store
+    store, ids = session.live.mode.store, [*session.sequence(0).token_ids, 5]
     assert store is not None
-    assert [step for step, _ in store._findable] == [0, 0, 1, 1, 2, 5]
+    found = [store.groups[0].pool.match_prefix(ids).num_hit_tokens]
+    for step in range(4, -1, -1):
+        session.go_to(step)
+        found.append(store.groups[0].pool.match_prefix(ids).num_hit_tokens)
+    assert found == [24, 20, 20, 20, 16, 8]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-import torch
 
 from engine.errors import InputError
 from engine.history.state import Run
 from engine.session.session import Session
-from engine.session.stepper import Stepper
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_named
-from engine.spec.sampling import Prompt, SamplingParams
+from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from tests.engine.session.sessions import set_state
 from tests.engine.tiny import model_of, prompt_ids
@@ -39,17 +35,10 @@ def test_the_last_place_is_used_and_no_forced_token_goes_past_it() -> None:
         session.force(0, (5,))
 
 
-def test_an_end_of_text_where_all_is_full_lets_no_forced_token_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_of_text_where_all_is_full_lets_no_forced_token_through() -> None:
     session = filled(CacheSpec("static", max_length=16), 15)
     (end,) = session.model.end_ids
-    real = Stepper._sample
-
-    def sample_the_end(self: Stepper, forward: object) -> object:
-        choice = real(self, forward)  # type: ignore[arg-type]
-        assert choice is not None
-        return replace(choice, chosen=torch.tensor(end))
-
-    monkeypatch.setattr(Stepper, "_sample", sample_the_end)
+    session.set_sampling(SamplingParams(bias=LogitBias(((end, 1e4),))), 0)
     session.step()
     token = session.sequence(0)
     assert (token.num_tokens, token.stop) == (16, "cache full")

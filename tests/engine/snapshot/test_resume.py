@@ -263,6 +263,9 @@ def test_going_back_to_where_it_was_opened_and_stepping_again(tmp_path: Path) ->
     goes_on_alike(session, other, steps=3)
     other.go_to(opened_at)
     session.go_to(opened_at)
+    logits = other.logits(0)
+    assert logits is not None
+    assert torch.equal(logits, session.logits(0))
     goes_on_alike(session, other)
 
 

@@ -96,6 +96,7 @@ def test_the_example_of_every_quantity_is_a_condition_about_it(row: Quantity) ->
         ("stored > 2 MiB", ConditionTerm("stored", ">", 2.0 * 2**20)),
         ("margin <= 5%", ConditionTerm("margin", "<=", 0.05)),
         ("pages_evicted", ConditionTerm("pages_evicted", ">", 0.0)),
+        ("rows_dropped", ConditionTerm("rows_evicted", ">", 0.0)),  # as sessions of older versions have it
         ("NOT differs", Not(ConditionTerm("differs"))),
         ('token = "\\n"', ConditionTerm("token", "=", "\n")),
         ("attention(2-5) ≥ .5", ConditionTerm("attention", ">=", 0.5, TokenSpan(2, 5))),

@@ -144,22 +144,22 @@ def test_models_of_other_shapes_compare_their_logits_alone() -> None:
         duel.slice(HeadRequest(seq_id, 45, "keys", 0, 0, 0, 45, 100), "difference")
 
 
-def test_a_row_that_is_no_number_is_beyond_rounding() -> None:
+def test_a_row_that_is_no_number_is_beyond_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     session, seq_id = started()
     duel = duel_of(session, seq_id, CacheSpec())
     compared(duel)
     session.step()
-    follow = duel._follower.follow  # type: ignore[union-attr]
+    follow = DuelFollower.follow
 
-    def spoiled(*args: Any) -> Iterator[int]:
-        for count in follow(*args):
+    def spoiled(follower: DuelFollower, *args: Any) -> Iterator[int]:
+        for count in follow(follower, *args):
             rows = duel.b.source(count).rows(1, "values")
             assert rows is not None
             with torch.inference_mode():
                 rows.numbers[1, count - 1, 3] = torch.nan
             yield count
 
-    duel._follower.follow = spoiled  # type: ignore[union-attr,method-assign]
+    monkeypatch.setattr(DuelFollower, "follow", spoiled)
     (step,) = compared(duel)
     assert step.values[1] == np.inf
     assert step.is_beyond_rounding

@@ -56,16 +56,16 @@ def adapted(module: nn.Module) -> Iterator[None]:
     """Something beside what there was."""
     module.add_module("lora_A", nn.Linear(4, 4))
     yield
-    del module._modules["lora_A"]
+    del module.lora_A
 
 
 @contextmanager
 def parametrised(module: nn.Module) -> Iterator[None]:
-    before = module._parameters["weight"]
+    before = module.weight
     parametrize.register_parametrization(module, "weight", nn.Identity())
     yield
     parametrize.remove_parametrizations(module, "weight")
-    module._parameters["weight"] = before  # it leaves another one behind
+    module.weight = before  # it leaves another one behind
 
 
 class Other(nn.Linear):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
 
 from engine.cache.attention_probe import Probe
 from engine.history.state import Run
-from engine.model.runners.launch import Launches, RerunRecorder, StepFunction, bucket_of, record_weights
+from engine.model.runners.launch import Launch, RerunRecorder, StepFunction, bucket_of, record_weights
 from engine.model.runners.runners import Runners
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -34,7 +36,9 @@ LAYOUTS = {
 def session_of(spec: CacheSpec, lengths: Sequence[int], runner: RunnerName = "graph", late_steps: int = 0) -> Session:
     """A session that has read prompts of these lengths."""
     model = model_of("llama")
-    session = Session(replace(model, runners=Runners(model.runners.decoder, runner)), spec, late_steps=late_steps)
+    runners = Runners(model.runners.decoder, runner)
+    runners.announce = Announced()
+    session = Session(replace(model, runners=runners), spec, late_steps=late_steps)
     for seed, length in enumerate(lengths):
         seq_id = session.submit(Prompt(token_ids=prompt_ids(length, seed)))
         session.force(seq_id, prompt_ids(40, seed + 50))  # no text ends early
@@ -43,8 +47,19 @@ def session_of(spec: CacheSpec, lengths: Sequence[int], runner: RunnerName = "gr
     return session
 
 
-def launches_of(session: Session) -> Launches:
-    return session.model.runners._launches["graph"]
+class Announced(list[str]):
+    """What is said of every recording, which is said once it is made and never for a replay."""
+
+    def __call__(self, label: str) -> AbstractContextManager[None]:
+        self.append(label)
+        return nullcontext()
+
+
+def num_recorded(session: Session) -> int:
+    """How many steps were recorded."""
+    announced = session.model.runners.announce
+    assert isinstance(announced, Announced)
+    return len(announced)
 
 
 def compare(session: Session, eager: Session) -> None:
@@ -84,7 +99,7 @@ def test_a_recorded_step_is_the_fused_one_at_every_edge_of_a_bucket(layout: str)
         assert mine.recent_mass == pytest.approx(theirs.recent_mass, abs=1e-5)
         compare(session, eager)
     assert session.sequence(0).num_tokens == 98
-    assert launches_of(session).num_recorded == 3
+    assert num_recorded(session) == 3
 
 
 @pytest.mark.parametrize("length", [62, 94])
@@ -104,7 +119,7 @@ def test_a_step_that_is_recorded_ahead_of_its_token_is_the_fused_one(layout: str
     ]
     assert {record.runner for record in found} == {"graph"}
     compare(session, eager)
-    assert launches_of(session).num_recorded == 2
+    assert num_recorded(session) == 2
 
 
 @pytest.mark.parametrize("layout", ["growing", "static"])
@@ -140,7 +155,7 @@ def test_several_sequences_in_pages_are_one_recorded_step() -> None:
             assert theirs.attention is not None
             assert mine.attention.first_mass == pytest.approx(theirs.attention.first_mass, abs=1e-5)
         compare(session, eager)
-    assert launches_of(session).num_recorded == 3, "3 sequences up to 64 tokens, 4 up to 96, 3 up to 96"
+    assert num_recorded(session) == 3, "3 sequences up to 64 tokens, 4 up to 96, 3 up to 96"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -178,53 +193,55 @@ def test_rows_that_were_left_behind_are_not_read_even_where_they_are_no_numbers(
 def test_a_step_is_recorded_anew_for_everything_that_is_baked_into_it() -> None:
     session = session_of(LAYOUTS["growing"], [20])
     session.step()
-    launches = launches_of(session)
-    assert launches.num_recorded == 1
+    assert num_recorded(session) == 1
     session.step()
-    assert launches.num_recorded == 1
+    assert num_recorded(session) == 1
     weight = session.model.model.model.layers[1].mlp.down_proj.weight
     before = weight.data
     weight.data = before.clone()  # the same numbers at another address
     session.step()
-    assert launches.num_recorded == 2
+    assert num_recorded(session) == 2
     weight.data = before
     session.step()
-    assert launches.num_recorded == 2, "the recording of before is still there"
+    assert num_recorded(session) == 2, "the recording of before is still there"
     rotary = session.model.model.model.rotary_emb
     frequencies = rotary.inv_freq
     rotary.inv_freq = frequencies.clone()
     session.step()
     rotary.inv_freq = frequencies
-    assert launches.num_recorded == 3, "frequencies that are replaced are read elsewhere"
+    assert num_recorded(session) == 3, "frequencies that are replaced are read elsewhere"
     session.submit(Prompt(token_ids=prompt_ids(5, 3)))
     session.step()
     session.step()
-    assert launches.num_recorded == 4, "another cache is other buffers"
+    assert num_recorded(session) == 4, "another cache is other buffers"
 
 
-def test_recordings_live_as_long_as_their_cache() -> None:
+def test_recordings_live_as_long_as_their_cache(launches: WeakSet[Launch]) -> None:
     session = session_of(LAYOUTS["growing"], [20])
     session.step()
-    assert len(launches_of(session)._of) == 1
+    assert len(launches) == 1
     session.remove(0)
     session.forget_history()
     gc.collect()
-    assert len(launches_of(session)._of) == 0
+    assert not launches
 
 
 @pytest.mark.parametrize("layout", ["growing", "static"])
-def test_a_moment_that_is_kept_keeps_no_recordings(layout: str) -> None:
+def test_a_moment_that_is_kept_keeps_no_recordings(layout: str, launches: WeakSet[Launch]) -> None:
     """They would take memory of the card that is in no count."""
     session = session_of(LAYOUTS[layout], [20])
     at = session.step().step
     later, before = session.step(), session.cache_of(0)
+    of_before = {*map(id, launches)}
     session.go_to(at)
     assert later.step in session.kept
     assert session.step().runner == "graph"
-    (only,) = launches_of(session)._of
-    assert only is session.cache_of(0).live.layers[0]
+    gc.collect()
+    assert launches
+    assert not of_before & {*map(id, launches)}
     session.remove(0)
-    assert not launches_of(session)._of
+    gc.collect()
+    assert not launches
     assert before.live.layers, "the moment is still there"
 
 
@@ -262,6 +279,7 @@ def test_a_compiled_step_is_the_fused_one_and_is_made_once_for_a_static_room(mon
     model, spec = tiniest_model(), CacheSpec("static", max_length=80)
     compiled, fused = (Session(replace(model, runners=Runners(model.runners.decoder, runner)), spec)
                        for runner in ("compile", "fused"))  # type: ignore[arg-type]  # fmt: skip
+    compiled.model.runners.announce = Announced()
     for session in (compiled, fused):
         session.force(session.submit(Prompt(token_ids=prompt_ids(62))), prompt_ids(8, 1))
         session.step()
@@ -272,7 +290,7 @@ def test_a_compiled_step_is_the_fused_one_and_is_made_once_for_a_static_room(mon
         assert mine is not None
         assert theirs is not None
         assert torch.allclose(mine, theirs, atol=1e-5)
-    assert compiled.model.runners._launches["compile"].num_recorded == 1
+    assert num_recorded(compiled) == 1
 
 
 def test_all_that_makes_a_compiled_step_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

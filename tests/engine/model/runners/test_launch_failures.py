@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from weakref import WeakSet
 
 import pytest
 import torch
 
-from engine.model.runners.launch import ReplayFunction, RerunRecorder, StepFunction
+from engine.model.runners.launch import Launch, ReplayFunction, RerunRecorder, StepFunction
 from engine.spec.model import RUNNERS, RunnerName
 from engine.spec.sampling import Prompt
-from tests.engine.model.runners.test_launch import LAYOUTS, compare, launches_of, session_of
+from tests.engine.model.runners.test_launch import LAYOUTS, compare, session_of
 from tests.engine.tiny import prompt_ids
 
 
@@ -92,7 +94,7 @@ class Small(RerunRecorder):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_step_that_memory_ran_out_for_is_the_only_one_that_is_not_recorded(
-    layout: str, monkeypatch: pytest.MonkeyPatch
+    layout: str, monkeypatch: pytest.MonkeyPatch, launches: WeakSet[Launch]
 ) -> None:
     session = session_of(LAYOUTS[layout], [62])
     monkeypatch.setattr("engine.model.runners.launch.free_bytes", lambda device: 7 << 30)
@@ -100,11 +102,12 @@ def test_a_step_that_memory_ran_out_for_is_the_only_one_that_is_not_recorded(
     card.is_full = False
     monkeypatch.setattr("engine.model.runners.runners.recorder_of", lambda name, device, compiling: card)
     runners, used = session.model.runners, [session.step().runner]
-    recorded = next(iter(launches_of(session)._of.values()))
+    (recorded,) = map(id, launches)
     card.is_full = True
     used += [session.step().runner, session.step().runner]
     assert used == ["graph", "graph", "fused"]
-    assert recorded is not launches_of(session)._of.get(session.cache_of(0).live.layers[0]), "room was made"
+    gc.collect()
+    assert recorded not in map(id, launches), "room was made"
     assert runners.note == (
         "no recorded steps of up to 96 tokens (memory ran out, 3.0 MiB more were needed and 7.0 GiB are free on cpu; "
         "to have them take a cache that keeps fewer rows or fewer bits, or remove a sequence): "
