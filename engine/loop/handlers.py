@@ -124,7 +124,7 @@ def _tokenize(loop: EngineLoop, command: commands.Tokenize) -> None:
     from engine.session.prompt import encode
 
     session = loop.session
-    ids = encode(session.model, Prompt(text=command.text)) if command.text else []
+    ids = encode(session.model, Prompt(text=command.text)).token_ids if command.text else []
     loop.reporter.reply(Tokenized(tuple(ids), tuple(map(session.text_of, ids))))
 
 

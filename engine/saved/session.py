@@ -160,19 +160,14 @@ REPLACED = tuple(name for name in JournalEntry.__struct_fields__ if name not in 
 class SessionBuilder:
     """Builds a session from journal entries, in O(1) for each."""
 
-    def __init__(self, session: SavedSession | None = None) -> None:
-        session = session or SavedSession()
-        self._nodes = {node.step: node for node in session.nodes}
-        self._texts = dict(session.texts)
-        self._fields = {name: getattr(session, name) for name in REPLACED}
+    def __init__(self) -> None:
+        empty = SavedSession()
+        self._nodes: dict[int, Node] = {}
+        self._texts: dict[int, str] = {}
+        self._fields = {name: getattr(empty, name) for name in REPLACED}
 
     def __len__(self) -> int:
         return len(self._nodes)
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """The steps of the nodes."""
-        return tuple(self._nodes)
 
     def value(self, name: str) -> object:
         """The present value of a field."""

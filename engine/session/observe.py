@@ -279,10 +279,6 @@ class Observer:
         if measuring.sent is not None:
             self.ring.undo_send(measuring.sent)
 
-    def complete_at_once(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> StepRecord:
-        """Wait for the measurements of a step and return its complete record; the step's time includes the wait."""
-        return self._completed(record, measuring, clock, is_now=True)
-
     def complete_later(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> None:
         """Queue the record of a finished step, to be completed when its measurements have arrived."""
         self._open.append((record, measuring, clock))
@@ -305,7 +301,7 @@ class Observer:
 
     def _read(self, record: StepRecord, measuring: PendingMeasures, clock: StepClock) -> StepRecord:
         try:
-            return self._completed(record, measuring, clock)
+            return self.completed(record, measuring, clock)
         except Exception as error:
             if is_of_device(error):
                 self._open.clear()
@@ -314,9 +310,11 @@ class Observer:
             self._read_errors.append(read_error(record.step, error))
             return record
 
-    def _completed(
+    def completed(
         self, record: StepRecord, measuring: PendingMeasures, clock: StepClock, *, is_now: bool = False
     ) -> StepRecord:
+        """Wait for the measurements of a step and return its complete record; with `is_now` the step's time includes
+        the wait."""
         arrays = self.ring.read(measuring.sent) if measuring.sent is not None else {}
         observations = [
             observation_of(part, arrays_of(arrays, str(n)), choice, self._text_of)

@@ -28,7 +28,7 @@ class SessionText:
         self.bytes_per_token = info.geometry.bytes_per_token(info.dtype)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(encode(self._session.model, Prompt(text=text)))
+        return tuple(encode(self._session.model, Prompt(text=text)).token_ids)
 
     def pieces(self, words: str) -> list[tuple[int, ...]]:
         tokenizer = self._session.model.tokenizer

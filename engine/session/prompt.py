@@ -9,14 +9,10 @@ from engine.session.forward import vocabulary
 from engine.spec.sampling import Prompt
 
 
-def encode(model: LoadedModel, prompt: Prompt) -> list[int]:
-    """The token ids of a prompt, special tokens as the model's own tokenizer adds them."""
-    return encode_prompt(model, prompt).token_ids
-
-
-def encode_prompt(model: LoadedModel, prompt: Prompt) -> Encoded:
-    """The token ids of a prompt with the text that they stand for; a conversation is rendered by the model's chat
-    template. Raises `InputError` for empty prompts and for ids outside the vocabulary."""
+def encode(model: LoadedModel, prompt: Prompt) -> Encoded:
+    """The token ids of a prompt, special tokens as the model's own tokenizer adds them, with the text that they stand
+    for; a conversation is rendered by the model's chat template. Raises `InputError` for empty prompts and for ids
+    outside the vocabulary."""
     vocab = vocabulary(model)
     if prompt.token_ids is not None:
         for token_id in prompt.token_ids:
@@ -43,7 +39,7 @@ def encode_prompt(model: LoadedModel, prompt: Prompt) -> Encoded:
 def first_ids(model: LoadedModel, prompt: Prompt) -> list[int]:
     """The first token ids of a sequence: those of the prompt and, for an encoder-decoder, the token that the decoder
     starts from."""
-    return with_start(model, prompt, encode(model, prompt))
+    return with_start(model, prompt, encode(model, prompt).token_ids)
 
 
 def with_start(model: LoadedModel, prompt: Prompt, ids: list[int]) -> list[int]:

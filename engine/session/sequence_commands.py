@@ -17,7 +17,7 @@ from engine.predict.capacity import cache_capacity, is_endless
 from engine.session.atomic import atomic
 from engine.session.edits.apply import choose_again
 from engine.session.live import LiveSequence
-from engine.session.prompt import encode, encode_forced, encode_prompt, with_start
+from engine.session.prompt import encode, encode_forced, with_start
 from engine.session.sampler import check_stop_strings
 from engine.spec.chat import TURN_ENDS, Chat
 from engine.spec.sampling import Prompt, SamplingParams
@@ -45,7 +45,7 @@ def submit(session: Session, prompt: Prompt, chat: Chat | None = None) -> int:
     """Add a sequence, which the next steps prefill, and return its `seq_id`. `chat`: the conversation that the token
     ids were rendered from."""
     model, live, history = session.model, session.live, session.history
-    encoded, seq_id = encode_prompt(model, prompt), live.next_id
+    encoded, seq_id = encode(model, prompt), live.next_id
     check_stop_strings(model, prompt.sampling)
     ids = with_start(model, prompt, encoded.token_ids)
     sampling, chat = (prompt.sampling or SamplingParams()).ending_at(encoded.turn_end), chat or prompt.chat
@@ -95,7 +95,7 @@ def halt(session: Session, seq_id: int) -> None:
 @atomic
 def force(session: Session, seq_id: int, token_ids: tuple[int, ...]) -> None:
     """Feed these tokens next; the first replaces the token already chosen. `InputError` where there is no room."""
-    ids, live = encode(session.model, Prompt(token_ids=token_ids)), session.live.get(seq_id)
+    ids, live = encode(session.model, Prompt(token_ids=token_ids)).token_ids, session.live.get(seq_id)
     sequence = live.sequence
     full = None if sequence.is_prefilling else session.live.mode.full_at(sequence.num_tokens, live.cache)
     if full is not None:
@@ -135,7 +135,7 @@ def continue_with(session: Session, seq_id: int, prompt: Prompt) -> int:
     the new `seq_id`. On failure raises and changes nothing. The state before stays in the history."""
     parent, mode = session.live.get(seq_id), session.live.mode
     check_stop_strings(session.model, prompt.sampling)
-    encoded = encode_prompt(session.model, prompt)
+    encoded = encode(session.model, prompt)
     mode.check_fits(len(encoded.token_ids), parent.cache)
     before = session.restorer.state_of_newest_step() if len(session.live) == 1 else None
     reuse = reuse_of(session, parent, encoded)
@@ -175,7 +175,7 @@ def append_prompt(
     """Append tokens to a sequence as part of its prompt. Raises `InputError` for too many tokens and for ids outside
     the vocabulary."""
     live = session.live.get(seq_id)
-    encode_prompt(session.model, Prompt(token_ids=token_ids))
+    encode(session.model, Prompt(token_ids=token_ids))
     session.live.mode.check_fits(len(live.sequence.token_ids) + len(token_ids), live.cache)
     change(session, live, PromptAppended(seq_id, token_ids, sampling, chat))
 
@@ -227,7 +227,7 @@ def why_no_rows(session: Session) -> str:
 def preview(session: Session, command: PreviewPrompt) -> Previewed:
     """The tokens of a prompt that is being typed, how many rows of the sequence `command.after` it would keep, and the
     text that this sequence has generated."""
-    encoded = encode_prompt(session.model, command.prompt)
+    encoded = encode(session.model, command.prompt)
     ids, answer, reuse = tuple(encoded.token_ids), "", None
     if command.after is not None and command.after in session.live.ids:  # it may have been removed meanwhile
         reuse = reuse_of(session, session.live.get(command.after), encoded)
@@ -258,7 +258,7 @@ Check = Callable[[], None] | None
 def branch(session: Session, command: BeginBranch, check: Check = None) -> str | None:
     """Go to a step and begin another branch of a sequence there. Returns in words how the rows came, or None if the
     branch begins at the live state. Raises and changes nothing on failure."""
-    ids = tuple(encode(session.model, Prompt(token_ids=command.token_ids))) if command.token_ids else ()
+    ids = tuple(encode(session.model, Prompt(token_ids=command.token_ids)).token_ids) if command.token_ids else ()
     if command.text:
         ids = encode_forced(session.model, command.text)
     if not ids and command.sampling is None:

@@ -321,7 +321,7 @@ class Stepper:
             parts = [self._accept(each, choice, measured.attention, batch.phase) for each, choice, measured in seen]
             record = self._record(batch.phase, parts, runner_of(forwards))
             if not asked.is_late:
-                record = self._observer.complete_at_once(record, measuring, clock)
+                record = self._observer.completed(record, measuring, clock, is_now=True)
             elif launched is None:
                 clock.end()
             self._history.add({live.seq_id: live.sequence for live in self._live}, Node.of(record))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-
 from engine.wire.message import Event, Part, Variant
 from engine.wire.records import Floats, Ints, Provenance
 
@@ -235,17 +233,6 @@ class RowSlice(Event, frozen=True, eq=False):
     note: str
     took_ms: float
     dropped: tuple[tuple[int, ...], ...] = ()
-
-    @property
-    def key_norms(self) -> tuple[Floats, ...]:
-        """L2 norms `[H_kv]` of K as stored, layer by layer; NaN in heads that have dropped the row."""
-        return tuple(np.linalg.norm(keys, axis=-1) for keys in self.keys)
-
-    @property
-    def value_norms(self) -> tuple[Floats, ...]:
-        """L2 norms `[H_kv]` of V as stored, layer by layer; NaN in heads that have dropped the row."""
-        return tuple(np.linalg.norm(values, axis=-1) for values in self.values)
-
     written_keys: tuple[Floats, ...] = ()
     written_values: tuple[Floats, ...] = ()
     coded_keys: tuple[bool, ...] = ()

@@ -135,12 +135,10 @@ class PrefixIndex:
                 yield f"page {page_id} has a hash that does not lead to it"
             if self._children.get(entry.parent_hash, {}).get(page_id) is not entry:
                 yield f"page {page_id} is not among the pages after {entry.parent_hash.hex()}"
-        for count, how in ((self.num_pages(), "are findable by hash"), (self._num_children(), "follow some prefix")):
+        num_children = sum(map(len, self._children.values()))
+        for count, how in ((self.num_pages(), "are findable by hash"), (num_children, "follow some prefix")):
             if count != len(entries):
                 yield f"{count} pages {how}, but {len(entries)} have an entry"
         for page_hash, copies in self._copies.items():
             if not copies or page_hash not in self._by_hash or self._by_hash[page_hash].page_id in copies:
                 yield f"the duplicates of hash {page_hash.hex()} are not behind a first page"
-
-    def _num_children(self) -> int:
-        return sum(map(len, self._children.values()))

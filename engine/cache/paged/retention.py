@@ -171,16 +171,13 @@ class PageKeeper:
         """Take over the new state of a plan, without the rows of evicted pages. The caller drops the pages from the
         table afterwards."""
         if cut is not None and self.rule.is_per_row:
-            stays = self._columns_that_stay(table, cut)
+            is_left = ~torch.isin(torch.tensor(table.held_numbers), torch.tensor(cut.numbers))
+            stays = is_left.repeat_interleave(self._page_size)[: table.num_held_tokens]
             memory = {layer: None if m is None else m[:, stays.to(m.device)] for layer, m in memory.items()}
         # a rule that evicts only once needs no state any more
         self.memory = {} if is_over and self.retention.only_at_prompt_end else memory
         if is_over and self.prompt_ended_at is None:
             self.prompt_ended_at = table.num_tokens
-
-    def _columns_that_stay(self, table: PageTable, cut: PageCut) -> torch.Tensor:
-        stays = ~torch.isin(torch.tensor(table.held_numbers), torch.tensor(cut.numbers))
-        return stays.repeat_interleave(self._page_size)[: table.num_held_tokens]
 
     def positions_of(self, pages: Iterable[int]) -> torch.Tensor:
         """Positions `[E]` of the rows in these pages of the table."""

@@ -37,7 +37,7 @@ def test_a_shape_takes_the_tokenizer_beside_its_config(tmp_path: Path) -> None:
     model = load(ModelSpec(f"shape:{config}"))
     assert (model.info.name, model.info.has_tokenizer) == ("smol (shape only)", True)
     assert model.info.note == "random weights: only the shape is real"
-    assert encode(model, Prompt(text="a b")) == [67, 97, 68]
+    assert encode(model, Prompt(text="a b")).token_ids == [67, 97, 68]
 
 
 def test_a_broken_tokenizer_beside_a_shape_is_a_note_and_no_refusal(tmp_path: Path) -> None:

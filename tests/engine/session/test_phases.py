@@ -75,8 +75,8 @@ def test_once_a_layer_is_done_it_has_the_new_row_and_later_layers_do_not(mode: s
             rows.append(piece)
             places.append(piece.layers)
             norms = event.phase.rows[0]
-            assert norms.key_norm == pytest.approx(piece.key_norms[event.phase.layer], rel=1e-5)
-            assert norms.value_norm == pytest.approx(piece.value_norms[event.phase.layer], rel=1e-5)
+            assert norms.key_norm == pytest.approx(np.linalg.norm(piece.keys[event.phase.layer], axis=-1), rel=1e-5)
+            assert norms.value_norm == pytest.approx(np.linalg.norm(piece.values[event.phase.layer], axis=-1), rel=1e-5)
 
     phased(session, look)
     assert places == [tuple(range(n + 1)) for n in range(layers_of(session))]
