@@ -28,6 +28,7 @@ from engine.look.reductions import (
     touched,
 )
 from engine.look.source import ALL_ROWS, Held, Source, rewrites, slots_of
+from engine.look.tile_statistics import TileStatistics
 from engine.spec.lenses import LENSES, Lens
 from engine.wire.records import Floats, Ints, read_only_ints
 from engine.wire.slices import HeadRequest, WallRequest
@@ -148,7 +149,8 @@ class Canvas:
 
     Cells stay as they are where nothing has happened to their rows; `draw` tells which ones it has drawn. `num_removed`
     columns were removed at the left end, and `deltas` are what happened to the rows of each layer since the picture
-    before, if that is how it was drawn.
+    before, if that is how it was drawn. `statistics` are those of a head's rows up to a position, as long as others are
+    only added behind these.
     """
 
     request: WallRequest | HeadRequest | None = None
@@ -159,6 +161,7 @@ class Canvas:
     held: Ints = field(default_factory=lambda: np.empty((0, 0, 0), np.int64))
     num_removed: int = 0
     deltas: list[RowDelta] | None = None
+    statistics: tuple[int, TileStatistics] | None = None
     _room: tuple[Any, Any, Any] | None = None  # arrays with space for more columns
 
     def draw(self, request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> Ints | None:
@@ -169,6 +172,10 @@ class Canvas:
         wanted = self._wanted(request, source, grid)
         if wanted is not None and self.grid is not None:
             self.num_removed = (grid.first - self.grid.first) // grid.per_column
+        if self.statistics is not None:
+            deltas = None if self.num_removed else self.deltas
+            if deltas is None or not all(deltas[layer.index].is_plain for layer in grid.layers):
+                self.statistics = None
         self._resize(request, grid, keeps=wanted is not None)
         self.request, self.grid, self.source = request, grid, source
         self._fill([range(grid.num_columns)] * len(grid.layers) if wanted is None else wanted, request, source, grid)
@@ -359,6 +366,14 @@ def as_run(flags: Flags) -> Wanted:
 
 def _places(wanted: Sequence[Wanted], grid: Grid) -> Ints:
     """The places `[3, N]` (layer, head, column) of some cells, in order."""
+    num_layers, num_heads, *_ = grid.shape
+    want = wanted[0] if wanted else range(0)
+    is_same = [each is want and layer.num_heads == num_heads for each, layer in zip(wanted, grid.layers, strict=True)]
+    if isinstance(want, range) and all(is_same):
+        places = np.empty((3, num_layers, num_heads, len(want)), np.int64)
+        places[0], places[1] = np.arange(num_layers)[:, None, None], np.arange(num_heads)[:, None]
+        places[2] = np.arange(want.start, want.stop)
+        return read_only_ints(places.reshape(3, -1))
     is_wanted = np.zeros(grid.shape[:3], bool)
     for cells, layer, want in zip(is_wanted, grid.layers, wanted, strict=True):
         if isinstance(want, range):

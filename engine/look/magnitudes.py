@@ -147,7 +147,6 @@ class Alike:
     blocks: list[BlocksOfLayer] = field(default_factory=list)
     known: list[LayerCount] = field(default_factory=list)
 
-    @torch.inference_mode()
     def count(self, source: Source) -> Counts:
         """The histograms of all rows, for which those are read that are not counted yet."""
         final, rest = self._counted(), None

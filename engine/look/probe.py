@@ -140,5 +140,5 @@ def entropy_of(weights: torch.Tensor) -> torch.Tensor:
     """Entropy `[…]` in nats of weights `[…, S]`; evicted rows (NaN) count as zero."""
     held = weights.nan_to_num(0.0)
     # p log p written out, because torch's entr is four times slower; clamped, because 0 times log 0 is NaN
-    # from 0, so that a single weight gives 0 and not -0; never below it, which rounding may make it
-    return (0.0 - held.clamp_min(SMALLEST).log_().mul_(held).sum(-1)).clamp_min_(0.0)
+    # a single weight gives 0 and not -0; never below it, which rounding may make it
+    return held.clamp_min(SMALLEST).log_().mul_(held).sum(-1).clamp_max_(0.0).abs_()

@@ -7,7 +7,7 @@ its cell NaN.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -76,8 +76,9 @@ def extremes_of_runs(low: torch.Tensor, high: torch.Tensor, lead: int, size: int
     lows, highs = [], []
     for start, stop, count in ((0, first, first), (first, last, size), (last, num_rows, num_rows - last)):
         if start < stop:
-            lows.append(in_runs(low[:, start:stop], count).amin(2))
-            highs.append(in_runs(high[:, start:stop], count).amax(2))
+            runs = in_runs(low[:, start:stop], count)
+            lows.append(runs.amin(2))
+            highs.append((runs if high is low else in_runs(high[:, start:stop], count)).amax(2))
     return (lows[0], highs[0]) if len(lows) == 1 else (torch.cat(lows, 1), torch.cat(highs, 1))
 
 
@@ -151,21 +152,24 @@ def missing_rows(row: torch.Tensor) -> torch.Tensor:
     return is_nan & ~is_nan[:, -1:]
 
 
-def farthest(row: torch.Tensor, per_column: int) -> torch.Tensor:
-    """The number farthest from zero in each column of `[H, S]`, with its sign."""
+def in_columns(row: torch.Tensor, per_column: int, chosen: Callable[[torch.Tensor, int], torch.Tensor]) -> torch.Tensor:
+    """One number of each column of `[H, S]`, which is `chosen` along a dimension."""
     if per_column == 1:
         return row
     padded = torch.nn.functional.pad(row, (0, -row.shape[1] % per_column)).reshape(len(row), -1, per_column)
-    return farthest_from_zero(padded, 2)
+    return chosen(padded, 2)
 
 
-def pooled_weights(row: torch.Tensor, is_gone: torch.Tensor | None, per_column: int) -> tuple[Floats, Ints | None]:
-    """The weight farthest from zero in each column of a row `[H, S]`, without those that are gone; NaN where all are.
-    And how many of each column are gone; None where none is."""
+def pooled_weights(
+    row: torch.Tensor, is_gone: torch.Tensor | None, per_column: int, *, is_signed: bool = False
+) -> tuple[Floats, Ints | None]:
+    """The largest weight in each column of a row `[H, S]`, or the one farthest from zero where they have signs, without
+    those that are gone; NaN where all are. And how many of each column are gone; None where none is."""
+    largest = farthest_from_zero if is_signed else torch.amax
     if is_gone is None or not bool(is_gone.any()):
-        found: Floats = farthest(row, per_column).cpu().numpy()
+        found: Floats = in_columns(row, per_column, largest).cpu().numpy()
         return (found.copy() if per_column == 1 else found), None
-    weights = farthest(row.masked_fill(is_gone, 0.0), per_column).cpu().numpy()
+    weights = in_columns(row.masked_fill(is_gone, 0.0), per_column, largest).cpu().numpy()
     padded = torch.nn.functional.pad(is_gone.long(), (0, -is_gone.shape[1] % per_column))
     absent = padded.reshape(len(padded), -1, per_column).sum(2).cpu().numpy()
     expected = num_positions_of(np.arange(weights.shape[1]), per_column, row.shape[1])

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.look.canvas import Canvas, Layer, has_no_size, held_in_columns
+from engine.look.canvas import Canvas, Grid, Layer, has_no_size, held_in_columns
 from engine.look.lenses import queries_words, read, why_not
 from engine.look.probe import entropy_of
 from engine.look.reductions import (
@@ -74,7 +74,6 @@ def take(request: SliceRequest, source: Source, geometry: CacheGeometry, seen: S
 # ---- wall and head -------------------------------------------------------------------------------------------------
 
 
-@torch.inference_mode()
 def drawn(
     request: WallRequest | HeadRequest,
     source: Source,
@@ -306,17 +305,24 @@ def numbers_of_head(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any
     grid, request = canvas.grid, canvas.request
     assert grid is not None
     assert isinstance(request, HeadRequest)
-    lens, values = LENSES[request.lens], torch.empty(0, 0)
-    rows = None
-    if grid.layers:
-        span = range(grid.first, grid.stop)
-        rows = read(source, lens, request.layer, span, grid.layers[0].head)
-    if rows is not None:
-        values = rows.numbers[0].float()
-        if rows.positions is not None:
-            values = values[(rows.positions[0] >= grid.first) & (rows.positions[0] < grid.stop)]
-    (magnitudes,) = seen.blocks.magnitudes([lens], source, {layer.index: layer.held for layer in grid.layers})
-    return {"magnitudes": magnitudes, **numbers_of_tile(TileStatistics(values))}
+    (magnitudes,) = seen.blocks.magnitudes(
+        [LENSES[request.lens]], source, {layer.index: layer.held for layer in grid.layers}
+    )
+    counted_to, statistics = canvas.statistics or (0, None)
+    if statistics is None or not statistics.add(tile_of(request, source, grid, range(counted_to, grid.stop))):
+        statistics = TileStatistics(tile_of(request, source, grid, range(grid.first, grid.stop)))
+    canvas.statistics = grid.stop, statistics
+    return {"magnitudes": magnitudes, **numbers_of_tile(statistics)}
+
+
+def tile_of(request: HeadRequest, source: Source, grid: Grid, span: range) -> torch.Tensor:
+    """The numbers of a head's rows at some positions."""
+    rows = read(source, LENSES[request.lens], request.layer, span, grid.layers[0].head) if grid.layers else None
+    if rows is None:
+        return torch.empty(0)
+    if rows.positions is None:
+        return rows.numbers[0]
+    return rows.numbers[0][(rows.positions[0] >= span.start) & (rows.positions[0] < span.stop)]
 
 
 def numbers_of_tile(statistics: TileStatistics) -> dict[str, Any]:
@@ -391,7 +397,6 @@ def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
     return NewestQuery(found, newest, provenance, "", rows.first, per_row)
 
 
-@torch.inference_mode()
 def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: CacheGeometry) -> AttentionSlice:
     """The newest query's weights of one layer at one step, as they were computed, or what another lens has of the
     queries up to it; or a difference, of which each column shows the number farthest from zero."""
@@ -413,9 +418,11 @@ def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: Cac
         per_column = max(1, -(-(stop - first) // max(1, request.max_columns)))
         shown = slice(first - base, stop - base)
         gone: torch.Tensor | None = None
-        if bool((is_nan := row.isnan()).any()):
+        if bool(row.sum().isnan()):  # some may be, and reading them once is less than a flag for each
+            is_nan = row.isnan()
             gone = is_nan if is_difference or lens.values == "tokens" else missing_rows(row)
-        weights, absent = pooled_weights(row[:, shown], None if gone is None else gone[:, shown], per_column)
+        gone_here = None if gone is None else gone[:, shown]
+        weights, absent = pooled_weights(row[:, shown], gone_here, per_column, is_signed=is_difference)
         positions = first + np.arange(weights.shape[1]) * per_column
         if not is_difference and lens.columns == "tokens":
             held = row if gone is None else row.masked_fill(gone, -1.0)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 NO_POSITION = 1 << 40  # position of a row that is missing: behind every token, so that it is never drawn
 ALL_ROWS = 1 << 40
+READ_BEFORE = 16  # exact rows before those that are drawn, which may be counted next
 PARTS: tuple[Part, Part] = ("keys", "values")
 
 
@@ -431,7 +432,8 @@ class LiveSource(Source):
             final = self._final_rows(part)
             if not final or not min([final[layer] for layer in layers]) or not self._kept.keys().isdisjoint(layers):
                 return None
-            known = NewestRows(first, self.cache.all_newest_rows(first, layers, self._shown_at))
+            start = first if self.exact_from(layers[0], part) else max(0, first - READ_BEFORE)
+            known = NewestRows(start, self.cache.all_newest_rows(start, layers, self._shown_at))
             self._newest[:] = [known]  # those of before begin later, or are of other layers
         rows = known.stacked(part)
         if len(layers) < len(known.pairs):

@@ -21,14 +21,12 @@ def state_pictures(source: Source, geometry: CacheGeometry) -> tuple[StatePictur
     return tuple(state_picture(index, matrix) for index in layers for matrix in source.states(index)[:MOST_MATRICES])
 
 
-@torch.inference_mode()
 def landscape(values: torch.Tensor) -> torch.Tensor:
     """A matrix as `[columns, rows]` of a picture, with its longer side horizontal."""
     values = values.float()
     return values.mT if values.shape[0] < values.shape[1] else values
 
 
-@torch.inference_mode()
 def state_picture(layer: int, matrix: StateMatrix) -> StatePicture:
     """The thumbnail of one part of a state."""
     values = landscape(matrix.values)

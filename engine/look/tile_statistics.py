@@ -1,4 +1,4 @@
-"""Statistics of a tile for colour scales: histogram, range and a robust limit."""
+"""Statistics of a tile for colour scales: histogram, range and a robust limit, to which new rows are added."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import numpy as np
 import torch
 
 from engine.look.magnitude_counts import histogram
+from engine.wire.records import Ints
 
 HISTOGRAM_BINS = 64
 ROBUST_QUANTILE = 0.995
+MORE_KEPT = 256  # of the largest magnitudes, beside twice those beyond the limit
 
 
 class TileStatistics:
@@ -17,24 +19,49 @@ class TileStatistics:
     `counts` and `edges` are a histogram of the finite numbers between minus and plus the largest magnitude; `limit`
     is the 99.5th percentile of the magnitudes of those that are not zero, exactly; 1 where there are none: zeros, such
     as those of edited rows, would let it collapse. For a tile on a GPU the counting runs there, and what is copied to
-    the host does not grow with the tile.
+    the host does not grow with the tile. `add` reads no earlier numbers again.
     """
 
     def __init__(self, values: torch.Tensor) -> None:
         numbers = values.float().flatten()
         finite = numbers
-        if len(numbers) and not torch.stack(numbers.aminmax()).isfinite().all():
+        if numbers.numel() and not torch.stack(numbers.aminmax()).isfinite().all():
             finite = numbers[numbers.isfinite()]
         self.num_nan = int(numbers.isnan().sum()) if len(finite) < len(numbers) else 0
         self.num_inf = len(numbers) - len(finite) - self.num_nan
         self.lowest, self.highest = map(float, finite.aminmax()) if len(finite) else (0.0, 0.0)
-        span = max(-self.lowest, self.highest) or 1.0
-        self.edges = np.linspace(-span, span, HISTOGRAM_BINS + 1).astype(np.float32)
-        bins = finite.double().div_(span).add_(1).mul_(HISTOGRAM_BINS / 2).int().clamp_(max=HISTOGRAM_BINS - 1)
-        self.counts = histogram(bins, HISTOGRAM_BINS)
+        self._span = max(-self.lowest, self.highest) or 1.0
+        self.edges = np.linspace(-self._span, self._span, HISTOGRAM_BINS + 1).astype(np.float32)
+        self.counts = self._histogram(finite)
         magnitudes = finite.abs()
-        num_sized = int(magnitudes.count_nonzero())
-        self.limit = float(magnitudes.topk(num_beyond(num_sized)).values[-1]) if num_sized else 1.0
+        self._num_sized = int(magnitudes.count_nonzero())
+        num_kept = min(self._num_sized, 2 * num_beyond(self._num_sized) + MORE_KEPT)
+        self._largest = magnitudes.topk(num_kept).values
+
+    def _histogram(self, finite: torch.Tensor) -> Ints:
+        bins = finite.double().div_(self._span).add_(1).mul_(HISTOGRAM_BINS / 2).int().clamp_(max=HISTOGRAM_BINS - 1)
+        return histogram(bins, HISTOGRAM_BINS)
+
+    @property
+    def limit(self) -> float:
+        return float(self._largest[num_beyond(self._num_sized) - 1]) if self._num_sized else 1.0
+
+    def add(self, values: torch.Tensor) -> bool:
+        """Add more numbers. False, and nothing is added, where all must be counted again: some are beyond the range of
+        the histogram or not finite, or more are beyond the limit than were kept."""
+        numbers = values.float().flatten()
+        if not numbers.numel():
+            return True
+        low, high = torch.stack(numbers.aminmax()).tolist()
+        magnitudes = numbers.abs()
+        num_sized = self._num_sized + int(magnitudes.count_nonzero())
+        is_inside = -self._span <= low and high <= self._span  # no NaN is
+        if not self._num_sized or not is_inside or num_beyond(num_sized) > len(self._largest):
+            return False
+        self.lowest, self.highest, self._num_sized = min(self.lowest, low), max(self.highest, high), num_sized
+        self.counts = self.counts + self._histogram(numbers)
+        self._largest = torch.cat([self._largest, magnitudes]).topk(len(self._largest)).values
+        return True
 
 
 def num_beyond(count: int) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from msgspec.structs import replace
 
 from engine.errors import InputError
@@ -169,6 +170,7 @@ class Watcher:
         self._is_late, self._is_uncounted = False, not is_counted
         return found
 
+    @torch.inference_mode()
     def _updates_for(
         self, session: Session, pictures: list[WatchedPicture], *, is_counted: bool = True
     ) -> list[Slice | SliceUpdate]:
@@ -205,8 +207,8 @@ class Watcher:
             return
         found: Slice | SliceUpdate
         before = picture.piece if picture.source is not None else None  # None: it is to be sent whole
-        if isinstance(request, WallRequest | HeadRequest):
-            assert before is None or isinstance(before, WallSlice | HeadSlice)
+        if isinstance(request, (WallRequest, HeadRequest)):
+            assert before is None or isinstance(before, (WallSlice, HeadSlice))
             found = session.slices.drawn(request, visible, picture.canvas, before, is_counted=is_counted)
         elif is_row_unchanged(picture, visible.source):
             found = Unchanged(request)

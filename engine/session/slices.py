@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from msgspec.structs import replace
 
 from engine.errors import InputError
@@ -78,6 +79,7 @@ class SliceReader:
                 return kept
         return VisibleSequence(source, journal, seen)
 
+    @torch.inference_mode()
     def take(self, request: SliceRequest, node: int | None = None) -> Slice:
         """A slice of a live sequence, or of the state at a node of any branch; empty and with the reason in its note
         where the rows of that node are not kept."""
@@ -107,9 +109,10 @@ class SliceReader:
         is_counted: bool,
     ) -> WallSlice | HeadSlice | CellUpdate:
         """A watched wall or head: an update of the picture before, or whole; see `engine.look.slices.drawn`."""
-        asked, source = limited(request, visible.source, self._geometry, "this model")
-        assert isinstance(asked, WallRequest | HeadRequest)
-        return drawn(asked, source, self._geometry, visible.seen, canvas, before, is_counted=is_counted)
+        source = visible.source
+        if before is None:  # what was drawn before exists
+            limited(request, source, self._geometry, "this model")
+        return drawn(request, source, self._geometry, visible.seen, canvas, before, is_counted=is_counted)
 
     def _row(self, request: RowRequest, source: Source, visible: VisibleSequence) -> Slice:
         """A row as the cache holds it, and as it was computed if that was captured for every layer that holds it."""

@@ -134,6 +134,7 @@ class Duel:
         layers = self.a.geometry.attention_layers
         return DuelScanned(count, first_difference(*self._sources(count), layers, self.tolerance, check))
 
+    @torch.inference_mode()
     def slice(self, request: SliceRequest, side: Side) -> Slice:
         """A slice of one side, or of the difference A - B, at the same number of tokens."""
         count = getattr(request, "num_tokens", None)

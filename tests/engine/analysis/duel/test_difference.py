@@ -12,7 +12,8 @@ import torch
 from engine.analysis.duel.compare import attention_distance, first_difference, row_differences
 from engine.analysis.tolerance import TOLERANCES
 from engine.geometry.dimensions import CacheGeometry
-from engine.look.reductions import farthest
+from engine.look.magnitude_counts import farthest_from_zero
+from engine.look.reductions import in_columns
 from engine.look.source import Rows, subtracted
 
 RUN = "run"
@@ -63,8 +64,8 @@ def test_rows_are_subtracted_where_both_hold_them(a: Any, b: Any) -> None:
 
 def test_of_a_column_the_weight_that_is_farthest_from_zero() -> None:
     row = torch.tensor([[0.1, -0.4, 0.3, 0.2, -0.1], [0.0, 0.0, -0.2, 0.2, 0.5]])
-    assert torch.equal(farthest(row, 2), torch.tensor([[-0.4, 0.3, -0.1], [0.0, -0.2, 0.5]]))
-    assert torch.equal(farthest(row, 1), row)
+    assert torch.equal(in_columns(row, 2, farthest_from_zero), torch.tensor([[-0.4, 0.3, -0.1], [0.0, -0.2, 0.5]]))
+    assert torch.equal(in_columns(row, 1, farthest_from_zero), row)
 
 
 def source(layers: dict[int, Both]) -> Any:
