@@ -17,10 +17,10 @@ from PySide6.QtWidgets import (
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QVBoxLayout,
     QWidget,
 )
 
+from app.kit.boxes import column
 from app.kit.labels import plain_tip
 from app.kit.theme import current_theme, font_fixed
 
@@ -135,15 +135,11 @@ class Palette(QDialog):
         self.list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.rows = QStandardItemModel(self)
         self.list.setModel(self.rows)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(10, 10, 10, 10)
-        layout.setSpacing(8)
-        layout.addWidget(self.line)
-        layout.addWidget(self.list)
+        column(self.line, self.list, spacing=8, margins=(10, 10, 10, 10), on=self)
         self.resize(WIDTH, HEIGHT)
         self.line.textChanged.connect(self._refresh)
         self.line.installEventFilter(self)
-        self.list.clicked.connect(self._on_clicked)
+        self.list.clicked.connect(self._do)
         self._refresh()
 
     def open_over(self, window: QWidget) -> None:
@@ -170,9 +166,6 @@ class Palette(QDialog):
         if not self.rows.rowCount():
             self.rows.appendRow(_row(self._none, "", TYPED, is_enabled=False))
         self.list.setCurrentIndex(self.rows.index(0, 0))
-
-    def _on_clicked(self, index: QModelIndex) -> None:
-        self._do(index)
 
     def _do(self, index: QModelIndex) -> None:
         key, text = index.data(KEY_ROLE), self.line.text()
