@@ -234,7 +234,7 @@ class ServingClient:
             if now - attached.pools_at > POOLS_S and len(attached.server.trees) == 1:
                 (tree,) = attached.server.trees.values()
                 if tree.trace.num_events < 20_000:  # a larger one takes seconds: `events info` has it
-                    attached.pools = tuple(map(tuple, tree.trace.rows(attached.server.counts.most_live)))  # type: ignore[arg-type]
+                    attached.pools = tree.trace.rows(attached.server.counts.most_live)
                 attached.pools_at = now
             states.append(
                 state_of(

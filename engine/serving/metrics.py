@@ -35,7 +35,6 @@ class Metrics(msgspec.Struct, frozen=True):
     waiting: float | None = None
     running: float | None = None
     num_blocks: int | None = None
-    block_size: int | None = None
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -96,7 +95,6 @@ def parse(page: bytes, url: str = "the page") -> Metrics:
                     found[figure] = found.get(figure, 0.0) + sample.value if is_sum else found.get(figure, sample.value)
                 elif sample.name == _CONFIG:
                     found["num_blocks"] = _whole(sample.labels.get("num_gpu_blocks"))
-                    found["block_size"] = _whole(sample.labels.get("block_size"))
     except (ValueError, KeyError, IndexError, TypeError):
         is_any = False
     if not is_any:

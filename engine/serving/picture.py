@@ -12,7 +12,7 @@ from engine.serving.tree import Block
 from engine.wire.serving import PrefixRow
 
 # Rows of a picture, branches listed at one place, and tokens of a row that are read as text.
-MOST_ROWS, MOST_BRANCHES, MOST_TEXT = 160, 12, 40
+MOST_ROWS, MOST_BRANCHES, MOST_TEXT = 160, 12, 64
 
 
 class _Run:
@@ -80,7 +80,8 @@ def _write(runs: Iterable[_Run], num_more: int, depth: int, rows: list[PrefixRow
         parted = max((num_equal_tokens(tokens, other.tokens or b"") for other in alike), default=0)
         beside.append(first)
         ids = [each for block in run.blocks[:MOST_TEXT] for each in block.ids]
-        text = ("…" if parted else "") + texts(ids[parted : parted + MOST_TEXT]).lstrip(" ")
+        stop = parted + MOST_TEXT
+        text = f"{'…' if parted else ''}{texts(ids[parted:stop]).lstrip(' ')}{' …' if len(ids) > stop else ''}"
         salt = " · ".join([*first.extra, *([first.lora] if first.lora and run.depth == 0 else [])])
         rows.append(
             PrefixRow(

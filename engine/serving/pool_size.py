@@ -5,15 +5,9 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from typing import NamedTuple
 
 # What a trace remembers at most: 16 MB of blocks, and as much of events.
 MOST = 1 << 22
-
-
-class PoolRow(NamedTuple):
-    blocks: int
-    hit_ratio: float
 
 
 class Trace:
@@ -66,12 +60,12 @@ class Trace:
                 pool.popitem(last=False)
         return hits / asked if asked else 0.0
 
-    def rows(self, num_blocks: int) -> tuple[PoolRow, ...]:
-        """From a quarter of so many blocks to eight times as many."""
+    def rows(self, num_blocks: int) -> tuple[tuple[int, float], ...]:
+        """`(blocks, hit ratio)` from a quarter of so many blocks to eight times as many."""
         sizes = {max(1, round(num_blocks * 2 ** (step / 2))) for step in range(-4, 7)} if num_blocks else set()
-        rows: list[PoolRow] = []
+        rows: list[tuple[int, float]] = []
         for size in sorted(sizes):
-            if rows and rows[-1].blocks >= len(self._parents):
+            if rows and rows[-1][0] >= len(self._parents):
                 break  # everything fits already
-            rows.append(PoolRow(size, round(self.hit_ratio(size), 4)))
+            rows.append((size, round(self.hit_ratio(size), 4)))
         return tuple(rows)

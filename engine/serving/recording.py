@@ -70,7 +70,7 @@ class Recording:
             if seq != END_MARK:
                 number += 1
                 yield Message(rest[:size], seq, payload)
-        if self.cut and not number:
+        if not number:
             raise self._is_none(0)
 
     def _is_none(self, number: int) -> InputError:

@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from itertools import islice
 from typing import Any, Literal
 
@@ -46,7 +45,7 @@ def zmq_module() -> Any:
 class Source:
     """One publisher. `take()` gives what came since the last call; `state` and `why` say how the connection is."""
 
-    def __init__(self, endpoint: str, replay: str = "", on_message: Callable[[], None] | None = None) -> None:
+    def __init__(self, endpoint: str, replay: str = "") -> None:
         self.endpoint, self.replay = check_address(endpoint), check_address(replay) if replay else ""
         self._zmq = zmq_module()
         self.state: State = "connecting"
@@ -54,7 +53,6 @@ class Source:
         self.num_received = self.num_foreign = 0
         self._waiting: deque[Message] = deque()
         self._room = threading.Condition()
-        self._on_message = on_message
         self._next = 0
         self._connected_at = 0.0  # when a connection was made whose handshake is still to come
         self._marks: dict[int, bytes] = {}  # of the latest batches, to tell the same one from a restarted server's
@@ -178,8 +176,6 @@ class Source:
         self._marks[message.seq] = _mark(message)
         if len(self._marks) > 2000:
             self._marks = dict(islice(self._marks.items(), 1000, None))
-        if self._on_message is not None:
-            self._on_message()
 
     # ---- replay --------------------------------------------------------------------------------------------------
 

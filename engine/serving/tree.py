@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from engine.serving.pool_size import Trace
@@ -12,6 +12,9 @@ from engine.wire.page_events import decode_token_ids
 
 # What is remembered at most, for a stream that only stores: blocks, tokens in them, and blocks that are gone.
 MAX_BLOCKS, MAX_TOKENS, MAX_GONE = 1 << 20, 1 << 26, 200_000
+# Copies of most blocks, which share these: a dict for each would take as much time and memory as all the rest.
+NONE: Mapping[str, int] = {}
+ONE: Mapping[str, int] = {GPU: 1}
 MOST_PERIODS = 120  # of the chart over time
 Key = Hash | tuple[int, Hash]
 
@@ -29,15 +32,15 @@ class Counts:
         self._rates = Counter[tuple[int, int]]()
         self._since, self._until = float("inf"), float("-inf")
 
-    def rate(self, now: float, column: int) -> None:
+    def rate(self, now: float, column: int, count: int = 1) -> None:
         self._since, self._until = min(self._since, now), max(self._until, now)
         while self._until - self._since >= MOST_PERIODS * self.period:
             self.period *= 2
             merged = Counter[tuple[int, int]]()
-            for (at, of), count in self._rates.items():
-                merged[at // 2, of] += count
+            for (at, of), number in self._rates.items():
+                merged[at // 2, of] += number
             self._rates = merged
-        self._rates[int(now // self.period), column] += 1
+        self._rates[int(now // self.period), column] += count
 
     @property
     def rates(self) -> tuple[tuple[int, int, int], ...]:
@@ -81,7 +84,7 @@ class Block:
         self.extra: tuple[str, ...] = ()
         self.lora = ""
         self.kids: dict[Key, Block] | None = None
-        self.copies: dict[str, int] = {}
+        self.copies = NONE
         self.stored_at = self.used_at = now
         self.gone_at = 0.0
         self.why_gone = ""
@@ -140,6 +143,7 @@ class Tree:
             parent = self.blocks.get(parent_key)
             if parent is not None and is_computed:
                 self._use(parent, now)
+        num_new = 0
         for hash_, tokens, extra in zip(event.hashes, event.tokens, event.extras, strict=True):
             key: Key = (group, hash_) if group else hash_
             block = self.blocks.get(key)
@@ -148,11 +152,20 @@ class Tree:
             if tokens is not None and block.tokens is None:
                 self._place(block, event, tokens, extra, parent, parent_key)
             if not block.copies:
-                self._arrive(block, now)
+                if block.num_stored:
+                    self._return(block, now)
+                else:
+                    num_new += 1
+                block.stored_at = block.used_at = now
             block.num_stored += 1
             self._count(block, medium, 1)
             parent, parent_key = block, key
-        self.counts.stored += len(event.hashes)
+        counts = self.counts
+        counts.stored += len(event.hashes)
+        counts.live += len(event.hashes)
+        counts.most_live = max(counts.most_live, counts.live)
+        if num_new:
+            counts.rate(now, 0, num_new)
         if is_computed and parent is not None:
             self.trace.add(parent.number, len(event.hashes))
         if len(self.blocks) > MAX_BLOCKS or self._num_tokens > MAX_TOKENS:
@@ -173,13 +186,14 @@ class Tree:
         block.tokens, block.extra, block.lora, block.size = tokens, extra, event.lora, event.block_size
         self._num_tokens += event.block_size
         block.parent, block.parent_key = parent, key
-        if parent is not None and self._is_within(parent, block):
+        if parent is not None and (parent is block or block.kids) and self._is_within(parent, block):
             self._say("parents within their own chain")
             block.parent, block.parent_key, parent = None, None, None
-        _touch(parent)
+        if parent is not None and parent.below >= 0:
+            _touch(parent)
         block.number = self.trace.block(parent.number if parent is not None else 0)
         self._beside(block)[block.key] = block
-        for kid in self.orphans.pop(block.key, {}).values():
+        for kid in self.orphans.pop(block.key, {}).values() if self.orphans else ():
             if self._is_within(block, kid):
                 self._say("parents within their own chain")
                 kid.parent_key = None
@@ -208,33 +222,30 @@ class Tree:
             block = block.parent
         return False
 
-    def _arrive(self, block: Block, now: float) -> None:
-        again = block.num_stored > 0
-        if again:
-            self.counts.again += 1
-            self.counts.again_tokens += block.size
-            self.counts.absences[up_to(now - block.gone_at)] += 1
-        self.counts.rate(now, 2 if again else 0)
-        block.stored_at = block.used_at = now
+    def _return(self, block: Block, now: float) -> None:
+        self.counts.again += 1
+        self.counts.again_tokens += block.size
+        self.counts.absences[up_to(now - block.gone_at)] += 1
+        self.counts.rate(now, 2)
 
     def _count(self, block: Block, medium: str, change: int) -> None:
         """Count copies of a block."""
-        copies, counts = block.copies, self.counts
-        copies[medium] = copies.get(medium, 0) + change
-        if not copies[medium]:
-            del copies[medium]
-        _touch(block)
-        counts.live += change
-        if counts.live > counts.most_live:
-            counts.most_live = counts.live
+        if not block.copies and medium == GPU:
+            block.copies = ONE
+        else:
+            number = block.copies.get(medium, 0) + change
+            block.copies = {name: count for name, count in {**block.copies, medium: number}.items() if count}
+        if block.below >= 0:
+            _touch(block)
         if not self.is_known:
-            sure = self.sure(block)
+            sure = self._since_lost(block)
             sure[medium] = max(0, sure.get(medium, 0) + change)
 
-    def sure(self, block: Block) -> dict[str, int]:
+    def sure(self, block: Block) -> Mapping[str, int]:
         """The copies of a block that are there whatever the batches said that were lost."""
-        if self.is_known:
-            return block.copies
+        return block.copies if self.is_known else self._since_lost(block)
+
+    def _since_lost(self, block: Block) -> dict[str, int]:
         if block.sure is None or block.sure_since != self._num_lost:
             block.sure, block.sure_since = {}, self._num_lost
         return block.sure
@@ -247,6 +258,7 @@ class Tree:
             self._say("blocks removed more often than stored")
         else:
             self._count(block, medium, -1)
+            self.counts.live -= 1
             if not block.copies:
                 self._leave(block, now, "evicted")
 
@@ -265,6 +277,7 @@ class Tree:
             for name in [medium] if medium else list(block.copies):
                 if count := block.copies.get(name, 0):
                     self._count(block, name, -count)
+                    self.counts.live -= count
             if not block.copies:
                 self._leave(block, now, why)
         if not medium:
@@ -285,10 +298,11 @@ class Tree:
         at = None if self.is_known or has_window else block
         while at is not None and not self.sure(at).get(GPU):
             if GPU in at.copies:
-                self.sure(at)[GPU] = 1
+                self._since_lost(at)[GPU] = 1
             else:
                 self._say("blocks in use that were said to be gone")
                 self._count(at, GPU, 1)
+                self.counts.live += 1
                 at.stored_at = now
             at = at.parent
 
@@ -315,7 +329,7 @@ class Tree:
         kept = sorted(self.blocks.values(), key=lambda block: (bool(block.copies), block.used_at))
         for block in kept[: max(1, len(kept) // 8)]:
             self.counts.live -= sum(block.copies.values())
-            block.copies = {}
+            block.copies = NONE
             self._forget(block)
         self.lost()
 

@@ -303,12 +303,11 @@ class PrefixEnd(Variant, frozen=True):
                 else "begins like this prompt"
             )
             return f"{counted(reused, 'token')} reused: no cached {of} {where}."
-        lost = f" Lost to the {of} border: {self.num_equal}." if self.num_equal else ""
         more = "" if self.is_exact else f" (Of the {of}s that were compared.)"
         sides = f": the prompt has {here}, {there}" if here and there else ""
         return (
             f"Differs at token {self.position:,}{sides}. {counted(self.position, 'equal token')}, {reused:,} reused: "
-            f"{of}s of {self.size:,}.{lost}{more}"
+            f"only whole {of}s of {self.size:,} are.{more}"
         )
 
 

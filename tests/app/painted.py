@@ -44,10 +44,11 @@ def paints_itself(widget: QWidget) -> bool:
 def drawn(widget: QWidget) -> str:
     """In one line how many shapes of each style a widget paints, where the marks among them are (their middle, in
     percent of the widget), and how bright its images are. Grounds, fine lines and letters are left out."""
-    found = [shape._replace(style=_SHARE.sub("", shape.style)) for shape in shapes(widget)]
+    by_style: dict[str, list[Shape]] = {}
+    for shape in shapes(widget):
+        by_style.setdefault(_SHARE.sub("", shape.style), []).append(shape)
     parts = []
-    for style in dict.fromkeys(shape.style for shape in found):
-        alike = [shape for shape in found if shape.style == style]
+    for style, alike in by_style.items():
         if style.startswith("text") or style.split()[-1] in QUIET:
             continue
         if style == "image":

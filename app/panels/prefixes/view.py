@@ -56,7 +56,7 @@ def cells_of(row: PrefixRow, bytes_per_token: int) -> tuple[TableCell, ...]:
         TableCell(thousands(row.num_tokens)),
         TableCell(thousands(row.below)),
         TableCell(byte_size(row.below * bytes_per_token) if bytes_per_token else "–", "muted"),
-        TableCell(age_words(row.age_s), "muted"),
+        TableCell(age_words(row.age_s) if row.age_s else "now", "muted"),
         TableCell(row.media, "muted"),
         TableCell(prose(row.salt) or "–", "accent" if row.salt else "muted"),
     )
@@ -76,6 +76,7 @@ class PrefixesView(AnswerView[Shown]):
         self.source = QComboBox()
         self.source.setAccessibleName("Whose prefix tree")
         self.source.setMinimumWidth(150)
+        self.source.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.source.setMaximumWidth(240)
         self.search = QLineEdit()
         self.search.setPlaceholderText("Search")

@@ -141,7 +141,7 @@ def act(desk: Desk) -> None:
     desk.steps(4)
     intents.send(BeginBranch(0, 2, token_ids=(300,)))
     desk.until(lambda: models.history.live not in (None, 4) and desk.shell.controller.is_idle)
-    desk.steps(2)
+    desk.steps(1)  # another one was taken with the branch
     intents.on_edited(Scale(0, Rows(1, 5), 0.5))
     desk.until(lambda: models.edits.made and desk.shell.controller.is_idle)
     desk.steps(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def test_info_is_one_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     [
         (["info", "missing.kvevents"], "cannot be read"),
         (["info", __file__], "is no recording of KV events"),
+        (["info", os.devnull], "is no recording of KV events"),
         (["explain", STREAM, "--token-ids", "1", "--at", "181"], "has 180 batches, not 181"),
         (["explain", STREAM, "--token-ids", "1", "--at", "-1"], "before the beginning"),
         (["explain", STREAM, "--token-ids", "1", "--rank", "3"], "no rank 3"),

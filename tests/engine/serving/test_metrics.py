@@ -55,7 +55,7 @@ def address() -> Iterator[str]:
 
 
 def test_what_the_page_says(address: str) -> None:
-    assert fetch(f"{address}/metrics") == Metrics(queries=12745.0, usage=0.25, num_blocks=64, block_size=32)
+    assert fetch(f"{address}/metrics") == Metrics(queries=12745.0, usage=0.25, num_blocks=64)
 
 
 def test_the_servers_figures_stand_beside_the_fold() -> None:

@@ -145,7 +145,7 @@ def test_why_not_reused_names_both_tokens_and_the_page_border(desk: Desk, view: 
     desk.models.selection.update(seq_id=1)
     assert view.why.text() == (
         "seq 1 · Differs at token 10: the prompt has “·w90”, the cache “·w10”. "
-        "10 equal tokens, 8 reused: pages of 4. Lost to the page border: 2."
+        "10 equal tokens, 8 reused: only whole pages of 4 are."
     )
 
 
