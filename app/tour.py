@@ -232,7 +232,7 @@ class Tour(QObject):
     def _save(self, name: str) -> None:
         self._pictures += 1
         path = self._folder / f"{self._pictures:02d}-{name}.png"
-        problem = save_picture(self._shell.window.grab_window(), path)
+        problem = save_picture(self._shell.window.grab().toImage(), path)
         if problem:
             self.fail(problem)
 

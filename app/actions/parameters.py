@@ -125,7 +125,7 @@ class TypedValue:
             return
         name, value = given
         if name in FIELDS:
-            self._shell.window.set_sampling(name, value)
+            self._shell.window.prompt.set_sampling(name, value)
         else:
             self._shell.window.top.cache.choose(self._tuned(name, value))
 

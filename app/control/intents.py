@@ -32,8 +32,6 @@ from engine.wire import commands, exporting
 from engine.wire.devices import UnloadModel
 from engine.wire.message import Command
 
-PromptContent = str | tuple[int, ...] | Chat  # of a prompt: a text, token ids or a conversation
-
 
 class Intents(QObject):
     """Actions and signals of views call these. Signal: `model_wanted()`, the user has to choose a model.
@@ -72,6 +70,9 @@ class Intents(QObject):
     def send(self, command: Command) -> None:
         """Send a command of the user. An earlier failure leaves the status line, unless the engine is gone, or a panel
         measures, which it may do on its own."""
+        if isinstance(command, commands.BeginBranch) and command.step is None:
+            self._go_on_otherwise(command)
+            return
         if not self._models.status.is_engine_lost and not isinstance(command, Request):
             self._models.status.fail("")
         requests = self._requests
@@ -201,38 +202,25 @@ class Intents(QObject):
 
     # ---- prompts and sequences -----------------------------------------------------------------------------------
 
-    def on_prompt_submitted(self, content: PromptContent, sampling: SamplingParams) -> None:
-        """Start a new run, in place of all sequences. A text or token ids are only read; a conversation is also
-        answered, up to its end."""
-        self._submit(content, sampling, alone=True, num_steps=None if isinstance(content, Chat) else 1)
-
-    def on_chat_continued(self, chat: Chat, seq_id: int, sampling: SamplingParams) -> None:
-        """Continue a conversation and answer it: the new sequence replaces `seq_id`."""
-        self._submit(chat, sampling, alone=False, num_steps=None, after=seq_id)
-
-    def on_prompt_added(self, content: PromptContent, sampling: SamplingParams) -> None:
-        """Add another sequence to the present run. Its prompt is read, and no other sequence is stepped."""
-        self._submit(content, sampling, alone=False)
-
-    def on_prompt_begun(self, content: PromptContent, sampling: SamplingParams) -> None:
-        """Start a new run whose first step is taken in phases."""
-        self._submit(content, sampling, alone=True, num_steps=0, in_phases=True)
-
-    def _submit(
+    def on_prompt_submitted(
         self,
-        content: PromptContent,
+        content: str | tuple[int, ...] | Chat,
         sampling: SamplingParams,
-        *,
-        alone: bool,
-        num_steps: int | None = 1,
+        alone: bool = True,
         in_phases: bool = False,
         after: int | None = None,
     ) -> None:
+        """Start a new run with a text, token ids or a conversation, in place of all sequences, or of `after` only; not
+        `alone`: beside them. A prompt is only read, its first step in phases if wanted, and no other sequence is
+        stepped; but a conversation that replaces something is also answered, up to its end."""
+        num_steps: int | None = 0 if in_phases else 1
         try:
             if isinstance(content, str):
                 prompt = Prompt(text=content, sampling=sampling)
             elif isinstance(content, Chat):
                 prompt = Prompt(chat=content, sampling=sampling)
+                is_answered = not in_phases and (alone or after is not None)
+                num_steps = None if is_answered else num_steps
             else:
                 prompt = Prompt(token_ids=content, sampling=sampling)
         except InputError as error:
@@ -261,33 +249,23 @@ class Intents(QObject):
         if (tip := tip_left(self._models.history)) is not None:
             self.send(commands.GoTo(tip))
 
-    def on_token_forced(self, token_id: int) -> None:
-        """Feed a token of the user's choice in place of the chosen one, and do the step; from the step that is
-        shown."""
-        seq_id = self._models.selection.now.seq_id
-        self._begin_branch(commands.BeginBranch(seq_id, None, (token_id,)), commands.Force(seq_id, (token_id,)))
-
-    def on_text_forced(self, text: str) -> None:
-        """Feed the tokens of a text next, and do the step; from the step that is shown."""
-        seq_id = self._models.selection.now.seq_id
-        self._begin_branch(commands.BeginBranch(seq_id, None, text=text), commands.ForceText(seq_id, text))
-
-    def on_sampling_tried(self, sampling: SamplingParams) -> None:
-        """Choose the next token with other sampling, and do the step; from the step that is shown."""
-        seq_id = self._models.selection.now.seq_id
-        self._begin_branch(
-            commands.BeginBranch(seq_id, None, sampling=sampling), commands.SetSampling(sampling, seq_id)
-        )
-
-    def _begin_branch(self, branch: commands.BeginBranch, from_live: Command) -> None:
+    def _go_on_otherwise(self, branch: commands.BeginBranch) -> None:
+        """Do a step with tokens or sampling of the user's choice, from the step that is shown."""
         step, info = self._models.selection.now.step, selected_info(self._models)
         if step is not None:
             self.send(replace(branch, step=step))
-        elif info is not None and info.stop in FULL:
+            return
+        if info is not None and info.stop in FULL:
             self._models.status.notify(f"Sequence {info.seq_id}: {why_ended(info)}")
-        else:
-            self.send(from_live)
-            self.send(commands.Step())
+            return
+        match branch:
+            case commands.BeginBranch(sampling=SamplingParams() as sampling):
+                self.send(commands.SetSampling(sampling, branch.seq_id))
+            case commands.BeginBranch(token_ids=()):
+                self.send(commands.ForceText(branch.seq_id, branch.text))
+            case _:
+                self.send(commands.Force(branch.seq_id, branch.token_ids))
+        self.send(commands.Step())
 
     def on_bookmark_put(self, bookmark: Bookmark) -> None:
         """Set a bookmark, or change its note."""

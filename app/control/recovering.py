@@ -68,7 +68,7 @@ class Recovering(QObject):
         self._draft = draft  # the text that the editor begins with
         self._stops = written_stops(models.stops.stops)  # the stops that this window begins with
         self._claimed: ClaimedJournal | None = None
-        self._read.connect(self._on_read)
+        self._read.connect(models.recovery.offer)
         self._unreadable.connect(models.status.notify)
         self._named.connect(models.kept_sessions.put)
         models.status.changed.connect(self._on_status)
@@ -108,9 +108,6 @@ class Recovering(QObject):
         if not (session.nodes or session.pending or session.bookmarks or has_draft or has_stops):
             return None
         return UnclosedSession(path, session, written, opened.problem)
-
-    def _on_read(self, left: UnclosedSession) -> None:
-        self._models.recovery.offer(left)
 
     # ---- input of the user ---------------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, qVersion
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QDialogButtonBox, QHeaderView, QTreeWidget, QTreeWidgetItem, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialogButtonBox, QHeaderView, QLabel, QTreeWidget, QTreeWidgetItem, QWidget
 
 from app.control.actions import Action, Actions, declared_in, native
+from app.kit.boxes import column
 from app.kit.dialog import Dialog
 from app.kit.labels import plain_label
 from app.kit.theme import font_fixed, font_text
@@ -20,9 +21,6 @@ class AboutDialog(Dialog):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__("About KV Loupe", parent)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(22, 20, 22, 16)
-        layout.setSpacing(10)
         name = plain_label(f"KV Loupe {version('kvloupe')}".strip(), font_text(17, QFont.Weight.DemiBold))
         about = (
             "Look into the KV cache of a language model, step by step.",
@@ -30,14 +28,9 @@ class AboutDialog(Dialog):
             "Apache License 2.0. Typefaces Inter and JetBrains Mono, SIL Open Font License 1.1.",
             "It sends nothing anywhere, and downloads nothing that you did not allow.",
         )
-        facts = plain_label("\n\n".join(about), wraps=True)
+        facts = plain_label("\n\n".join(about), wraps=True, can_select=True)
         facts.setFixedWidth(420)
-        facts.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        layout.addWidget(name)
-        layout.addWidget(facts)
-        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
-        buttons.rejected.connect(self.reject)
-        layout.addWidget(buttons)
+        _lay_out(self, name, facts)
 
 
 class WarningsDialog(Dialog):
@@ -46,16 +39,15 @@ class WarningsDialog(Dialog):
     def __init__(self, warnings: Sequence[str], parent: QWidget) -> None:
         super().__init__("Warnings", parent)
         self.setMinimumWidth(460)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(22, 18, 22, 14)
-        layout.setSpacing(10)
-        for words in warnings or ("There are no warnings.",):
-            label = plain_label(words, wraps=True)
-            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            layout.addWidget(label)
-        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
-        buttons.rejected.connect(self.reject)
-        layout.addWidget(buttons)
+        told = warnings or ("There are no warnings.",)
+        _lay_out(self, *(plain_label(words, wraps=True, can_select=True) for words in told))
+
+
+def _lay_out(dialog: Dialog, *labels: QLabel) -> None:
+    """Lay the labels out above a Close button."""
+    buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+    buttons.rejected.connect(dialog.reject)
+    column(*labels, buttons, spacing=10, margins=(22, 20, 22, 16), on=dialog)
 
 
 def version(distribution: str) -> str:
@@ -89,9 +81,7 @@ class KeysDialog(Dialog):
         tree.expandAll()
         tree.header().setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
         tree.header().setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(14, 14, 14, 14)
-        layout.addWidget(tree)
+        column(tree, margins=(14, 14, 14, 14), on=self)
         self.resize(640, 620)
 
 

@@ -77,11 +77,10 @@ class Manual(Dialog):
         self._back.setAutoDefault(False)  # Enter goes to what was found
         QShortcut(QKeySequence("Alt+Left"), self, self._on_back)
         left = column(self.line, (self.list, 1), self.nothing, self._back, spacing=8)
-        row(left, (self.text, 1), spacing=12, on=self)
-        self.layout().setContentsMargins(14, 14, 14, 14)  # type: ignore[union-attr]
+        row(left, (self.text, 1), spacing=12, margins=(14, 14, 14, 14), on=self)
         room = self.screen().availableSize()
         self.resize(min(WIDTH, room.width() - 40), min(HEIGHT, room.height() - 60))
-        self.line.textChanged.connect(self._on_typed)
+        self.line.textChanged.connect(self._fill)
         self.line.returnPressed.connect(self._on_entered)
         self.list.currentItemChanged.connect(self._on_chosen)
         self.text.anchorClicked.connect(self._on_link)
@@ -147,9 +146,6 @@ class Manual(Dialog):
         self._mark()
 
     # ---- events --------------------------------------------------------------------------------------------------
-
-    def _on_typed(self) -> None:
-        self._fill()
 
     def _on_entered(self) -> None:
         """Go to the best page found."""

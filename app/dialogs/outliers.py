@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QHeaderView, QTreeWidget, QTreeWidgetItem, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHeaderView, QTreeWidget, QTreeWidgetItem, QWidget
 
 from app.draw.format import brief, percent, thousands, times
+from app.kit.boxes import column
 from app.kit.dialog import Dialog
 from app.kit.labels import plain_label
 from app.kit.provenance import lateness, step_of, token_name
@@ -49,18 +50,15 @@ class OutliersDialog(Reader[Listed], Dialog):
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Largest values", parent)
         self._piece: OutliersSlice | None = None
-        self._source = plain_label()
+        self.source = plain_label()  # which step the list belongs to
         self.tree = QTreeWidget()
         self.tree.setColumnCount(4)
         self.tree.setHeaderLabels(["Where", "Value", "Of its range", "Token"])
         self.tree.setAccessibleName("Largest values and most attended tokens")
         self.tree.header().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         self.tree.currentItemChanged.connect(self._on_current)
-        self.tree.itemActivated.connect(self._on_activated)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(14, 12, 14, 14)
-        layout.addWidget(self._source)
-        layout.addWidget(self.tree)
+        self.tree.itemActivated.connect(self._go)
+        column(self.source, self.tree, spacing=6, margins=(14, 12, 14, 14), on=self)
         self.resize(600, 680)
         self.follow(models)
 
@@ -77,17 +75,9 @@ class OutliersDialog(Reader[Listed], Dialog):
     def first_field(self) -> QWidget | None:
         return self.tree
 
-    @property
-    def source_text(self) -> str:
-        """Which step the list belongs to."""
-        return self._source.text()
-
     def _on_current(self, item: QTreeWidgetItem | None, _previous: QTreeWidgetItem | None) -> None:
         if item is not None and self.tree.hasFocus():  # refilling the list must not change the selection
             self._go(item)
-
-    def _on_activated(self, item: QTreeWidgetItem) -> None:
-        self._go(item)
 
     def _go(self, item: QTreeWidgetItem) -> None:
         place = item.data(0, _PLACE)
@@ -111,11 +101,11 @@ class OutliersDialog(Reader[Listed], Dialog):
         return Listed(piece, piece.note or " · ".join((piece.provenance, *_exact_words(piece), late or of_now)))
 
     def show_nothing(self, why: str) -> None:
-        self._source.setText(why)
+        self.source.setText(why)
         self._fill(None)
 
     def show_state(self, state: Listed) -> None:
-        self._source.setText(state.source)
+        self.source.setText(state.source)
         if state.piece is not self._piece:
             self._fill(state.piece)
 
@@ -163,8 +153,8 @@ class OutliersDialog(Reader[Listed], Dialog):
         token = f"{thousands(place.position)} {token_name(self._models, piece.request.seq_id, place.position)}"
         item = QTreeWidgetItem([*words, token])
         item.setData(0, _PLACE, place)
-        for column in (1, 2):
-            item.setTextAlignment(column, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        for number in (1, 2):
+            item.setTextAlignment(number, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         item.setFont(3, font_fixed())
         heading.addChild(item)
 

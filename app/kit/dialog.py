@@ -16,14 +16,15 @@ from PySide6.QtWidgets import (
     QLayout,
     QLineEdit,
     QPushButton,
-    QVBoxLayout,
     QWidget,
 )
 
+from app.kit.boxes import column
 from app.kit.labels import plain_label
 from engine.errors import InputError
 
 F = TypeVar("F", bound=QWidget)
+MARGINS = (18, 16, 18, 14)
 
 
 class Dialog(QDialog):
@@ -114,12 +115,7 @@ class QuestionDialog(FormDialog):
             button.setIcon(QIcon())  # some desktops add icons in colours of their own
         buttons.accepted.connect(self.accept)
         buttons.rejected.connect(self.reject)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(18, 16, 18, 14)
-        layout.setSpacing(12)
-        layout.addLayout(self.form)
-        layout.addWidget(self.problem)
-        layout.addWidget(buttons)
+        column(self.form, self.problem, buttons, spacing=12, margins=MARGINS, on=self)
         self.setMinimumWidth(420)
 
     def showEvent(self, event: QShowEvent) -> None:

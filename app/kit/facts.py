@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, QSize
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QSizePolicy, QWidget
+from PySide6.QtWidgets import QScrollArea, QSizePolicy, QWidget
 
 from app.draw.format import thousands
 from app.draw.spark import Spark, spark
+from app.kit.boxes import scrolled
 from app.kit.labels import Opaque, TellsPlaces
 from app.kit.pictures import argb, loud_color, pixels_image
-from app.kit.text_lines import TextPainter
+from app.kit.text_lines import LEFT, TextPainter
 from app.kit.theme import TextRole, current_theme, font_fixed, font_text
 from engine.counted import counted
 from engine.spec.terms import Term
@@ -76,13 +77,8 @@ class WholeLines(QScrollArea):
 
     def __init__(self, lines: QWidget) -> None:
         super().__init__()
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setWidgetResizable(True)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setWidget(lines)
+        scrolled(lines, self)
         self.setMinimumHeight(2 * PITCH)  # by itself it takes 70 pixels, which small windows do not have
-        self.viewport().setAutoFillBackground(False)
-        lines.setAutoFillBackground(False)  # setWidget has enabled it
         self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
 
     def _on_scrolled(self, value: int) -> None:
@@ -208,7 +204,6 @@ class Facts(TellsPlaces, Opaque, QWidget):
 
 HEIGHT = 31
 _GAP = 10.0
-_LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 
 
 class Reading(Struct, frozen=True):
@@ -268,10 +263,10 @@ class FactBar(TellsPlaces, QWidget):
         for place, fact, label in self._placed():
             painter.setFont(self._names)
             painter.setPen(current_theme().color("muted"))
-            painter.drawText(QRectF(place.left(), 0, place.width(), 14), _LEFT, label)
+            painter.drawText(QRectF(place.left(), 0, place.width(), 14), LEFT, label)
             painter.setFont(self._numbers)
             painter.setPen(current_theme().color(fact.role))
-            painter.drawText(QRectF(place.left(), 14, place.width(), 17), _LEFT, fact.value)
+            painter.drawText(QRectF(place.left(), 14, place.width(), 17), LEFT, fact.value)
 
     def tip_at(self, place: QPoint) -> str:
         return next((fact.tip for rect, fact, _ in self._placed() if rect.contains(place)), "")

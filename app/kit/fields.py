@@ -168,6 +168,16 @@ def line_field(name: str, text: str = "", hint: str = "", tip: str = "") -> QLin
     return field
 
 
+def filter_field(name: str, width: int, hint: str = "Filter") -> QLineEdit:
+    """A field that filters a list, at most `width` pixels wide, with a button that empties it."""
+    field = QLineEdit()
+    field.setPlaceholderText(hint)
+    field.setAccessibleName(name)
+    field.setClearButtonEnabled(True)
+    field.setMaximumWidth(width)
+    return field
+
+
 def choice_field(name: str, choices: Iterable[tuple[object, str]], chosen: object = None) -> QComboBox:
     """A list of `(value, text)` choices."""
     field = QComboBox()

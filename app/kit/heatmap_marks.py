@@ -21,7 +21,6 @@ from app.kit.pictures import loud_color
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, current_theme, font_fixed
 from app.models import Models
-from engine.spec.edit import Rows
 
 _NUMBER_CELL = 24.0
 _OUTLINED = 4  # an edited place of at least so many pixels has an outline
@@ -279,11 +278,6 @@ def edits_shown(models: Models, seq_id: int | None = None) -> tuple[EditedRows, 
         if one.edit.seq_id == of
     }
     return edited_rows(sorted(made.items(), key=lambda one: one[0]))
-
-
-def is_of(rows: Rows, layer: int, kv_head: int, tensor: str) -> bool:
-    """Whether these rows include some of that head."""
-    return touches(rows, layer, kv_head, tensor)
 
 
 def head_boxes(

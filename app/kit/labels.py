@@ -217,12 +217,19 @@ def plain_tip(text: str) -> str:
 
 
 def plain_label(
-    text: str = "", font: QFont | None = None, role: TextRole | None = None, *, wraps: bool = False
+    text: str = "",
+    font: QFont | None = None,
+    role: TextRole | None = None,
+    *,
+    wraps: bool = False,
+    can_select: bool = False,
 ) -> QLabel:
-    """A `PlainLabel` with a font and the colour of a role."""
+    """A `PlainLabel` with a font and the colour of a role; `can_select`: with the mouse, to copy its text."""
     label = PlainLabel()
     label.setText(text)
     label.setWordWrap(wraps)
+    if can_select:
+        label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
     _dress(label, font, role)
     return label
 

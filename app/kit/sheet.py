@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
     QDoubleSpinBox,
-    QFrame,
-    QHBoxLayout,
     QLabel,
     QLineEdit,
     QPushButton,
-    QScrollArea,
     QSpinBox,
-    QVBoxLayout,
     QWidget,
 )
 
+from app.kit.boxes import column, holder, row, scrolled
 from app.kit.buttons import push_button
 from app.kit.changes import on_change
-from app.kit.dialog import F, FormDialog
+from app.kit.dialog import MARGINS, F, FormDialog
 from app.kit.facts import Fact, Facts
 from app.kit.fields import choice_field, decimal_field, line_field, whole_field
 from app.kit.labels import plain_label
@@ -45,45 +42,18 @@ class Sheet(FormDialog):
     def __init__(self, title: str, parent: QWidget) -> None:
         super().__init__(title, parent)
         self._labels: dict[QWidget, QLabel] = {}
-        self.problem = plain_label(role="bad", wraps=True)
+        self.problem = plain_label(role="bad", wraps=True, can_select=True)
         self.problem.setAccessibleName("What is wrong")
-        self.problem.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.facts = Facts()
         self.facts.setAccessibleName("Results")
         self._copy = push_button("Copy", self._on_copy, is_small=False)
         self._lay_out()
 
     def _lay_out(self) -> None:
-        left = QVBoxLayout()
-        left.addLayout(self.form)
-        left.addStretch(1)
-        results = QWidget()
-        column = QVBoxLayout(results)
-        column.setContentsMargins(0, 0, 10, 0)
-        column.setSpacing(8)
-        column.addWidget(self.problem)
-        column.addWidget(self.facts)
-        column.addStretch(1)
-        scroll = QScrollArea()
-        scroll.setFrameShape(QFrame.Shape.NoFrame)
-        scroll.setWidgetResizable(True)
-        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        scroll.setWidget(results)
-        scroll.viewport().setAutoFillBackground(False)
-        results.setAutoFillBackground(False)
-        sides = QHBoxLayout()
-        sides.setSpacing(24)
-        sides.addLayout(left)
-        sides.addWidget(scroll, 1)
-        buttons = QHBoxLayout()
-        buttons.addStretch(1)
-        buttons.addWidget(self._copy)
-        buttons.addWidget(push_button("Close", self.close, is_small=False))
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(18, 16, 18, 14)
-        layout.setSpacing(12)
-        layout.addLayout(sides, 1)
-        layout.addLayout(buttons)
+        results = holder(column(self.problem, self.facts, None, spacing=8, margins=(0, 0, 10, 0)))
+        sides = row(column(self.form, None), (scrolled(results), 1), spacing=24)
+        buttons = row(None, self._copy, push_button("Close", self.close, is_small=False))
+        column((sides, 1), buttons, spacing=12, margins=MARGINS, on=self)
 
     # ---- fields --------------------------------------------------------------------------------------------------
 

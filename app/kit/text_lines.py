@@ -6,6 +6,10 @@ from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QStaticText, QTransform
 
 _MOST_KEPT = 2048
+# How `QPainter.drawText` places a line in a rectangle.
+LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
+RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
+MIDDLE = int(Qt.AlignmentFlag.AlignCenter)
 
 
 class TextPainter:

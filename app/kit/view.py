@@ -12,7 +12,6 @@ from PySide6.QtGui import (
     QAction,
     QFont,
     QGuiApplication,
-    QImage,
     QPainter,
     QPainterPath,
     QPaintEvent,
@@ -22,16 +21,14 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import (
     QAbstractScrollArea,
     QFileDialog,
-    QHBoxLayout,
     QLayout,
     QMenu,
     QStackedLayout,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
-from app.kit.boxes import column, holder
+from app.kit.boxes import column, holder, row
 from app.kit.buttons import ActionButton
 from app.kit.chart.plot import Plot
 from app.kit.files import PICTURE_KINDS, save_look, why_no_look
@@ -137,12 +134,12 @@ class View(Reader[State], Themed, QWidget):
         self.pin_button.setCheckable(True)
         self.pin_button.setVisible(self.can_pin)
         self._menu_button = self._make_menu_button()
-        self._extras = QHBoxLayout()
+        self._extras = row(spacing=8)
         self.empty = plain_label(role="muted", wraps=True)
         self.remedies: dict[str, ActionButton] = {}
         self._body = QWidget()
         self._strip = TitleBar()
-        self._frame_actions: list[QAction] = []
+        self.frame_actions: list[QAction] = []  # entries of the panel's holder in the small menu
         self._build_frame()
         self._set_icons()
         if type(self).provenance is not View.provenance:  # reserve its width, so that its first text widens no column
@@ -232,10 +229,6 @@ class View(Reader[State], Themed, QWidget):
         self.title_label.setText(text)
         self.setAccessibleName(text)
 
-    def show_title(self, is_shown: bool) -> None:
-        """Show or hide the title: a tab above the panel may show its name already."""
-        self.title_label.setVisible(is_shown)
-
     def set_detail(self, text: str, brief: str = "", tip: str = "") -> None:
         """Muted text after the title; where the strip is narrow it is replaced by `brief`, then left out. `tip` says
         what the words mean."""
@@ -296,10 +289,6 @@ class View(Reader[State], Themed, QWidget):
     def fit_colors(self) -> None:
         """Fit the colour range to what is visible (C). Overridden by panels with a range."""
 
-    def grab_picture(self) -> QImage:
-        """The panel as an image, with title and provenance, so that the image can stand alone."""
-        return self.frame.grab().toImage()
-
     @property
     def frame(self) -> QWidget:
         """The widget that contains panel and title strip: the dock, or the panel itself."""
@@ -312,18 +301,14 @@ class View(Reader[State], Themed, QWidget):
             layout.removeWidget(self._strip)
         return self._strip
 
-    def add_frame_action(self, action: QAction) -> None:
-        """Add an entry of the panel's holder to the small menu."""
-        self._frame_actions.append(action)
-
     # ---- copying and saving --------------------------------------------------------------------------------------
 
     def copy_picture(self) -> None:
-        """Copy the picture to the clipboard."""
+        """Copy the panel as an image, with title and provenance, so that the image can stand alone."""
         if why_not := why_no_look(self.frame):
             self.told.emit(why_not)
             return
-        QGuiApplication.clipboard().setImage(self.grab_picture())
+        QGuiApplication.clipboard().setImage(self.frame.grab().toImage())
         self.told.emit(f"Picture of “{self.title_label.text()}” copied")
 
     def save_picture(self) -> None:
@@ -355,33 +340,18 @@ class View(Reader[State], Themed, QWidget):
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         # The length of this text must not limit how narrow the panel can become.
         self.empty.setMinimumSize(1, 1)
-        self._extras.setContentsMargins(0, 0, 0, 0)
-        self._extras.setSpacing(8)
-        strip = QHBoxLayout()
-        strip.setContentsMargins(MARGIN, 2, 5, 2)  # a widget that paints its background must not cover the frame
+        left = self.title_label, self.segments, (self.detail, 1), self.provenance_label
+        # a widget that paints its background must not cover the frame
+        margins = (MARGIN, 2, 5, 2)
+        strip = row(*left, self._extras, self.pin_button, self._menu_button, spacing=8, margins=margins, on=self._strip)
         strip.addStrut(STRIP_HEIGHT - 3)  # a dock uses the layout's height, not the fixed one
-        strip.setSpacing(8)
-        strip.addWidget(self.title_label)
-        strip.addWidget(self.segments)
-        strip.addWidget(self.detail, 1)
-        strip.addWidget(self.provenance_label)
-        strip.addLayout(self._extras)
-        strip.addWidget(self.pin_button)
-        strip.addWidget(self._menu_button)
-        self._strip.setLayout(strip)
         self._pages = QStackedLayout()
         self._pages.addWidget(self._body)
         self._blank_column = column(None, self.empty, None, spacing=8)
         self._blank = holder(self._blank_column)
         self._pages.addWidget(self._blank)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self._strip)
-        framed = QVBoxLayout()  # a stacked layout has no margins of its own
-        framed.setContentsMargins(MARGIN, MARGIN, MARGIN, MARGIN)
-        framed.addLayout(self._pages)
-        layout.addLayout(framed, 1)
+        framed = column(self._pages, margins=(MARGIN, MARGIN, MARGIN, MARGIN))  # a stacked layout has none of its own
+        column(self._strip, (framed, 1), spacing=0, on=self)
 
     def _set_icons(self) -> None:
         theme = current_theme()
@@ -396,7 +366,7 @@ class View(Reader[State], Themed, QWidget):
         menu.addAction("Copy picture", self.copy_picture)
         menu.addAction("Save picture…", self.save_picture)
         menu.addSeparator()
-        menu.addActions(self._frame_actions)
+        menu.addActions(self.frame_actions)
         menu.popup(self._menu_button.mapToGlobal(self._menu_button.rect().bottomLeft()))
 
     def paintEvent(self, event: QPaintEvent) -> None:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from msgspec import Struct
 from PySide6.QtCore import QEvent, QPoint, QSize, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QMenu, QPushButton, QSizePolicy, QWidget
 
 from app.control.actions import Actions
 from app.draw.format import byte_size, percent, thousands
-from app.kit.boxes import row
+from app.kit.boxes import column, row
 from app.kit.labels import Opaque, plain_tip, steady
 from app.kit.reader import SELECTION, STATUS, STEPS, Reader
 from app.kit.text_lines import TextPainter
@@ -186,18 +186,11 @@ class TopBar(QWidget):
         self.earlier = EarlierStepButtons(models, actions)
         self.remedies = Remedies(models, actions)
         self.setFixedHeight(TOP_BAR_HEIGHT)
-        before, after = (
-            Selectors(self.model, self.cache, self.size_of_cache),
-            self._after(self.earlier, self.remedies, self.counter),
-        )
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(12, 0, 14, 1)
+        before = Selectors(self.model, self.cache, self.size_of_cache)
+        after = self._after(self.earlier, self.remedies, self.counter)
         after.setMaximumWidth(MOST_AFTER)  # the selectors, whose texts are longer, get the rest
         # The transport keeps its place whatever the sides contain, so that the buttons can be found without looking.
-        layout.addWidget(before)
-        layout.addWidget(self.transport)
-        layout.addWidget(after)
-        self._layout = layout
+        self._layout = row(before, self.transport, after, margins=(12, 0, 14, 1), on=self)
 
     @staticmethod
     def _after(*parts: QWidget) -> QWidget:
@@ -230,12 +223,7 @@ class Footer(QWidget):
     def __init__(self, timeline: TimelineBar, status: StatusLine, phases: PhaseBar) -> None:
         super().__init__()
         self._timeline = timeline
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 1, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(timeline)
-        layout.addWidget(status)
-        layout.addWidget(phases)
+        column(timeline, status, phases, spacing=0, margins=(0, 1, 0, 0), on=self)
         phases.appeared.connect(status.setHidden)
 
     def paintEvent(self, event: QPaintEvent) -> None:

@@ -44,7 +44,7 @@ class PanelDock(QDockWidget):
         self.setTitleBarWidget(panel.take_strip())
         self.setWidget(panel)
         self.setAllowedAreas(Qt.DockWidgetArea.AllDockWidgetAreas)
-        panel.add_frame_action(self.toggleViewAction())
+        panel.frame_actions.append(self.toggleViewAction())
 
 
 class DockHost(QMainWindow):
@@ -264,7 +264,7 @@ class DockHost(QMainWindow):
             is_tabbed = bool(self.tabifiedDockWidgets(dock)) and not dock.isFloating()
             panel = dock.widget()
             if isinstance(panel, View):
-                panel.show_title(not is_tabbed)
+                panel.title_label.setVisible(not is_tabbed)  # the tab shows the name already
         for bar in self.findChildren(QTabBar, options=Qt.FindChildOption.FindDirectChildrenOnly):
             bar.setDrawBase(False)
             bar.setExpanding(False)

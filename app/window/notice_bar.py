@@ -8,7 +8,7 @@ from typing import ClassVar
 from msgspec import Struct
 from PySide6.QtCore import QEvent, QObject, QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QSizePolicy, QToolButton, QWidget
 
 from app.control.actions import Actions
 from app.draw.format import byte_size
@@ -200,23 +200,20 @@ class Banner(Reader[Failure], Themed, QWidget):
     def __init__(self, models: Models, over: DockHost) -> None:
         super().__init__(over)
         self._over = over
-        self._label = plain_label(wraps=True)
-        self._label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._label = plain_label(wraps=True, can_select=True)
         self._label.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         self._close = QToolButton()
         self._close.setToolTip("Dismiss")
         self._close.setAccessibleName("Dismiss")
         self._close.clicked.connect(self._on_close)
         self._restart = push_button("Restart engine", self.restart_wanted)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(34, 8, 8, 8)
-        layout.addWidget(self._label, 1)
         self._leave_gpu = push_button(
             "Go on on the CPU", self.cpu_wanted, "Load the model there and do all steps once more"
         )
-        layout.addWidget(self._leave_gpu, 0, Qt.AlignmentFlag.AlignTop)
-        layout.addWidget(self._restart, 0, Qt.AlignmentFlag.AlignTop)
-        layout.addWidget(self._close, 0, Qt.AlignmentFlag.AlignTop)
+        buttons = self._leave_gpu, self._restart, self._close
+        layout = row((self._label, 1), *buttons, margins=(34, 8, 8, 8), on=self)
+        for button in buttons:
+            layout.setAlignment(button, Qt.AlignmentFlag.AlignTop)
         over.installEventFilter(self)
         self.take_theme()
         self.follow(models)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QFont
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QWidget
+from PySide6.QtWidgets import QLabel, QProgressBar, QSizePolicy, QWidget
 
 from app.control.pace import Pace
 from app.draw.format import byte_size, decimal, milliseconds, percent, thousands
@@ -225,18 +225,11 @@ class StatusLine(Reader[Shown], QWidget):
         self._fit_note()
 
     def _build(self) -> None:
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(MARGIN, 0, MARGIN, 0)
-        layout.setSpacing(SPACING)
-        for label in (self.speed, self._first, self._bytes, self.looking):
-            layout.addWidget(label)
-        layout.addWidget(self.note, 1)
-        layout.addWidget(self._return)
-        layout.addStretch()
-        layout.addWidget(self._work, 1000)  # the message gets the space that is left
+        left = self.speed, self._first, self._bytes, self.looking, (self.note, 1), self._return
+        right = (self._work, 1000), self._place, self.num_warnings  # the message gets the space that is left
+        layout = row(*left, *right, spacing=SPACING, margins=(MARGIN, 0, MARGIN, 0), on=self)
+        layout.insertStretch(len(left))
         self.num_warnings.installEventFilter(self)
-        for widget in (self._place, self.num_warnings):
-            layout.addWidget(widget)
         self.speed.setToolTip(
             f"Tokens per second of the engine's own time, over the last {RECENT_STEPS} decode steps; what a run waits "
             "between steps, for its pace or for pictures, is not in it"

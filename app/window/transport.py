@@ -5,11 +5,12 @@ from __future__ import annotations
 from msgspec import Struct
 from PySide6.QtCore import QEvent, QPointF, QSize, Qt
 from PySide6.QtGui import QAction, QFont, QPainter, QPaintEvent
-from PySide6.QtWidgets import QHBoxLayout, QMenu, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 
 from app.control.actions import Actions
 from app.control.pace import PACES, Pace
 from app.draw.format import thousands
+from app.kit.boxes import row
 from app.kit.buttons import ActionButton
 from app.kit.icons import icon
 from app.kit.labels import Opaque, plain_tip, steady
@@ -35,8 +36,8 @@ BUTTONS = (
 class TransportButton(QToolButton):
     """A button of one action: icon, text for screen readers, and a tool tip with the key."""
 
-    def __init__(self, action: QAction, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, action: QAction) -> None:
+        super().__init__()
         self.setObjectName("transport")
         self.setDefaultAction(action)
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonIconOnly)
@@ -56,8 +57,8 @@ class TransportButton(QToolButton):
 class PaceButton(QToolButton):
     """The chosen pace, with a menu of all paces; their tool tips explain them."""
 
-    def __init__(self, actions: Actions, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, actions: Actions) -> None:
+        super().__init__()
         self.setObjectName("transport")
         self.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
@@ -94,17 +95,13 @@ class TransportBar(Reader[bool], Themed, QWidget):
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
         self._actions = actions
-        self._buttons = {key: TransportButton(actions[key], self) for key, _ in BUTTONS}
+        self._buttons = {key: TransportButton(actions[key]) for key, _ in BUTTONS}
         self._buttons["run.run"].setProperty("primary", True)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(7)
-        for key, button in self._buttons.items():
+        for key in self._buttons:
             # The icon of the filled button has that button's text colour, which would be wrong in a menu.
             actions[key].setIconVisibleInMenu(False)
-            layout.addWidget(button)
-        self.pace = PaceButton(actions, self)
-        layout.addWidget(self.pace)
+        self.pace = PaceButton(actions)
+        row(*self._buttons.values(), self.pace, spacing=7, on=self)
         self.follow(models)
         self.take_theme()
 
@@ -231,14 +228,11 @@ class EarlierStepButtons(Reader[bool], QWidget):
 
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(7)
-        for key, text in (("run.go_on", "Go on here"), ("run.live", "Back to live")):
-            button = ActionButton(text, actions[key])
+        buttons = ActionButton("Go on here", actions["run.go_on"]), ActionButton("Back to live", actions["run.live"])
+        for button in buttons:
             # A click hides the button; without this the focus would move to some other widget.
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-            layout.addWidget(button)
+        row(*buttons, spacing=7, on=self)
         self.follow(models)
 
     def read(self) -> bool:

@@ -12,7 +12,6 @@ from PySide6.QtGui import (
     QCloseEvent,
     QDragEnterEvent,
     QDropEvent,
-    QImage,
     QKeyEvent,
     QKeySequence,
     QPaintEvent,
@@ -250,10 +249,6 @@ class MainWindow(QMainWindow):
         self._show("inspect", "prompt")
         self.prompt.ask_sampling(name)
 
-    def set_sampling(self, name: str, value: float) -> None:
-        """Set a number of the sampling."""
-        self.prompt.set_sampling(name, value)
-
     def show_place(self, names: Collection[str]) -> None:
         """Bring the head to the front, if it is on the screen or behind a tab, where a place in it was selected."""
         if {"lens", "channel"} & set(names) and self.docks.docks["head"].isVisible():
@@ -380,9 +375,6 @@ class MainWindow(QMainWindow):
     def picture(self) -> View[Any]:
         """The panel that had the focus last: copying and zooming apply to it."""
         return self._last_picture
-
-    def grab_window(self) -> QImage:
-        return self.grab().toImage()
 
     def toggle_full_screen(self) -> None:
         self.setWindowState(self.windowState() ^ Qt.WindowState.WindowFullScreen)

@@ -19,9 +19,8 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 from PySide6.QtWidgets import QApplication
 
 from app.kit.theme import DARK
-from app.panels.pages.canvas import PageCanvas
+from app.panels.pages.canvas import PageCanvas, grid_colors
 from app.panels.pages.draw import GridLayout, Mode, PoolArrays, arrange, paint
-from app.panels.pages.legend import grid_colors
 from engine.wire.page_events import PageAllocated
 from engine.wire.page_map import PageMap, PageTracker
 

@@ -9,10 +9,9 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen, QResizeEvent
 
 from app.kit.chart.surface import Surface
+from app.kit.text_lines import LEFT, RIGHT
 from app.kit.theme import Theme, font_fixed, font_text
 
-_LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
-_RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 _HEADER, _GAP, _THICK = 16, 8.0, 8.0
 _BESIDE = 8.0  # pixels between a bar and its number
 _LEAST_NAME, _LEAST_BAR = 26.0, 8.0
@@ -153,7 +152,7 @@ class BarRows(Surface):
             is_end = len(heads) > 1 and head is heads[-1]
             whole = head if metrics.horizontalAdvance(head) <= wide else head.split(" · ")[0]  # else its first part
             shown = metrics.elidedText(whole, Qt.TextElideMode.ElideRight, wide)
-            painter.drawText(QRectF(left, 0, wide, _HEADER - 2), _RIGHT if is_end else _LEFT, shown)
+            painter.drawText(QRectF(left, 0, wide, _HEADER - 2), RIGHT if is_end else LEFT, shown)
         if len(heads) > 1:
             painter.setPen(QPen(theme.color("hairline"), 1))
             painter.drawLine(0, _HEADER - 2, self.width(), _HEADER - 2)
@@ -168,7 +167,7 @@ class BarRows(Surface):
             painter.setFont(self._bold if row.is_bold else self._font)
             painter.setPen(theme.color("text" if row.is_bold or row.is_marked or row.key is None else "muted"))
             shown = painter.fontMetrics().elidedText(row.name, Qt.TextElideMode.ElideRight, int(wide))
-            painter.drawText(QRectF(left, middle - text_high / 2, wide, text_high), _LEFT, shown)
+            painter.drawText(QRectF(left, middle - text_high / 2, wide, text_high), LEFT, shown)
         painter.setFont(self._font)
         for (bar_left, bar_wide), bar in zip(bars, row.bars, strict=False):
             place = QRectF(bar_left, middle - text_high / 2, bar_wide, text_high)
@@ -176,7 +175,7 @@ class BarRows(Surface):
         if row.end and end_wide:
             painter.setOpacity(0.55 if any(bar.is_faded for bar in row.bars) else 1.0)
             painter.setPen(theme.color(row.end_role))
-            painter.drawText(QRectF(end_left, middle - text_high / 2, end_wide, text_high), _RIGHT, row.end)
+            painter.drawText(QRectF(end_left, middle - text_high / 2, end_wide, text_high), RIGHT, row.end)
             painter.setOpacity(1.0)
 
     def paint_bar(self, painter: QPainter, theme: Theme, place: QRectF, bar: Bar, has_number: bool = True) -> None:
@@ -193,5 +192,5 @@ class BarRows(Surface):
             painter.fillRect(QRectF(track.left(), track.top(), length, thick), theme.color(bar.role))
         if has_number:
             painter.setPen(theme.color("text"))
-            painter.drawText(place, _RIGHT, bar.number)
+            painter.drawText(place, RIGHT, bar.number)
         painter.setOpacity(1.0)

@@ -15,12 +15,10 @@ from app.draw.format import brief, decimal
 from app.draw.grid import GridCell, ValueGrid
 from app.kit.chart.surface import Surface
 from app.kit.pictures import magnitude_colors, pixels_image
+from app.kit.text_lines import LEFT, MIDDLE, RIGHT
 from app.kit.theme import Theme, font_fixed, font_text
 
 _TITLE, _AXIS, _GAP, _SCALE = 15, 14, 12, 60
-_LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
-_RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
-_MIDDLE = int(Qt.AlignmentFlag.AlignCenter)
 
 FoundCell = tuple[ValueGrid, GridCell]
 
@@ -119,7 +117,7 @@ class GridMaps(Surface):
             near = min(middle - last, abs(middle - chosen)) if not is_chosen else 99.0
             if has_names and near >= 11:
                 painter.setPen(theme.color("text" if is_chosen else "muted"))
-                painter.drawText(QRectF(0, middle - 7, plot.left() - 5, 14), _LEFT, f"L{layer}")
+                painter.drawText(QRectF(0, middle - 7, plot.left() - 5, 14), LEFT, f"L{layer}")
                 last = middle
 
     def _paint_words(self, painter: QPainter, theme: Theme, shown: ValueGrid, plot: QRectF) -> None:
@@ -127,15 +125,15 @@ class GridMaps(Surface):
         metrics = painter.fontMetrics()
         painter.setPen(theme.color("text"))
         title = metrics.elidedText(shown.title, Qt.TextElideMode.ElideRight, int(plot.width()))
-        painter.drawText(QRectF(plot.left(), 0, plot.width(), _TITLE - 2), _LEFT, title)
+        painter.drawText(QRectF(plot.left(), 0, plot.width(), _TITLE - 2), LEFT, title)
         painter.setPen(theme.color("muted"))
         count = shown.stop or shown.values.shape[1] * shown.per_column
         line = QRectF(plot.left(), plot.bottom() + 1, plot.width(), _AXIS)
-        painter.drawText(line, _LEFT, "0")
-        painter.drawText(line, _RIGHT, str(count - 1))
+        painter.drawText(line, LEFT, "0")
+        painter.drawText(line, RIGHT, str(count - 1))
         words = f"{self._axis}, {shown.per_column} per column" if shown.per_column > 1 else self._axis
         if metrics.horizontalAdvance(words) + 60 < plot.width():
-            painter.drawText(line, _MIDDLE, words)
+            painter.drawText(line, MIDDLE, words)
 
     def _paint_exact(self, painter: QPainter, theme: Theme, shown: ValueGrid, plot: QRectF) -> None:
         """Write why the end of a picture is blank, on a background of its own, as the selection's frame may cross
@@ -154,7 +152,7 @@ class GridMaps(Surface):
                 painter.fillRect(
                     QRectF(middle.x() - width / 2 - 4, middle.y() - 8, width + 8, 16), theme.color("panel")
                 )
-                painter.drawText(room, _MIDDLE, words)
+                painter.drawText(room, MIDDLE, words)
                 return
 
     def _paint_chosen(self, painter: QPainter, theme: Theme, shown: ValueGrid, plot: QRectF) -> None:
@@ -185,7 +183,7 @@ class GridMaps(Surface):
         painter.setPen(theme.color("muted"))
         for share in (0.0, 0.5, 1.0) if height > 60 else (0.0, 1.0):
             y = min(max(plot.top() + share * height, plot.top() + 5), plot.bottom() - 5)
-            painter.drawText(QRectF(left + 11, y - 7, _SCALE - 11, 14), _LEFT, short_percent(self.limit * (1 - share)))
+            painter.drawText(QRectF(left + 11, y - 7, _SCALE - 11, 14), LEFT, short_percent(self.limit * (1 - share)))
 
 
 def short_percent(value: float) -> str:

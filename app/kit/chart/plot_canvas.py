@@ -148,9 +148,6 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         self._view.setLimits(xMin=left, xMax=right, yMin=low, yMax=high)
         if not self.is_zoomed or not is_same_plot:
             self.reset_view()
-        self._redraw()
-
-    def _redraw(self) -> None:
         self.viewport().update()
 
     def _curve(self, mark: Curve) -> object:
@@ -247,7 +244,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
         self.is_zoomed = True
 
     def _on_range(self, *_ranges: object) -> None:
-        self._redraw()
+        self.viewport().update()
 
     # ---- mouse and keys ------------------------------------------------------------------------------------------
 
@@ -258,7 +255,7 @@ class PlotCanvas(PointsWhileThere, pg.GraphicsView):  # type: ignore[misc]
     def _point(self, index: int | None) -> None:
         if index != self._pointed:
             self._pointed = index
-            self._redraw()
+            self.viewport().update()
             self.pointed.emit(index)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from msgspec import Struct
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QAction, QResizeEvent
-from PySide6.QtWidgets import QLineEdit, QMenu
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QMenu
 
 from app.draw.format import byte_size, thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, own_action
 from app.kit.changes import connect_all
+from app.kit.fields import filter_field
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.moment_words import node_lines
 from app.kit.provenance import Provenance
@@ -53,23 +54,22 @@ class BranchesView(View[Shown]):
         self.tree = TreeCanvas(models)
         self.line, self.hint = ElidedLabel(role="muted"), ElidedLabel(role="muted")
         self.hint.setText(INVITATION, _BRIEF)
-        self.seek = QLineEdit()
-        self.seek.setPlaceholderText("Filter by name or text")
-        self.seek.setAccessibleName("Filter the branches by name or text")
-        self.seek.setClearButtonEnabled(True)
-        self.seek.setFixedWidth(170)
+        self.seek = filter_field("Filter the branches by name or text", 170, "Filter by name or text")
         self.seek.hide()
         self.add_to_strip(self.seek)
         self._to_delete: int | None = None  # set by the first *Delete*; the second one deletes
         self.actions_ = {
-            "go": self._action("Go there", "Make this the live step; nothing is deleted  (Enter)", "", self._on_go),
-            "join": self._action("Run together", "Bring the sequences of these steps to the live one: one batch  "
-                                 "(Ctrl+click chooses several)", "", self._on_join),
-            "compare": self._action("Compare", "Compare the live step with this one, or two that are chosen", "",
-                                    self._on_compare),
-            "name": self._action("Name…", "Give the branch a name  (F2)", "F2", self.tree.begin_naming),
-            "delete": self._action("Delete…", "Forget this piece of the branch and all that came of it  (Del)", "Del",
-                                   self._on_delete),
+            name: own_action(self.tree, text, slot, tip=tip, key=key)
+            for name, text, slot, key, tip in (
+                ("go", "Go there", self._on_go, "", "Make this the live step; nothing is deleted  (Enter)"),
+                ("join", "Run together", self._on_join, "",
+                 "Bring the sequences of these steps to the live one: one batch  (Ctrl+click chooses several)"),
+                ("compare", "Compare", self._on_compare, "",
+                 "Compare the live step with this one, or two that are chosen"),
+                ("name", "Name…", self.tree.begin_naming, "F2", "Give the branch a name  (F2)"),
+                ("delete", "Delete…", self._on_delete, "Del",
+                 "Forget this piece of the branch and all that came of it  (Del)"),
+            )
         }  # fmt: skip
         made = self.actions_.items()
         self._buttons = {name: ActionButton(action.text(), action, is_small=True) for name, action in made}
@@ -83,9 +83,6 @@ class BranchesView(View[Shown]):
             (self.seek.textChanged, self._on_sought),
         )
         self.follow(models)
-
-    def _action(self, text: str, tip: str, key: str, slot: object) -> QAction:
-        return own_action(self.tree, text, slot, tip=tip, key=key)
 
     def _build(self) -> None:
         self.tree.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)

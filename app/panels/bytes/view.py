@@ -8,13 +8,13 @@ import numpy.typing as npt
 from msgspec import Struct
 from PySide6.QtCore import QPoint, QRect, QRectF, Qt
 from PySide6.QtGui import QAccessible, QImage, QPainter, QPaintEvent, QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QStackedWidget, QWidget
+from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QWidget
 
 from app.draw.axis import ByteTicks, LinearTicks, StepAxis, StepSeries
 from app.draw.format import byte_size, thousands, tick_size
-from app.kit.boxes import column, holder
+from app.kit.boxes import column, holder, stack
 from app.kit.cells import CellTable
-from app.kit.chart.key import ColorKey
+from app.kit.chart.key import ColorKey, names_of
 from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, SelectedLine
 from app.kit.chart.plot import StepPlot
 from app.kit.facts import PITCH, Fact, Facts, WholeLines
@@ -216,16 +216,10 @@ class BytesView(View[LedgerView]):
         self._series = StepSeries(memory_row, len(NAMES))
         self._drawn: tuple[object, ...] = ()
         self.plot = StepPlot("Memory after every step")
-        self.key = ColorKey(ROLES)
-        body = QWidget()
-        self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
-        self._split.setContentsMargins(0, 0, 0, 0)
-        self._split.addWidget(self.facts)
-        self._split.addWidget(self._bars, 2)
-        self._sheets = QStackedWidget()
-        self._sheets.addWidget(WholeLines(body))
-        self._sheets.addWidget(self.table)
-        self._sheets.addWidget(holder(column(self.key, self.plot)))
+        self.key = ColorKey()
+        self._split = column(self.facts, (self._bars, 2))
+        body = holder(self._split)
+        self._sheets = stack(WholeLines(body), self.table, holder(column(self.key, self.plot)))
         self.set_body(self._sheets)
         self.plot.connect_steps(self._models.selection, self.refresh, self.told)
         self.follow(models)
@@ -270,7 +264,7 @@ class BytesView(View[LedgerView]):
             records = self._models.timeline.records
             axis = StepAxis(self._models.timeline.steps)
             rows = self._series.follow(records)
-            self.key.set_names(key_names(rows))
+            self.key.show_keys(names_of(ROLES, key_names(rows)))
             self.plot.show_steps(memory_chart(rows, axis, state.selected), list(self._models.timeline.steps))
         self.plot.show_words(step_words(told))
 

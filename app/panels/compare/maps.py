@@ -127,17 +127,9 @@ class CompareMaps(Themed, QWidget):
     # ---- how it is shown -----------------------------------------------------------------------------------------
 
     @property
-    def num_columns(self) -> int:
-        return self.maps["a"].num_columns
-
-    @property
     def num_pixel_rows(self) -> int:
         """The height of a picture in pixels."""
         return int(self.maps["a"].plot_rect.height())
-
-    @property
-    def hover(self) -> QPointF | None:
-        return self.maps["a"].hover
 
     def set_display(self, display: Display) -> None:
         """Set how the sides are shown."""
@@ -161,9 +153,6 @@ class CompareMaps(Themed, QWidget):
     def show_range(self, wanted: TokenRange | None) -> None:
         for heatmap in self.maps.values():
             heatmap.show_range(wanted)
-
-    def reset_view(self) -> None:
-        self.maps["a"].reset_view()
 
     def zoom_to(self, position: int | None) -> None:
         """Zoom to a position, or if None to the newest."""

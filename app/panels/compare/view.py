@@ -9,11 +9,11 @@ from typing import cast, get_args
 from msgspec import Struct
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QFont
-from PySide6.QtWidgets import QMenu, QStackedWidget
+from PySide6.QtWidgets import QMenu
 
 from app.draw.format import brief, short_dtype
 from app.draw.grid import TokenRange
-from app.kit.boxes import column, row
+from app.kit.boxes import column, row, stack
 from app.kit.buttons import LinkButton, ProgressButton, push_button
 from app.kit.changes import connect_all, on_change
 from app.kit.fields import Option, SmallBox
@@ -188,8 +188,8 @@ class CompareView(View[CompareShown]):
         self.maps = CompareMaps(self._token_name)
         self.why = plain_label(role="muted", wraps=True)
         self.lenses, self.query_lenses = LensMenu(models), LensMenu(models, of_queries=True)
-        self._stack = QStackedWidget()
-        self.readout = plain_label(_POINT, font_fixed())
+        self._stack = stack(self.maps, self.why)
+        self.readout = plain_label(_POINT, font_fixed(), can_select=True)
         self.shown: Shown | None = None
         self._build()
         self.follow(models)
@@ -197,11 +197,8 @@ class CompareView(View[CompareShown]):
     def _build(self) -> None:
         self.sides.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.readout.setMinimumWidth(1)
-        self.readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.why.setAlignment(Qt.AlignmentFlag.AlignCenter)
         head = row((self.verdict, 5), (self.sides, 6), spacing=12)
-        self._stack.addWidget(self.maps)
-        self._stack.addWidget(self.why)
         self.set_body(column(head, self.place, 2, (self._stack, 1), self.readout))
         self.displays.setMinimumContentsLength(11)
         for widget in (self.lenses, self.query_lenses, self.displays, self.button, self.opponents, self.end_button):
@@ -283,7 +280,7 @@ class CompareView(View[CompareShown]):
         self._models.viewport.update(**{"attention_range" if self.choice == ATTENTION else "head_range": wanted})
 
     def reset_view(self) -> None:
-        self.maps.reset_view()
+        self.maps.maps["a"].reset_view()
 
     def zoom_to_selection(self) -> None:
         self.maps.zoom_to(self._models.selection.now.position)
@@ -293,9 +290,9 @@ class CompareView(View[CompareShown]):
     def want(self, *, is_visible: bool) -> None:
         compared = self._models.comparison.now
         pair = None
-        if is_visible and compared is not None and not compared.no_rows and self.maps.num_columns:
+        if is_visible and compared is not None and not compared.no_rows and self.maps.maps["a"].num_columns:
             rows = self._rows_of_a_head() if self.choice == WALL else 1
-            pair = WantedPair(self.choice, self.maps.num_columns, rows)  # type: ignore[arg-type]
+            pair = WantedPair(self.choice, self.maps.maps["a"].num_columns, rows)  # type: ignore[arg-type]
         self._models.viewport.update(compared=pair)
 
     def _rows_of_a_head(self) -> int:
@@ -358,7 +355,7 @@ class CompareView(View[CompareShown]):
         self.sides.setToolTip(plain_tip(f"{self.sides.text()}\n{words.tolerance_words(state.compared)}"))
         self._show_place(state)
         self._show_pictures(state)
-        self._tell(self.maps.hover)
+        self._tell(self.maps.maps["a"].hover)
 
     def _show_place(self, state: CompareShown) -> None:
         text = state.refusal or words.departure_words(self._models, state.compared, state.first, state.num_scanned)

@@ -6,12 +6,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QSignalBlocker, QTimer, Signal
-from PySide6.QtWidgets import QSpinBox, QStackedLayout, QWidget
+from PySide6.QtWidgets import QSpinBox, QWidget
 
 from app.draw import grid
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, exact, milliseconds, percent
 from app.draw.grid import GridCell, ValueGrid
-from app.kit.boxes import column, holder, row
+from app.kit.boxes import column, holder, row, stack
 from app.kit.changes import connect_all, on_change
 from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.chart.grid import ChosenHead, FoundCell, GridMaps
@@ -100,9 +100,8 @@ class CodecControls(QWidget):
         self.changed.emit()
 
     def _show_fields(self) -> None:
-        parameters = self._codec.parameters
-        for name, part in ((BITS.name, self._bits), (GROUP.name, self._group), (RESIDUAL.name, self._residual)):
-            part.setVisible(name in parameters)
+        for parameter, field in ((BITS, self._bits), (GROUP, self._group), (RESIDUAL, self._residual)):
+            field.setVisible(parameter.name in self._codec.parameters)
 
 
 def _spin(parameter: Parameter) -> QSpinBox:
@@ -176,12 +175,9 @@ class DamageView(AskingView[Shown]):
         self.readout.setMinimumHeight(15)
         self.why.setMinimumSize(1, 1)
         effect = holder(row((self.shift, 1), (self.bars, 1), spacing=14))
-        sheets = QWidget()
-        self._sheets = QStackedLayout(sheets)
-        for sheet in (self.maps, effect, self.plan):
-            self._sheets.addWidget(sheet)
+        self._sheets = stack(self.maps, effect, self.plan)
         last = row((self.readout, 100), None, self.button)
-        parts = (self.controls, self.formula, self.why, (sheets, 1), self.facts, last)
+        parts = (self.controls, self.formula, self.why, (self._sheets, 1), self.facts, last)
         self.set_body(column(*parts, spacing=5))
 
     def _connect(self) -> None:
@@ -254,9 +250,8 @@ class DamageView(AskingView[Shown]):
 
     def _question(self) -> MapDamage | None:
         """The newest question, if it is about the present choice."""
-        question, seq_id = self.measurement.question, self._models.selection.now.seq_id
-        is_mine = isinstance(question, MapDamage) and (question.seq_id, question.codec) == (seq_id, self._codec)
-        return question if is_mine and isinstance(question, MapDamage) else None
+        question, now = self.measurement.question, (self._models.selection.now.seq_id, self.controls.chosen)
+        return question if isinstance(question, MapDamage) and (question.seq_id, question.codec) == now else None
 
     def _is_asked(self) -> bool:
         """Whether the present choice was asked about at the newest step."""
@@ -279,13 +274,9 @@ class DamageView(AskingView[Shown]):
     def _geometry(self) -> CacheGeometry | None:
         return geometry_of(self._models)
 
-    @property
-    def _codec(self) -> CodecSpec | str:
-        return self.controls.chosen
-
     def _refusal(self) -> str:
         """Why the present choice has no answer; empty if it has one or waits for it."""
-        codec = self._codec
+        codec = self.controls.chosen
         return codec if isinstance(codec, str) else self.measurement.refusal if self._question() is not None else ""
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -303,7 +294,7 @@ class DamageView(AskingView[Shown]):
             return problem
         now = self._models.selection.now
         found = self.answer
-        found = found if found is not None and found.request.codec == self._codec else None
+        found = found if found is not None and found.request.codec == self.controls.chosen else None
         place = now.position if self.choice == TOKENS else None
         chosen = ChosenHead(now.layer, 0 if self.choice == EFFECT else now.kv_head, place)
         is_low = self.height() < LOW

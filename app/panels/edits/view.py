@@ -55,12 +55,8 @@ class EditRow(Struct, frozen=True):
     seq_id: int | None
 
 
-def cells_of(rows: Sequence[EditRow], marked: int | None) -> tuple[tuple[TableCell, ...], ...]:
-    """The rows of the table; undone edits are dimmed and named as such."""
-    return tuple(_cells(row, is_marked=row.step == marked) for row in rows)
-
-
-def _cells(row: EditRow, *, is_marked: bool) -> tuple[TableCell, ...]:
+def cells_of(row: EditRow, *, is_marked: bool) -> tuple[TableCell, ...]:
+    """A row of the table; undone edits are dimmed and named as such."""
     role: TextRole = "muted" if row.is_undone else "selected" if is_marked else "text"
     name = f"{edit_name(row.edit)} · undone" if row.is_undone else edit_name(row.edit)
     where = edit_place(row.edit) if row.seq_id is None else f"seq {row.seq_id} · {edit_place(row.edit)}"
@@ -109,17 +105,13 @@ JSON_FILES = "Edits (*.json)"
 
 
 class Shown(Struct, frozen=True):
-    """Every edit, newest first; the step of the marked one with its measured effect; and which parts have space."""
+    """Every edit, newest first; the marked one with its measured effect; and which parts have space."""
 
     rows: tuple[EditRow, ...]
-    marked: int | None
+    marked: EditRow
     measured: EditMeasured | None
     has_list: bool
     has_effect: bool
-
-    @property
-    def marked_row(self) -> EditRow | None:
-        return next((row for row in self.rows if row.step == self.marked), None)
 
 
 class EditsView(View[Shown]):
@@ -173,24 +165,18 @@ class EditsView(View[Shown]):
             EditRow(one.step, one.edit, edits.kl(one.step), one not in live, one.edit.seq_id if has_many else None)
             for one in reversed(made)
         )
-        looked_at = self._models.selection.now.step
-        wanted = looked_at if any(one.step == looked_at for one in rows) else self._marked
-        marked = wanted if any(one.step == wanted for one in rows) else rows[0].step
-        return Shown(
-            rows, marked, edits.measured(marked) if marked is not None else None,
-            is_wide or self.choice == LIST, is_wide or self.choice == EFFECT,
-        )  # fmt: skip
+        of_step: dict[int | None, EditRow] = {one.step: one for one in rows}
+        marked = of_step.get(self._models.selection.now.step) or of_step.get(self._marked) or rows[0]
+        measured = edits.measured(marked.step)
+        return Shown(rows, marked, measured, is_wide or self.choice == LIST, is_wide or self.choice == EFFECT)
 
     def show_state(self, state: Shown) -> None:
         self.show_choices(not (state.has_list and state.has_effect))
         undone = sum(one.is_undone for one in state.rows)
         self.set_detail(f"{thousands(len(state.rows) - undone)} made" + (f" · {undone} undone" if undone else ""))
         self.table.setVisible(state.has_list)
-        self.table.show_cells(HEADS, cells_of(state.rows, state.marked))
+        self.table.show_cells(HEADS, [cells_of(one, is_marked=one == state.marked) for one in state.rows])
         self._show_effect(state)
-        self.go_to.setEnabled(state.marked_row is not None)
-        self.look.setEnabled(state.marked_row is not None)
-        self.again.setEnabled(state.marked_row is not None)
 
     def _show_effect(self, state: Shown) -> None:
         found = state.measured
@@ -200,14 +186,11 @@ class EditsView(View[Shown]):
             self.next_token.show_table(next_token_table(found))
             if found.kept is not None:
                 self.kept.show_table(kept_table(found.kept))
-        marked = state.marked_row
-        kl = None if marked is None else marked.kl
+        kl = state.marked.kl
         self.note.setText(self._note(state), "" if kl is None else f"KL {divergence_words(kl)}")
 
     def _note(self, state: Shown) -> str:
-        marked = state.marked_row
-        if marked is None:
-            return ""
+        marked = state.marked
         if marked.kl is None and state.measured is None:  # of a session that was opened again
             return f"step {thousands(marked.step)}: session files do not keep its effect · Repeat measures it anew"
         if marked.kl is None:
@@ -231,17 +214,17 @@ class EditsView(View[Shown]):
             self.refresh()
 
     def _on_look(self) -> None:
-        if self.state is not None and self.state.marked is not None:
-            self._models.selection.update(step=self.state.marked)
+        if self.state is not None:
+            self._models.selection.update(step=self.state.marked.step)
 
     def _on_go_to(self) -> None:
-        if self.state is not None and self.state.marked is not None:
-            self.wants.emit(GoTo(self.state.marked))
+        if self.state is not None:
+            self.wants.emit(GoTo(self.state.marked.step))
 
     def _on_repeat(self) -> None:
         """Repeat the marked edit on the selected sequence."""
-        if self.state is not None and (found := self.state.marked_row) is not None:
-            self._repeat((found.edit,))
+        if self.state is not None:
+            self._repeat((self.state.marked.edit,))
 
     def _repeat(self, edits: tuple[Edit, ...]) -> None:
         self.repeated.emit(tuple(replace(edit, seq_id=self._models.selection.now.seq_id) for edit in edits))
@@ -249,9 +232,8 @@ class EditsView(View[Shown]):
     @property
     def not_undone(self) -> tuple[Edit, ...]:
         """The edits that are not undone, oldest first."""
-        return (
-            tuple(one.edit for one in reversed(self.state.rows) if not one.is_undone) if self.state is not None else ()
-        )
+        rows = self.state.rows if self.state is not None else ()
+        return tuple(one.edit for one in reversed(rows) if not one.is_undone)
 
     def add_to_menu(self, menu: QMenu) -> None:
         is_any = bool(self.not_undone)

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from msgspec import Struct
 from PySide6.QtCore import QPointF, QRectF, QSignalBlocker, QSize, Qt
 from PySide6.QtGui import QFont, QPainter, QPen
-from PySide6.QtWidgets import QSizePolicy, QStackedWidget, QWidget
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.draw.axis import FixedTicks, LinearTicks, Tick
 from app.draw.format import brief, decimal, milliseconds, thousands
-from app.kit.boxes import column, holder, row
+from app.kit.boxes import column, holder, row, stack
 from app.kit.changes import on_change
 from app.kit.chart.marks import Chart, ChartMark, Curve, Dots, ShadedSpan
 from app.kit.chart.plot import Plot
@@ -24,6 +24,7 @@ from app.kit.fields import SmallBox
 from app.kit.labels import ElidedLabel, plain_label, plain_tip
 from app.kit.measurement import AskingView, MeasuringView
 from app.kit.provenance import Provenance, shown_record, source_of, token_name
+from app.kit.text_lines import RIGHT
 from app.kit.theme import Theme, font_fixed, font_text
 from app.models import Models, Selected
 from app.models.eviction_log import HELD, EvictionLog, LoggedEviction, logged_in, when_evicted
@@ -120,8 +121,7 @@ class HeadGrid(Surface):
             painter.drawText(place, int(Qt.AlignmentFlag.AlignHCenter), str(head))
         for line in range(0, len(self._layers), max(1, int(np.ceil(12 / high)))):
             place = QRectF(0, _HEAD + line * high, _LABEL - 5, high)
-            align = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-            painter.drawText(place, align, f"L{self._layers[line]}")
+            painter.drawText(place, RIGHT, f"L{self._layers[line]}")
 
     def _paint_cell(self, painter: QPainter, theme: Theme, cell: QRectF, item: LayerHead) -> None:
         """A filled cell: held or evicted; a hollow one: unknown."""
@@ -191,11 +191,9 @@ class RegretSheet(QWidget):
         self._refresh()
 
     def _on_picked(self, index: int) -> None:
-        regret = self._regret
-        if regret is not None:
-            self._models.selection.update(
-                seq_id=regret.request.seq_id, position=int(regret.positions[index]), step=None
-            )
+        if (regret := self._regret) is not None:
+            place = int(regret.positions[index])
+            self._models.selection.update(seq_id=regret.request.seq_id, position=place, step=None)
 
     def _on_pointed(self, index: int | None) -> None:
         if index != self._pointed:
@@ -254,18 +252,14 @@ class RegretSheet(QWidget):
         rule = regret.request.cache.retention.row
         latest = self._models.timeline.live_path.latest
         newer = latest.step - regret.step if latest is not None else 0
-        parts = [
-            rule.label if rule is not None else "",
-            f"rank correlation {decimal(regret.rank_correlation, is_signed=True)}",
-        ]
+        correlation = f"rank correlation {decimal(regret.rank_correlation, is_signed=True)}"
+        parts = [rule.label if rule is not None else "", correlation]
         if newer > 0:
             parts.append(f"at step {regret.step}")
         return " · ".join(parts)
 
-    def _words(self, regret: Regret | None, marked: int | None) -> str:
+    def _words(self, regret: Regret, marked: int | None) -> str:
         """The dot under the mouse, else the selected one, else how it was measured."""
-        if regret is None:
-            return ""
         index = self._pointed if self._pointed is not None else marked
         if index is None or index >= len(regret.positions):
             return f"{thousands(len(regret.positions))} removals in {milliseconds(regret.took_ms)}"
@@ -389,12 +383,9 @@ class EvictedView(AskingView[Shown]):
         self.follow(models)
 
     def _build(self) -> None:
-        both = row(self.heads, (self.plot, 1), spacing=14)
-        both.setContentsMargins(0, 2, 0, 0)
+        both = row(self.heads, (self.plot, 1), spacing=14, margins=(0, 2, 0, 0))
         why = holder(column(self.headline, self.rule, self.formula, (both, 1)))
-        self._sheets = QStackedWidget()
-        self._sheets.addWidget(why)
-        self._sheets.addWidget(self.regret)
+        self._sheets = stack(why, self.regret)
         self.set_body(self._sheets)
         self.add_to_strip(self.button)
         self.heads.picked.connect(self._on_head)
@@ -558,8 +549,11 @@ class EvictedView(AskingView[Shown]):
         now = self._models.selection.now
         if logged is None:
             return f"layer {now.layer}, kv head {now.kv_head} holds it"
-        eviction = logged.eviction
-        survivors = eviction.survivors
+        eviction, survivors, count = (
+            logged.eviction,
+            logged.eviction.survivors,
+            thousands(len(logged.eviction.positions)),
+        )
         position = self._pointed if self._pointed is not None else now.position if mine else None
         score = eviction.score_of(position) if position is not None else None
         parts = []
@@ -568,13 +562,10 @@ class EvictedView(AskingView[Shown]):
             name = f"{self._name(position)} {position}: " if position != now.position else ""
             parts.append(f"{name}score {brief(score)}")
             if len(eviction.positions) > 1:
-                parts.append(
-                    f"lowest but {rank - 1} of {thousands(len(eviction.positions))}"
-                    if rank and rank > 1
-                    else f"lowest of {thousands(len(eviction.positions))}"
-                )
+                place = f"lowest but {rank - 1}" if rank and rank > 1 else "lowest"
+                parts.append(f"{place} of {count}")
         else:
-            parts.append(f"L{now.layer} h{now.kv_head}: {thousands(len(eviction.positions))} evicted")
+            parts.append(f"L{now.layer} h{now.kv_head}: {count} evicted")
         if eviction.lowest_kept is not None:
             parts.append(f"lowest kept {brief(eviction.lowest_kept)}")
         if not survivors.on_merit and survivors.protected:

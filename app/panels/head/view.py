@@ -13,8 +13,9 @@ from PySide6.QtWidgets import QMenu, QToolButton
 
 from app.draw import head as draw
 from app.draw.colormap import ColorScale
+from app.draw.edited import touches
 from app.draw.format import brief, thousands
-from app.kit.heatmap_marks import Box, CellNumbers, Marks, head_boxes, is_of, number_name, words_at
+from app.kit.heatmap_marks import Box, CellNumbers, Marks, head_boxes, number_name, words_at
 from app.kit.labels import plain_tip, steady
 from app.kit.map_view import LensMenu, MapView
 from app.kit.pictures import color_scale
@@ -299,7 +300,7 @@ class HeadView(MapView[Shown]):
     def _area(self, piece: HeadSlice) -> Box | None:
         """The part of the selected area in this head, as a box of positions and channels; None if there is none."""
         now, request = self._models.selection.now.area, piece.request
-        if now is None or not is_of(now, request.layer, self._kv_head_of(piece), request.lens):
+        if now is None or not touches(now, request.layer, self._kv_head_of(piece), request.lens):
             return None
         num_channels = piece.low.shape[1]
         channels = now.channels or (0, num_channels - 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
 
 from app.draw.format import thousands, token_label
@@ -36,9 +35,8 @@ class InspectorView(View[Shown]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._text = plain_label(font=font_fixed(18, QFont.Weight.Medium))
+        self._text = plain_label(font=font_fixed(18, QFont.Weight.Medium), can_select=True)
         self._text.setMinimumWidth(1)
-        self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.facts = Facts()
         self.facts.setAccessibleName("Facts about the token")
         self.set_body(column(self._text, 6, (WholeLines(self.facts), 1), spacing=0))

@@ -34,25 +34,16 @@ class CandidateModel(QAbstractListModel):
         self._bars: tuple[CandidateBar, ...] = ()
         self.refusal = self._offer = ""
 
-    def set_offer(self, words: str) -> None:
-        """Set what a click on a candidate does, for the tool tips."""
-        self._offer = words
-
-    def set_bars(self, bars: tuple[CandidateBar, ...]) -> None:
-        if len(bars) != len(self._bars):
+    def show_bars(self, bars: tuple[CandidateBar, ...], refusal: str, offer: str) -> None:
+        """`refusal` says why no candidate can be taken, empty if one can; `offer` what a click on one does."""
+        is_as_long, before = len(bars) == len(self._bars), (self._bars, self.refusal)
+        if not is_as_long:
             self.beginResetModel()
-            self._bars = bars
+        self._bars, self.refusal, self._offer = bars, refusal, offer
+        if not is_as_long:
             self.endResetModel()
-        elif bars != self._bars:
-            self._bars = bars
+        elif bars and (bars, refusal) != before:
             self.dataChanged.emit(self.index(0), self.index(len(bars) - 1))
-
-    def set_refusal(self, why: str) -> None:
-        """Set why no candidate can be taken; empty if one can."""
-        if why != self.refusal:
-            self.refusal = why
-            if self._bars:
-                self.dataChanged.emit(self.index(0), self.index(len(self._bars) - 1))
 
     def flags(self, index: Index) -> Qt.ItemFlag:
         return Qt.ItemFlag.NoItemFlags if self.refusal else super().flags(index)

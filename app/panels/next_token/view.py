@@ -8,7 +8,7 @@ import re
 from msgspec import Struct
 from msgspec.structs import replace
 from PySide6.QtCore import QModelIndex, QPoint, Qt, Signal
-from PySide6.QtGui import QKeyEvent, QResizeEvent
+from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QMenu, QWidget
 
 from app.draw.format import decimal, percent, thousands
@@ -37,6 +37,7 @@ from app.panels.next_token.canvas import CandidateList, CandidateModel
 from app.panels.next_token.draw import CandidateBar, Which
 from engine.spec.edit import BiasLogits
 from engine.spec.sampling import SamplingParams
+from engine.wire.commands import BeginBranch
 from engine.wire.records import SequenceStep
 
 _ID = re.compile(r"#(\d{1,9})")
@@ -44,11 +45,9 @@ _MOST = 2**63 - 1  # the largest seed
 
 
 class ContinuationLine(QWidget):
-    """Signals: `token_forced(token_id)`, `text_forced(text)`, `sampling_tried(SamplingParams)`; `left()` with Esc."""
+    """Signals: `wants(BeginBranch)`, and `left()` with Esc."""
 
-    token_forced = Signal(int)
-    text_forced = Signal(str)
-    sampling_tried = Signal(object)
+    wants = Signal(object)
     left = Signal()
 
     def __init__(self, models: Models) -> None:
@@ -94,13 +93,14 @@ class ContinuationLine(QWidget):
             return
         self.edit.clear()
         if (found := _ID.fullmatch(text)) is not None:
-            self.token_forced.emit(int(found[1]))
+            self.wants.emit(BeginBranch(self._models.selection.now.seq_id, None, (int(found[1]),)))
         else:
-            self.text_forced.emit(text)
+            self.wants.emit(BeginBranch(self._models.selection.now.seq_id, None, text=text))
 
     def _on_seed(self) -> None:
         if (sampling := self._sampling) is not None:
-            self.sampling_tried.emit(replace(sampling, seed=_next_seed(sampling)))
+            drawn = replace(sampling, seed=_next_seed(sampling))
+            self.wants.emit(BeginBranch(self._models.selection.now.seq_id, None, sampling=drawn))
 
 
 def _next_seed(sampling: SamplingParams) -> int:
@@ -135,9 +135,9 @@ class Shown(Struct, frozen=True):
 
 
 class NextTokenView(View[Shown]):
-    """Signals: `token_forced(token_id)`, take this token instead; `biased(BiasLogits)`, change the logits from now on;
-    `bias_wanted(token_id)`, ask for the amount of a bias; `text_forced(text)` and `sampling_tried(params)`, continue
-    with this text, or with another draw. If an earlier step is shown, a new branch begins there."""
+    """Signals: `biased(BiasLogits)`, change the logits from now on; `bias_wanted(token_id)`, ask for the amount of a
+    bias. It `wants` a `BeginBranch`: take another token instead, continue with a text, or with another draw. If an
+    earlier step is shown, a new branch begins there."""
 
     name = "next_token"
     follows = (SELECTION, STATUS, STEPS, EDITS)
@@ -147,9 +147,6 @@ class NextTokenView(View[Shown]):
         ("sampled", "sampled", "What the sampler draws from"),
     )
 
-    token_forced = Signal(int)
-    text_forced = Signal(str)
-    sampling_tried = Signal(object)
     biased = Signal(object)
     bias_wanted = Signal(int)
 
@@ -165,13 +162,10 @@ class NextTokenView(View[Shown]):
         self.other = push_button("Other…", self.begin_continuation, f"{_ANOTHER}  (Ctrl+Shift+T)")
         self.set_body(column((self.candidates, 1), self.continuation, row((self.summary, 1), self.other), spacing=4))
         self.candidates.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
-        self._menu_id = 0
         connect_all(
             (self.candidates.clicked, self._on_taken),
             (self.candidates.customContextMenuRequested, self._on_list_menu),
-            (self.continuation.token_forced, self.token_forced),
-            (self.continuation.text_forced, self.text_forced),
-            (self.continuation.sampling_tried, self.sampling_tried),
+            (self.continuation.wants, self.wants),
             (self.continuation.left, self._fit_continuation),
         )
         self.follow(models)
@@ -189,49 +183,40 @@ class NextTokenView(View[Shown]):
     def _on_taken(self, index: QModelIndex) -> None:
         bar = self.list_model.bar(index.row())
         if bar is not None and self.list_model.flags(index) & Qt.ItemFlag.ItemIsEnabled:
-            self.token_forced.emit(bar.token_id)
+            self.wants.emit(BeginBranch(self._models.selection.now.seq_id, None, (bar.token_id,)))
 
     def _on_list_menu(self, place: QPoint) -> None:
         """Open the menu of what can be done with a candidate from now on."""
         bar = self.list_model.bar(self.candidates.indexAt(place).row())
         if bar is None or self._models.status.has_file or self._models.selection.now.step is not None:
             return
-        self._menu_id = bar.token_id
-        now, name = self._bias(), f"“{bar.text}”".replace("&", "&&")
+        seq_id, token_id = self._models.selection.now.seq_id, bar.token_id
+        now, name = current_bias(self._models, seq_id), f"“{bar.text}”".replace("&", "&&")
         menu = QMenu(self)
         menu.setObjectName("candidate")
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        for text, slot, is_possible in (
-            (f"Take {name} now", self._on_take, not self.list_model.refusal),
-            (f"Never choose {name}", self._on_ban, bar.token_id not in now.banned),
-            (f"Choose nothing but {name}", self._on_only, now.only != (bar.token_id,)),
-            (f"Add to the logit of {name}…", self._on_bias, True),
-            (f"Leave {name} to the model again", self._on_leave, without(now, bar.token_id) != now),
-            ("End every bias", self._on_end, now != BiasLogits(now.seq_id)),
+        for text, wanted, is_possible in (
+            (f"Take {name} now", BeginBranch(seq_id, None, (token_id,)), not self.list_model.refusal),
+            (f"Never choose {name}", with_ban(now, (token_id,)), token_id not in now.banned),
+            (f"Choose nothing but {name}", with_only(now, (token_id,)), now.only != (token_id,)),
+            (f"Add to the logit of {name}…", token_id, True),
+            (f"Leave {name} to the model again", without(now, token_id), without(now, token_id) != now),
+            ("End every bias", BiasLogits(seq_id), now != BiasLogits(seq_id)),
         ):
-            menu.addAction(text, slot).setEnabled(is_possible)
+            entry = menu.addAction(text)
+            entry.setData(wanted)
+            entry.setEnabled(is_possible)
+        menu.triggered.connect(self._on_wanted)
         menu.popup(self.candidates.viewport().mapToGlobal(place))
 
-    def _bias(self) -> BiasLogits:
-        return current_bias(self._models, self._models.selection.now.seq_id)
-
-    def _on_take(self) -> None:
-        self.token_forced.emit(self._menu_id)
-
-    def _on_ban(self) -> None:
-        self.biased.emit(with_ban(self._bias(), (self._menu_id,)))
-
-    def _on_only(self) -> None:
-        self.biased.emit(with_only(self._bias(), (self._menu_id,)))
-
-    def _on_bias(self) -> None:
-        self.bias_wanted.emit(self._menu_id)
-
-    def _on_leave(self) -> None:
-        self.biased.emit(without(self._bias(), self._menu_id))
-
-    def _on_end(self) -> None:
-        self.biased.emit(BiasLogits(self._models.selection.now.seq_id))
+    def _on_wanted(self, entry: QAction) -> None:
+        match entry.data():
+            case BeginBranch() as branch:
+                self.wants.emit(branch)
+            case BiasLogits() as bias:
+                self.biased.emit(bias)
+            case token_id:
+                self.bias_wanted.emit(token_id)
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
@@ -284,9 +269,7 @@ class NextTokenView(View[Shown]):
 
     def show_state(self, state: Shown) -> None:
         self.summary.setText(state.summary, state.brief, _SUMMARY_TIP)
-        self.list_model.set_bars(state.bars)
-        self.list_model.set_refusal(state.refusal)
-        self.list_model.set_offer(TAKE if state.looked_at is None else BRANCH)
+        self.list_model.show_bars(state.bars, state.refusal, TAKE if state.looked_at is None else BRANCH)
         for widget in (self.continuation, self.other):
             widget.setEnabled(state.can_type)
         self.continuation.show_state(state.looked_at)

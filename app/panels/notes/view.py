@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 from PySide6.QtCore import Qt, Signal, SignalInstance
 from PySide6.QtGui import QGuiApplication, QShortcut
-from PySide6.QtWidgets import QLineEdit
 
 from app.draw.format import thousands
 from app.kit.bookmark_places import note_line, place_words, visible_words
@@ -15,6 +14,7 @@ from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import connect_all
+from app.kit.fields import filter_field
 from app.kit.provenance import Provenance
 from app.kit.reader import BOOKMARKS, SELECTION, STEPS
 from app.kit.theme import TextRole
@@ -40,12 +40,8 @@ class NoteRow(Struct, frozen=True):
     is_gone: bool
 
 
-def cells_of(rows: Sequence[NoteRow], marked: Bookmark | None) -> tuple[tuple[TableCell, ...], ...]:
-    """The rows of the table; bookmarks on other branches are dimmed and marked as such."""
-    return tuple(_cells(row, is_marked=row.bookmark == marked) for row in rows)
-
-
-def _cells(row: NoteRow, *, is_marked: bool) -> tuple[TableCell, ...]:
+def cells_of(row: NoteRow, *, is_marked: bool) -> tuple[TableCell, ...]:
+    """A row of the table; bookmarks on other branches are dimmed and marked as such."""
     role: TextRole = "selected" if is_marked else "muted" if row.is_elsewhere or row.is_gone else "text"
     state = " · branch deleted" if row.is_gone else " · another branch" if row.is_elsewhere else ""
     text = "\n".join(visible_words(line) for line in row.bookmark.text.split("\n"))
@@ -97,11 +93,7 @@ class NotesView(View[Shown]):
         self._marked: Bookmark | None = None
         self.table = CellTable("Notes")
         self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.filter = QLineEdit()
-        self.filter.setPlaceholderText("Filter")
-        self.filter.setAccessibleName("Filter the notes")
-        self.filter.setClearButtonEnabled(True)
-        self.filter.setMaximumWidth(180)
+        self.filter = filter_field("Filter the notes", 180)
         self.new = ActionButton("New…", is_small=True)
         self.go = push_button("Go there", self._on_go, "Look at this place")
         self.edit = push_button("Edit…", self._on_edit, "Write something else on it")
@@ -142,7 +134,7 @@ class NotesView(View[Shown]):
         found = len(state.rows)
         count = counted(state.count, "bookmark")
         self.set_detail(count if found == state.count else f"{thousands(found)} of {count}")
-        self.table.show_cells(HEADS, cells_of(state.rows, state.marked))
+        self.table.show_cells(HEADS, [cells_of(row, is_marked=row.bookmark == state.marked) for row in state.rows])
         for button in self._ways:
             button.setEnabled(state.marked is not None)
 

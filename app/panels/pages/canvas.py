@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
@@ -12,16 +13,31 @@ from PySide6.QtWidgets import QWidget
 from app.kit.bookmark_places import paint_ribbon
 from app.kit.labels import Opaque
 from app.kit.pictures import pixels_image
-from app.kit.theme import Themed, current_theme, font_text
+from app.kit.theme import Theme, Themed, current_theme, font_text, owner_colors
 from app.panels.pages import draw
-from app.panels.pages.draw import GridLayout, Mode, PoolArrays
-from app.panels.pages.legend import grid_colors
+from app.panels.pages.draw import GridColors, GridLayout, Mode, PoolArrays
 from engine.wire.page_map import PageMap
 
 LARGEST_CELL = 26
 _NAME_HEIGHT = 16
 # More outlines than this are not drawn: they would be indistinguishable, and slow.
 _MAX_OUTLINES = 2000
+
+
+@lru_cache(maxsize=8)
+def grid_colors(theme: Theme) -> GridColors:
+    return GridColors(
+        free=theme.page_free,
+        used=theme.page_used,
+        shared=theme.page_shared,
+        cached=theme.page_cached,
+        kept=theme.page_kept,
+        host=theme.page_host if theme.is_dark else "#b98a3c",
+        null=theme.faint,
+        ink=theme.text if theme.is_dark else theme.panel,
+        young=theme.accent,
+        owners=owner_colors(theme),
+    )
 
 
 class PageCanvas(Themed, Opaque, QWidget):

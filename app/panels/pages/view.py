@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QFrame, QPlainTextEdit
 from app.kit.bookmark_places import tip_lines
 from app.kit.boxes import column, row
 from app.kit.changes import connect_all
+from app.kit.chart.key import ColorKey, ColorName
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.page_words import record_lines
 from app.kit.provenance import Provenance, shown_record, source_of
@@ -21,10 +22,9 @@ from app.models import Models
 from app.models.page_places import chosen_page, place_of, table_pages
 from app.models.sequence_status import why_all_ended
 from app.models.slices import TABLE
-from app.panels.pages.canvas import PageCanvas
+from app.panels.pages.canvas import PageCanvas, grid_colors
 from app.panels.pages.draw import Mode
-from app.panels.pages.legend import Legend, grid_colors
-from app.panels.pages.words import LegendKey, legend_keys, page_owners, page_words, pool_names, pools_words
+from app.panels.pages.words import legend_keys, page_owners, page_words, pool_names, pools_words
 from engine.wire.records import StepRecord
 
 EVENTS = "events"
@@ -42,7 +42,7 @@ class Shown(Struct, frozen=True):
     selected: Page | None
     mine: tuple[tuple[int, ...], ...]
     pointed: Page | None
-    keys: tuple[LegendKey, ...]
+    keys: tuple[ColorName, ...]
     readout: tuple[str, ...]
     noted: tuple[tuple[int, ...], ...]
     events: tuple[str, ...]
@@ -72,7 +72,7 @@ class PagesView(View[Shown]):
         self._is_unplaced = False
         self.canvas = PageCanvas()
         self.canvas.setAccessibleName("Pages of the pool")
-        self._legend = Legend()
+        self._legend = ColorKey(is_line=True)
         self.events = QPlainTextEdit()
         self.readout = ElidedLabel(font_fixed(11.5))
         self._build()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct
 
 from app.draw.format import thousands, token_label
+from app.kit.chart.key import ColorName
 from app.kit.page_words import short_hash, state_name
 from app.kit.theme import NUM_OWNER_COLORS
 from app.models import Models
@@ -19,14 +19,6 @@ from engine.wire.page_map import NO_OWNER, PageCell, PageMap
 from engine.wire.records import StepRecord
 
 _SHOWN_TOKENS = 24
-
-
-class LegendKey(Struct, frozen=True):
-    """A colour, or a gradient from `color` to `end`, with its text."""
-
-    color: str
-    text: str
-    end: str = ""
 
 
 def pools_words(pools: Sequence[PageMap]) -> tuple[str, str]:
@@ -51,34 +43,34 @@ def pool_names(pools: Sequence[PageMap]) -> tuple[str, ...]:
 
 def legend_keys(
     pools: Sequence[PageMap], mode: Mode, seq_ids: Sequence[int], colors: GridColors
-) -> tuple[LegendKey, ...]:
+) -> tuple[ColorName, ...]:
     """The keys of the legend in a mode, with numbers of pages."""
     cached, free = sum(pool.num_cached for pool in pools), sum(pool.num_free for pool in pools)
     kept, used, shared = sum(pool.num_kept_pages for pool in pools), *_of_sequences(pools)
-    parked = (LegendKey(colors.kept, f"{thousands(kept)} of other branches"),) if kept else ()
+    parked = (ColorName(colors.kept, f"{thousands(kept)} of other branches"),) if kept else ()
     rest = (
         *parked,
-        LegendKey(colors.cached, f"{thousands(cached)} cached"),
-        LegendKey(colors.free, f"{thousands(free)} free"),
-        LegendKey(colors.null, f"{thousands(len(pools))} null (hatched)"),
+        ColorName(colors.cached, f"{thousands(cached)} cached"),
+        ColorName(colors.free, f"{thousands(free)} free"),
+        ColorName(colors.null, f"{thousands(len(pools))} null (hatched)"),
     )
     match mode:
         case "state":
             held = (
-                LegendKey(colors.used, f"{thousands(used)} used"),
-                LegendKey(colors.shared, f"{thousands(shared)} shared"),
+                ColorName(colors.used, f"{thousands(used)} used"),
+                ColorName(colors.shared, f"{thousands(shared)} shared"),
             )
-            on_host = (LegendKey(colors.host, "copy on host"),) if pools[0].host_pages else ()
+            on_host = (ColorName(colors.host, "copy on host"),) if pools[0].host_pages else ()
             return (*held, *rest, *on_host)
         case "owner":
             return (
-                tuple(LegendKey(colors.owners[i % NUM_OWNER_COLORS], f"seq {i}") for i in seq_ids[:NUM_OWNER_COLORS])
+                tuple(ColorName(colors.owners[i % NUM_OWNER_COLORS], f"seq {i}") for i in seq_ids[:NUM_OWNER_COLORS])
                 + rest
             )
         case "age":
-            return (LegendKey(colors.free, "long ago … this step", colors.young),)
+            return (ColorName(colors.free, "long ago … this step", colors.young),)
         case "refs":
-            return (LegendKey(colors.used, "1 … 4 and more sequences", colors.young), *rest)
+            return (ColorName(colors.used, "1 … 4 and more sequences", colors.young), *rest)
 
 
 def _of_sequences(pools: Sequence[PageMap]) -> tuple[int, int]:

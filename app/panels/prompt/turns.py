@@ -6,7 +6,7 @@ from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent, QTextCursor
 from PySide6.QtWidgets import QPushButton, QScrollArea, QWidget
 
-from app.kit.boxes import column, row
+from app.kit.boxes import column, row, scrolled
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
 from app.kit.fields import SmallBox
@@ -150,13 +150,8 @@ class TurnList(QScrollArea):
         around = [part for part in (above, below) if part is not None]
         self._column = column(*around, None, spacing=4, on=self._inner)
         self._num_above = int(above is not None)
-        self.setWidget(self._inner)
-        self.setWidgetResizable(True)
-        self.setFrameShape(QScrollArea.Shape.NoFrame)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        scrolled(self._inner, self)
         self.setAccessibleName("Turns")
-        self.viewport().setAutoFillBackground(False)
-        self._inner.setAutoFillBackground(False)
         self.verticalScrollBar().rangeChanged.connect(self._on_range)
         self.verticalScrollBar().actionTriggered.connect(self._on_scrolled)
 

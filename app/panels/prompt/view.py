@@ -91,10 +91,9 @@ CHEVRON = 42  # pixels of a button besides its text
 
 
 class PromptPanel(View[Shown]):
-    """Signals, where content is a text, a tuple of token ids or a conversation: `submitted(content, sampling)`;
-    `added(content, sampling)`, as another sequence; `begun(content, sampling)`, in phases. `continued(chat, seq_id,
-    sampling)`, a conversation that continues a sequence; `sampling_changed(sampling)`; `room_wanted(pixels)`, the
-    height needed (0: the usual).
+    """Signals: `submitted(content, sampling, alone, in_phases, after)`, a text, a tuple of token ids or a conversation,
+    as `Intents.on_prompt_submitted` takes it; `sampling_changed(sampling)`; `room_wanted(pixels)`, the height needed
+    (0: the usual).
 
     Writes `models.draft`: why the prompt cannot be sent.
     """
@@ -109,10 +108,7 @@ class PromptPanel(View[Shown]):
         (IDS, "Ids", "Token ids, taken as they are"),
     )
 
-    submitted = Signal(object, object)
-    added = Signal(object, object)
-    begun = Signal(object, object)
-    continued = Signal(object, int, object)
+    submitted = Signal(object, object, bool, bool, object)
     room_wanted = Signal(int)
     sampling_changed = Signal(object)
 
@@ -233,20 +229,18 @@ class PromptPanel(View[Shown]):
             self.sampling_button.set_value(name, value)
 
     def submit(self) -> None:
-        """Send the content; a conversation replaces the sequence that it continues."""
+        """Start a new run, in place of all sequences; a conversation replaces only the sequence that it continues."""
         content = self._content()
-        if isinstance(content, Chat) and (after := self.chat.after) is not None:
-            self.continued.emit(content, after, self.sampling)
-        else:
-            self.submitted.emit(content, self.sampling)
+        after = self.chat.after if isinstance(content, Chat) else None
+        self.submitted.emit(content, self.sampling, after is None, False, after)
 
     def submit_beside(self) -> None:
-        """Send the content as another sequence."""
-        self.added.emit(self._content(), self.sampling)
+        """Send the content as another sequence. Its prompt is read, and no other sequence is stepped."""
+        self.submitted.emit(self._content(), self.sampling, False, False, None)
 
     def submit_in_phases(self) -> None:
         """Send the content, and stop at the first phase of its first step."""
-        self.begun.emit(self._content(), self.sampling)
+        self.submitted.emit(self._content(), self.sampling, True, True, None)
 
     # ---- construction --------------------------------------------------------------------------------------------
 
@@ -318,7 +312,7 @@ class PromptPanel(View[Shown]):
 
     def _on_first(self) -> None:
         if self.tokens.ids is not None and self._limit is not None:
-            self.submitted.emit(self.tokens.ids[: self._limit], self.sampling)
+            self.submitted.emit(self.tokens.ids[: self._limit], self.sampling, True, False, None)
 
     def _count(self) -> None:
         """Ask for the tokens of the text, once per text and model."""

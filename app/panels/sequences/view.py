@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -25,10 +26,10 @@ from PySide6.QtWidgets import (
     QStyledItemDelegate,
     QStyleOptionViewItem,
     QToolTip,
-    QWidget,
 )
 
 from app.draw.format import thousands
+from app.kit.boxes import column
 from app.kit.buttons import own_action
 from app.kit.cells import CellModel, ColumnHead, Index, TableCell, WholeRows
 from app.kit.icons import pixmap
@@ -211,12 +212,11 @@ class SequencesView(View[Shown]):
         self.model = CellModel(self)
         self.table = WholeRows("Sequences", ROW_HEIGHT)
         self._delegate = SequenceDelegate(self.table)
-        self.why = plain_label("", font_text(11.5), "muted", wraps=True)
+        self.why = plain_label("", font_text(11.5), "muted", wraps=True, can_select=True)
         self._has_origins = False
         self._actions = {
-            STOP: own_action(self.table, "Stop", self._on_stop),
-            FORK: own_action(self.table, "Fork", self._on_fork),
-            REMOVE: own_action(self.table, "Remove", self._on_remove, key="Del"),
+            name: own_action(self.table, name.capitalize(), partial(self._on_action, name), key=key)
+            for name, key in ((STOP, ""), (FORK, ""), (REMOVE, "Del"))
         }
         self._build()
         self.table.selectionModel().currentRowChanged.connect(self._on_row)
@@ -235,18 +235,12 @@ class SequencesView(View[Shown]):
         head.setSectionResizeMode(STATE, QHeaderView.ResizeMode.Stretch)
         head.setSectionResizeMode(ORIGIN, QHeaderView.ResizeMode.Stretch)
         table.setColumnHidden(ORIGIN, True)
-        for column, width in _WIDTHS.items():
-            head.resizeSection(column, width)
-        self.why.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        for index, width in _WIDTHS.items():
+            head.resizeSection(index, width)
         self.why.setAccessibleName("Why not reused")
         self.why.setMinimumWidth(1)
-        body = QWidget()
-        self._split = QBoxLayout(QBoxLayout.Direction.TopToBottom, body)
-        self._split.setContentsMargins(0, 0, 0, 0)
-        self._split.setSpacing(6)
-        self._split.addWidget(table, 1)
-        self._split.addWidget(self.why)
-        self.set_body(body)
+        self._split = column((table, 1), self.why, spacing=6)
+        self.set_body(self._split)
 
     def add_to_menu(self, menu: QMenu) -> None:
         menu.addActions([self._actions[name] for name in ORDER])
@@ -262,14 +256,8 @@ class SequencesView(View[Shown]):
     def _on_pressed(self, seq_id: int, what: str) -> None:
         self.wants.emit(COMMANDS[what](seq_id))
 
-    def _on_stop(self) -> None:
-        self._on_pressed(self._models.selection.now.seq_id, STOP)
-
-    def _on_fork(self) -> None:
-        self._on_pressed(self._models.selection.now.seq_id, FORK)
-
-    def _on_remove(self) -> None:
-        self._on_pressed(self._models.selection.now.seq_id, REMOVE)
+    def _on_action(self, what: str, _is_checked: bool = False) -> None:
+        self._on_pressed(self._models.selection.now.seq_id, what)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
@@ -339,8 +327,8 @@ class SequencesView(View[Shown]):
         earlier."""
         room = self.width() - (_ORIGIN_WIDTH if self._has_origins else 0)
         room = room if any(row.is_paged for row in self._delegate.rows) else 0
-        for column, least in _FROM_WIDTH.items():
-            self.table.setColumnHidden(column, room < least)
+        for index, least in _FROM_WIDTH.items():
+            self.table.setColumnHidden(index, room < least)
         self.table.setColumnHidden(ORIGIN, not self._has_origins)
         self.table.horizontalHeader().resizeSection(STATE, 74)
         mode = QHeaderView.ResizeMode.Fixed if self._has_origins else QHeaderView.ResizeMode.Stretch

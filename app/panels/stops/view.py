@@ -323,15 +323,9 @@ class StopsView(View[Shown]):
         stops = self._models.stops
         marked = self._marked if any(stop.id == self._marked for stop in stops.stops) else None
         search = stops.queried
-        never = self._why_never(stops.query) if stops.query else ""
-        words = self.problem or never or (self._found(search) if search is not None else hint(self._is_finding))
-        return Shown(
-            rows=tuple(self._row(stop) for stop in stops.stops),
-            marked=marked,
-            query=stops.query,
-            words=words,
-            is_problem=bool(self.problem or never),
-        )
+        problem = self.problem or (self._why_never(stops.query) if stops.query else "")
+        words = problem or (self._found(search) if search is not None else hint(self._is_finding))
+        return Shown(tuple(map(self._row, stops.stops)), marked, stops.query, words, bool(problem))
 
     def _found(self, search: Search) -> str:
         latest, step = self._models.timeline.latest, self._models.selection.now.step
@@ -353,9 +347,7 @@ class StopsView(View[Shown]):
 
     def _engine_problem(self, stop: Stop) -> str:
         """The problem that the engine reports for a stop; empty if none."""
-        status = self._models.status.now
-        told = status.stops
-        return next((each.problem for each in told if each.stop == stop), "")
+        return next((each.problem for each in self._models.status.now.stops if each.stop == stop), "")
 
     def _why_never(self, text: str) -> str:
         model, comparison = self._models.status.model, self._models.comparison.now

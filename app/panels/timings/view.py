@@ -10,7 +10,7 @@ from PySide6.QtGui import QImage, QPainter, QPen
 from app.draw.axis import LinearTicks, StepAxis, StepSeries
 from app.draw.format import byte_size, milliseconds, percent, thousands
 from app.kit.boxes import column
-from app.kit.chart.key import ColorKey
+from app.kit.chart.key import ColorKey, names_of
 from app.kit.chart.marks import Chart, Painted, PlotFrame
 from app.kit.chart.plot import StepPlot
 from app.kit.pictures import argb, pixels_image
@@ -138,7 +138,7 @@ class TimingsView(View[StepTimes]):
         self._series = StepSeries(draw.step_row, len(draw.PHASES) + 1)
         self._drawn: tuple[object, ...] = ()
         self.plot = StepPlot("Time of every step, split into phases")
-        self.key = ColorKey(ROLES)
+        self.key = ColorKey()
         self.set_body(column(self.key, self.plot))
         self.plot.connect_steps(self._models.selection, self.refresh, self.told)
         self.follow(models)
@@ -173,7 +173,8 @@ class TimingsView(View[StepTimes]):
             steps = list(self._models.timeline.steps)
             self.plot.show_steps(timing_chart(millis, is_prefill, axis, state.selected), steps)
             is_inside = bool(millis[:, 1:3].any())
-            self.key.set_names(_key_names(draw.looking_share(millis, is_prefill), is_inside=is_inside))
+            names = _key_names(draw.looking_share(millis, is_prefill), is_inside=is_inside)
+            self.key.show_keys(names_of(ROLES, names))
         record = state.told
         total = milliseconds(record.timings.total_ms)
         encoder = f", encoder {milliseconds(record.timings.encoder_ms)}" if record.timings.encoder_ms else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
@@ -46,8 +48,8 @@ class WhatIfKnobs(QWidget):
         column(self.rule, 1, self.codec, 2, *self.knobs.values(), None, spacing=2, on=self)
         for name in ("budget", "ratio"):
             self.knobs[name].renamed.connect(self._on_renamed)
-        self.knobs["budget"].moved.connect(self._on_budget)
-        self.knobs["window"].moved.connect(self._on_window)
+        for name in ("budget", "window"):
+            self.knobs[name].moved.connect(partial(self._own.add, name))
         for knob in self.knobs.values():  # connected last, so that listeners read the updated state
             knob.moved.connect(self.moved)
         self.rule.choose("streamingllm")
@@ -152,12 +154,6 @@ class WhatIfKnobs(QWidget):
             self.knobs["budget"].set_value(half.budget or 1)
         if "window" not in self._own:
             self.knobs["window"].set_value(-1 if half.window is None else half.window)
-
-    def _on_budget(self) -> None:
-        self._own.add("budget")
-
-    def _on_window(self) -> None:
-        self._own.add("window")
 
     # ---- showing -------------------------------------------------------------------------------------------------
 

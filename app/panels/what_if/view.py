@@ -6,10 +6,9 @@ from __future__ import annotations
 from msgspec import Struct
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QFont, QHideEvent, QResizeEvent
-from PySide6.QtWidgets import QStackedLayout, QWidget
 
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, milliseconds, percent, probable, visible
-from app.kit.boxes import column, holder, row
+from app.kit.boxes import column, holder, row, stack
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
 from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
@@ -145,11 +144,8 @@ class WhatIfView(MeasuringView[Tried]):
         results = holder(column(self.verdict, (self.bars, 1)))
         results.setMinimumWidth(BARS_WIDTH)
         refused = holder(column(self.refusal, None))
-        sheets = QWidget()
-        self._sheets = QStackedLayout(sheets)
-        self._sheets.addWidget(results)
-        self._sheets.addWidget(refused)
-        self.set_body(column((row(self.knobs, (sheets, 1), spacing=16), 1), self.facts, self.foot, spacing=4))
+        self._sheets = stack(results, refused)
+        self.set_body(column((row(self.knobs, (self._sheets, 1), spacing=16), 1), self.facts, self.foot, spacing=4))
         self._arrange()
 
     def _arrange(self) -> None:

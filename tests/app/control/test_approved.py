@@ -199,11 +199,11 @@ def _look_back(story: Story) -> None:
         story.status(sequences=(info(0, 8), info(1, 6))),
     )
     story.go("sampling of the one that is selected", lambda: wish.on_sampling_changed(WARM))
-    story.go("another one beside", lambda: wish.on_prompt_added((5, 6, 7), WARM))
+    story.go("another one beside", lambda: wish.on_prompt_submitted((5, 6, 7), WARM, alone=False))
     story.go("it is refused", story.answer(commands.SubmitPrompt, events.Failed("There is no room.")))
-    story.go("in phases", lambda: wish.on_prompt_begun(CHAT, WARM))
+    story.go("in phases", lambda: wish.on_prompt_submitted(CHAT, WARM, in_phases=True))
     story.go("refused", story.answer(commands.SubmitPrompt, events.Failed("No.")))
-    story.go("a conversation goes on", lambda: wish.on_chat_continued(CHAT, 1, WARM))
+    story.go("a conversation goes on", lambda: wish.on_prompt_submitted(CHAT, WARM, alone=False, after=1))
     story.go("refused", story.answer(commands.SubmitPrompt, events.Failed("No.")))
     story.go("nothing is said", lambda: wish.on_prompt_submitted("", WARM))
     many = (info(0, 8), info(1, 6), info(2, 3), info(3, 4))
@@ -219,8 +219,8 @@ def _look_back(story: Story) -> None:
     story.go(
         "another step of a branch",
         lambda: models.selection.update(step=2),
-        lambda: wish.on_sampling_tried(WARM),
-        lambda: wish.on_token_forced(7),
+        lambda: wish.send(commands.BeginBranch(0, None, sampling=WARM)),
+        lambda: wish.send(commands.BeginBranch(0, None, (7,))),
     )
     story.go(
         "there",
@@ -228,9 +228,9 @@ def _look_back(story: Story) -> None:
         story.status(step=2, sequences=(info(0, 6),)),
     )
     story.go("a step of it", tell(step(5, 3, 2)), story.status(step=5, sequences=(info(0, 7),)))
-    story.go("from the live step", lambda: wish.on_text_forced(" cat"))
+    story.go("from the live step", lambda: wish.send(commands.BeginBranch(0, None, text=" cat")))
     story.go("full", story.status(sequences=(info(0, 7, state="finished", stop="context full"),)))
-    story.go("nothing goes on", lambda: wish.on_token_forced(9))
+    story.go("nothing goes on", lambda: wish.send(commands.BeginBranch(0, None, (9,))))
     story.go("room again", story.status(sequences=(info(0, 7),)))
     story.go("late surprisals", tell(events.PromptSurprisal(0, 0, 1, (1.5, 2.5))))
 

@@ -139,10 +139,12 @@ WISHES: dict[str, Command | tuple[object, ...] | list[tuple[object, ...]]] = {
     "unload": devices.UnloadModel(),
     "on_capture_chosen": ("off",),
     "on_time_by_layer_switched": (),
-    "on_prompt_submitted": ("Once", WARM),
-    "on_chat_continued": (CHAT, 1, WARM),
-    "on_prompt_added": ("Twice", WARM),
-    "on_prompt_begun": ("Thrice", WARM),
+    "on_prompt_submitted": [
+        ("Once", WARM),
+        (CHAT, WARM, False, False, 1),
+        ("Twice", WARM, False),
+        ("Thrice", WARM, True, True),
+    ],
     "on_sampling_changed": (WARM,),
     "a fork": commands.Fork(1),
     "branches are joined": commands.JoinBranches((2, 3)),
@@ -161,9 +163,9 @@ WISHES: dict[str, Command | tuple[object, ...] | list[tuple[object, ...]]] = {
     "cancel": commands.Cancel(),
     "on_go_on_from_here": (),
     "on_returned": (),
-    "on_token_forced": (7,),
-    "on_text_forced": ("and",),
-    "on_sampling_tried": (WARM,),
+    "another token": commands.BeginBranch(0, None, (7,)),
+    "another text": commands.BeginBranch(0, None, text="and"),
+    "another draw": commands.BeginBranch(0, None, sampling=WARM),
     "a limit": commands.SetKeptLimit(5 << 20),
     "on_bookmark_put": (Bookmark(OnHead(1, 0, 3, 1), "a head"),),
     "on_bookmark_wanted": [(OnStep(2),), (OnStep(77),)],
@@ -274,9 +276,9 @@ def test_every_wish_in_a_state_is_as_approved(qapp: object, name: str) -> None:
 def wait_for_much(story: Story) -> None:
     """Wishes that are on their way."""
     wish = story.wish
-    wish.on_prompt_added("Twice", WARM)
+    wish.on_prompt_submitted("Twice", WARM, alone=False)
     wish.send(commands.Fork(1))
-    wish.on_token_forced(7)
+    wish.send(commands.BeginBranch(0, None, (7,)))
     wish.send(GoTo(2))
     story.ask(commands.Tokenize("Once"))()
     story.ask(commands.PreviewPrompt(Prompt(chat=CHAT), 0))()

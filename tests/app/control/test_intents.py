@@ -99,7 +99,7 @@ def test_another_token_while_looking_back_begins_a_branch_and_steps_it(
     models.selection.update(step=3)
     newest = models.timeline.latest.step  # type: ignore[union-attr]
     engine.sent.clear()
-    stepped.intents.on_token_forced(42)
+    stepped.intents.send(BeginBranch(0, None, (42,)))
     assert engine.of(Force) == []
     assert engine.of(BeginBranch) == [BeginBranch(0, 3, (42,))]
     assert engine.of(Step) == [], "not before it is there: where it is refused nothing is stepped"
@@ -115,7 +115,7 @@ def test_a_branch_that_is_refused_steps_nothing(stepped: Controller, models: Mod
     models.selection.update(step=3)
     engine.sent.clear()
     engine.is_silent = True
-    stepped.intents.on_text_forced(" upon")
+    stepped.intents.send(BeginBranch(0, None, text=" upon"))
     assert engine.of(BeginBranch) == [BeginBranch(0, 3, text=" upon")]
     engine.emit(Failed("No such step.", reply_to=engine.id_of(BeginBranch)))
     stepped.tick()
@@ -127,8 +127,8 @@ def test_a_branch_that_is_refused_steps_nothing(stepped: Controller, models: Mod
 
 def test_branches_from_the_live_step_need_no_branch(stepped: Controller, engine: FakeEngine) -> None:
     engine.sent.clear()
-    stepped.intents.on_text_forced(" upon")
-    stepped.intents.on_sampling_tried(SamplingParams(0.8, seed=7))
+    stepped.intents.send(BeginBranch(0, None, text=" upon"))
+    stepped.intents.send(BeginBranch(0, None, sampling=SamplingParams(0.8, seed=7)))
     asked = [command for command in engine.sent if isinstance(command, ForceText | SetSampling | Step)]
     assert asked == [ForceText(0, " upon"), Step(), SetSampling(SamplingParams(0.8, seed=7), 0), Step()]
 
@@ -151,7 +151,7 @@ def test_simple_intents_are_one_command(stepped: Controller, engine: FakeEngine)
 
 
 def test_another_token_at_the_live_step_is_forced(stepped: Controller, engine: FakeEngine) -> None:
-    stepped.intents.on_token_forced(42)
+    stepped.intents.send(BeginBranch(0, None, (42,)))
     assert engine.of(Force) == [Force(0, (42,))]
     assert engine.of(Step)[-1] == Step()
 

@@ -66,7 +66,7 @@ def test_each_line_leads_to_its_place_in_every_panel(running: Shell, qtbot: QtBo
     assert lines(dialog)[2] == [["not recorded at this step", "", "", ""]]
     models.slices.clear()
     QApplication.processEvents()
-    assert (lines(dialog), dialog.source_text) == ([], "The list appears with the first step.")
+    assert (lines(dialog), dialog.source.text()) == ([], "The list appears with the first step.")
     dialog.reject()
     assert not models.viewport.now.wants_outliers
 
@@ -82,7 +82,7 @@ def test_exact_numbers_beside_dequantised_ones_are_marked(running: Shell) -> Non
     QApplication.processEvents()
     keys, values, _ = lines(dialog)
     assert [line[0].endswith(" · exact") for line in (*keys, *values)] == [False] * len(keys) + [True] * len(values)
-    assert dialog.source_text.startswith("dequantised · exact where it says so")
+    assert dialog.source.text().startswith("dequantised · exact where it says so")
     models.slices.put(replace(piece, provenance="dequantised", keys=coded, values=()))
     QApplication.processEvents()
     assert not any(line[0].endswith("exact") for line in lines(dialog)[0])

@@ -290,7 +290,7 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "box": (lambda w: w.choose(1), lambda w: w.setEnabled(False)),
     "panel": (
         lambda w: w.set_title("Another"), lambda w: w.set_empty("There is nothing."), lambda w: w.set_empty(None),
-        lambda w: w.show_title(False), lambda w: w.provenance_label.set_state("", "past"),
+        lambda w: w.title_label.setVisible(False), lambda w: w.provenance_label.set_state("", "past"),
         lambda w: w.take_strip().resize(200, 27),
     ),
 }  # fmt: skip

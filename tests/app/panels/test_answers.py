@@ -85,10 +85,10 @@ def test_what_was_measured_on_one_sequence_is_shown_for_no_other(two: Shell, eng
         two.models.selection.update(seq_id=0)
         turn(two)
         answered(two, engine, name, question(two, engine, name), number)
-        own = panel.grab_picture()
+        own = panel.frame.grab().toImage()
         two.models.selection.update(seq_id=1)
         turn(two)
-        return own, panel.grab_picture()
+        return own, panel.frame.grab().toImage()
 
     shown(3.0)  # widths that have grown for the widest number stay
     (small, none), (large, still_none) = shown(0.25), shown(2.0)

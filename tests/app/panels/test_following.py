@@ -41,7 +41,7 @@ def shown(running: Shell) -> Shell:
 
 
 def pictures(shell: Shell) -> dict[str, QImage]:
-    found = {name: panel.grab_picture() for name, panel in shell.window.panels.items() if panel.isVisible()}
+    found = {name: panel.frame.grab().toImage() for name, panel in shell.window.panels.items() if panel.isVisible()}
     return {name: found[name] for name in EVERYTHING}
 
 

@@ -18,7 +18,7 @@ from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire.commands import Force, Fork
+from engine.wire.commands import BeginBranch, Force, Fork
 from tests.app import samples
 from tests.app.driver import Driver
 from tests.app.found import texts_in
@@ -43,7 +43,7 @@ def chips(driver: Driver) -> dict[str, tuple[str, str]]:
 def preempted(driver: Driver) -> int:
     """Two sequences in a pool that holds one and a half: the `seq_id` of the one that gave its pages up."""
     driver.send(TEXT)
-    driver.shell.intents.on_prompt_added(SECOND, SamplingParams())
+    driver.shell.intents.on_prompt_submitted(SECOND, SamplingParams(), alone=False)
     driver.wait_until_idle(lambda: driver.models.timeline.num_tokens(1) > 0)
     for _ in range(40):
         done = len(driver.models.timeline)
@@ -211,7 +211,7 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     driver = drive(CacheSpec("static", max_length=40))
     models, window = driver.models, driver.window
     driver.send(TEXT)
-    driver.shell.intents.on_prompt_added(SECOND, SamplingParams())
+    driver.shell.intents.on_prompt_submitted(SECOND, SamplingParams(), alone=False)
     driver.wait_until_idle(lambda: models.timeline.num_tokens(1) > 0)
     last = -1
     for _ in range(40):
@@ -240,11 +240,11 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     choices = window.next_token.list_model
     assert not choices.flags(choices.index(0)) & Qt.ItemFlag.ItemIsEnabled
     assert "the cache is full: take one that grows" in str(choices.data(choices.index(0), Qt.ItemDataRole.ToolTipRole))
-    asked: list[int] = []
-    window.next_token.token_forced.connect(asked.append)
-    window.next_token.candidates.doubleClicked.emit(choices.index(0))
+    asked: list[object] = []
+    window.next_token.wants.connect(asked.append)
+    window.next_token.candidates.clicked.emit(choices.index(0))
     assert asked == []
-    driver.shell.intents.on_token_forced(50)
+    driver.shell.intents.send(BeginBranch(0, None, (50,)))
     driver.wait_until_idle()
     assert models.status.failure == ""
     assert "the cache is full" in models.status.notice

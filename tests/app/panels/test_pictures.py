@@ -56,7 +56,7 @@ def test_a_view_shows_its_source_and_step(view_type: type[Any], models: Models, 
     models.selection.update(step=20)
     feed(models)
     where = PROVENANCES[view_type]
-    assert source.text == (f"step 20 · {where}" if where == "live cache" else where), "not live at an earlier step"
+    assert source.text == ("step 20" if where == "live cache" else where), "not live at an earlier step"
     assert source.kind == "past", "what is not of now is amber"
     assert source.whole.endswith("step 20 · looking back")
 
@@ -173,7 +173,7 @@ class Paints:
 
 def test_panels_hand_out_their_picture(models: Models, show: Callable[..., Any]) -> None:
     view: View = show(BytesView(models), 400, 200)
-    assert view.grab_picture().width() == 400
+    assert view.frame.grab().toImage().width() == 400
 
 
 @pytest.mark.parametrize("build", [WallView, HeadView, AttentionView])

@@ -121,7 +121,7 @@ def test_the_list_of_the_largest_leads_to_each(fresh: Shell, engine: FakeEngine,
     (dialog,) = fresh.window.findChildren(OutliersDialog)
     asked = engine.requests(OutliersRequest)[-1]
     assert (asked.seq_id, asked.num_tokens, asked.step) == (0, TOKENS, STEPS)
-    assert dialog.source_text == f"live cache · step {STEPS}"
+    assert dialog.source.text() == f"live cache · step {STEPS}"
     tree = dialog.tree
     headings = [tree.topLevelItem(n) for n in range(tree.topLevelItemCount())]
     assert [heading.childCount() for heading in headings] == [samples.LAYERS, samples.LAYERS + 1, 2]

@@ -35,6 +35,7 @@ from engine.__main__ import main
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
 from engine.spec.sampling import SamplingParams
 from engine.spec.stops import Stop
+from engine.wire.commands import BeginBranch
 from tests.app.found import opened_menu
 from tests.benchmarks.live_program import LiveProgram, nobody_waits
 from tests.engine.tiny import config_dict
@@ -157,7 +158,7 @@ def test_wherever_it_is_shown_it_is_shown_as_it_is(
             window, models, intents = live.window, live.models, live.shell.intents
             intents.on_prompt_submitted(ids, SamplingParams())
             live.wait_until_idle("a prompt")
-            intents.on_token_forced(4)
+            intents.send(BeginBranch(0, None, (4,)))
             intents.on_run_to(3)
             live.wait_until_idle("steps")
             for number, text in enumerate(HOSTILE):

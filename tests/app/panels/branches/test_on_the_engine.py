@@ -18,7 +18,7 @@ from app.panels.compare.steps_view import compare_chart, points
 from app.panels.compare.words import departure_words, verdict
 from engine.spec.presets import PRESETS
 from engine.wire.changes import TokensForced
-from engine.wire.commands import DeleteBranch, EndDuel, GoTo, SetKeptLimit
+from engine.wire.commands import BeginBranch, DeleteBranch, EndDuel, GoTo, SetKeptLimit
 from engine.wire.duel import OtherStep
 from tests.app.driver import Driver
 
@@ -63,7 +63,7 @@ def branch(driver: Driver) -> int:
     """Begin the second branch with the second candidate of step 3, and take two more steps; returns that token."""
     driver.look_at(3)
     other = driver.models.timeline.part(0, 3).candidates[1].token_id  # type: ignore[union-attr]
-    driver.window.next_token.token_forced.emit(other)
+    driver.window.next_token.wants.emit(BeginBranch(0, None, (other,)))
     driver.wait_until_idle(lambda: driver.models.history.live == STEPS + 1)
     step(driver, 2)
     return other

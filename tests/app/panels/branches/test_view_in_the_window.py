@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.shell import Shell
 from engine.spec.edit import Rows, Zero
-from engine.wire.commands import DeleteBranch, GoTo, StartDuel
+from engine.wire.commands import BeginBranch, DeleteBranch, GoTo, StartDuel
 from engine.wire.duel import OtherStep
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -41,7 +41,7 @@ def test_a_branch_that_another_was_begun_beside_is_returned_to(running: Shell, e
     models, back = running.models, running.window.actions_["run.return"]
     assert not back.isEnabled()
     models.selection.update(step=12)
-    running.intents.on_token_forced(42)
+    running.intents.send(BeginBranch(0, None, (42,)))
     turn(running)
     assert models.history.live == 21
     for tip in (20, 21):  # to and fro
@@ -53,7 +53,7 @@ def test_a_branch_that_another_was_begun_beside_is_returned_to(running: Shell, e
 
 def test_where_branches_part_and_what_was_edited_is_marked_on_the_timeline(running: Shell, engine: FakeEngine) -> None:
     running.models.selection.update(step=12)
-    running.intents.on_token_forced(42)
+    running.intents.send(BeginBranch(0, None, (42,)))
     turn(running)
     engine.add_edit(Zero(0, Rows(0, 2)), 0)
     running.intents.on_step()

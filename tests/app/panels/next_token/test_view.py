@@ -15,6 +15,7 @@ from app.kit.theme import load_fonts
 from app.models import Models
 from app.panels.attention.view import AttentionView
 from app.panels.next_token.view import NextTokenView
+from engine.wire.commands import BeginBranch
 from engine.wire.records import StopReason
 from engine.wire.status import CaptureState, OpenedFile, SequenceInfo
 from tests.app import samples
@@ -55,13 +56,13 @@ def test_a_token_can_be_taken_unless_there_is_no_room_for_it_now(
     assert view.state is not None
     assert view.state.refusal.startswith(why)
     assert bool(view.state.refusal) == bool(why)
-    taken: list[int] = []
-    view.token_forced.connect(taken.append)
+    taken: list[BeginBranch] = []
+    view.wants.connect(taken.append)
     (choices,) = view.findChildren(QListView)
     second = choices.model().index(1, 0)
     choices.clicked.emit(second)
     candidate = samples.step_record(STEPS if step is None else step).sequences[0].candidates[1]
-    assert taken == ([] if why else [candidate.token_id])
+    assert taken == ([] if why else [BeginBranch(0, None, (candidate.token_id,))])
     tip = QTextDocument()
     tip.setHtml(second.data(Qt.ItemDataRole.ToolTipRole))
     offer = "click: take this token instead" if step is None else "click: a branch begins here with this token"

@@ -101,7 +101,7 @@ def test_pages_of_kept_moments_alone_have_a_colour_and_a_word_of_their_own() -> 
     assert [color_codes(arrays, "refs", 0)[page] for page in pages] == [FIRST + 1, FIRST + 1, FIRST]
     assert color_codes(arrays, "age", story.step - 1)[pages[2]] == FIRST + NUM_AGES - 1
     assert color_codes(arrays, "state", 0)[pages[0]] == FIRST + 1
-    words = [[key.text for key in legend_keys((one,), "state", (0, 1), COLORS)] for one in (before, after)]
+    words = [[key.name for key in legend_keys((one,), "state", (0, 1), COLORS)] for one in (before, after)]
     assert words[0][:3] == ["2 used", "2 shared", "0 cached"]
     assert words[1][:4] == ["1 used", "2 shared", "1 of other branches", "0 cached"]
 

@@ -98,7 +98,7 @@ def test_where_no_step_can_come_no_pages_are_promised_with_the_next(desk: Desk, 
 def test_the_title_counts_and_the_keys_name_what_is_there(desk: Desk, view: PagesView) -> None:
     desk.take(desk.story.admit(0, list(range(10))), desk.story.admit(1, [*range(8), 90]))
     assert view.detail.text() == "pool of 24 · slack 5 tokens · 4 tokens a page"
-    assert [key.text for key in view.state.keys] == [
+    assert [key.name for key in view.state.keys] == [
         "2 used",
         "2 shared",
         "0 cached",
@@ -167,7 +167,7 @@ def test_looking_back_shows_the_pool_of_that_step(desk: Desk, view: PagesView) -
     assert view.state.selected == (0, after[1])
     desk.models.selection.update(step=0)
     assert view.state.selected == (0, before[1])
-    assert view.state.keys[0].text == "2 used"
+    assert view.state.keys[0].name == "2 used"
     assert view.state.mine == (tuple(before),), "the pages of then are outlined"
     click(view, before[1])
     assert desk.models.selection.now.position == 4

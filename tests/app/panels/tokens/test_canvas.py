@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 from app.kit.theme import Theme, current_theme
 from app.panels.tokens.canvas import PADDING, ROW_HEIGHT, SurprisalKey, TokenCanvas, surprisal_color
 from app.shell import Shell
-from engine.wire.commands import Force
+from engine.wire.commands import BeginBranch, Force
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 from tests.app.mouse import turn_wheel
@@ -49,7 +49,7 @@ def test_the_newest_is_followed_after_a_rewind_and_a_forced_token(desk: Shell, e
     assert is_at_end(strip)
     desk.window.actions_["run.go_on"].trigger()
     turn(desk)
-    desk.intents.on_token_forced(42)
+    desk.intents.send(BeginBranch(0, None, (42,)))
     turn(desk)
     assert engine.of(Force)
     desk.intents.on_run_to(60)
