@@ -60,7 +60,7 @@ WEIGHTS: Mapping[str, int] = {
     "prompt": 150, "tokens": 460, "wall": 310, "head": 310, "inspector": 230, "next_token": 205, "attention": 190,
     "timings": 190, "bytes": 190,
     "what_if": 240, "damage": 300, "sweep": 410, "parity": 190,
-    "compare": 600, "prefixes": 600, "reuse": 230, "server": 430, "compared_steps": 190,
+    "compare": 600, "prefixes": 600, "reuse": 265, "server": 395, "compared_steps": 190,
 }  # fmt: skip
 SIDE_COLUMNS = {"prompt": (232, 290, 460), "inspector": (258, 320, 520), "next_token": (258, 320, 520)}
 BOTTOM_SHARE = 0.25

@@ -28,7 +28,7 @@ KEY_ROLE = Qt.ItemDataRole.UserRole + 1
 RIGHT_ROLE = Qt.ItemDataRole.UserRole + 2
 TYPED = "typed"  # in place of an entry's key, for the row about the typed text itself
 NO_MATCH = "Nothing has this name or does this: type fewer letters, or another word."
-WIDTH, HEIGHT, ROW = 560, 420, 30
+WIDTH, HEIGHT, ROW, SIDE = 560, 420, 30, 12
 LEAST_OF_TIP = 3  # letters with which a sentence is searched as well
 FILLING = frozenset(("what", "is", "are", "a", "an", "the", "how", "do", "i", "my"))  # words that mean nothing here
 LETTERS = 7  # the rank from which on the letters of the query are merely in order
@@ -48,6 +48,11 @@ class Entry(Struct, frozen=True, eq=False):
     why_not: str = ""
 
 
+def _is_refused(index: QModelIndex | QPersistentModelIndex) -> bool:
+    """Whether a row says why what was typed is not possible."""
+    return index.data(KEY_ROLE) == TYPED and not index.flags() & Qt.ItemFlag.ItemIsEnabled
+
+
 class PaletteDelegate(QStyledItemDelegate):
     """Draws a row: the name on the left, the key or the reason on the right."""
 
@@ -55,7 +60,12 @@ class PaletteDelegate(QStyledItemDelegate):
         super().__init__(parent)
 
     def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
-        return QSize(WIDTH - 40, ROW)
+        width = WIDTH - 40
+        if not _is_refused(index):
+            return QSize(width, ROW)
+        needed = QRect(0, 0, width - 2 * SIDE, 0)
+        lines = option.fontMetrics.boundingRect(needed, Qt.TextFlag.TextWordWrap, str(index.data()))
+        return QSize(width, max(ROW, lines.height() + 8))
 
     def paint(
         self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
@@ -67,10 +77,13 @@ class PaletteDelegate(QStyledItemDelegate):
             painter.setBrush(current_theme().color("hairline"))
             painter.drawRoundedRect(rect.adjusted(2, 1, -2, -1), 4, 4)
         is_enabled = bool(index.flags() & Qt.ItemFlag.ItemIsEnabled)
-        inner = rect.adjusted(12, 0, -12, 0)
+        inner = rect.adjusted(SIDE, 0, -SIDE, 0)
         painter.setFont(option.font)
-        disabled = "muted" if index.data(KEY_ROLE) == TYPED else "faint"  # a sentence must be readable, a name less so
-        painter.setPen(current_theme().color("text" if is_enabled else disabled))
+        if _is_refused(index):  # a sentence must be readable to its end, a name less so
+            painter.setPen(current_theme().color("muted"))
+            painter.drawText(inner, int(Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextWordWrap), str(index.data()))
+            return
+        painter.setPen(current_theme().color("text" if is_enabled else "faint"))
         right, text = str(index.data(RIGHT_ROLE)), str(index.data(Qt.ItemDataRole.DisplayRole))
         measure = painter.fontMetrics()
         name_room = min(measure.horizontalAdvance(text), inner.width() // 2)  # a long reason does not take the name's
@@ -120,7 +133,6 @@ class Palette(QDialog):
         self.list.setAccessibleName("Actions")
         self.list.setItemDelegate(PaletteDelegate(self))
         self.list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.list.setUniformItemSizes(True)
         self.rows = QStandardItemModel(self)
         self.list.setModel(self.rows)
         column(self.line, self.list, spacing=8, margins=(10, 10, 10, 10), on=self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class Layer(Struct, frozen=True, eq=False):
     head: int | None = None
 
 
-class Grid(Struct, frozen=True, eq=False):
+class Grid(Struct, frozen=True, eq=False, dict=True):
     """The cells of a picture, `[L, H, columns, rows]`: column 0 begins at position `first`, and so many tokens and
     values share a cell, up to position `stop`. `is_scattered`: some layer has gaps between its rows. `is_coarse`: cells
     consist of whole cells of the extremes that a file stores."""
@@ -66,12 +67,12 @@ class Grid(Struct, frozen=True, eq=False):
     is_scattered: bool
     is_coarse: bool = False
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int, int]:
         heads = [layer.num_heads for layer in self.layers]
         return len(heads), max(heads, default=0), self.num_columns, self.num_rows
 
-    @property
+    @cached_property
     def form(self) -> tuple[object, ...]:
         """What two grids must have in common so that cells of one can be those of the other."""
         layers = [(layer.index, layer.num_heads, layer.num_values, layer.head) for layer in self.layers]
@@ -100,10 +101,9 @@ def layers_of(request: WallRequest | HeadRequest, source: Source, geometry: Cach
     is_wall, part = isinstance(request, WallRequest), lens.part or "keys"
     indices = [layer.index for layer in geometry.attention_layers] if is_wall else [request.layer]  # type: ignore[union-attr]
     for index, held in held_of_all(source, lens, indices if lens.is_of_every_head or not is_wall else ()).items():
-        num_heads, num_dims = held.num_heads, held.key_dim if part == "keys" else held.value_dim
-        num_values = 1 if lens.values == 1 else num_dims
-        head = None if isinstance(request, WallRequest) else min(request.kv_head, num_heads - 1)
-        found.append(Layer(index, held, num_heads if head is None else 1, num_values, head))
+        num_values = 1 if lens.values == 1 else held.dim(part)
+        head = None if is_wall else min(request.kv_head, held.num_heads - 1)  # type: ignore[union-attr]
+        found.append(Layer(index, held, held.num_heads if is_wall else 1, num_values, head))
     return tuple(found)
 
 
@@ -364,16 +364,19 @@ def as_run(flags: Flags) -> Wanted:
     return run if flags[:, run.start : run.stop].all() else flags
 
 
+@lru_cache(8)
+def _indices(num_layers: int, num_heads: int, num_columns: int) -> Ints:
+    """The places `[3, N]` of all cells of so many columns; steps write as many columns again and again."""
+    return read_only_ints(np.indices((num_layers, num_heads, num_columns)).reshape(3, -1))
+
+
 def _places(wanted: Sequence[Wanted], grid: Grid) -> Ints:
     """The places `[3, N]` (layer, head, column) of some cells, in order."""
     num_layers, num_heads, *_ = grid.shape
     want = wanted[0] if wanted else range(0)
     is_same = [each is want and layer.num_heads == num_heads for each, layer in zip(wanted, grid.layers, strict=True)]
     if isinstance(want, range) and all(is_same):
-        places = np.empty((3, num_layers, num_heads, len(want)), np.int64)
-        places[0], places[1] = np.arange(num_layers)[:, None, None], np.arange(num_heads)[:, None]
-        places[2] = np.arange(want.start, want.stop)
-        return read_only_ints(places.reshape(3, -1))
+        return read_only_ints(_indices(num_layers, num_heads, len(want)) + np.array([[0], [0], [want.start]]))
     is_wanted = np.zeros(grid.shape[:3], bool)
     for cells, layer, want in zip(is_wanted, grid.layers, wanted, strict=True):
         if isinstance(want, range):

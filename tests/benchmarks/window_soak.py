@@ -28,6 +28,7 @@ from PySide6.QtWidgets import QApplication
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Scale
 from engine.spec.presets import PRESETS
+from engine.spec.tuning import tuned
 from engine.wire.commands import BeginBranch, Fork, GoTo, MakeEdit, RedoEdit, RemoveSequence, UndoEdit
 from tests.benchmarks.live_program import Census, LiveProgram, nobody_waits
 from tests.benchmarks.random_commands import write_models
@@ -36,7 +37,8 @@ HOME = CacheSpec("growing")
 LAYOUTS = ("learn", "inspect", "truth")
 STEPS = 24  # of one mode in one round
 MODES = [
-    preset.spec for preset in PRESETS.values()
+    tuned(preset.spec, group=16, residual=16) if preset.spec.codec.keys.is_kivi else preset.spec  # of 16 channels
+    for preset in PRESETS.values()
     if "compiled" not in preset.name and not preset.name.startswith("transformers-")  # they need a GPU or a compiler
 ]  # fmt: skip
 ALLOWED = 256.0  # bytes a step that count as none: Python's allocator gives memory back in arenas

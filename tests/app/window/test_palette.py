@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 from app.actions.entries import action_entries, entries
 from app.actions.finding import open_palette
 from app.actions.parameters import TypedValue
-from app.actions.typed_place import TypedPlace
+from app.actions.typed_place import TypedEdit, TypedPlace
 from app.kit.panel_rows import PANELS
 from app.shell import Shell
 from app.window.palette import NO_MATCH, Palette, found, rank
@@ -228,6 +228,17 @@ def test_a_typed_step_is_shown_and_a_place_that_is_not_there_says_what_is(runnin
         "There is no step 999: they are 0 to 20.",
     ]
     assert all(place.offer(text) is None for text in ("", "layer", "K", "K[]", "K[a]", "step back", "K[1,2,3,4,5]"))
+
+
+def test_why_what_was_typed_is_not_possible_is_told_to_its_end(running: Shell) -> None:
+    """A name takes one line, and a sentence as many as it needs."""
+    palette = Palette((), running.window, (TypedEdit(running),))
+    heights = []
+    for text in ("zero pos=1:3", "zero pos=900000:950000"):
+        palette.line.setText(text)
+        heights.append(palette.list.sizeHintForRow(0))
+    assert heights[1] > heights[0]
+    palette.close()
 
 
 def test_a_typed_value_is_set(running: Shell, engine: FakeEngine) -> None:
