@@ -196,14 +196,13 @@ def play(
 def _return_home(live: LiveProgram, source: str) -> None:
     """The first model, in place of another one, of none, and of an opened file."""
     live.rest()
-    status = live.models.status
-    if status.has_file or status.model is None or status.model.source != source:
-        live.post(
-            commands.CloseSnapshot(ModelSpec(source, device="cpu", num_threads=1))
-            if status.has_file
-            else commands.LoadModel(ModelSpec(source, device="cpu", num_threads=1), CacheSpec("growing"))
-        )
-        model = lambda: not status.has_file and status.model is not None and status.model.source == source  # noqa: E731
+    status, wanted = live.models.status, ModelSpec(source, device="cpu", num_threads=1)
+    if status.has_file:  # closed, the model of before is there, which may be another one
+        live.post(commands.CloseSnapshot(wanted))
+        live.until(lambda: not status.has_file and live.is_idle, "a file closed")
+    if status.model is None or status.model.source != source:
+        live.post(commands.LoadModel(wanted, CacheSpec("growing")))
+        model = lambda: status.model is not None and status.model.source == source  # noqa: E731
         live.until(lambda: model() and live.is_idle, "the first model again")
 
 

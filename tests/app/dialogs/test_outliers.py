@@ -29,6 +29,8 @@ def test_each_line_leads_to_its_place_in_every_panel(running: Shell, qtbot: QtBo
     window.actions_["view.outliers"].trigger()
     turn(running)
     (dialog,) = window.findChildren(OutliersDialog)
+    head = window.docks.docks["head"]
+    assert dialog.y() >= head.mapToGlobal(head.rect().bottomLeft()).y(), "its lines lead to what is above it"
     window.actions_["view.outliers"].trigger()
     assert window.findChildren(OutliersDialog) == [dialog], "one is enough"
     assert models.viewport.now.wants_outliers
