@@ -33,7 +33,7 @@ MEDIANS = 8.0
 
 Ranges = Sequence[float] | npt.NDArray[np.float64]  # colour limit, largest magnitude, share beyond the limit
 
-BLOCK = 256  # rows
+BLOCK = 128  # rows
 MOST_BLOCKS = 64  # of one layer: beyond it, blocks become twice as long
 
 

@@ -305,10 +305,9 @@ class PrefixEnd(Variant, frozen=True):
             return f"{counted(reused, 'token')} reused: no cached {of} {where}."
         more = "" if self.is_exact else f" (Of the {of}s that were compared.)"
         sides = f": the prompt has {here}, {there}" if here and there else ""
-        return (
-            f"Differs at token {self.position:,}{sides}. {counted(self.position, 'equal token')}, {reused:,} reused: "
-            f"only whole {of}s of {self.size:,} are.{more}"
-        )
+        only = f": only whole {of}s of {self.size:,} are" if self.num_equal else ""
+        equal = counted(self.position, "equal token")
+        return f"Differs at token {self.position:,}{sides}. {equal}, {reused:,} reused{only}.{more}"
 
 
 class Forked(Variant, frozen=True):
