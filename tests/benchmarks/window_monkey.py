@@ -176,7 +176,7 @@ def play(
                     monkey.act()
                     check(live.faults)
                     if number % CHECKED_EVERY == 0:
-                        app.processEvents()
+                        live.until(lambda: live.models.refreshes.is_empty, "what is shown to follow")
                         check(live.problems())
                     if number % COUNTED_EVERY == 0 or number == num_actions:
                         counts.append(counted())
