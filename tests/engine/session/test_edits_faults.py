@@ -55,7 +55,7 @@ def test_an_edit_that_fails_anywhere_changes_nothing(architecture: str, spec: Ca
         assert sound(session), f"call {number}, {outcome}"
         assert len(session.live.caches) == 1
         failures += 1
-        number += effort(23, 1)
+        number += effort(13, 1)
     assert failures >= 3
     assert outcome[0].node.step == 3
     undo_edit(session)
