@@ -97,7 +97,7 @@ def test_a_command_that_fails_at_any_site_changes_nothing(mode: str, command: st
         do(twin)
     session = begun(mode, command)
     before, stood, num_failed = all_of(session), stands(session), 0
-    sites = list(clean.sites)[:: effort(4, 1)]
+    sites = list(clean.sites)[:: effort(2, 1)]
     for site in sites:
         outcome = failing_at(1, partial(do, session), site)
         if isinstance(outcome, Injected):
@@ -108,7 +108,7 @@ def test_a_command_that_fails_at_any_site_changes_nothing(mode: str, command: st
         else:  # going back recomputes what it cannot copy; failures after it is done are allowed
             assert difference(stands(session), stands(twin)) == "", f"{site}"
             session = begun(mode, command)
-    assert num_failed > (0.4 if command == "go back" else 0.75) * len(sites), "nearly every site is reached"
+    assert num_failed > (0.4 if command == "go back" else 0.7) * len(sites), "most sites are reached"
     store = session.live.mode.store
     for group in store.groups if store is not None else ():
         group.pool.check(group.tables)

@@ -75,7 +75,7 @@ def test_a_step_that_fails_after_an_edit_keeps_the_edit(architecture: str, spec:
         held = tensors(session)
         assert held.keys() == rows.keys(), f"call {number}, {outcome}: nothing is to be computed again"
         assert same(held, rows), f"call {number}, {outcome}"
-        number += effort(37, 1)
+        number += effort(19, 1)
     assert same(tensors(session), tensors(twin))
     assert torch.equal(session.logits(0), twin.logits(0))  # type: ignore[arg-type]
 

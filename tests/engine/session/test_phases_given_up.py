@@ -65,7 +65,7 @@ def test_a_failure_at_any_site_changes_nothing(mode: str) -> None:
         step()
     session, twin = prepared("llama", MODES[mode], "decode"), prepared("llama", MODES[mode], "decode")
     before, held = facts(session), tensors(session)
-    for site in list(clean.sites)[:: effort(6, 1)]:
+    for site in list(clean.sites)[:: effort(3, 1)]:
         outcome = failing_at(1, step, site)
         if isinstance(outcome, Injected):
             if session.last_step != before["step"]:  # it failed once the step was done, while its record was built
