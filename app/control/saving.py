@@ -23,14 +23,8 @@ from engine.wire.events import Event
 REWRITTEN_BYTES = 64 << 20  # a journal longer than this is rewritten without its outdated entries
 RETRY_S = 5.0  # a journal that could not be written is tried again after this many seconds
 
-SETTINGS = (
-    "model",
-    "cache",
-    "sampling",
-    "texts",
-    "forgotten",
-    "view",
-)  # fields of an entry that alone do not justify a file
+# fields of an entry that alone do not justify a file
+SETTINGS = ("model", "cache", "sampling", "texts", "forgotten", "view")
 
 
 class Saving(QObject):

@@ -135,12 +135,12 @@ def source_of(
     """Where the numbers of a step come from, and whether they are of the newest step.
 
     The words are the provenance, followed where necessary by what the picture shows instead of the selection (`late`),
-    or that part of it is missing. The step is named only when it is not the one in the top bar, while the engine runs,
-    when that is ahead, and alone while looking back at rows in the live cache, as these are not all of it. Numbers that
-    may not be of the newest step are amber, as are those recorded in a cache mode that was left since, unless they were
-    measured after that (`is_of_cache_now`). A branch that is not the live one is named. The tool tip has the whole
-    sentence, with the step that `fed` the sequence last, if the newest one did not. `parts` says which rows are
-    dequantised, if others are exact.
+    or that part of it is missing. The step is named only when it is not the one in the top bar, and while the engine
+    runs, when that is ahead. Looking back, rows of the live cache are called by their step alone, as they are not all
+    of it. Numbers that may not be of the newest step are amber, as are those recorded in a cache mode that was left
+    since, unless they were measured after that (`is_of_cache_now`). A branch that is not the live one is named. The
+    tool tip has the whole sentence, with the step that `fed` the sequence last, if the newest one did not. `parts` says
+    which rows are dequantised, if others are exact.
     """
     asked = models.selection.now.step
     record = shown_record(models)

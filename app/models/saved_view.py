@@ -94,8 +94,8 @@ def read_view(text: str) -> SavedView | None:
 
 
 def show_place(view: SavedView, models: Models) -> None:
-    """Select what was selected, at the step looked at, as far as the session has it; nothing if the model has no such
-    layer or head, or no sequence so many tokens."""
+    """Select what was selected, at the step looked at, as far as the session has it; nothing but the step if the model
+    has no such layer or head, or the sequence not so many tokens."""
     place, status, timeline = view.selection, models.status.now, models.timeline
     if status.model is None:
         return
@@ -104,15 +104,14 @@ def show_place(view: SavedView, models: Models) -> None:
     if step is not None:
         models.selection.update(step=step)
         counts |= {seq_id: timeline.num_tokens(seq_id, step) for seq_id in timeline.sequence_ids()}
-    num_tokens, geometry = max(counts.values(), default=0), status.model.geometry
+    seq_id = place.seq_id if place.seq_id in counts else models.selection.now.seq_id
+    num_tokens, geometry = counts.get(seq_id, 0), status.model.geometry
     if not _has(geometry, place.layer, place.kv_head) or not 0 <= (place.position or 0) < max(1, num_tokens):
         return
     lens = place.lens if place.lens in LENSES else place.tensor
     where = {"layer": place.layer, "kv_head": place.kv_head, "position": place.position, "channel": place.channel}
-    of = {"seq_id": place.seq_id} if place.seq_id in counts else {}
-    models.selection.update(
-        **of, **where, lens=lens, change=place.change, area=_there(place.area, geometry, num_tokens)
-    )
+    area = _there(place.area, geometry, num_tokens)
+    models.selection.update(seq_id=seq_id, **where, lens=lens, change=place.change, area=area)
     _show_pictures(view.pictures, models, geometry)
 
 

@@ -15,15 +15,8 @@ from engine.wire.records import StepRecord
 from engine.wire.status import EngineStatus
 from engine.wire.tree import Node
 
-KEPT = (
-    "model",
-    "cache",
-    "sampling",
-    "draft",
-    "draft_chat",
-    "stops",
-    "view",
-)  # fields that the next session begins with
+# fields that the next session begins with
+KEPT = ("model", "cache", "sampling", "draft", "draft_chat", "stops", "view")
 
 
 class EntrySink(Protocol):

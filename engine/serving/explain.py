@@ -58,7 +58,7 @@ def explain(
     that it computes the last block that it finds again."""
     if not token_ids:
         raise InputError("The prompt is empty: give some tokens.")
-    encode_token_ids(token_ids)
+    encode_token_ids(token_ids)  # refuses one that is none, where nothing is stored as well
     found = [_look_up(tree, token_ids, salt, lora) for tree in server.trees.values() if tree.groups]
     asked = found if rank is None else [each for each in found if each.tree.rank == rank]
     if rank is not None and not asked and found:

@@ -53,8 +53,8 @@ class TrialRun:
 
 @dataclass(frozen=True)
 class PromptKey:
-    """The key of a prompt's state before anything is evicted. It depends only on the codec and on what the eviction
-    rule watches, not on the budget."""
+    """The key of a prompt's state before anything is evicted. It depends only on the codec and on the attention that
+    the eviction rule reads, not on the budget."""
 
     codec: CodecSpec
     rule: str | None
@@ -63,7 +63,7 @@ class PromptKey:
     @classmethod
     def of(cls, spec: CacheSpec) -> PromptKey:
         rule = spec.retention
-        return cls(spec.codec, rule.name, rule.window) if rule.watches_all else cls(spec.codec, None, None)
+        return cls(spec.codec, rule.name, rule.window) if rule.needs_weights else cls(spec.codec, None, None)
 
 
 class Reruns:

@@ -33,7 +33,7 @@ from engine.wire.commands import Cancel, EndDuel, SetCache, Tokenize
 PATIENCE_S = 180.0
 EXPECTED_WARNINGS = ("does not support", "propagateSizeHints")  # of the offscreen platform itself
 ENDLESS = SamplingParams(bias=LogitBias(banned=(0, 1, 2)))  # no token ends the text
-MADE_LATE = 12  # of a kind
+MADE_LATE = 12  # of a kind; of plain widgets each plot has three
 PROMPT = "Once upon a time there was a little dragon"
 
 
@@ -58,7 +58,10 @@ class Census:
         pairs = [(f"{kind} widgets", before.widgets.get(kind, 0), now) for kind, now in self.widgets.items()]
         pairs += [("threads", sum(before.threads.values()), sum(self.threads.values()))]
         pairs += [("timers", before.num_timers, self.num_timers), ("handles", before.num_handles, self.num_handles)]
-        found = [each for each in pairs if each[2] - each[1] > (0 if "Dialog" in each[0] else MADE_LATE)]
+        late = {"QWidget widgets": 3 * MADE_LATE}
+        found = [
+            each for each in pairs if each[2] - each[1] > (0 if "Dialog" in each[0] else late.get(each[0], MADE_LATE))
+        ]
         return [f"{what}: {was} before, {now} now" for what, was, now in found]
 
 

@@ -91,6 +91,15 @@ def test_h2o_is_ranked_by_what_every_query_before_the_newest_gave() -> None:
     assert found.scores.tolist() == pytest.approx(torch.stack(ranks).mean(0).tolist(), abs=0.02)
 
 
+@pytest.mark.parametrize("tried", [CacheSpec(), CacheSpec(retention=WINDOW)])
+def test_what_was_tried_before_changes_no_score(tried: CacheSpec) -> None:
+    (session, seq_id), (fresh, _) = started(), started()
+    request = MeasureRegret(seq_id, CacheSpec(retention=RetentionSpec("tova", budget=12)))
+    for _ in session.reruns.prompt_of(tried, list(session.sequence(seq_id).token_ids)[:-1]):
+        pass  # as a trial of that mode leaves it
+    np.testing.assert_array_equal(answer(session, request).scores, answer(fresh, request).scores)
+
+
 def test_rank_correlation() -> None:
     assert rank_correlation(np.array([1.0, 2.0, 5.0]), np.array([0.1, 0.2, 9.0])) == pytest.approx(1)
     assert rank_correlation(np.array([1.0, 2.0, 5.0]), np.array([9.0, 0.2, 0.1])) == pytest.approx(-1)
