@@ -86,6 +86,7 @@ class Actions(QObject):
         self._declared = {action.name: action for action in declared_in(menus)}
         self._barred: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
+        self._num_records = 0  # of the timeline, when reasons were looked for
         self._more: dict[str, str] = {}
         self._places: dict[Where, list[QWidget]] = {}
         self._group = QActionGroup(self)
@@ -161,6 +162,7 @@ class Actions(QObject):
 
     def refresh(self) -> None:
         """Enable the actions that are possible now, and disable the others."""
+        self._num_records = len(self._models.timeline)
         needs = {name: action.needs for name, action in self._declared.items() if action.needs is not None}
         reasons = {name: why_not(self._models) for name, why_not in needs.items()} | self._barred
         if reasons == self._reasons:
@@ -173,8 +175,8 @@ class Actions(QObject):
         self.refreshed.emit()
 
     def _on_appended(self) -> None:
-        # While running, an appended record can make an action possible only at the beginning of the history.
-        if len(self._models.timeline) < 4 or not self._models.status.is_running:
+        # While running, appended records can make an action possible only at the beginning of the history.
+        if self._num_records < 4 or not self._models.status.is_running:
             self._on_moved()
 
     def _on_moved(self) -> None:

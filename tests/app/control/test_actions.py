@@ -73,6 +73,17 @@ def test_a_finished_text_cannot_be_stepped(shell: Shell, engine: FakeEngine) -> 
     assert "ended" in shell.window.actions_.reason("run.step")
 
 
+def test_records_that_come_together_in_a_run_make_going_back_possible(shell: Shell, engine: FakeEngine) -> None:
+    engine.loaded()
+    turn(shell)
+    shell.models.status.set(samples.status(running=True))
+    turn(shell)
+    assert not shell.window.actions_["run.back"].isEnabled()
+    shell.models.timeline.append(samples.story(6))
+    turn(shell)
+    assert shell.window.actions_["run.back"].isEnabled()
+
+
 def test_the_palette_finds_and_does(shell: Shell, engine: FakeEngine) -> None:
     engine.loaded()
     turn(shell)
