@@ -58,8 +58,6 @@ class Outbox:
             self._is_urgent = self._is_urgent or not _is_of_run(event)
             if not self._is_within_step:
                 self._wake()
-            if not isinstance(event, FOLLOWED_BY_STATUS):
-                self._notify()
 
     def put_first(self, event: Event) -> None:
         """Put an event before all waiting ones."""
@@ -67,7 +65,6 @@ class Outbox:
             self._events.appendleft(event)
             self._is_urgent, self._is_within_step = True, False
             self._wake()
-            self._notify()
 
     def take(self, timeout_s: float) -> list[Event]:
         """Take out all events, waiting for the first one at most `timeout_s`. The record and pictures of a step are
@@ -92,12 +89,11 @@ class Outbox:
         return events
 
     def _wake(self) -> None:
-        """Wake threads that wait for any event, and those that wait for an urgent one if there is one."""
+        """Wake threads that wait for any event, those that wait for an urgent one if there is one, and whoever
+        listens."""
         self._ready.notify_all()
         if self._is_urgent:
             self._urgent.notify_all()
-
-    def _notify(self) -> None:
         if self._callback is not None and not self._has_notified:
             self._has_notified = True
             self._callback()

@@ -91,6 +91,16 @@ def test_it_rings_once_for_all_that_waits_and_for_a_step_when_its_status_is_ther
     assert len(rings) == 2
 
 
+def test_it_rings_for_a_picture_that_no_step_brought() -> None:
+    """Looking back asks for pictures at rest, and no status follows them."""
+    outbox, rings = Outbox(), []
+    outbox.listen(lambda: rings.append("rung"))
+    for number, picture in enumerate((samples.row_slice(RowRequest(0, 5, 1)), Unchanged(RowRequest(0, 12, 3)))):
+        outbox.put(picture)
+        assert len(rings) == number + 1
+        outbox.take_all()
+
+
 def test_a_window_that_takes_nothing_is_behind_until_it_does() -> None:
     outbox, update = Outbox(), Unchanged(RowRequest(0, 12, 3), reply_to=1)
     for _ in range(MAX_PICTURES - 1):
