@@ -104,7 +104,7 @@ def _look_up(tree: Tree, ids: Sequence[int], salt: str, lora: str) -> _Found:
     path = _path(tree, main, ids, salt, lora)
     blocks = {group: path if group == main else _beside(tree, group, path, ids, salt, lora) for group in groups}
     unit = math.lcm(*(group.size for group in groups.values()))
-    limit = (len(ids) - 1 - groups[main].ahead) // unit * unit
+    limit = max(0, len(ids) - 1 - groups[main].ahead) // unit * unit
 
     def most(copies: Copies) -> int:
         whole = [group for group in groups if not groups[group].window]

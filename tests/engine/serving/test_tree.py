@@ -216,6 +216,10 @@ def test_blocks_keyed_by_pairs_of_tokens_need_the_token_behind_them() -> None:
     assert answer(server, [*A, 0, 0]) == (0, "differs")
     assert answer(server, [*A, *B, 9, 0]) == (8, "all reused")
     assert answer(server, [*A, *B, 9]) == (4, "last token")
+    pairs = [[token, token + 1] for token in A + B]
+    windowed = folded([stored([1, 2], pairs), stored([1, 2], pairs, group_idx=1, kv_cache_spec_sliding_window=4)])
+    assert answer(windowed, [*A, 5, 0]) == (4, "all reused")
+    assert answer(windowed, [1]) == (0, "shorter than a block")  # less than the pair of its first token
 
 
 @pytest.mark.parametrize("size", [4, 8], ids=["blocks as large", "blocks twice as large"])
