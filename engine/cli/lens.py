@@ -126,7 +126,7 @@ def line_of(source: Source, lens: Lens, layer: int, head: int) -> dict[str, Any]
         "values": [finite(numbers[0]) if lens.values == 1 else [finite(x) for x in numbers] for _, numbers in held],
     }
     if lens.reads == "queries" and source.queries is not None:
-        line["queries"] = source.num_tokens - source.queries.first(source.num_tokens)
+        line["queries"] = source.num_queries - source.queries.first(source.num_queries)
     return line
 
 

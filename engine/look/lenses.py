@@ -45,10 +45,10 @@ def read(source: Source, lens: Lens, layer: int, span: range | None = None, head
     if lens.values == "tokens":
         if source.queries is None or (head or 0) >= source.queries.num_heads(layer):
             return None
-        return source.queries.map_of(layer, head or 0, source.num_tokens, span)
+        return source.queries.map_of(layer, head or 0, source.num_queries, span)
     if lens.reads == "weights":
         return within(source.weights(layer), span, head)
-    found = None if source.queries is None else source.queries.measured(lens.name, layer, source.num_tokens)
+    found = None if source.queries is None else source.queries.measured(lens.name, layer, source.num_queries)
     return within(found, span, head)
 
 
@@ -106,7 +106,7 @@ def held_of(source: Source, lens: Lens, layer: int) -> Held | None:
         if isinstance(source, Difference):
             return held_of(source.a, lens, layer)
         assert source.queries is not None, "a source without them says why not"
-        heads, count = source.queries.num_heads(layer), source.num_tokens
+        heads, count = source.queries.num_heads(layer), source.num_queries
         return Held(heads, count, count, "float32", source.queries.first(count), count) if heads else None
     rows = read(source, lens, layer)
     if rows is None:
@@ -131,17 +131,20 @@ def why_not(source: Source, lens: Lens) -> str:
         return ""
     if source.queries is None:
         return "Only the attention of the newest query is known here, not that of earlier ones."
-    return source.queries.why_not(source.num_tokens)
+    return source.queries.why_not(source.num_queries)
 
 
 def queries_words(source: Source, lens: Lens) -> str:
-    """Over how many queries a sum is; empty for other lenses."""
-    if lens.name != "attention-received" or isinstance(source, Difference) or source.queries is None:
+    """Which queries a picture of them is of: over how many a sum is, and whether a suspended step has more."""
+    if lens.reads != "queries" or isinstance(source, Difference) or source.queries is None:
         return ""
-    count = source.num_tokens - source.queries.summed_from(source.num_tokens)
-    if count == source.num_tokens:
-        return f"Summed over {count:,} queries."
-    return f"Summed over the latest {count:,} of {source.num_tokens:,} queries."
+    words = [] if source.half is None else [source.half.queries_note]
+    if lens.name == "attention-received":
+        every = source.num_queries
+        count = every - source.queries.summed_from(every)
+        latest = "" if count == every else f"the latest {count:,} of "
+        words = [f"Summed over {latest}{every:,} queries.", *words]
+    return " ".join(words)
 
 
 def rows_at_once(source: Source, lens: Lens, layer: int) -> int:

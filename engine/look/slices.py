@@ -114,7 +114,7 @@ def drawn(
 def provenance_through(lens: str, source: Source, layers: Sequence[int], first: int = 0) -> Provenance:
     """The provenance of what a lens shows, from position `first` on: of its part of the rows, or of the queries."""
     if LENSES[lens].reads == "queries" and source.queries is not None:
-        return source.queries.provenance(source.num_tokens)
+        return source.queries.provenance(source.num_queries)
     part = LENSES[lens].part
     return provenance_of(source, layers, PARTS if part is None else (part,), first)
 
@@ -227,7 +227,7 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
     every = {layer.index for layer in geometry.attention_layers}
     if not every:
         return "This architecture keeps a recurrent state and no K and V."
-    if source.half is not None and source.half.note:
+    if source.half is not None and source.half.note and lens.reads != "queries":
         return source.half.note
     # rows of layers that hold none of the drawn positions, only later ones
     others = every - {layer.index for layer in layers}
@@ -281,8 +281,8 @@ def head_of(
     columns = np.arange(grid.num_columns if places is None else 1)
     group = 1 if lens.heads == "query" else group
     readers = range(request.kv_head * group, (request.kv_head + 1) * group)
-    note = source.why_not or why_not(source, lens) or missing_note(source, request.layer)
-    note = note or queries_words(source, lens)
+    note = source.why_not or why_not(source, lens) or queries_words(source, lens)
+    note = note or ("" if lens.reads == "queries" else missing_note(source, request.layer))
     return HeadSlice(
         request=request,
         provenance=provenance_through(request.lens, source, (request.layer,), request.start),
@@ -377,7 +377,7 @@ class NewestQuery(NamedTuple):
 def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
     """What a lens has of all queries that are known: of every head a number for each position, or of one head the
     weights by query, of which the largest of some stand in a row."""
-    lens, newest, source = LENSES[request.lens], source.num_tokens - 1, of_latest(source, request.latest)
+    lens, newest, source = LENSES[request.lens], source.num_queries - 1, of_latest(source, request.latest)
     provenance = provenance_through(request.lens, source, [request.layer])
     is_map = lens.values == "tokens"
     if why := source.why_not or why_not(source, lens):
@@ -386,7 +386,7 @@ def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
     if rows is None or not rows.numbers.numel():
         return NewestQuery(None, newest, provenance, f"There is no {lens.label} of this layer and head.")
     if not is_map:
-        first = source.queries.first(source.num_tokens) if source.queries is not None else 0
+        first = source.queries.first(source.num_queries) if source.queries is not None else 0
         return NewestQuery(rows.numbers[..., 0], newest, provenance, queries_words(source, lens), first)
     numbers = rows.numbers[0]
     per_row = -(-len(numbers) // max(1, request.max_rows))
@@ -394,7 +394,7 @@ def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
     grouped = padded.reshape(-1, per_row, padded.shape[1])
     high, low = grouped.nan_to_num(-torch.inf).amax(1), grouped.nan_to_num(torch.inf).amin(1)
     found = torch.where(high.abs() >= low.abs(), high, low).masked_fill(high < low, torch.nan)  # else none was a number
-    return NewestQuery(found, newest, provenance, "", rows.first, per_row)
+    return NewestQuery(found, newest, provenance, queries_words(source, lens), rows.first, per_row)
 
 
 def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: CacheGeometry) -> AttentionSlice:

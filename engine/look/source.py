@@ -6,7 +6,7 @@ in `engine.opened`), `Difference` (of two sources) and `Nothing` (the rows of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -91,13 +91,15 @@ class Held(Struct, frozen=True, eq=False, dict=True):
 @dataclass(frozen=True)
 class HalfWritten:
     """The progress of a suspended step in one sequence: the first `num_passed` of `num_layers` layers have their rows
-    of it, up to `num_tokens` tokens; the others have rows of `had` tokens."""
+    of it, up to `num_tokens` tokens; the others have rows of `had` tokens. `weights` are those of its newest query
+    `[H, S]`, by layer that has computed them."""
 
     step: int
     had: int
     num_tokens: int
     num_passed: int
     num_layers: int
+    weights: Mapping[int, torch.Tensor] = field(default_factory=dict, compare=False)
 
     def has_passed(self, layer: int) -> bool:
         """Whether a layer has its rows of the step; a cross layer counts as part of its block."""
@@ -116,6 +118,11 @@ class HalfWritten:
             return f"Step {self.step} is scheduled: no layer has its rows yet."
         where = f"Step {self.step} is suspended after layer {self.num_passed - 1}"
         return f"{where}: later layers do not have its rows yet."
+
+    @property
+    def queries_note(self) -> str:
+        """What a picture of all queries says about the suspended step."""
+        return f"Step {self.step} is suspended: its queries are added when it ends."
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +156,11 @@ class Source:
 
         @property
         def spec(self) -> CacheSpec: ...
+
+    @property
+    def num_queries(self) -> int:
+        """How many queries may be known: those of all tokens, but for those that a suspended step feeds."""
+        return self.num_tokens
 
     @property
     def why_not(self) -> str:
@@ -320,6 +332,10 @@ class LiveSource(Source):
         return self.cache.spec
 
     @property
+    def num_queries(self) -> int:
+        return self.num_tokens if self.half is None else min(self.num_tokens, self.cache.num_tokens)
+
+    @property
     def rotation(self) -> ModelRotation | str:
         if self.spec.retention.rerotate:
             return "These keys were turned again to the places that are left: their angles are not those of positions."
@@ -468,7 +484,10 @@ class LiveSource(Source):
         return self.cache.states(layer) if self.is_now else ()
 
     def weights(self, layer: int) -> Rows | None:
-        row = None if self.queries is None else self.queries.newest(self.num_tokens).get(layer)
+        if self.half is not None:
+            row = self.half.weights.get(layer)
+        else:
+            row = None if self.queries is None else self.queries.newest(self.num_tokens).get(layer)
         return None if row is None else rows_of_weights(row, self.num_tokens - row.shape[1])
 
     def pages(self) -> tuple[int, list[list[int]]]:

@@ -80,11 +80,8 @@ class PhasedStep:
         if work is None:
             return None
         had = 0 if work.live.cache.spec.recomputes else work.live.sequence.num_tokens
-        return HalfWritten(self._step, had, work.num_tokens, self._passed.get(seq_id, 0), self._num_layers)
-
-    def weights(self, seq_id: int, layer: int) -> torch.Tensor | None:
-        """The newest query's weights `[H, S]` in a layer that was computed already; else None."""
-        return self._weights.get((seq_id, layer))
+        weights = {layer: rows for (of, layer), rows in self._weights.items() if of == seq_id}
+        return HalfWritten(self._step, had, work.num_tokens, self._passed.get(seq_id, 0), self._num_layers, weights)
 
     # ---- phases --------------------------------------------------------------------------------------------------
 

@@ -148,7 +148,7 @@ class SliceReader:
         journal, half = visible.journal, visible.source.half
         gone = f"The attention of step {step} was not measured, or is no longer kept."
         if phases is not None and half is not None and step == phases.step:
-            weights = phases.weights(seq_id, request.layer)
+            weights = half.weights.get(request.layer)
             return NewestQuery(
                 weights, half.num_tokens - 1, "live cache", "" if weights is not None else half.note or gone
             )

@@ -257,3 +257,39 @@ def test_pictures_of_a_finished_step_count_the_rows_as_they_were_coded() -> None
     assert np.array_equal(one.magnitudes.limit, other.magnitudes.limit)
     assert np.array_equal(one.low, other.low, equal_nan=True)
     assert torch.equal(session.logits(0), twin.logits(0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["growing", "none", "h2o"])
+@pytest.mark.parametrize("phase", ["second chunk", "decode"])
+def test_attention_is_of_the_queries_before_it_and_of_its_newest_in_layers_that_are_done(mode: str, phase: str) -> None:
+    session = prepared("llama", MODES[mode], phase)
+    had = session.cache_of(0).num_tokens
+
+    def head(lens: str, layer: int) -> HeadSlice:
+        piece = session.take_slice(HeadRequest(0, 99, lens, layer, 0, 0, 99, 100))
+        assert isinstance(piece, HeadSlice)
+        return piece
+
+    lenses = ("attention-map", "attention-received", "attention-entropy")
+    before, newest = [head(lens, 1) for lens in lenses], dict[int, np.ndarray]()
+
+    def look(event: PhaseReached) -> None:
+        if isinstance(event.phase, Written):
+            return
+        for lens, was in zip(lenses, before, strict=True):
+            piece = head(lens, 1)
+            assert np.array_equal(piece.low, was.low, equal_nan=True)
+            assert piece.note.endswith(f"Step {event.step} is suspended: its queries are added when it ends.")
+            asked = AttentionRequest(0, event.step, 1, 100, lens=lens, max_rows=100)
+            of_panel = session.take_slice(asked)
+            assert isinstance(of_panel, AttentionSlice)
+            assert (of_panel.query_position, of_panel.note) == (had - 1, piece.note)
+        if isinstance(event.phase, LayerDone):
+            newest[event.phase.layer] = head("attention", event.phase.layer).low
+
+    phased(session, look)
+    for layer in range(layers_of(session)):
+        done = head("attention", layer)
+        assert np.array_equal(newest[layer], done.low, equal_nan=True)
+        assert not done.note
+    assert not head("attention-map", 1).note.startswith("Step")
