@@ -252,7 +252,9 @@ def _wall(selected: Selected, wanted: WantedPictures, num_tokens: int, previous:
     # Only the picture of what changed depends on the step before.
     previous = previous if selected.change else num_tokens
     tensor, change = selected.lens, selected.change
-    return Watched(WallRequest(selected.seq_id, num_tokens, previous, tensor, change, columns, rows))
+    return Watched(
+        WallRequest(selected.seq_id, num_tokens, previous, tensor, change, columns, rows, only_farthest=True)
+    )
 
 
 def _head(models: Models, selected: Selected, wanted: WantedPictures, num_tokens: int) -> Watched | None:

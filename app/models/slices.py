@@ -99,7 +99,8 @@ class ExtendedSlice:
     def __init__(self, piece: WallSlice | HeadSlice) -> None:
         self.piece: WallSlice | HeadSlice = piece
         axis = 2 if isinstance(piece, WallSlice) else 0
-        self._low, self._high = ColumnBuffer(piece.low, axis, np.nan), ColumnBuffer(piece.high, axis, np.nan)
+        self._low = ColumnBuffer(piece.low, axis, np.nan)
+        self._high = None if piece.high is piece.low else ColumnBuffer(piece.high, axis, np.nan)
         self._absent = None if piece.absent is None else ColumnBuffer(piece.absent, axis, 0)
         holders = piece.holders if isinstance(piece, WallSlice) else None
         self._holders = None if holders is None else ColumnBuffer(holders, 1, 0)
@@ -108,10 +109,9 @@ class ExtendedSlice:
         """Apply an update; returns the new slice."""
         piece, places = update.piece, tuple(update.places)
         shape = update.num_removed, update.num_columns, places
-        changes: dict[str, Numbers] = {
-            "low": self._low.put(*shape, piece.low),
-            "high": self._high.put(*shape, piece.high),
-        }
+        low = self._low.put(*shape, piece.low)
+        high = low if self._high is None else self._high.put(*shape, piece.high)
+        changes: dict[str, Numbers] = {"low": low, "high": high}
         if self._absent is not None and piece.absent is not None:
             changes["absent"] = self._absent.put(*shape, piece.absent)
         if isinstance(piece, HeadSlice):

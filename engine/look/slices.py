@@ -121,12 +121,19 @@ def provenance_through(lens: str, source: Source, layers: Sequence[int], first: 
 
 def cells_at(canvas: Canvas, places: Ints | None) -> dict[str, Any]:
     """Extremes, and how many rows are missing, of all cells or of those at some places; as fields of a slice."""
-    absent = absent_cells(canvas)
+    grid, request, absent = canvas.grid, canvas.request, absent_cells(canvas)
+    assert grid is not None
     at = slice(None) if places is None else tuple(places)
-    low, high = canvas.low[at], canvas.high[at]  # copies, if only at some places
+    extremes = canvas.low[at], canvas.high[at]  # copies, if only at some places
+    if isinstance(request, WallRequest) and request.only_farthest:
+        low = high = read_only_floats(np.where(-extremes[0] > extremes[1], *extremes))
+    else:
+        low, high = (read_only_floats(each.copy() if places is None else each) for each in extremes)
+        if grid.per_column == grid.per_row == 1:
+            high = low
     return {
-        "low": read_only_floats(low.copy() if places is None else low),
-        "high": read_only_floats(high.copy() if places is None else high),
+        "low": low,
+        "high": high,
         "absent": None if absent is None else read_only_ints(absent[at]),
     }
 

@@ -2,8 +2,8 @@
 with the reason.
 
 A message is a list of frames. The first holds magic bytes, the version of the wire format and the message in
-MessagePack. The others are the contents of its large arrays, which are sent without copying. Small arrays are written
-inside the message.
+MessagePack. The others are the contents of its large arrays, which are sent without copying; whole numbers with as few
+bytes each as they need, and an array that stands in two fields once. Small arrays are written inside the message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engine.wire.commands import COMMANDS
 from engine.wire.events import EVENTS
 from engine.wire.message import Command, Event
 
-VERSION = 2
+VERSION = 3
 MAX_MESSAGE_BYTES = 1 << 28
 MAX_FRAMES = 1 << 12
 
@@ -47,12 +47,12 @@ class WireError(ValueError):
 
 def encode(message: Struct) -> list[Frame]:
     """Encode a message as frames; raises `WireError` if it holds a type that cannot be sent."""
-    arrays: list[Frame] = []
+    arrays: dict[int, np.ndarray[Any, Any]] = {}
     try:
         body = msgpack.encode(message, enc_hook=partial(_encode_other, arrays))
     except (MsgspecError, TypeError, UnicodeError, OverflowError, RecursionError) as error:
         raise WireError(f"A {type(message).__name__} cannot be sent ({error}): it was left out.") from error
-    frames = [_HEADER.pack(_MAGIC, VERSION) + body, *arrays]
+    frames: list[Frame] = [_HEADER.pack(_MAGIC, VERSION) + body, *(each.data.cast("B") for each in arrays.values())]
     check_size([len(frame) for frame in frames])
     return frames
 
@@ -116,6 +116,7 @@ class _MessageDecoder(threading.local):
     def __init__(self, kind: Any) -> None:
         self._decoder = msgpack.Decoder(kind, dec_hook=self._decode_other)
         self._arrays: Sequence[Frame] = ()
+        self._made: dict[tuple[int, str, tuple[int, ...]], np.ndarray[Any, Any]] = {}
 
     def decode(self, body: Frame, arrays: Sequence[Frame]) -> object:
         self._arrays = arrays
@@ -123,6 +124,7 @@ class _MessageDecoder(threading.local):
             return self._decoder.decode(body)
         finally:
             self._arrays = ()
+            self._made.clear()
 
     def _decode_other(self, kind: Any, written: Any) -> object:
         """Decode the types that MessagePack does not know: paths and arrays."""
@@ -147,10 +149,20 @@ class _MessageDecoder(threading.local):
         if isinstance(contents, int):
             if not 0 <= contents < len(self._arrays):
                 raise ValueError(f"there is no frame {contents} for an array")
-            contents = self._arrays[contents]
+            if (made := self._made.get(key := (contents, name, tuple(shape)))) is None:
+                made = self._made[key] = self._filled(dtype, wanted, shape, self._arrays[contents])
+            return made
+        return self._filled(dtype, wanted, shape, contents)
+
+    @staticmethod
+    def _filled(
+        dtype: np.dtype[Any], wanted: np.dtype[Any], shape: list[int], contents: object
+    ) -> np.ndarray[Any, Any]:
         if not isinstance(contents, bytes | memoryview) or len(contents) != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"an array of shape {tuple(shape)} has other contents")
         array = np.frombuffer(contents, dtype).reshape(shape)
+        if dtype.kind == "i":
+            array = array.astype(wanted, copy=False)
         array.flags.writeable = False
         return array
 
@@ -171,15 +183,25 @@ def _is_size(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
-def _encode_other(arrays: list[Frame] | None, value: object) -> object:
-    """Encode the types that MessagePack does not know. If there is a list for arrays, large ones are appended to it."""
+def _narrow(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Whole numbers with as few bytes each as they need; any other array as it is."""
+    if array.dtype != np.int64 or not array.size:
+        return array
+    most = max(int(array.max()), ~int(array.min()))
+    return next((array.astype(kind) for kind in (np.int8, np.int16, np.int32) if most <= np.iinfo(kind).max), array)
+
+
+def _encode_other(arrays: dict[int, np.ndarray[Any, Any]] | None, value: object) -> object:
+    """Encode the types that MessagePack does not know. If there are `arrays`, large ones are added to them, by id."""
     if isinstance(value, np.ndarray):
         if value.dtype.str not in _DTYPES:
             raise TypeError(f"arrays of {value.dtype} are not carried")
         if arrays is None or value.nbytes <= _INLINE_BYTES or len(arrays) >= MAX_FRAMES - 1:
             return value.dtype.str, value.shape, value.tobytes()
-        arrays.append(np.ascontiguousarray(value).data.cast("B"))
-        return value.dtype.str, value.shape, len(arrays) - 1
+        if (sent := arrays.get(id(value))) is not None:
+            return sent.dtype.str, value.shape, [*arrays].index(id(value))
+        sent = arrays[id(value)] = np.ascontiguousarray(_narrow(value))
+        return sent.dtype.str, value.shape, len(arrays) - 1
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Path):

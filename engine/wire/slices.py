@@ -20,6 +20,7 @@ class WallRequest(Variant, frozen=True):
     `max_rows` cells.
 
     With `change`, only what the step at `num_tokens` changed: the difference from the state with `previous_tokens`.
+    With `only_farthest` a cell is one number, its value farthest from zero: half the bytes.
     """
 
     seq_id: int
@@ -29,6 +30,7 @@ class WallRequest(Variant, frozen=True):
     change: bool
     max_columns: int
     max_rows: int
+    only_farthest: bool = False
 
 
 class HeadRequest(Variant, frozen=True):
@@ -114,7 +116,8 @@ class StatePicture(Part, frozen=True, eq=False):
 
 
 class WallSlice(Event, frozen=True, eq=False):
-    """Lowest and highest value per thumbnail cell, `[L, H_kv, columns, rows]`, for the layers that keep K and V.
+    """Lowest and highest value per thumbnail cell, `[L, H_kv, columns, rows]`, for the layers that keep K and V; one
+    array where both are the same.
 
     `heads[i]` is the number of kv heads of layer `layers[i]`; heads beyond it are NaN. `absent` `[L, H_kv, columns]`
     counts the positions of a column whose rows were dropped; a column without rows is NaN. None: nothing was dropped.
@@ -149,7 +152,7 @@ class WallSlice(Event, frozen=True, eq=False):
 
 
 class HeadSlice(Event, frozen=True, eq=False):
-    """One head, `[columns, D]`: lowest and highest value of each cell (equal if a column is one token).
+    """One head, `[columns, D]`: lowest and highest value of each cell (one array if a column is one token).
 
     `positions` are those of the first token of each column. The histogram (`counts`, `edges`) covers the finite values
     of the shown rows; `limit` is the 99.5th percentile of their magnitudes. `absent` `[columns]` counts the positions

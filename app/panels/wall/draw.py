@@ -113,8 +113,7 @@ def arrange(rows: Sequence[WallRow], width: int, height: int, margins: Margins) 
 def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flags]:
     """`[L, H_kv, columns, rows]`: each cell's value farthest from zero, and which cells are empty because the layer has
     no rows there. These are NaN as well, but no computation failed."""
-    is_pooled = piece.tokens_per_column > 1 or piece.dims_per_row > 1
-    values = larger(piece.low, piece.high) if is_pooled else piece.low
+    values = larger(piece.low, piece.high)
     absent = np.zeros(values.shape, dtype=np.bool_)
     known = {row.layer: row for row in rows if row.first_head == 0}
     for index, layer in enumerate(piece.layers):

@@ -115,6 +115,18 @@ def test_whatever_was_drawn_before_a_wall_is_as_if_drawn_anew(name: str) -> None
             session.go_to(session.last_step - 3)
 
 
+@pytest.mark.parametrize("name", ["growing", "h2o, which drops rows"])
+def test_one_number_of_a_cell_is_the_extreme_that_is_farthest_from_zero(name: str) -> None:
+    session = started(name)
+    count = session.sequence(0).num_tokens
+    request = WallRequest(0, count, count, "keys", False, 5, 3)
+    both, one = taken(session, request), taken(session, replace(request, only_farthest=True))
+    assert one.low is one.high
+    is_low = np.abs(both.low) > np.abs(both.high)
+    assert is_low.any()
+    np.testing.assert_array_equal(one.low, np.where(is_low, both.low, both.high))
+
+
 def columns_filled(session: Session, request: WallRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows of each layer a wall looks at."""
     sizes: list[int] = []

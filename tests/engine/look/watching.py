@@ -30,7 +30,7 @@ from engine.wire.slices import (
 from tests.engine.tiny import model_of, prompt_ids
 
 WALL = Watched(WallRequest(0, 0, 0, "keys", False, 24, 8), id=1)
-POOLED_WALL = Watched(WallRequest(0, 0, 0, "values", False, 8, 3), id=2)
+POOLED_WALL = Watched(WallRequest(0, 0, 0, "values", False, 8, 3, only_farthest=True), id=2)
 CHANGED = Watched(WallRequest(0, 0, 0, "keys", True, 24, 8), id=3)
 HEAD = Watched(HeadRequest(0, 0, "values", 1, 1, 0, 0, 24), id=4)
 NEWEST = Watched(HeadRequest(0, 0, "keys", 0, 0, 0, 7, 24), "newest", id=5)

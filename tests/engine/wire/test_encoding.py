@@ -26,7 +26,7 @@ from engine.wire.encoding import VERSION, WireError, decode_command, decode_even
 from engine.wire.events import EVENTS
 from engine.wire.exporting import Export
 from engine.wire.records import StepRecord
-from engine.wire.slices import WallSlice
+from engine.wire.slices import CellUpdate, WallSlice
 from tests.app import samples
 
 LARGE = (40, 30)  # a frame of its own; small arrays lie inside the message
@@ -104,6 +104,30 @@ def test_what_is_no_array_in_memory_order_comes_back_as_well() -> None:
     assert isinstance(again, WallSlice)
     assert same(again.low, turned)
     assert same(again.high, turned[::2])
+
+
+def test_an_array_in_two_fields_goes_once_and_comes_back_as_one() -> None:
+    cells = np.arange(1200, dtype=np.float32).reshape(LARGE)
+    sent = msgspec.structs.replace(example(WallSlice), low=cells, high=cells)
+    frames = encode(sent)
+    again = decode_event(frames)
+    assert isinstance(again, WallSlice)
+    assert same(again, sent)
+    assert again.low is again.high
+    assert sum(map(len, frames)) < 2 * cells.nbytes
+
+
+@pytest.mark.parametrize("bits", [7, 15, 31, 63])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_whole_numbers_take_as_few_bytes_as_they_need(bits: int, sign: int) -> None:
+    most = 2**bits - 1 if sign > 0 else -(2**bits)
+    places = np.zeros((3, 400), np.int64)
+    places[1, 7] = most
+    frames = encode(CellUpdate(example(WallSlice), places, 4))
+    again = decode_event(frames)
+    assert isinstance(again, CellUpdate)
+    assert same(again.places, places)
+    assert len(frames[-1]) == places.size * (bits + 1) // 8
 
 
 def test_a_path_need_not_be_text() -> None:
@@ -232,9 +256,10 @@ def test_the_steps_of_a_long_session_are_one_message() -> None:
     record = samples.step_record(3)
     rows = record.sequences[0].rows
     assert rows is not None
-    wide = msgspec.structs.replace(rows, key_norm=np.arange(240, dtype=np.float32).reshape(6, 4, 10))
-    part = msgspec.structs.replace(record.sequences[0], rows=wide)
-    records = (msgspec.structs.replace(record, sequences=(part,)),) * (encoding.MAX_FRAMES + 1)
+    norms = np.arange(240, dtype=np.float32).reshape(6, 4, 10)
+    wide = (msgspec.structs.replace(rows, key_norm=norms.copy()) for _ in range(encoding.MAX_FRAMES + 1))
+    parts = (msgspec.structs.replace(record.sequences[0], rows=each) for each in wide)
+    records = tuple(msgspec.structs.replace(record, sequences=(part,)) for part in parts)
     frames = encode(Export(Path("/tmp/x"), 0, records=records))
     assert len(frames) == encoding.MAX_FRAMES
     again = decode_command(frames)
