@@ -37,7 +37,7 @@ def answer(
         if ids is None and tokenizer is None:
             raise InputError("Without a tokenizer a prompt is token ids: type some, like 5 17 42.")
         ids = tokenizer.encode(command.text) if ids is None and tokenizer is not None else ids or ()
-        found = explain(server, ids, salt=command.salt, lora=command.lora, texts=texts)
+        found = explain(server, ids, salt=command.salt, lora=command.lora, eagle=command.eagle, texts=texts)
         return replace(found, server=command.server, reply_to=command.id)
     needles: list[bytes] = []
     if words := command.words.strip():

@@ -34,7 +34,8 @@ class TakePrefixTree(Command, frozen=True):
 
 
 class ExplainPrefix(Command, frozen=True):
-    """Ask how much of a prompt would be reused, and why no more. Answered by a `PrefixExplained`."""
+    """Ask how much of a prompt would be reused, and why no more; with `eagle`, by a server that drafts with EAGLE or
+    MTP and computes the last block that it finds again. Answered by a `PrefixExplained`."""
 
     facts: ClassVar[Facts] = Facts("looking up a prefix", needs="nothing", answers="one", effect="looks", is_quiet=True)
 
@@ -43,6 +44,7 @@ class ExplainPrefix(Command, frozen=True):
     server: str = ""
     salt: str = ""
     lora: str = ""
+    eagle: bool = False
 
 
 class PrefixRow(Part, frozen=True):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QCheckBox
 
 from app.draw.format import percent, thousands
 from app.kit.asking import AnswerView, source_of
@@ -57,6 +59,8 @@ class ReuseView(AnswerView[Shown]):
         self.lora = line_field("Adapter", hint="adapter")
         for field in (self.salt, self.lora):
             field.setMaximumWidth(110)
+        self.eagle = QCheckBox("EAGLE")
+        self.eagle.setToolTip("The server drafts with EAGLE or MTP, and computes the last block that it finds again")
         self.why = plain_label("", font_text(13), "text", wraps=True)
         self.why.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.why.setAccessibleName("Why not reused")
@@ -64,19 +68,23 @@ class ReuseView(AnswerView[Shown]):
         self.facts = Facts()
         self.facts.setAccessibleName("How much is reused")
         ask = push_button("Ask", self._on_ask, "Look the prompt up in the tree  (Enter)")
-        fields = column(row((self.prompt, 1), ask), row(self.salt, self.lora, None), spacing=5)
+        fields = column(row((self.prompt, 1), ask), row(self.salt, self.lora, self.eagle, None), spacing=5)
         self.set_body(column(fields, 4, self.why, 4, (WholeLines(self.facts), 1), spacing=4))
-        self._wanted: tuple[str, str, str] | None = None
-        connect_all(*((field.returnPressed, self._on_ask) for field in (self.prompt, self.salt, self.lora)))
+        self._wanted: ExplainPrefix | None = None
+        connect_all(
+            *((field.returnPressed, self._on_ask) for field in (self.prompt, self.salt, self.lora)),
+            (self.eagle.toggled, self._on_ask),
+        )
         self.follow(models)
 
     def question(self) -> Command | None:
-        if self._wanted is None:
+        if (wanted := self._wanted) is None:
             return None
-        text, salt, lora = self._wanted
-        return ExplainPrefix(text, None, self._models.servers.chosen, salt, lora)
+        server = self._models.servers.chosen
+        return replace(wanted, server=server, eagle=wanted.eagle and bool(server))  # the pool here drafts nothing
 
     def read(self) -> Shown | str:
+        self.eagle.setEnabled(bool(self._models.servers.chosen))
         answer = INVITATION if self._wanted is None or self.answer is None else self.answer
         return Shown(answer, source_of(self._models))
 
@@ -97,6 +105,7 @@ class ReuseView(AnswerView[Shown]):
         self._on_ask()
 
     def _on_ask(self) -> None:
-        text = self.prompt.text()
-        self._wanted = (text, self.salt.text(), self.lora.text()) if text.strip() else None
+        text, salt, lora = (field.text() for field in (self.prompt, self.salt, self.lora))
+        eagle = self.eagle.isChecked()
+        self._wanted = ExplainPrefix(text, salt=salt, lora=lora, eagle=eagle) if text.strip() else None
         self.refresh()

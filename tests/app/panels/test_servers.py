@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,6 +84,13 @@ def test_tree_reason_and_server(desk: Desk) -> None:
     assert "the prompt has ', there was a little" in desk.reuse.why.text()
     desk.reuse.ask("5 17 42")
     desk.until(lambda: "less than a block of 32" in desk.reuse.why.text(), desk.reuse)
+    ids = json.loads((Path(RECORDED).parent / "requests.json").read_text("utf-8"))[-1]["ids"]
+    desk.reuse.ask(" ".join(map(str, ids)))
+    desk.until(lambda: desk.reuse.detail.text() == "all reused", desk.reuse)
+    assert desk.reuse.facts.text().startswith("reused\t224 of 245 tokens")
+    desk.reuse.eagle.click()
+    desk.until(lambda: "for EAGLE" in desk.reuse.why.text(), desk.reuse)
+    assert desk.reuse.facts.text().startswith("reused\t192 of 245 tokens")
     text = desk.server.facts.text()
     assert "live blocks\t62" in text
     assert "tokens computed again after eviction\t928" in text
