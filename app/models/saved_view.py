@@ -47,12 +47,13 @@ class ChosenPictures(Struct, frozen=True):
 
 
 class Arrangement(Struct, frozen=True):
-    """How the panels stand: in a named `layout`, with these in front of others; `docks` is Qt's description in base64,
-    if a person has moved any of them."""
+    """How the panels stand: in a named `layout`, with these in front of others, and the segment chosen in each by its
+    name; `docks` is Qt's description in base64, if a person has moved any of them."""
 
     layout: str = ""
     fronts: tuple[str, ...] = ()
     docks: str = ""
+    choices: dict[str, str] = {}
 
     @property
     def state(self) -> bytes:

@@ -45,11 +45,12 @@ class PanelDock(QDockWidget):
         self.setWidget(panel)
         self.setAllowedAreas(Qt.DockWidgetArea.AllDockWidgetAreas)
         panel.frame_actions.append(self.toggleViewAction())
+        self.panel = panel
 
 
 class DockHost(QMainWindow):
     """Holds the panels. Until the user moves a gap or a panel, it keeps the proportions of its named layout. Signal:
-    `rearranged()`, another panel is in front, or one was moved, shown or hidden."""
+    `rearranged()`, another panel is in front, or one was moved, shown or hidden, or another of its segments chosen."""
 
     rearranged = Signal()
 
@@ -155,6 +156,7 @@ class DockHost(QMainWindow):
         dock.topLevelChanged.connect(self._on_touched)
         dock.dockLocationChanged.connect(self._on_moved)
         dock.visibilityChanged.connect(self._on_moved)
+        dock.panel.segments.chosen.connect(self._on_moved)
 
     def arrange(self, name: str) -> None:
         """Arrange the panels in a named layout."""
@@ -214,7 +216,15 @@ class DockHost(QMainWindow):
         """How the panels stand now."""
         fronts = tuple(name for name, dock in self.docks.items() if self._is_front(dock))
         state = b"" if self._is_untouched else bytes(self.saveState(STATE_VERSION).data())
-        return Arrangement(self._layout_name, fronts, base64.b64encode(state).decode())
+        choices = {name: dock.panel.choice for name, dock in self.docks.items() if dock.panel.choices}
+        return Arrangement(self._layout_name, fronts, base64.b64encode(state).decode(), choices)
+
+    def choose(self, choices: Mapping[str, str]) -> None:
+        """Choose segments of panels by their names; what a panel does not offer is ignored."""
+        for name, dock in self.docks.items():
+            choice = choices.get(name, dock.panel.choice)
+            if choice != dock.panel.choice and choice in (key for key, _, _ in dock.panel.choices):
+                dock.panel.choose(choice)
 
     def bring_forward(self, names: Iterable[str]) -> None:
         """Put panels in front of those that share their places."""
@@ -262,9 +272,7 @@ class DockHost(QMainWindow):
         """Hide a panel's title where its tab shows the name already."""
         for dock in self.docks.values():
             is_tabbed = bool(self.tabifiedDockWidgets(dock)) and not dock.isFloating()
-            panel = dock.widget()
-            if isinstance(panel, View):
-                panel.title_label.setVisible(not is_tabbed)  # the tab shows the name already
+            dock.panel.title_label.setVisible(not is_tabbed)  # the tab shows the name already
         for bar in self.findChildren(QTabBar, options=Qt.FindChildOption.FindDirectChildrenOnly):
             bar.setDrawBase(False)
             bar.setExpanding(False)

@@ -395,6 +395,7 @@ class MainWindow(QMainWindow):
         if wanted.layout in GRIDS and wanted != self.docks.arrangement:
             self._arrange(wanted.layout, wanted.state)
             self.docks.bring_forward(wanted.fronts)
+            self.docks.choose(wanted.choices)
 
     def _arrange(self, layout: str, docks: bytes) -> None:
         for late, mark in LATE_MARKS.items():

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from msgspec import Struct
-from PySide6.QtCore import QPoint
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QPushButton
 
 from app.control.recovering import Recovering
@@ -54,9 +55,11 @@ def place_of(driver: Driver) -> tuple[object, ...]:
 
 
 def look_elsewhere(driver: Driver) -> tuple[object, ...]:
-    """Look at a cell of an earlier step, with the head pinned and other panels in front; returns the place when it is
-    recorded."""
+    """Look at a cell of an earlier step, with the head pinned, another scale of attention and other panels in front;
+    returns the place when it is recorded."""
     driver.window.arrange("inspect")
+    scales = driver.window.attention.segments
+    QTest.mouseClick(scales, Qt.MouseButton.LeftButton, pos=scales.rects()[1].center().toPoint())
     driver.window.docks.bring_forward(("timings", "notes"))
     driver.models.selection.update(step=driver.models.timeline.steps[2], layer=3, kv_head=1, lens="values")
     driver.models.selection.update(position=4, channel=5)
@@ -110,6 +113,7 @@ def test_a_recovered_window_tells_of_the_next_token_and_of_its_stops_what_it_tol
     place = look_elsewhere(driver)
     session = driver.controller.saving.session
     driver.window.arrange("learn")
+    driver.window.attention.choose("linear")
     driver.models.selection.update(step=None, layer=0, kv_head=0, position=None)
     driver.intents.on_stops_changed(())
     journal = folder.new()
@@ -123,6 +127,7 @@ def test_a_recovered_window_tells_of_the_next_token_and_of_its_stops_what_it_tol
     driver.wait_until_idle(lambda: folder.ended() and not driver.models.status.has_file)
     driver.until(lambda: red_marks(driver))
     assert place_of(driver) == place
+    assert driver.window.attention.segments.choice == "head"
     driver.models.selection.update(step=None)
     driver.wait_until_idle(lambda: driver.window.tokens.state is not None)
     assert told(driver) == before
