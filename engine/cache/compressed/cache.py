@@ -200,6 +200,8 @@ class CompressedCache(SequenceCache):
     def drop_rows(self, spans: Mapping[int, torch.Tensor]) -> None:
         """Drop rows as a rule does: the same number in all heads of a layer."""
         self.check_are_decoded(spans)
+        if self.num_prompt_tokens is None:
+            self._check_prompt_goes_on(spans)
         plans = []
         for index, positions in spans.items():
             layer = self._layer(index)
@@ -215,6 +217,20 @@ class CompressedCache(SequenceCache):
             plans.append(self._plan_by_hand(index, positions - self.num_source))
         self._apply(plans, self.num_tokens)
         self.note_edit(min(int(positions.min()) for positions in spans.values()))
+
+    def _check_prompt_goes_on(self, spans: Mapping[int, torch.Tensor]) -> None:
+        """Raise `InputError` if the rest of the prompt could not be read once these rows were dropped."""
+        left = set[int]()
+        for index, layer in self.compressed_layers:
+            if index in spans and not (layer.key_store.is_settled and layer.value_store.is_settled):
+                raise InputError("These rows get their scale at the end of the prompt: let it end, or mask the rows.")
+            if not layer.is_sliding:
+                left.add(layer.held - (spans[index].shape[1] if index in spans else 0))
+        if len(left) > 1:
+            raise InputError(
+                "The rest of the prompt is read by layers that hold equally many rows: drop in all of them, let it "
+                "end, or mask the rows."
+            )
 
     def check_pinned(self, pinned: RowMarks) -> None:
         if self.rule is None:

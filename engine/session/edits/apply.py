@@ -324,10 +324,8 @@ def mark(model: LoadedModel, cache: SequenceCache, edit: Mask | Pin) -> None:
     """Hide rows from every later query, or protect them from eviction by the cache's rule; or end that. Raises
     `InputError` where a row to be marked is not held."""
     is_mask, span = isinstance(edit, Mask), range(edit.rows.start, edit.rows.stop)
-    if is_mask and not model.info.captures_attention:
-        raise InputError(
-            "This architecture has attention code of its own, which takes no mask from here: zero the values instead."
-        )
+    if is_mask:
+        check_attends_here(model, "takes no mask from here")
     is_marked = edit.hidden if isinstance(edit, Mask) else edit.pinned
     marks = cache.by_hand.hidden if is_mask else cache.by_hand.pinned
     for layer in layers_named(cache, model.info.geometry, edit.rows):
@@ -340,8 +338,15 @@ def mark(model: LoadedModel, cache: SequenceCache, edit: Mask | Pin) -> None:
     cache.mark_rows(span.start, replace(by_hand, hidden=marks) if is_mask else replace(by_hand, pinned=marks))
 
 
+def check_attends_here(model: LoadedModel, why: str) -> None:
+    """Raise `InputError` for a model whose attention is not computed by our function."""
+    if not model.info.captures_attention:
+        raise InputError(f"This architecture has attention code of its own, which {why}: zero the values instead.")
+
+
 def drop(model: LoadedModel, cache: SequenceCache, edit: Drop) -> None:
     """Evict rows as the cache's rule would: not in layers that slide, whose masks count distances by rows."""
+    check_attends_here(model, "counts rows by tokens seen, so none can be dropped")
     spans: dict[int, torch.Tensor] = {}
     named = layers_named(cache, model.info.geometry, edit.rows)
     sliding = [layer for layer in named if layer.window is not None]

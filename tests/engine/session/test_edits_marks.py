@@ -12,12 +12,14 @@ from engine.cache.layers.build import cache_argument
 from engine.cache.layers.own import ReadOnlyLayer, read_only_cache
 from engine.errors import InputError
 from engine.model.batch import Batch
+from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Drop, Mask, Pin, Rows
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from tests.engine.session.edited import edit_copy, edit_live, rows_of, running
+from tests.engine.session.sessions import started
 from tests.engine.snapshot.sessions import small
 from tests.engine.tiny import prompt_ids
 
@@ -252,6 +254,36 @@ def test_whole_pages_are_dropped_from_all_layers() -> None:
     for rows in (Rows(17, 20), Rows(20, 22), Rows(18, 24), Rows(20, 24, (1,)), Rows(20, 24, None, (0,))):
         with pytest.raises(InputError, match="whole pages are dropped"):
             edit_copy(session, Drop(seq_id, rows))
+
+
+@pytest.mark.parametrize("mode", ["int8", "h2o"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gpt_oss"])
+def test_amid_a_prompt_rows_are_dropped_where_the_rest_can_still_be_read(mode: str, architecture: str) -> None:
+    def logits_after(kind: type[Drop | Mask]) -> torch.Tensor:
+        session, seq_id = started(architecture, small(mode), 20, 8)
+        session.step()
+        layers = None if kind is Drop else tuple(x.index for x in session.model.info.geometry.layers if not x.window)
+        with pytest.raises(InputError, match="equally many rows|slides"):
+            make_edit(session, Drop(seq_id, Rows(2, 4, (0,))))
+        make_edit(session, kind(seq_id, Rows(2, 4, layers)))
+        while session.is_prefilling:
+            session.step()
+        found = session.logits(seq_id)
+        assert found is not None
+        return found
+
+    assert torch.allclose(logits_after(Drop), logits_after(Mask), atol=1e-4)
+
+
+def test_no_row_is_dropped_that_waits_for_its_scale_or_is_counted_by_the_model() -> None:
+    session, seq_id = started("llama", small("fp8"), 20, 8)
+    session.step()
+    with pytest.raises(InputError, match="scale at the end of the prompt"):
+        make_edit(session, Drop(seq_id, Rows(2, 4)))
+    for architecture, mode in (("falcon", "int8"), ("bloom", "fp8"), ("mpt", "paged")):
+        session, seq_id = running(small(mode), architecture)
+        with pytest.raises(InputError, match="counts rows by tokens seen"):
+            make_edit(session, Drop(seq_id, Rows(8, 16)))
 
 
 def test_where_no_row_can_be_dropped_the_reason_is_said() -> None:
