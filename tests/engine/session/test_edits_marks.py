@@ -263,7 +263,7 @@ def test_amid_a_prompt_rows_are_dropped_where_the_rest_can_still_be_read(mode: s
         session, seq_id = started(architecture, small(mode), 20, 8)
         session.step()
         layers = None if kind is Drop else tuple(x.index for x in session.model.info.geometry.layers if not x.window)
-        with pytest.raises(InputError, match="equally many rows|slides"):
+        with pytest.raises(InputError, match=r"equally many rows|slides"):
             make_edit(session, Drop(seq_id, Rows(2, 4, (0,))))
         make_edit(session, kind(seq_id, Rows(2, 4, layers)))
         while session.is_prefilling:
