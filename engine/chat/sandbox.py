@@ -305,6 +305,7 @@ def raise_exception(message: Any) -> None:
 
 def strftime_now(pattern: Any) -> str:
     """The current date, which some templates write into every prompt."""
+    check_says_the_same(pattern)
     return datetime.now().strftime(str(pattern)[:200])
 
 

@@ -82,7 +82,7 @@ def test_what_a_template_says_and_where() -> None:
         "raise_exception", "range", "'x' ~ raise_exception", "[raise_exception]", "{'a': 'x'.upper}",
         "raise_exception|string", "raise_exception|upper", "'%s' % raise_exception", "'{}'.format(raise_exception)",
         "'{0.upper}'.format('x')", "messages|map('first')", "joiner()", "[raise_exception]|join",
-        "'a'|replace('a', raise_exception)",
+        "'a'|replace('a', raise_exception)", "strftime_now(raise_exception)",
     ],
 )  # fmt: skip
 def test_no_prompt_has_an_address_in_it(shown: str) -> None:
