@@ -189,6 +189,8 @@ def steady(room: int, needed: int) -> int:
 
 def prose(text: str) -> str:
     """A text from outside on one line: newlines and tabs become spaces, other unprintable characters are escaped."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else " " if char in "\n\t" else escape(char) for char in text)
 
 

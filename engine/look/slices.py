@@ -120,21 +120,27 @@ def provenance_through(lens: str, source: Source, layers: Sequence[int], first: 
 
 
 def cells_at(canvas: Canvas, places: Ints | None) -> dict[str, Any]:
-    """Extremes, and how many rows are missing, of all cells or of those at some places; as fields of a slice."""
+    """Extremes, and how many rows are missing, of all cells or of those at some places; as fields of a slice: `[L, H,
+    columns, rows]` of a wall, `[columns, rows]` of a head."""
     grid, request, absent = canvas.grid, canvas.request, absent_cells(canvas)
     assert grid is not None
-    at = slice(None) if places is None else tuple(places)
-    extremes = canvas.low[at], canvas.high[at]  # copies, if only at some places
+    shape = grid.shape[2:] if isinstance(request, HeadRequest) else grid.shape
+    if places is None:
+        extremes = [each.reshape(shape).copy() for each in (canvas.low, canvas.high)]
+        absent = None if absent is None else absent.reshape(shape[:-1])
+    else:
+        extremes = [each[tuple(places)] for each in (canvas.low, canvas.high)]
+        absent = None if absent is None else absent[tuple(places)]
     if isinstance(request, WallRequest) and request.only_farthest:
         low = high = read_only_floats(np.where(-extremes[0] > extremes[1], *extremes))
     else:
-        low, high = (read_only_floats(each.copy() if places is None else each) for each in extremes)
+        low, high = map(read_only_floats, extremes)
         if grid.per_column == grid.per_row == 1:
             high = low
     return {
         "low": low,
         "high": high,
-        "absent": None if absent is None else read_only_ints(absent[at]),
+        "absent": None if absent is None else read_only_ints(absent),
     }
 
 
@@ -281,10 +287,6 @@ def head_of(
     assert isinstance(request, HeadRequest)
     layer, lens = geometry.layers[request.layer], LENSES[request.lens]
     group = max(1, layer.num_heads // max(1, layer.num_kv_heads))
-    cells = cells_at(canvas, None if places is None else places)
-    if places is None:  # [1, 1, columns, D] -> [columns, D]
-        shape = grid.num_columns, grid.num_rows
-        cells = {name: None if part is None else part.reshape(shape[: part.ndim - 2]) for name, part in cells.items()}
     columns = np.arange(grid.num_columns if places is None else 1)
     group = 1 if lens.heads == "query" else group
     readers = range(request.kv_head * group, (request.kv_head + 1) * group)
@@ -302,7 +304,7 @@ def head_of(
         note=note or ("" if grid.layers else no_rows(layer.kind, source.is_now)),
         took_ms=0.0,
         exact_from=0 if lens.part is None else source.exact_from(request.layer, lens.part),
-        **cells,
+        **cells_at(canvas, places),
         **numbers,
     )
 

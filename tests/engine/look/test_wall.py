@@ -22,7 +22,7 @@ from engine.spec.edit_text import parse_edit
 from engine.spec.lenses import TABLE
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.slices import WallRequest, WallSlice
+from engine.wire.slices import HeadRequest, HeadSlice, WallRequest, WallSlice
 from tests.engine.look.walls import assert_same
 from tests.engine.session.pasts import SPECS
 from tests.engine.tiny import model_of, prompt_ids
@@ -125,6 +125,9 @@ def test_one_number_of_a_cell_is_the_extreme_that_is_farthest_from_zero(name: st
     is_low = np.abs(both.low) > np.abs(both.high)
     assert is_low.any()
     np.testing.assert_array_equal(one.low, np.where(is_low, both.low, both.high))
+    head = session.take_slice(HeadRequest(0, count, "keys", 1, 0, 0, count, count))
+    assert isinstance(head, HeadSlice)
+    assert head.low is head.high, "a column is one token"
 
 
 def columns_filled(session: Session, request: WallRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
