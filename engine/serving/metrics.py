@@ -56,9 +56,10 @@ def check_url(url: str) -> str:
 
 def fetch(url: str) -> Metrics:
     """Reads the page; raises InputError, with cause and remedy, where that cannot be."""
+    check_url(url)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
     try:
-        with opener.open(check_url(url), timeout=TIMEOUT_S) as answer:
+        with opener.open(url, timeout=TIMEOUT_S) as answer:
             page, until = b"", time.monotonic() + WHOLE_S
             while len(page) <= MAX_BYTES and (piece := answer.read1(1 << 16)):
                 page += piece
@@ -90,7 +91,7 @@ def parse(page: bytes, url: str = "the page") -> Metrics:
             is_any = True
             for sample in family.samples:
                 figure = wanted.get(sample.name)
-                if figure is not None:
+                if figure is not None and 0 <= sample.value < float("inf"):
                     is_sum = sample.name.endswith("_total") or figure in ("waiting", "running")
                     found[figure] = found.get(figure, 0.0) + sample.value if is_sum else found.get(figure, sample.value)
                 elif sample.name == _CONFIG:

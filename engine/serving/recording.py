@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from engine.errors import InputError
+from engine.files.text import open_regular
 from engine.serving.schema import MAX_BYTES
 
 MAX_TOPIC = 4096
@@ -42,7 +43,7 @@ class Recording:
     def __iter__(self) -> Iterator[Message]:
         """Raises InputError for a file that cannot be read, or is no recording."""
         try:
-            with open(self.path, "rb") as stream:
+            with open(open_regular(self.path, "recording"), "rb") as stream:
                 yield from self._messages(stream)
         except OSError as error:
             raise InputError(

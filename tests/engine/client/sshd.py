@@ -26,7 +26,7 @@ class Sshd:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bin = folder, folder / "bin"
-        self.port, self.chatty_port = _free_ports(2)
+        self.port, self.chatty_port = free_ports(2)
         for name in ("host", "user", "stranger"):
             made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
             subprocess.run(made, check=True, stdin=subprocess.DEVNULL)
@@ -135,7 +135,7 @@ def programs(folder: Path, ssh: str = 'for last; do :; done\nexec sh -c "exec $l
     return folder / "bin"
 
 
-def _free_ports(count: int) -> Sequence[int]:
+def free_ports(count: int) -> Sequence[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

@@ -27,6 +27,14 @@ vllm:prefix_cache_queries_total{engine="1"} 1.0
 vllm:cache_config_info{block_size="32",num_gpu_blocks="64",x="None"} 1.0
 """
 PAGES = {"/metrics": PAGE, "/html": b"<html>no</html>", "/large": b"# x\n" * (MAX_BYTES // 4 + 1), "/bytes": b"\xff"}
+ODD = (
+    PAGE
+    + b"""# TYPE vllm:num_preemptions counter
+vllm:num_preemptions_total -3.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting NaN
+"""
+)
 
 
 class Pages(BaseHTTPRequestHandler):
@@ -56,6 +64,10 @@ def address() -> Iterator[str]:
 
 def test_what_the_page_says(address: str) -> None:
     assert fetch(f"{address}/metrics") == Metrics(queries=12745.0, usage=0.25, num_blocks=64)
+
+
+def test_what_is_no_count_is_as_if_not_said() -> None:
+    assert metrics.parse(ODD) == metrics.parse(PAGE)
 
 
 def test_the_servers_figures_stand_beside_the_fold() -> None:
