@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,6 +37,27 @@ class SeedLine(Struct, frozen=True):
     series: str = ""
     at: float | None = None
     heading: str = PUBLISHED
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of a document, measured `on` a model or a machine."""
+
+    document: str
+    table: TableKind
+    on: str = ""
+
+    def figure(
+        self, item: str, published: FieldValue, measured: FieldValue, unit: str = "", note: str = "", **more: Any
+    ) -> SeedLine:
+        """A line of it; `more` are further fields of the line."""
+        return SeedLine(self.document, self.table, item, published, measured, unit, note=note, on=self.on, **more)
+
+    def must(
+        self, item: str, published: FieldValue, measured: FieldValue, unit: str = "", note: str = "", **more: Any
+    ) -> SeedLine:
+        """A line that must be the same everywhere."""
+        return checked(self.figure(item, published, measured, unit, note, **more))
 
 
 def checked(line: SeedLine) -> SeedLine:

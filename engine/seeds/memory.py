@@ -12,16 +12,18 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import BudgetSpec, budget_of, tutorial_geometries
 from engine.seeds import published
-from engine.seeds.line import FieldValue, SeedLine, checked
+from engine.seeds.line import SeedLine, Sheet
 from engine.seeds.models import SeedModels
 from engine.spec.cache import CacheSpec
 
 LENGTHS = (512, 2048, 8192)
 LARGEST, QUICK_LARGEST = 400e6, 30e6  # limits of bytes that are allocated in tensors
 SLIP = "a slip of the text: its table is of 16-bit numbers, where its own formula gives 537 MB"
-BY_FORMULA = "by formula"
 BY_THE_CHAPTER = "by the chapter's formula"  # the chapter has the code of its table, and does not print what it gives
 SLIP_MODEL, SLIP_TOKENS = "LLaMA-7B", 1024
+BY_FORMULA, IN_TENSORS = (
+    Sheet(published.TUTORIAL, "memory", on) for on in ("by formula", "tensors of a dynamic cache")
+)
 
 
 def kv_cache_memory_mb(layers: int, heads: int, head_dim: int, tokens: int, bytes_each: int) -> float:
@@ -30,35 +32,26 @@ def kv_cache_memory_mb(layers: int, heads: int, head_dim: int, tokens: int, byte
 
 
 def memory_lines(models: SeedModels) -> Iterator[SeedLine]:
-    """Nine sizes in float16, then the sentence that contradicts the table."""
+    """Nine sizes in float16, by the tutorial's formula and as a cache here holds them; then the sentence that
+    contradicts the table."""
     largest = QUICK_LARGEST if models.setting.is_quick else LARGEST
     for name, geometry in tutorial_geometries().items():
         for tokens in LENGTHS:
-            yield memory_line(name, geometry, tokens, largest)
+            num_bytes = predicted(geometry, tokens, "float16")
+            sheet, note = BY_FORMULA, "by this program's formula, not allocated in tensors"
+            if num_bytes <= largest:
+                num_bytes, sheet, note = held_bytes(geometry, tokens), IN_TENSORS, ""
+            shown = round(kv_cache_memory_mb(*sizes(geometry), tokens, 2), 1)
+            item = f"{name}, {tokens:,} tokens, float16"
+            yield sheet.must(item, shown, round(num_bytes / 1e6, 1), "MB", note, heading=BY_THE_CHAPTER)
     geometry = tutorial_geometries()[SLIP_MODEL]
     for dtype, bytes_each in (("float16", 2), ("float32", 4)):
         megabytes = predicted(geometry, SLIP_TOKENS, dtype) / 1e6
         assert abs(megabytes - kv_cache_memory_mb(*sizes(geometry), SLIP_TOKENS, bytes_each)) < 1e-6
         item = f"the text: a 7B model at {SLIP_TOKENS:,} tokens, {dtype}"
         note = SLIP if dtype == "float16" else "the text's range holds for 32-bit numbers alone"
-        line = figure(item, published.SLIP_GB, round(megabytes, 1), note, BY_FORMULA)
+        line = BY_FORMULA.figure(item, published.SLIP_GB, round(megabytes, 1), "MB", note)
         yield replace(line, agrees=1000 <= megabytes <= 2000)
-
-
-def memory_line(name: str, geometry: CacheGeometry, tokens: int, largest: float) -> SeedLine:
-    """One size: by the tutorial's formula, and as a cache here holds it."""
-    expected = predicted(geometry, tokens, "float16")
-    is_held = expected <= largest
-    num_bytes = held_bytes(geometry, tokens) if is_held else expected
-    shown, measured = round(kv_cache_memory_mb(*sizes(geometry), tokens, 2), 1), round(num_bytes / 1e6, 1)
-    note = "" if is_held else "by this program's formula, not allocated in tensors"
-    on = "tensors of a dynamic cache" if is_held else BY_FORMULA
-    line = figure(f"{name}, {tokens:,} tokens, float16", shown, measured, note, on)
-    return checked(replace(line, heading=BY_THE_CHAPTER))
-
-
-def figure(item: str, shown: FieldValue, measured: FieldValue, note: str, on: str) -> SeedLine:
-    return SeedLine(published.TUTORIAL, "memory", item, shown, measured, "MB", note=note, on=on)
 
 
 def predicted(geometry: CacheGeometry, tokens: int, dtype: str) -> int:

@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from engine.errors import InputError
+from engine.model.batch import Batch, Result
 from engine.model.loader import LoadedModel, load
 from engine.seeds import published
 from engine.spec.model import SHAPE_PREFIX, Dtype, ModelSpec
 
 QUICK_LAYERS = 2
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,6 @@ class SeedModel:
     loaded: LoadedModel
     is_real: bool
     words: str
-
-    @property
-    def config(self) -> Any:
-        return self.loaded.model.config
 
 
 class SeedModels:
@@ -109,3 +109,31 @@ def with_native_attention(model: LoadedModel) -> Iterator[Any]:
             yield model.model
     finally:
         model.model.set_attn_implementation(ours)
+
+
+class CountingModel(LoadedModel):
+    """A model that counts the tokens of its forward passes."""
+
+    num_fed = 0
+
+    def forward(self, batch: Batch) -> Result:
+        self.num_fed += batch.ids.numel()
+        return super().forward(batch)
+
+
+def in_turns(names: Iterable[str], repeats: int, run: Callable[[str], T]) -> dict[str, list[T]]:
+    """What each of the runs gave, which take turns in an order that is reversed every round."""
+    found: dict[str, list[T]] = {name: [] for name in names}
+    for number in range(repeats):
+        for name in found if number % 2 == 0 else reversed(found):
+            found[name].append(run(name))
+    return found
+
+
+def seconds_of(model: LoadedModel, work: Callable[[], T]) -> tuple[float, T]:
+    """The time that the work takes until the device has finished it, and what it gives."""
+    began = time.perf_counter()
+    found = work()
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+    return time.perf_counter() - began, found

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from engine.__main__ import main
 from engine.seeds import memory, speed
 from engine.seeds.line import SeedLine, checked
-from engine.seeds.models import SeedModel, SeedModels, SeedSetting
+from engine.seeds.models import SeedModels, SeedSetting
 from engine.seeds.page import TABLES, page, shown
 from engine.seeds.serving import allocated_lines, max_lines
-from engine.seeds.shapes import logit_lines, numbers_line, shape_lines, softmax_by_hand
+from engine.seeds.shapes import TensorSheet, logit_lines, shape_lines, softmax_by_hand
 from engine.session.driver import ModeDriver
 from engine.spec.presets import PRESETS
 from tests.engine.cli.conftest import Twin
@@ -76,12 +76,12 @@ def test_the_next_token_by_hand(models: SeedModels) -> None:
 
 
 def test_numbers_are_compared_where_the_weights_are_those_of_the_document() -> None:
-    real = SeedModel(model_of("llama"), True, "itself")
-    assert numbers_line("x", (18.875, 3.39), (18.9, 3.4), real).agrees is True
-    assert numbers_line("x", (18.875, 3.39), (18.9, 3.9), real).agrees is False
-    assert numbers_line("x", (1e-11,), (1.1e-11,), real, relative=0.25, absolute=0.0).agrees is True
-    assert numbers_line("x", (1e-11,), (2e-11,), real, relative=0.25, absolute=0.0).agrees is False
-    assert numbers_line("x", (1.0,), (2.0,), SeedModel(model_of("llama"), False, "another")).agrees is None
+    real, another = (TensorSheet("document", "logits", is_real=is_real) for is_real in (True, False))
+    assert real.numbers("x", (18.875, 3.39), (18.9, 3.4)).agrees is True
+    assert real.numbers("x", (18.875, 3.39), (18.9, 3.9)).agrees is False
+    assert real.numbers("x", (1e-11,), (1.1e-11,), rtol=0.25, atol=0.0).agrees is True
+    assert real.numbers("x", (1e-11,), (2e-11,), rtol=0.25, atol=0.0).agrees is False
+    assert another.numbers("x", (1.0,), (2.0,)).agrees is None
 
 
 def test_the_memory_table_and_the_slip_of_its_text() -> None:
