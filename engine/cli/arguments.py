@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from engine.cli.conversation import add_chat_arguments, chat_of
+from engine.cli.values import number, refusing, token_ids, whole
 from engine.errors import InputError
 from engine.files.text import MIB, read_text
 from engine.spec.cache import CacheSpec
@@ -66,9 +66,9 @@ def add_prompt_arguments(parser: argparse.ArgumentParser, several: bool = False,
     else:
         source.add_argument("--prompt", metavar="TEXT")
     source.add_argument("--prompt-file", type=Path, metavar="FILE")
-    source.add_argument("--token-ids", metavar="1,2,3", help="taken as they are")
+    source.add_argument("--token-ids", type=token_ids, metavar="1,2,3", help="taken as they are")
     add_chat_arguments(parser, source, several)
-    parser.add_argument("--steps", type=int, default=32, metavar="N", help="tokens to generate")
+    parser.add_argument("--steps", type=whole(), default=32, metavar="N", help="tokens to generate")
     return source
 
 
@@ -117,27 +117,11 @@ def prompts_of(args: argparse.Namespace, sampling: SamplingParams) -> list[Promp
     if args.prompt_file is not None:
         return [Prompt(text=read_text(args.prompt_file, MAX_PROMPT_FILE_BYTES, "prompt file"), sampling=sampling)]
     if args.token_ids is not None:
-        return [Prompt(token_ids=token_ids_of(args.token_ids), sampling=sampling)]
+        return [Prompt(token_ids=args.token_ids, sampling=sampling)]
     texts = [args.prompt] if isinstance(args.prompt, str) else args.prompt or []
     return [Prompt(text=text, sampling=sampling) for text in texts]
 
 
-def token_ids_of(text: str) -> tuple[int, ...]:
-    """Parse token ids like `1,2,3`."""
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise InputError(f"'{text[:60]}' is not a list of token ids: write numbers like 1,2,3.") from None
-
-
-def checked_steps(args: argparse.Namespace) -> int:
-    """The number of steps; raises `InputError` if it is below 1."""
-    if args.steps < 1:
-        raise InputError(f"{args.steps} steps is nothing to do: give 1 or more.")
-    return int(args.steps)
-
-
-MOST = 2**31 - 1
 _OPTIONS = {"num_pages": "--pool-pages"}  # options that have another name than their parameter
 _BUDGETS = "; N,N,... one for each layer, pyramid:N falls from the first to the last"
 
@@ -170,7 +154,7 @@ def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
             )
     group.add_argument(
         "--codec",
-        type=_refusing(parse_codec),
+        type=refusing(parse_codec),
         metavar="NAME[/NAME][@LAYER=NAME]",
         help="how K (and V, and single layers) are written in a growing or a paged cache: "
         f"{', '.join(get_codec_names())}",
@@ -179,36 +163,8 @@ def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _type_of(parameter: Parameter) -> Callable[[str], Any]:
     if parameter.name == "budget":
-        return _refusing(parse_budget)
-    return {"number": _whole, "share": _number, "size": _number}.get(parameter.kind, str)
-
-
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) <= MOST):
-        raise argparse.ArgumentTypeError(f"'{text[:40]}' is no whole number from 0 to {MOST:,}")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"'{text[:40]}' is no number")
-    return number
-
-
-def _refusing(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The same parser, which refuses as argparse expects it."""
-
-    def parsed(text: str) -> Any:
-        try:
-            return parse(text)
-        except InputError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return parsed
+        return refusing(parse_budget)
+    return {"number": whole(0), "share": number(), "size": number()}.get(parameter.kind, str)
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:

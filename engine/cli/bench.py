@@ -9,18 +9,18 @@ from engine.cli.arguments import (
     add_caches_argument,
     add_model_arguments,
     add_prompt_arguments,
-    checked_steps,
     load_model,
     prompts_of,
     specs_of,
 )
 from engine.cli.output import add_command, print_rows
+from engine.cli.values import counts
 from engine.errors import InputError, check_known
 from engine.spec.cache import CacheSpec
 from engine.spec.model import RUNNERS
 from engine.spec.sampling import SamplingParams
 
-DEFAULT_CONTEXTS = "128,512"
+DEFAULT_CONTEXTS = (128, 512)
 
 
 def add_bench(parser: argparse.ArgumentParser) -> None:
@@ -35,27 +35,31 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser, required=False)
     add_cache_arguments(parser)
     parser.add_argument(
-        "--contexts", metavar="N,N,...", help=f"tokens to start from, without a prompt ({DEFAULT_CONTEXTS})"
+        "--contexts",
+        type=counts,
+        metavar="N,N,...",
+        help=f"tokens to start from, without a prompt ({','.join(map(str, DEFAULT_CONTEXTS))})",
     )
-    parser.add_argument("--batch", default="1", metavar="N,N,...", help="sequences that decode side by side (1)")
+    parser.add_argument(
+        "--batch", type=counts, default="1", metavar="N,N,...", help="sequences that decode side by side (1)"
+    )
     add_caches_argument(parser, "dynamic,static,growing,paged")
     add_command(parser, bench_command)
 
 
 def bench_command(args: argparse.Namespace) -> int:
     """Print a row for every mode, context and batch; returns the exit code."""
-    steps, (specs, ways) = checked_steps(args), contenders_of(args)
-    batches = counts_of("--batch", args.batch)
+    specs, ways = contenders_of(args)
     prompts = prompts_of(args, SamplingParams())
     if prompts and args.contexts is not None:
         raise InputError("A prompt has a length of its own: give it or --contexts, not both.")
-    contexts = counts_of("--contexts", args.contexts or DEFAULT_CONTEXTS)
     model = load_model(args)
     from engine.analysis.bench import bench
     from engine.session.prompt import first_ids
 
     ids = tuple(first_ids(model, prompts[0])) if prompts else None
-    pieces = bench(model, specs, (len(ids),) if ids else contexts, steps, batches, ids, runners=ways)
+    contexts = (len(ids),) if ids else args.contexts or DEFAULT_CONTEXTS
+    pieces = bench(model, specs, contexts, args.steps, args.batch, ids, runners=ways)
     return print_rows((piece for piece in pieces if not isinstance(piece, tuple)), model, args)
 
 
@@ -68,11 +72,3 @@ def contenders_of(args: argparse.Namespace) -> tuple[dict[str, CacheSpec], dict[
         if name != "pages":
             check_known("runner", name, RUNNERS)
     return (specs if args.caches == "all" else {name: specs[cache] for name, (cache, _, _) in parts.items()}), ways
-
-
-def counts_of(option: str, text: str) -> tuple[int, ...]:
-    """Parse numbers of 1 or more, separated by commas, without duplicates."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isascii() and part.isdecimal() and len(part) < 10 and int(part) for part in parts):
-        raise InputError(f"{option} '{text[:60]}' is no list of counts: write numbers of 1 or more, like 128,512.")
-    return tuple(dict.fromkeys(map(int, parts)))

@@ -9,8 +9,9 @@ import argparse
 from typing import Any
 
 from engine.cli.arguments import add_cache_arguments, spec_of
-from engine.cli.config_report import BYTES_LIMIT, DTYPES, add_source, one_of, read_config, report, whole
+from engine.cli.config_report import DTYPES, add_source, read_config, report
 from engine.cli.output import add_command
+from engine.cli.values import BYTES_LIMIT, whole
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import Budget, BudgetSpec, budget_of, tokens_that_fit, tutorial_table
@@ -21,12 +22,19 @@ from engine.spec.presets import NAMES, cache_name
 def add_budget(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument("--cache", metavar="NAME", help=f"dynamic, growing with a codec, or one of {NAMES}")
-    parser.add_argument("--context", metavar="N", help="tokens per sequence (the model's maximum)")
-    parser.add_argument("--batch", default="1", metavar="N", help="number of sequences")
-    parser.add_argument("--dtype", default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(DTYPES)}")
-    parser.add_argument("--prompt-tokens", metavar="N", help="how many of them are the prompt (all but the newest)")
+    parser.add_argument("--context", type=whole(), metavar="N", help="tokens per sequence (the model's maximum)")
+    parser.add_argument("--batch", type=whole(), default=1, metavar="N", help="number of sequences")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(DTYPES)}"
+    )
+    parser.add_argument(
+        "--prompt-tokens", type=whole(), metavar="N", help="how many of them are the prompt (all but the newest)"
+    )
     add_cache_arguments(parser)
-    parser.add_argument("--available-bytes", metavar="B", help="also say how many tokens fit in this memory")
+    total = whole(most=BYTES_LIMIT)
+    parser.add_argument(
+        "--available-bytes", type=total, metavar="B", help="also say how many tokens fit in this memory"
+    )
     parser.add_argument("--table", action="store_true", help="the memory table of the KV cache tutorial")
     add_command(parser, run_budget, "print one JSON object")
     parser.set_defaults(without_options=vars(parser.parse_args([])))
@@ -42,14 +50,13 @@ def _budget_found(args: argparse.Namespace) -> dict[str, Any]:
     spec = BudgetSpec(
         cache=spec_of(args.cache or _default_cache(args), args),
         context=_context(args, geometry),
-        batch=whole("--batch", args.batch),
-        dtype=one_of("--dtype", args.dtype, DTYPES),
-        prompt=None if args.prompt_tokens is None else whole("--prompt-tokens", args.prompt_tokens),
+        batch=args.batch,
+        dtype=args.dtype,
+        prompt=args.prompt_tokens,
     )
     found = _budget_as_dict(budget_of(geometry, spec), cache_name(spec.cache))
     if args.available_bytes is not None:
-        available = whole("--available-bytes", args.available_bytes, BYTES_LIMIT)
-        found["tokens_that_fit"] = tokens_that_fit(geometry, spec, available)
+        found["tokens_that_fit"] = tokens_that_fit(geometry, spec, args.available_bytes)
     return found
 
 
@@ -59,7 +66,7 @@ def _default_cache(args: argparse.Namespace) -> str:
 
 def _context(args: argparse.Namespace, geometry: CacheGeometry) -> int:
     if args.context is not None:
-        return whole("--context", args.context)
+        return int(args.context)
     if geometry.max_length is None:
         raise InputError(f"A {geometry.model_type} model states no maximum length; give --context.")
     return geometry.max_length

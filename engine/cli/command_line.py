@@ -46,7 +46,7 @@ class CommandLineParser(argparse.ArgumentParser):
     add: Callable[[argparse.ArgumentParser], None] | None = None
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; see --help", file=sys.stderr)
+        print(f"{self.prog}: {message.rstrip('.')}; see --help", file=sys.stderr)
         raise SystemExit(2)
 
     def complete(self) -> None:

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from engine.cli.arguments import add_cache_arguments, add_model_arguments, model_spec, spec_of
 from engine.cli.output import add_command, print_json, printable_line
+from engine.cli.values import whole
 from engine.counted import counted
 from engine.errors import InputError
 from engine.spec.presets import NAMES
@@ -21,14 +22,14 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument("--cache", default="growing", metavar="NAME", help=f"one of {NAMES}")
     add_cache_arguments(parser)
-    parser.add_argument("--context", type=int, metavar="N", help="tokens to count on (the model's own, at most 4096)")
+    parser.add_argument(
+        "--context", type=whole(), metavar="N", help="tokens to count on (the model's own, at most 4096)"
+    )
     add_command(parser, devices_command)
 
 
 def devices_command(args: argparse.Namespace) -> int:
     spec, cache = model_spec(args), spec_of(args.cache, args)
-    if args.context is not None and args.context < 1:
-        raise InputError(f"A context of {args.context} tokens holds nothing: give 1 or more.")
     from engine.model.device import devices_here, formats_here, why_no_split
     from engine.model.forecast import forecast
     from engine.wire.devices import ForecastLoad

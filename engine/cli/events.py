@@ -7,12 +7,11 @@ import sys
 import time
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
-from engine.cli.arguments import token_ids_of
-from engine.cli.output import add_command, print_json, printable
+from engine.cli.output import add_command, print_facts, print_json, printable
+from engine.cli.values import number, token_ids, whole
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target
@@ -37,16 +36,16 @@ def add_events(parser: argparse.ArgumentParser) -> None:
         "--replay", action="append", default=[], metavar="ADDRESS",
         help="where it repeats what it still holds, like tcp://HOST:5558; one for each endpoint, in the same order",
     )  # fmt: skip
-    record.add_argument("--seconds", type=float, metavar="N", help="how long; until Ctrl+C unless given")
+    record.add_argument("--seconds", type=number(above=0), metavar="N", help="how long; until Ctrl+C unless given")
     add_command(record, record_events, "print one JSON object at the end")
     info = kinds.add_parser("info", help="what a recording holds")
     info.add_argument("file", type=Path, metavar="FILE")
-    info.add_argument("--at", type=int, metavar="N", help="after the first N batches; after all unless given")
+    info.add_argument("--at", type=whole(0), metavar="N", help="after the first N batches; after all unless given")
     add_command(info, print_info, "print one JSON object")
     why = kinds.add_parser("explain", help="how much of a prompt is reused, and why no more")
     why.add_argument("file", type=Path, metavar="FILE")
     prompt = why.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--token-ids", metavar="IDS", help="the prompt as ids, like 5,17,42")
+    prompt.add_argument("--token-ids", type=token_ids, metavar="IDS", help="the prompt as ids, like 5,17,42")
     prompt.add_argument("--prompt", metavar="TEXT", help="the prompt as text")
     why.add_argument(
         "--tokenizer", type=Path, metavar="DIR", help="folder of the served model; the bundled one's unless given"
@@ -57,7 +56,7 @@ def add_events(parser: argparse.ArgumentParser) -> None:
         "--eagle", action="store_true", help="vLLM drafts with EAGLE or MTP, and computes the last block found again"
     )
     why.add_argument("--rank", type=int, metavar="R", help="of this rank; of the one that has most of it unless given")
-    why.add_argument("--at", type=int, metavar="N", help="as the tree stood after the first N batches")
+    why.add_argument("--at", type=whole(0), metavar="N", help="as the tree stood after the first N batches")
     add_command(why, print_explanation, "print one JSON object")
 
 
@@ -65,8 +64,6 @@ def record_events(args: argparse.Namespace) -> int:
     from engine.serving.source import Source, check_address, zmq_module
 
     zmq_module()
-    if args.seconds is not None and not 0 < args.seconds < float("inf"):
-        raise InputError(f"{args.seconds:g} seconds is nothing to record: give more than 0.")
     if len(args.replay) > len(args.endpoint):
         raise InputError("There are more --replay than --endpoint: give one for each, in the same order.")
     replays = [*args.replay, *[""] * (len(args.endpoint) - len(args.replay))]
@@ -132,7 +129,7 @@ def print_explanation(args: argparse.Namespace) -> int:
                 "give --tokenizer with the folder of the served model."
             )
     else:
-        ids = token_ids_of(args.token_ids)
+        ids = args.token_ids
     texts = tokenizer.texts if tokenizer is not None else numbers
     answer = explain(server, ids, salt=args.salt, lora=args.lora, rank=args.rank, eagle=args.eagle, texts=texts)
     if args.json:
@@ -143,15 +140,11 @@ def print_explanation(args: argparse.Namespace) -> int:
         print_json({**values, "batches": server.num_batches, "notes": server.notes()})
         return 0
     print(f"{answer.reused:,} of {counted(len(ids), 'token')} reused.\n{printable(answer.why)}")
-    for note in server.notes():
-        print(f"note: {printable(note)}")
-    return 0
+    return _print_notes(server)
 
 
 def _folded(args: argparse.Namespace) -> Server:
     """The server as it stood after the batches asked for."""
-    if args.at is not None and args.at < 0:
-        raise InputError(f"--at {args.at} is before the beginning: give 0 or more batches.")
     recording, server = Recording(args.file), Server(str(args.file))
     count = 0
     for message in islice(recording, args.at):
@@ -165,23 +158,12 @@ def _folded(args: argparse.Namespace) -> Server:
 
 
 def _print_summary(server: Server, as_json: bool) -> int:
-    values = summary(server)
-    if as_json:
-        print_json(values)
-        return 0
-    for name, value in values.items():
-        if name == "notes":
-            for note in value:
-                print(f"note: {printable(note)}")
-        else:
-            print(f"{name.replace('_', ' '):<22} {printable(_shown(value))}")
+    facts = summary(server)
+    print_facts(facts if as_json else {name: fact for name, fact in facts.items() if name != "notes"}, as_json)
+    return 0 if as_json else _print_notes(server)
+
+
+def _print_notes(server: Server) -> int:
+    for note in server.notes():
+        print(f"note: {printable(note)}")
     return 0
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return (
-            ", ".join(" ".join(map(_shown, each)) if isinstance(each, list | tuple) else _shown(each) for each in value)
-            or "–"
-        )
-    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -10,12 +10,12 @@ from engine.cli.arguments import (
     add_cache_arguments,
     add_model_arguments,
     add_prompt_arguments,
-    checked_steps,
     load_model,
     prompts_of,
     spec_of,
 )
 from engine.cli.output import add_command, print_json
+from engine.cli.values import whole
 from engine.errors import InputError
 from engine.spec.lenses import LENSES, TABLE, Lens
 from engine.spec.presets import NAMES
@@ -42,7 +42,7 @@ def add_lens(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head", type=int, metavar="H", help="this head alone: a query head where the lens shows these"
     )
-    parser.add_argument("--latest", type=int, metavar="N", help="of the attention of the latest N queries alone")
+    parser.add_argument("--latest", type=whole(), metavar="N", help="of the attention of the latest N queries alone")
     add_command(parser, print_lens)
 
 
@@ -59,15 +59,13 @@ def print_lens(args: argparse.Namespace) -> int:
     lens = LENSES.get(args.lens)
     if lens is None:
         raise InputError(f"There is no lens '{args.lens}': choose one of {', '.join(LENSES)}.")
-    if args.latest is not None and args.latest < 1:
-        raise InputError(f"The latest {args.latest} queries are none: give 1 or more.")
-    steps, spec = checked_steps(args), spec_of(args.cache, args)
+    spec = spec_of(args.cache, args)
     (prompt,) = prompts_of(args, SamplingParams())
     from engine.cli.run import new_session
 
-    session = new_session(load_model(args), spec, [prompt], steps)
+    session = new_session(load_model(args), spec, [prompt], args.steps)
     num_chosen = 0
-    while session.has_work and num_chosen < steps:  # as `run`: the last token is chosen and not fed
+    while session.has_work and num_chosen < args.steps:  # as `run`: the last token is chosen and not fed
         num_chosen += any(part.sampled is not None for part in session.step().sequences)
     for line in lines(session, lens, args.layer, args.head, args.latest):
         if args.json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -70,11 +70,35 @@ def print_row(values: dict[str, Any], as_json: bool) -> None:
     print(f"{name:<22} " + "  ".join(f"{key} {shown(value)}" for key, value in values.items()), flush=True)
 
 
+def print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
+    """Print facts by their names: as one JSON object, or each on a line, and each row on one where a fact is rows."""
+    if as_json:
+        print_json(dict(facts))
+        return
+    for name, value in facts.items():
+        is_rows = isinstance(value, list) and value and isinstance(value[0], Mapping)
+        print(f"{name}:" if is_rows else f"{name}: {shown(value)}")
+        for row in value if is_rows else ():
+            print("  " + "  ".join(f"{key} {shown(cell)}" for key, cell in row.items()))
+
+
 def shown(value: object) -> str:
-    """A value in words."""
-    return (
-        f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else printable(str(value))
-    )
+    """A value in words: numbers with separators, floats with four digits or more, and `-` for none."""
+    if value is None or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.1f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {shown(cell)}" for key, cell in value.items())
+    if isinstance(value, list):
+        if all(type(each) is int for each in value):
+            return str(value)
+        return ", ".join(" ".join(map(shown, each)) if isinstance(each, list) else shown(each) for each in value)
+    return printable(str(value))
 
 
 def print_model_note(model: LoadedModel, as_json: bool) -> None:

@@ -6,12 +6,12 @@ Exit codes: 0; 2 for bad input or a combination that MAX refuses, with one line 
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import replace
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, get_args
 
-from engine.cli.config_report import BYTES_LIMIT, DTYPES, SIZE_LIMIT, add_source, one_of, read_config, report, whole
+from engine.cli.config_report import DTYPES, add_source, read_config, report
 from engine.cli.output import add_command
+from engine.cli.values import BYTES_LIMIT, SIZE_LIMIT, number, whole
 from engine.errors import InputError
 from engine.max.arch import ArchConfigWithAttentionKVCache, KVCacheConfig
 from engine.max.capacity import (
@@ -37,24 +37,37 @@ _DEVICES_LIMIT: Final = 4096
 
 
 def add_params(parser: argparse.ArgumentParser) -> None:
-    # numbers are parsed by us, whose errors are one line, while argparse prints its whole usage
     add_source(parser)
-    parser.add_argument("--dtype", default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(DTYPES)}")
-    parser.add_argument("--page-size", default="128", metavar="P", help="tokens per page")
-    parser.add_argument("--devices", default="1", metavar="N", help="number of accelerators")
-    parser.add_argument("--data-parallel", default="1", metavar="N", help="number of replicas")
-    parser.add_argument("--prefix-caching", action="store_true", help="reuse pages of common prefixes")
+    devices = whole(most=_DEVICES_LIMIT)
     parser.add_argument(
-        "--connector", metavar="C", help=f"tier below the devices: {', '.join(get_args(KVConnectorType))}"
+        "--dtype", choices=DTYPES, default="bfloat16", metavar="D", help=f"cache dtype: {', '.join(DTYPES)}"
     )
-    parser.add_argument("--swap-gib", metavar="G", help="host memory per replica in GiB")
-    parser.add_argument("--scale-dtype", metavar="D", help=f"dtype of FP8 scales: {', '.join(SCALE_DTYPES)}")
-    parser.add_argument("--granularity", metavar="N", help="channels that share a scale (128)")
-    parser.add_argument("--speculative", metavar="M", help=f"draft tokens by {', '.join(get_args(SpeculativeMethod))}")
-    parser.add_argument("--draft-tokens", metavar="N", help="draft tokens of one iteration (1)")
-    parser.add_argument("--batch", default="1", metavar="N", help="sequences of the decode step whose kernel is named")
-    parser.add_argument("--cache-length", metavar="N", help="tokens that its longest has cached (the model's maximum)")
-    parser.add_argument("--available-bytes", metavar="B", help="device memory for the cache of all replicas")
+    parser.add_argument("--page-size", type=whole(), default=128, metavar="P", help="tokens per page")
+    parser.add_argument("--devices", type=devices, default=1, metavar="N", help="number of accelerators")
+    parser.add_argument("--data-parallel", type=devices, default=1, metavar="N", help="number of replicas")
+    parser.add_argument("--prefix-caching", action="store_true", help="reuse pages of common prefixes")
+    connectors, methods = get_args(KVConnectorType), get_args(SpeculativeMethod)
+    parser.add_argument(
+        "--connector", choices=connectors, metavar="C", help=f"tier below the devices: {', '.join(connectors)}"
+    )
+    memory = number(above=0, most=SIZE_LIMIT)
+    parser.add_argument("--swap-gib", type=memory, metavar="G", help="host memory per replica in GiB")
+    parser.add_argument(
+        "--scale-dtype", choices=SCALE_DTYPES, metavar="D", help=f"dtype of FP8 scales: {', '.join(SCALE_DTYPES)}"
+    )
+    parser.add_argument("--granularity", type=whole(), metavar="N", help="channels that share a scale (128)")
+    parser.add_argument("--speculative", choices=methods, metavar="M", help=f"draft tokens by {', '.join(methods)}")
+    parser.add_argument("--draft-tokens", type=whole(), metavar="N", help="draft tokens of one iteration (1)")
+    parser.add_argument(
+        "--batch", type=whole(), default=1, metavar="N", help="sequences of the decode step whose kernel is named"
+    )
+    parser.add_argument(
+        "--cache-length", type=whole(), metavar="N", help="tokens that its longest has cached (the model's maximum)"
+    )
+    total = whole(most=BYTES_LIMIT)
+    parser.add_argument(
+        "--available-bytes", type=total, metavar="B", help="device memory for the cache of all replicas"
+    )
     add_command(parser, run_params, "print one JSON object")
 
 
@@ -66,19 +79,18 @@ def run_params(args: argparse.Namespace) -> int:
 def _params_found(args: argparse.Namespace) -> dict[str, Any]:
     config = read_config(args)
     architecture = ArchConfigWithAttentionKVCache(
-        dtype=one_of("--dtype", args.dtype, DTYPES),
-        devices=[DeviceRef.GPU(i) for i in range(whole("--devices", args.devices, _DEVICES_LIMIT))],
+        dtype=args.dtype,
+        devices=[DeviceRef.GPU(i) for i in range(args.devices)],
         kv_cache=_cache_config(args),
-        data_parallel_degree=whole("--data-parallel", args.data_parallel, _DEVICES_LIMIT),
+        data_parallel_degree=args.data_parallel,
         huggingface_config=config,
         kvcache_quant_config=_quantization(args),
     )
     params = replace(architecture.get_kv_params(), **_speculative(args))
-    available = None if args.available_bytes is None else whole("--available-bytes", args.available_bytes, BYTES_LIMIT)
     longest = architecture.geometry.max_length
-    found = params_values(params) | _capacity(params, available) | {"max_seq_len": longest}
-    length = whole("--cache-length", args.cache_length or str(longest or params.page_size))
-    return found | _dispatch(params, whole("--batch", args.batch), length) | _notes(params)
+    found = params_values(params) | _capacity(params, args.available_bytes) | {"max_seq_len": longest}
+    length = args.cache_length or longest or params.page_size
+    return found | _dispatch(params, args.batch, length) | _notes(params)
 
 
 def _speculative(args: argparse.Namespace) -> dict[str, Any]:
@@ -86,8 +98,7 @@ def _speculative(args: argparse.Namespace) -> dict[str, Any]:
         if args.draft_tokens is not None:
             raise InputError("--draft-tokens needs --speculative: say which method drafts them.")
         return {}
-    method = one_of("--speculative", args.speculative, get_args(SpeculativeMethod))
-    return {"speculative_method": method, "num_draft_tokens": whole("--draft-tokens", args.draft_tokens or "1")}
+    return {"speculative_method": args.speculative, "num_draft_tokens": args.draft_tokens or 1}
 
 
 def _dispatch(params: KVCacheParams, batch: int, length: int) -> dict[str, Any]:
@@ -117,24 +128,18 @@ def _notes(params: KVCacheParams) -> dict[str, Any]:
 
 
 def _cache_config(args: argparse.Namespace) -> KVCacheConfig:
-    connector = args.connector
-    if connector is not None:
-        connector = cast(KVConnectorType, one_of("--connector", connector, get_args(KVConnectorType)))
     return KVCacheConfig(
-        kv_cache_page_size=whole("--page-size", args.page_size),
+        kv_cache_page_size=args.page_size,
         enable_prefix_caching=args.prefix_caching,
-        kv_connector=connector,
-        kv_connector_config=KVConnectorConfig(host_kvcache_swap_space_gb=_gib(args.swap_gib)),
+        kv_connector=args.connector,
+        kv_connector_config=KVConnectorConfig(host_kvcache_swap_space_gb=args.swap_gib),
     )
 
 
 def _quantization(args: argparse.Namespace) -> KVCacheQuantizationConfig | None:
     if args.scale_dtype is None and args.granularity is None:
         return None
-    return KVCacheQuantizationConfig(
-        one_of("--scale-dtype", args.scale_dtype or "float32", SCALE_DTYPES),
-        whole("--granularity", args.granularity or "128"),
-    )
+    return KVCacheQuantizationConfig(args.scale_dtype or "float32", args.granularity or 128)
 
 
 def _capacity(params: KVCacheParams, available: int | None) -> dict[str, Any]:
@@ -146,15 +151,3 @@ def _capacity(params: KVCacheParams, available: int | None) -> dict[str, Any]:
     if params.kv_connector is not None:
         found["num_host_blocks"] = compute_num_host_blocks(params)
     return found
-
-
-def _gib(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        size = float(text)
-    except ValueError:
-        size = math.nan
-    if not 0 < size <= SIZE_LIMIT:
-        raise InputError(f"--swap-gib must be a number above 0 and at most {SIZE_LIMIT:,}, not {text[:40]!r}.")
-    return size

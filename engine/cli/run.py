@@ -17,16 +17,15 @@ from engine.cli.arguments import (
     add_cache_arguments,
     add_model_arguments,
     add_prompt_arguments,
-    checked_steps,
     load_model,
     model_spec,
     prompts_of,
     spec_of,
-    token_ids_of,
 )
 from engine.cli.config_report import geometry_on_disk
 from engine.cli.conversation import later_turns, print_prompt_notes
 from engine.cli.output import add_command, print_json, printable
+from engine.cli.values import token_ids
 from engine.counted import counted
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
@@ -147,7 +146,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=Path, metavar="FILE", help="write the page events in vLLM's shape, JSON lines")
     forced = parser.add_mutually_exclusive_group()
     forced.add_argument("--force", metavar="TEXT", help="the first tokens of every answer are those of this text")
-    forced.add_argument("--force-ids", metavar="1,2,3", help="the first tokens of every answer are these")
+    forced.add_argument(
+        "--force-ids", type=token_ids, metavar="1,2,3", help="the first tokens of every answer are these"
+    )
     parser.add_argument("--seed", type=int, help="of what is drawn (0, or that of the snapshot)")
     parser.add_argument("--temperature", type=float, help="without it the choice is greedy")
     parser.add_argument("--top-k", type=int)
@@ -166,7 +167,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(args: argparse.Namespace) -> int:
-    checked_steps(args)
     for text in args.stop_when:
         parsed(text)
     check_edits(args.edit, args.model)
@@ -246,7 +246,7 @@ def with_forced(session: Session, part: SequenceStep) -> SequenceStep:
 
 def force(session: Session, args: argparse.Namespace) -> None:
     """Force the given tokens as the first ones of every answer."""
-    ids = token_ids_of(args.force_ids) if args.force_ids is not None else ()
+    ids = args.force_ids or ()
     for info in session.sequences if ids or args.force is not None else ():
         session.force(info.seq_id, ids) if ids else session.force_text(info.seq_id, args.force)
 

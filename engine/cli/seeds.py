@@ -12,6 +12,7 @@ from msgspec import structs
 
 from engine.cli.arguments import add_compute_arguments
 from engine.cli.output import add_command, print_json
+from engine.cli.values import whole
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 
@@ -29,8 +30,8 @@ def add_seeds(parser: argparse.ArgumentParser) -> None:
         "theirs is not on this computer, random weights in its shape take its place, and each line says so."
     )
     add_compute_arguments(parser)
-    parser.add_argument("--steps", type=int, metavar="N", help="tokens of the speed table (200, as published)")
-    parser.add_argument("--repeats", type=int, metavar="N", help="how often its runs take turns (3)")
+    parser.add_argument("--steps", type=whole(), metavar="N", help="tokens of the speed table (200, as published)")
+    parser.add_argument("--repeats", type=whole(), metavar="N", help="how often its runs take turns (3)")
     parser.add_argument("--tables", metavar="NAME,...", help="only these: see --list; all of them otherwise")
     parser.add_argument("--list", action="store_true", help="list the tables and measure none")
     parser.add_argument("--quick", action="store_true", help="few tokens, models of two layers, nothing compiled")
@@ -62,9 +63,6 @@ def seeds_command(args: argparse.Namespace) -> int:
 
 
 def setting_of(args: argparse.Namespace) -> SeedSetting:
-    for option, value in (("--steps", args.steps), ("--repeats", args.repeats)):
-        if value is not None and value < 1:
-            raise InputError(f"{option} {value} is nothing to measure: give 1 or more.")
     from engine.seeds.models import SeedSetting
     from engine.seeds.published import NUM_TOKENS
 

@@ -18,12 +18,12 @@ from engine.cli.arguments import (
     add_caches_argument,
     add_model_arguments,
     add_prompt_arguments,
-    checked_steps,
     load_model,
     prompts_of,
     specs_of,
 )
 from engine.cli.output import add_command, print_rows, printable
+from engine.cli.values import refusing
 from engine.errors import InputError
 from engine.files.atomic import writable_target, write_text
 from engine.files.text import JSON_LIMIT, read_text
@@ -58,14 +58,25 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--recall",
+        type=refusing(parse_recall),
         action="append",
         default=[],
         metavar="TOKENS[:DEPTH]",
         help="plant a fact at a depth of 0 to 1 (0.5) in so many tokens of the first text, and ask for it; repeat",
     )
-    parser.add_argument("--budgets", metavar="N,N%,own", help="sizes of the modes that evict rows: 64, 25%%, own")
     parser.add_argument(
-        "--codecs", metavar="K[/V],...", help=f"how rows are written, K and V apart: {', '.join(get_codec_names())}"
+        "--budgets",
+        type=refusing(parse_budgets),
+        default=(None,),
+        metavar="N,N%,own",
+        help="sizes of the modes that evict rows: 64, 25%%, own",
+    )
+    parser.add_argument(
+        "--codecs",
+        type=refusing(parse_codecs),
+        default=(None,),
+        metavar="K[/V],...",
+        help=f"how rows are written, K and V apart: {', '.join(get_codec_names())}",
     )
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep rows in this file, and measure what it lacks")
     add_cache_arguments(parser)
@@ -75,13 +86,13 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
 
 def sweep_command(args: argparse.Namespace) -> int:
     """Print a row for every mode on every text, and which modes are best for their bytes; returns the exit code."""
-    steps, modes, texts = checked_steps(args), modes_of(args), texts_of(args)
+    modes, texts = modes_of(args), texts_of(args)
     file = None
     if args.resume is not None:
         file = SweepFile(args.resume)
     model = load_model(args)
     rows: list[SweepRow | Unavailable] = []
-    status = print_rows(all_rows(model, texts, modes, steps, file, rows), model, args)
+    status = print_rows(all_rows(model, texts, modes, args.steps, file, rows), model, args)
     if not args.json:
         print_best(best_by_text(rows))
     return status
@@ -121,15 +132,13 @@ def print_best(best: dict[str, tuple[str, ...]]) -> None:
 
 def modes_of(args: argparse.Namespace) -> tuple[SweepMode, ...]:
     """The grid of modes; raises `InputError` if no combination is possible."""
-    budgets = parse_budgets(args.budgets) if args.budgets is not None else (None,)
-    codecs = codecs_of(args.codecs) if args.codecs is not None else (None,)
-    modes = grid(specs_of(args.caches, args), budgets, codecs)
+    modes = grid(specs_of(args.caches, args), args.budgets, args.codecs)
     if not modes:
         raise InputError("No cache goes together with these budgets and codecs: name others.")
     return modes
 
 
-def codecs_of(text: str) -> tuple[CodecSpec, ...]:
+def parse_codecs(text: str) -> tuple[CodecSpec, ...]:
     found = tuple(parse_codec(part.strip()) for part in text.split(",") if part.strip())
     if not found:
         raise InputError(
@@ -147,8 +156,7 @@ def texts_of(args: argparse.Namespace) -> tuple[SweepText, ...]:
     if not found:
         raise InputError("There is nothing to read: give a --prompt, a --prompt-file, --token-ids or a --text.")
     source = found[0].prompt
-    for given in args.recall:
-        tokens, depth = recall_of(given)
+    for tokens, depth in args.recall:
         found.append(SweepText(name_in(found, f"recall {tokens} at {depth:.0%}"), source, "recall", tokens, depth))
     return tuple(found)
 
@@ -159,14 +167,14 @@ def name_in(texts: list[SweepText], name: str) -> str:
     return next(each for each in (name, *(f"{name} {n}" for n in range(2, len(names) + 3))) if each not in names)
 
 
-def recall_of(given: str) -> tuple[int, float]:
+def parse_recall(given: str) -> tuple[int, float]:
     tokens, _, depth = given.partition(":")
     try:
         where = float(depth) if depth else 0.5
     except ValueError:
         where = -1.0
     if not (tokens.isascii() and tokens.isdecimal() and len(tokens) < 10 and int(tokens)) or not 0 <= where <= 1:
-        raise InputError(f"--recall '{given[:40]}' is not a number of tokens and a depth: write 512 or 512:0.25.")
+        raise InputError(f"'{given[:40]}' is not a number of tokens and a depth: write 512 or 512:0.25.")
     return int(tokens), where
 
 

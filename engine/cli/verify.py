@@ -11,12 +11,12 @@ from engine.cli.arguments import (
     add_caches_argument,
     add_model_arguments,
     add_prompt_arguments,
-    checked_steps,
     load_model,
     prompts_of,
     specs_of,
 )
 from engine.cli.output import add_command, print_json, print_model_note, print_row
+from engine.cli.values import whole
 from engine.errors import InputError, first_line
 from engine.spec.sampling import SamplingParams
 
@@ -29,23 +29,20 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
     add_cache_arguments(parser)
     add_caches_argument(parser)
-    parser.add_argument("--prefill-chunk", type=int, default=128, metavar="TOKENS")
+    parser.add_argument("--prefill-chunk", type=whole(), default=128, metavar="TOKENS")
     add_command(parser, verify_command)
 
 
 def verify_command(args: argparse.Namespace) -> int:
     """Print how much each mode differs; returns 1 if a lossless one does, one fails, or a named one cannot run."""
-    steps = checked_steps(args)
     specs = specs_of(args.caches, args)
-    if args.prefill_chunk < 1:
-        raise InputError(f"A prefill chunk of {args.prefill_chunk} tokens never ends: give 1 or more.")
     (prompt,) = prompts_of(args, SamplingParams())
     model = load_model(args)
     from engine.analysis.reference import parity, reference
     from engine.cache.paged.pool import PoolCorrupted
     from engine.session.prompt import first_ids
 
-    truth = reference(model, tuple(first_ids(model, prompt)), steps)
+    truth = reference(model, tuple(first_ids(model, prompt)), args.steps)
     passed = True
     for name, spec in specs.items():
         try:

@@ -18,8 +18,8 @@ from tests.engine.cli.conftest import IDS, Twin
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--steps", "0"], "0 steps"),
-        (["--steps", "-1"], "-1 steps"),
+        (["--steps", "0"], "--steps: '0' is no whole number from 1"),
+        (["--steps", "-1"], "'-1' is no whole number"),
         (["--steps", "two"], "steps"),
         (["--cache", "nonsense"], "nonsense"),
         (["--cache", "Growing"], "Growing"),
@@ -157,9 +157,9 @@ def test_models_that_are_not_there(twin: Twin, model: str) -> None:
     [
         (["--caches", "growing,nonsense"], "nonsense"),
         (["--caches", ""], "No cache is named"),
-        (["--steps", "0"], "0 steps"),
+        (["--steps", "0"], "--steps: '0' is no whole number from 1"),
         (["--steps", "123"], "128"),
-        (["--prefill-chunk", "0"], "chunk of 0"),
+        (["--prefill-chunk", "0"], "'0' is no whole number from 1"),
     ],
 )
 def test_verify_refuses_nonsense(twin: Twin, source: str, arguments: list[str], says: str) -> None:

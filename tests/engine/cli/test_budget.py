@@ -79,7 +79,7 @@ def test_budget_refuses_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "option", ["--context=-1", "--context=512", "--model=bundled", "--dtype=float32", "--page-size=4"]
+    "option", ["--context=1", "--context=512", "--model=bundled", "--dtype=float32", "--page-size=4"]
 )
 def test_the_tutorials_table_takes_no_options(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = option.split("=")[0]
