@@ -4,11 +4,11 @@ and rows."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.history.journal import Checkpoint, Journal, Note
+from engine.history.journal import Journal
 from engine.history.late_surprisal import LateSurprisal
 from engine.history.state import SequenceState, States
 from engine.history.tree import Moment, Tree
@@ -75,10 +75,9 @@ class LoggedLogits:
 
 @dataclass(frozen=True, eq=False)
 class HistoryState:
-    """What `History.restore` returns to: the live node, the notes and changes since, and nodes not reported yet."""
+    """What `History.restore` returns to: the live node, the changes since, and nodes not reported yet."""
 
     last_step: int | None
-    notes: tuple[Note, ...]
     changes: list[Change]
     added: list[Node]
     next_step: int
@@ -86,9 +85,11 @@ class HistoryState:
 
 class History:
     """The tree of a session's nodes, the path to the live one, and the logs of steps. `next_step` is the number of the
-    next node; numbers are never used twice. `changes` are those made since the newest node of the path."""
+    next node; numbers are never used twice. `changes` are those made since the newest node of the path; `now` has the
+    states of the live sequences."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[int], SequenceState | None] = lambda _: None) -> None:
+        self._now = now
         self.attention: BoundedLog = BoundedLog(ATTENTION_LOG_BYTES)
         self.logits: BoundedLog = BoundedLog(LOGITS_LOG_BYTES)
         self.rows: BoundedLog = BoundedLog(ROWS_LOG_BYTES)
@@ -96,19 +97,17 @@ class History:
         self._clear()
 
     def _clear(self) -> None:
-        self.journal, self.tree = Journal(), Tree()
+        self.journal, self.tree = Journal(self._now), Tree()
         self.changes: list[Change] = []
         self.added: list[Node] = []  # nodes without a forward that were not reported yet
         self.undone: list[tuple[int | None, int]] = []  # of each undo: the node it went to, and the node it came from
         self.next_step = 0
 
-    def restart(self, seq_ids: Iterable[int], cache: CacheSpec) -> None:
+    def restart(self) -> None:
         """Clear everything: steps count from 0 again, and there is nothing to go back to."""
         for log in (self.attention, self.logits, self.rows, self.surprisal):
             log.clear()
         self._clear()
-        for seq_id in seq_ids:
-            self.journal.note_start(seq_id, cache)
 
     def begin_at(
         self,
@@ -121,7 +120,7 @@ class History:
     ) -> None:
         """Begin the history of a session that continues a snapshot: its first node is `step`, after which one sequence
         is as `mark` says, with these logits `[V]` and attention rows `[H, S]` by layer."""
-        self.restart((seq_id,), cache)
+        self.restart()
         self.next_step = step
         if logits is not None:
             self.log(seq_id, logits, attention)
@@ -168,10 +167,9 @@ class History:
     def add(self, marks: States, node: Node) -> None:
         """Add a finished step, or another node, to the tree and the path. `marks` are those of all sequences after it.
         Raises and changes nothing on failure; afterwards the step cannot fail any more."""
-        checkpoint = Checkpoint(node.step, marks, node.cache, self.journal.notes)
-        self.tree.add(Moment(node, checkpoint))
+        self.tree.add(Moment(node, marks))
         try:
-            self.journal.add(checkpoint)
+            self.journal.add(node.step, marks)
         except BaseException:
             self.tree.remove([node.step])
             raise
@@ -197,27 +195,26 @@ class History:
         """Copy the path to `step` from another history into this empty one, to continue after that step."""
         for between in other.tree.path(step):
             moment = other.tree.at(between)
-            self.tree.add(Moment(moment.node, moment.checkpoint))
-            self.journal.append_known(moment.checkpoint)
+            self.tree.add(Moment(moment.node, moment.states))
+            self.journal.add(between, moment.states)
 
     def go_to(self, step: int | None) -> None:
         """Make the path to a step of any branch the live one. O(steps from where the two paths part)."""
         common = self.tree.common_ancestor(self.last_step, step)
         self.journal.cut_after(-1 if common is None else common)
         for between in self.tree.path(step, above=common):
-            self.journal.append_known(self.tree.at(between).checkpoint)
+            self.journal.add(between, self.tree.at(between).states)
         self.changes.clear()
 
     def state(self) -> HistoryState:
         """The state that `restore` returns to. O(what was done since the newest step)."""
-        return HistoryState(self.last_step, self.journal.notes, [*self.changes], [*self.added], self.next_step)
+        return HistoryState(self.last_step, [*self.changes], [*self.added], self.next_step)
 
     def restore(self, state: HistoryState) -> None:
         """Return to an earlier `state()`; nodes that were added since are removed."""
         if self.last_step != state.last_step:
             self.go_to(state.last_step)
         self.tree.remove([step for step in range(state.next_step, self.next_step) if step in self.tree])
-        self.journal.restore_notes(state.notes)
         self.changes, self.added = state.changes, state.added
         self.next_step = state.next_step
 
@@ -225,7 +222,7 @@ class History:
         """A journal of the path to a step of any branch. O(its steps)."""
         made = Journal()
         for between in self.tree.path(step):
-            made.append_known(self.tree.at(between).checkpoint)
+            made.add(between, self.tree.at(between).states)
         return made
 
     def forget_branch(self, step: int) -> tuple[int, ...]:
@@ -254,11 +251,12 @@ class History:
         """The steps of the live path from the newest back, while a sequence had at `least` so many tokens, and its
         marks. Steps after which it (or the sequence it was forked from) had tokens that were replaced since are left
         out."""
+        now = self._now(seq_id)
         for step in reversed(self.journal.steps):
             mark = self.journal.mark_of(*self.journal.owner(seq_id, step))
             if mark is None or mark.num_tokens < least:
                 return
-            is_of_now = mark.num_tokens <= self.journal.num_same(seq_id, step)
+            is_of_now = now is None or mark.num_tokens <= now.num_same(step)
             if is_of_now and self.journal.mark(seq_id, step) is mark:
                 yield step, mark
 
@@ -302,9 +300,9 @@ class History:
         the same tokens. O(steps since it had more)."""
         found = []
         for step, mark in self._back_from_now(seq_id, above + 1):
-            checkpoint, entry = self.journal.at(step), self.logits.get(mark.fed)
-            if entry is not None and checkpoint is not None and mark.fed is not None and mark.fed[0] == step:
-                found.append(LoggedLogits(step, mark.num_tokens, entry[0], checkpoint.cache))
+            entry = self.logits.get(mark.fed)
+            if entry is not None and mark.fed is not None and mark.fed[0] == step and step in self.tree:
+                found.append(LoggedLogits(step, mark.num_tokens, entry[0], self.tree.at(step).node.cache))
         return found[::-1]
 
     def step_at(self, seq_id: int, num_tokens: int) -> int | None:
@@ -317,9 +315,10 @@ class History:
     def step_with(self, seq_id: int, num_tokens: int) -> int | None:
         """The first step after which a sequence had the first `num_tokens` of its present tokens; the newest step where
         there is none."""
+        now = self._now(seq_id)
         for step in self.journal.steps:
             mark = self.journal.mark(seq_id, step)
-            is_of_now = self.journal.num_same(seq_id, step) >= num_tokens
+            is_of_now = now is None or now.num_same(step) >= num_tokens
             if is_of_now and mark is not None and mark.num_tokens >= num_tokens:
                 return step
         return self.last_step

@@ -1,15 +1,18 @@
 """The fold of history: what a session knows of its sequences after each change and each step. Used by the engine, by
-saved sessions, and by whoever shows one; rows, logits and texts are elsewhere. No torch."""
+saved sessions, and by whoever shows one; rows, logits and texts are elsewhere. Where the rows of a sequence come from
+is known to the engine alone. No torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import is_
 from typing import TypeVar, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat
 from engine.spec.edit import BiasLogits, Edit, ReplaceTokens
 from engine.spec.sampling import LogitBias, SamplingParams
@@ -129,12 +132,68 @@ def to_force(token_ids: Sequence[int]) -> Run[int]:
 NOTHING: Run[int] = Run()
 
 
+# ---- where the rows of a sequence come from ----------------------------------------------------------------------
+
+ALL_TOKENS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Move:
+    """A change, after `step` (-1: before the first), of all rows of a sequence: its cache began empty, changed to the
+    mode `cache`, or was edited by hand. `num_tokens` are the tokens with rows after it, `had` those before.
+    `is_converted`: the rows come from those before, not from the tokens. Earlier states with fewer tokens than
+    `known_below` are still known, since their rows were only copied or are in the cache's log. The first `num_same`
+    tokens are the same as before."""
+
+    step: int
+    num_tokens: int
+    cache: CacheSpec
+    is_converted: bool = False
+    had: int = 0
+    known_below: int = 0
+    num_same: int = ALL_TOKENS
+
+    @classmethod
+    def to_mode(
+        cls, step: int, num_tokens: int, before: CacheSpec, after: CacheSpec, *, is_converted: bool, has_evicted: bool
+    ) -> Move:
+        """The change of a sequence to another cache mode; `has_evicted`: rows were evicted at once. Exact rows are
+        copied as they are, or evicted and logged; the last state itself is not known if rows of it were evicted."""
+        is_copied = is_converted and before.is_exact
+        is_known = is_copied and (after.is_exact or (after.codec.is_exact and after.quantizer is None))
+        known_below = num_tokens + (not has_evicted) if is_known else 0
+        return cls(step, num_tokens, after, is_converted and num_tokens > 0, num_tokens, known_below)
+
+
+def are_kept(num_tokens: int, later: Iterable[Move]) -> bool:
+    """Whether the rows of a state with `num_tokens` tokens are still known, bit for bit, after all of the `later`
+    moves.
+
+    Slices, going back, forking and exporting check this first, and then the cache itself, which may have evicted rows
+    without a move."""
+    return num_tokens == 0 or all(num_tokens < move.known_below for move in later)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a sequence was forked: it took the first `length` tokens that `parent` had after `step`, when `until` was
+    the newest step of the path. If it was forked from another branch, `step` is the last step that both paths have."""
+
+    parent: int
+    step: int
+    until: int
+    length: int
+
+
 class SequenceState(Struct, frozen=True, gc=False):
     """One sequence after a step. The first `num_tokens` of its `token_ids` have rows in the cache. `sampled`, chosen
     with `sampling`, is fed next, then the tokens in `forced`, of which the last one comes first. `chat` is the
     conversation that its prompt was rendered from. `fed` is the newest node that computed tokens or rows of it, and the
     sequence that it did so for: this one, or that which it was forked from. Immutable: a change or a step gives another
     state, which shares the tokens.
+
+    In the engine, `moves` say how its rows changed as a whole, and `origins` from which sequences it was forked, itself
+    first; both empty elsewhere.
 
     ::
 
@@ -153,6 +212,8 @@ class SequenceState(Struct, frozen=True, gc=False):
     num_preemptions: int = 0
     chat: Chat | None = None
     fed: tuple[int, int] | None = None
+    moves: tuple[Move, ...] = ()
+    origins: tuple[Origin, ...] = ()
 
     @classmethod
     def of_prompt(cls, token_ids: Iterable[int], sampling: SamplingParams, chat: Chat | None = None) -> SequenceState:
@@ -215,6 +276,27 @@ class SequenceState(Struct, frozen=True, gc=False):
         count = self.num_preemptions + 1
         return replace(self, num_tokens=0, forced=forced, sampled_is_forced=False, num_preemptions=count)
 
+    # ---- its rows ------------------------------------------------------------------------------------------------
+
+    def moved(self, move: Move) -> SequenceState:
+        """After this change of all its rows."""
+        return replace(self, moves=(*self.moves, move))
+
+    @property
+    def stages(self) -> tuple[Move, ...]:
+        """How it got the rows that it has: the newest move that filled its cache anew, and every conversion since."""
+        anew = [number for number, move in enumerate(self.moves) if not move.is_converted]
+        return self.moves[anew[-1] :] if anew else ()
+
+    def moves_since(self, step: int) -> tuple[Move, ...]:
+        """The moves after a step: its cache mode was changed, it was started again, or it was edited, so that its rows
+        may be others."""
+        return tuple([move for move in self.moves if move.step >= step])
+
+    def num_same(self, step: int) -> int:
+        """How many of the first tokens that it had after a step it still has; later ones were replaced by an edit."""
+        return min((move.num_same for move in self.moves_since(step)), default=ALL_TOKENS)
+
     # ---- a change ------------------------------------------------------------------------------------------------
 
     def edited(self, edit: Edit, node: int) -> SequenceState:
@@ -225,8 +307,11 @@ class SequenceState(Struct, frozen=True, gc=False):
         """After a change that was made to it. Changes that only concern rows, or its cache, leave it as it is."""
         match change:
             case PromptAppended(_, token_ids, sampling, chat):
-                run, count = self.token_ids.extended(token_ids), self.num_preemptions
-                return SequenceState(run, len(run), sampling, self.num_tokens, num_preemptions=count, chat=chat)
+                run = self.token_ids.extended(token_ids)
+                return SequenceState(
+                    run, len(run), sampling, self.num_tokens, num_preemptions=self.num_preemptions, chat=chat,
+                    moves=self.moves, origins=self.origins,
+                )  # fmt: skip
             case SequenceStopped():
                 return replace(self, stop=self.stop or "stopped")
             case TokensForced(_, token_ids):
@@ -246,7 +331,9 @@ class SequenceState(Struct, frozen=True, gc=False):
         if num_tokens is None:
             return replace(self, num_preemptions=0)
         run, count = self.token_ids.first(num_tokens), min(self.num_tokens, num_tokens)
-        return SequenceState(run, self.num_prompt_tokens, self.sampling, count, chat=self.chat)
+        return SequenceState(
+            run, self.num_prompt_tokens, self.sampling, count, chat=self.chat, moves=self.moves, origins=self.origins
+        )
 
     def _with_forced(self, forced: Run[int], stop: StopReason | None) -> SequenceState:
         rest = forced.first(len(forced) - 1)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.history import journal
-from engine.history.journal import Checkpoint
+from engine.history.state import States
 from engine.spec.edit import ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.tree import Node, TreeShape
@@ -17,10 +17,10 @@ from engine.wire.tree import Node, TreeShape
 
 @dataclass(eq=False, slots=True)
 class Moment:
-    """A node of the history tree, and the checkpoint of every sequence after it."""
+    """A node of the history tree, and the states of all sequences after it."""
 
     node: Node
-    checkpoint: Checkpoint
+    states: States
 
 
 class Tree(TreeShape):
@@ -111,7 +111,7 @@ class Tree(TreeShape):
     def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
         """The newest step on the path to `step` that fed a sequence or the one that it was forked from, and the
         `seq_id` that it fed. An edit that changed the newest logits counts as feeding."""
-        mark = self._moments[step].checkpoint.marks.get(seq_id) if step in self._moments else None
+        mark = self._moments[step].states.get(seq_id) if step in self._moments else None
         return None if mark is None else mark.fed
 
     def remove(self, steps: Collection[int]) -> None:

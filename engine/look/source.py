@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from engine.cache.contract import HeldRows, Pair, StateMatrix
 from engine.cache.row_delta import RowDelta
 from engine.cache.stacking import on_one_device, stacked_view
-from engine.history.journal import Move, are_kept
+from engine.history.state import Move, are_kept
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
 from engine.wire.records import Floats, Ints, Provenance, read_only_ints

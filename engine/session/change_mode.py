@@ -12,8 +12,7 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.journal import Moved
-from engine.history.state import SequenceState
+from engine.history.state import Move, SequenceState
 from engine.model.loader import LoadedModel
 from engine.session.atomic import atomic
 from engine.session.driver import convert, lengths_to_feed, repeat
@@ -29,11 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ConvertedCache:
-    """The cache of one sequence in the new mode, whether its rows were converted or computed anew (`moved`), and how
-    many were dropped. `is_edited_again`: edits by hand were made again on rows computed anew."""
+    """The cache of one sequence in the new mode, whether its `num_tokens` rows were converted or computed anew, and how
+    many were evicted at once. `is_edited_again`: edits by hand were made again on rows computed anew."""
 
     cache: SequenceCache
-    moved: Moved
+    num_tokens: int
+    is_converted: bool
     num_evicted: int = 0
     is_edited_again: bool = False
 
@@ -68,9 +68,12 @@ def change_mode(model: LoadedModel, live: LiveSequences, history: History, spec:
         mode.check()
     moved = {each.seq_id: each.copied(made[each.seq_id].cache) for each in live}
     for each in moved.values():
-        each.sequence = structs.replace(each.sequence, stop=mode.stop_of(each.sequence, each.cache))
+        one, newest, before = made[each.seq_id], history.journal.newest, each.sequence.moves[-1].cache
+        move = Move.to_mode(
+            newest, one.num_tokens, before, spec, is_converted=one.is_converted, has_evicted=one.num_evicted > 0
+        )
+        each.sequence = structs.replace(each.sequence, stop=mode.stop_of(each.sequence, each.cache)).moved(move)
     how = words(spec, list(made.values()))
-    history.journal.note_mode_change(spec, {seq_id: one.moved for seq_id, one in made.items()})
     live.replace(mode, moved)
     return how
 
@@ -94,8 +97,7 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
     else:
         cache.by_hand = by_hand
     cache.register_prefix(sequence.token_ids)
-    is_converted = dropped is not None
-    return ConvertedCache(cache, Moved(count, is_converted, bool(dropped)), dropped or 0, is_edited_again)
+    return ConvertedCache(cache, count, dropped is not None, dropped or 0, is_edited_again)
 
 
 def feed_edited(
@@ -129,7 +131,7 @@ def words(spec: CacheSpec, made: list[ConvertedCache]) -> str:
     if spec.recomputes:
         without = ", without the edits of its rows" if any(one.cache.by_hand for one in made) else ""
         return f"dropped the cache: every step recomputes from now on{without}"
-    num_recomputed = sum(one.moved.num_tokens for one in made if not one.moved.is_converted)
+    num_recomputed = sum(one.num_tokens for one in made if not one.is_converted)
     if num_recomputed:
         again = ", and made its edits again" if any(one.is_edited_again for one in made) else ""
         return f"re-prefilled {counted(num_recomputed, 'token')}{again}"

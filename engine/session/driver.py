@@ -168,7 +168,7 @@ class Refill:
         to `step` (None: now) of `path` (None: the live path). Where its cache mode was changed in between, the rows go
         through the same modes."""
         journal = path or self._history.journal
-        lengths, moves = journal.fed_lengths(seq_id, step), journal.moves(seq_id, step)
+        lengths, moves = journal.fed_lengths(seq_id, step), sequence.stages
         stages = moves[:-1] if moves and moves[-1].cache == cache.spec else []
         before: SequenceCache | None = None
         for number, move in enumerate(stages):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from engine.cache.contract import HeldRows
 from engine.cache.paged.pool import PoolExhausted
 from engine.errors import InputError
-from engine.history.journal import ALL_TOKENS
+from engine.history.state import ALL_TOKENS, Move
 from engine.session.atomic import atomic
 from engine.session.change_mode import set_mode
 from engine.session.edits.apply import EditOutcome, apply_edit, changes_rows
@@ -144,13 +144,14 @@ def take_edited(
 
 
 def note(session: Session, edit: Edit, live: LiveSequence, edited: EditOutcome, had: int) -> None:
-    """Note in the journal that rows were edited by hand when the sequence had `had` tokens, and log the newest logits
-    and attention, which the edit has changed."""
+    """Note that rows were edited by hand when the sequence had `had` tokens, so that earlier states are known only if
+    they end before the first of them; and log the newest logits and attention, which the edit has changed."""
     if isinstance(edit, BiasLogits) or not live.cache.by_hand:
         return
     at, first = live.cache.by_hand.edits[-1]
     num_same = edit.position if isinstance(edit, ReplaceTokens) else ALL_TOKENS
-    session.history.journal.note_edit(edit.seq_id, at, first, session.cache, had, num_same)
+    newest = session.history.journal.newest
+    live.sequence = live.sequence.moved(Move(newest, at, session.cache, True, max(had, at), first + 1, num_same))
     if live.logits is not None:
         session.history.log(edit.seq_id, live.logits, edited.attention)
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from engine.cache.paged.pool import PoolExhausted
 from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.journal import Journal, check_can_be_forked
-from engine.history.state import SequenceState
+from engine.history.journal import Journal
+from engine.history.state import Move, Origin, SequenceState
 from engine.session.driver import Refill
 from engine.session.going_back import StateRestorer, copy_rows, sharing_in_words
 from engine.session.kept import KeptStates
 from engine.session.live import LiveSequence, LiveSequences, on_failure
+from engine.spec.cache import CacheSpec
+from engine.spec.presets import cache_label
 from engine.wire.changes import SequenceForked
 from engine.wire.events import ForkMade
 
@@ -64,8 +68,7 @@ class Forking:
                         f"A fork needs pages that the pool does not have ({error}): remove a sequence."
                     ) from None
         live.add(child)
-        mark, path = child.sequence, None if origin is None else origin.journal
-        history.journal.fork(seq_id, child.seq_id, step, mark, live.mode.spec, path)
+        child.sequence = self._forked(child.sequence, seq_id, origin)
         history.surprisal.fork(seq_id, child.seq_id, step)
         history.changes.append(SequenceForked(child.seq_id, seq_id, step, num_tokens))
         at = history.last_step if step is None else step
@@ -73,7 +76,7 @@ class Forking:
 
     def _origin(self, seq_id: int, step: int) -> ForkOrigin:
         history = self._history
-        then = history.tree.at(step).checkpoint.cache
+        then = history.tree.at(step).node.cache
         is_live = history.journal.at(step) is not None
         journal = history.journal if is_live else history.journal_to(step)
         mark = journal.mark(seq_id, step)
@@ -82,6 +85,25 @@ class Forking:
         mark = check_can_be_forked(seq_id, step, mark, then, self._live.mode.spec)
         owner, last = journal.owner(seq_id, step)
         return ForkOrigin(owner, last, mark, None if is_live else journal)
+
+    def _forked(self, sequence: SequenceState, seq_id: int, origin: ForkOrigin | None) -> SequenceState:
+        """The state of a fork with where its rows come from: those of the sequence `seq_id` until then, and from there
+        on its own."""
+        journal, spec, count = self._history.journal, self._live.mode.spec, sequence.num_tokens
+        newest, moves = journal.newest, sequence.moves if origin is None else origin.mark.moves
+        if not moves:  # the sequence was added after that step and had no rows
+            moves = (Move(newest, 0, spec),)
+        if moves[-1].cache != spec:
+            before = moves[-1].cache
+            moves += (Move.to_mode(newest, count, before, spec, is_converted=True, has_evicted=False),)
+        origins = sequence.origins if origin is None else origin.mark.origins
+        if newest >= 0:
+            owner, last = (seq_id, newest) if origin is None else (origin.owner, origin.step)
+            if origin is not None and origin.journal is not None:
+                common = self._history.tree.common_ancestor(newest, origin.step)
+                last = -1 if common is None else common
+            origins = (Origin(owner, last, newest, len(sequence.token_ids)), *origins)
+        return structs.replace(sequence, moves=moves, origins=origins)
 
     # ---- the rows of the fork ------------------------------------------------------------------------------------
 
@@ -154,3 +176,18 @@ class Forking:
 def rows_in_words(cache: SequenceCache) -> str:
     """In words how the rows of a fork came."""
     return sharing_in_words(cache.page_counts().shared) if cache.spec.is_paged else "copied the rows"
+
+
+def check_can_be_forked(
+    seq_id: int, step: int, mark: SequenceState | None, then: CacheSpec, now: CacheSpec
+) -> SequenceState:
+    """The state of a sequence after a step, or an `InputError` that says why it cannot be forked there in the present
+    cache mode."""
+    if mark is None:
+        raise InputError(f"Sequence {seq_id} was not there yet at step {step}: fork it from a later step.")
+    if then != now and not (then.is_exact and now.is_exact):
+        raise InputError(
+            f"Step {step} ran in another cache mode ({cache_label(then)}), whose rows are not those of now: "
+            "go to that step first, then fork."
+        )
+    return mark

@@ -12,8 +12,8 @@ from engine.cache.sequence_cache import SequenceCache
 from engine.counted import counted
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.journal import Checkpoint
 from engine.history.state import SequenceState
+from engine.history.tree import Moment
 from engine.model.loader import LoadedModel
 from engine.session.atomic import StateBefore
 from engine.session.kept import KeptStates, SessionState
@@ -30,27 +30,26 @@ if TYPE_CHECKING:
 
 
 def fork_of(
-    model: LoadedModel, sources: list[SessionState], checkpoint: Checkpoint, fed: frozenset[int]
+    model: LoadedModel, sources: list[SessionState], moment: Moment, fed: frozenset[int]
 ) -> SessionState | None:
-    """Copies of all sequences as they were at a checkpoint; None where a cache no longer holds those rows. Each comes
-    from the first of the `sources`, states that descend from the checkpoint, that has the sequence; the copies are in
+    """Copies of all sequences as they were at a node; None where a cache no longer holds those rows. Each comes from
+    the first of the `sources`, states that descend from the node, that has the sequence; the copies are in
     the page pool of the first source. In a recomputing layout the rows of sequences in `fed` are not copied, since the
     next step computes them."""
-    mode = mode_for(model, sources[0], checkpoint.cache)
+    mode = mode_for(model, sources[0], moment.node.cache)
     if mode is None:
         return None
-    state = SessionState(checkpoint.step, mode, {}, {})
+    state = SessionState(moment.node.step, mode, {})
     with suppress(PoolExhausted, InputError, MemoryError), on_failure(state.close):
-        for seq_id, mark in checkpoint.marks.items():
+        for seq_id, mark in moment.states.items():
             source = next((each for each in sources if seq_id in each.sequences), None)
             one = None
             if source is not None:
-                one = sequence_at(source, mode, seq_id, mark, checkpoint.step, is_fed=seq_id in fed)
+                one = sequence_at(source, mode, seq_id, mark, moment.node.step, is_fed=seq_id in fed)
             if source is None or one is None:
                 state.close()
                 return None
             state.sequences[seq_id] = one
-            state.moves[seq_id] = tuple(move for move in source.moves.get(seq_id, ()) if move.step < checkpoint.step)
         return state
     return None
 
@@ -97,7 +96,7 @@ def copy_rows(
     earlier step. False where they are not known any more, or may differ in the last bit."""
     spec = cache.spec
     if spec.recomputes and spec == source.mode.spec:
-        if num_tokens != origin.cache.num_tokens or source.has_moved(origin.seq_id, step):
+        if num_tokens != origin.cache.num_tokens or origin.sequence.moves_since(step):
             return False  # rows recomputed with more tokens may differ in the last bit; another mode's are gone
     elif not source.holds(origin.seq_id, step, num_tokens):
         return False
@@ -148,6 +147,8 @@ class StateRestorer:
             target, how = self._state_at(step, self.sources(), check)
             self._keep_left(current)
             history.go_to(step)
+            for seq_id, state in ({} if step is None else history.tree.at(step).states).items():
+                target.sequences[seq_id].sequence = state
             self._live.replace(target.mode, target.sequences)
             self._register_prefixes()
             then()
@@ -167,12 +168,11 @@ class StateRestorer:
 
     def _live_state(self) -> SessionState:
         """The state of the live sequences: the sequences themselves, not copies."""
-        return SessionState.of(self._history.last_step, self._live, self._history.journal)
+        return SessionState.of(self._history.last_step, self._live)
 
     def state_of(self, seq_id: int) -> SessionState:
         """The state of one live sequence: the sequence itself, not a copy."""
-        live, moves = self._live.get(seq_id), self._history.journal.all_moves(seq_id)
-        return SessionState(self._history.last_step, self._live.mode, {seq_id: live}, {seq_id: moves})
+        return SessionState(self._history.last_step, self._live.mode, {seq_id: self._live.get(seq_id)})
 
     def state_of_newest_step(self) -> SessionState | None:
         """The live state with sequences copied and caches shared, to be kept while the live sequences get other caches.
@@ -276,7 +276,7 @@ class StateRestorer:
         first = min((moment.node.step for moment in self._history.tree), default=None)
         spec = self._live.mode.spec if first is None else self._history.tree.at(first).node.cache
         mode = self._live.mode if spec == self._live.mode.spec else CacheMode(self._model, spec)
-        return SessionState(None, mode, {}, {})
+        return SessionState(None, mode, {})
 
     def _forked(
         self, step: int, sources: Iterable[SessionState], fed: frozenset[int] = NOTHING_FED
@@ -284,8 +284,8 @@ class StateRestorer:
         """A copy of the state after `step`, forked from the first source that descends from it and still holds the rows
         and logits; None if none does. Sequences in `fed` need no logits: the next step feeds them."""
         tree = self._history.tree
-        checkpoint = tree.at(step).checkpoint
-        logits = {i: self._history.logits_at(i, step) for i in checkpoint.marks}
+        moment = tree.at(step)
+        logits = {i: self._history.logits_at(i, step) for i in moment.states}
         missing = {i: at for i in logits if logits[i] is None and i not in fed and (at := tree.fed_at(i, step))}
         removed = [each for each in self._kept.removed if self.descends_from(each, step)]
         for source in sources:
@@ -295,7 +295,7 @@ class StateRestorer:
             holders = {i: self._with_logits_of(among, i, at) for i, at in missing.items()}
             if any(live is None for live in holders.values()):
                 continue
-            state = fork_of(self._model, among, checkpoint, fed)
+            state = fork_of(self._model, among, moment, fed)
             if state is not None:
                 for seq_id, live in state.sequences.items():
                     holder = holders.get(seq_id)
@@ -372,7 +372,7 @@ class StateRestorer:
         if must_match and not replay.is_exact:
             raise InputError(replay.why_not_exact)
         scratch.kept.clear()
-        return SessionState.of(nodes[-1].step, scratch.live, scratch.history.journal), replay
+        return SessionState.of(nodes[-1].step, scratch.live), replay
 
 
 def overwritten_by(node: Node) -> frozenset[int]:

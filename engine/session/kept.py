@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from engine.cache.paged.store import PageStore
-from engine.history.journal import Journal, Move, are_kept
+from engine.history.state import are_kept
 from engine.session.live import LiveSequence, LiveSequences, close_all
 from engine.session.mode import CacheMode
 from engine.wire.page_events import KEPT
@@ -20,31 +20,23 @@ KEPT_BYTES = 1 << 30  # default limit for all kept states together, without what
 
 @dataclass(eq=False)
 class SessionState:
-    """All sequences as they are after `step` (None: before the first), with their cache mode. `moves`, by `seq_id`, say
-    when its rows were converted, computed again or edited by hand: since then earlier rows may differ."""
+    """All sequences as they are after `step` (None: before the first), with their cache mode."""
 
     step: int | None
     mode: CacheMode
     sequences: dict[int, LiveSequence]
-    moves: dict[int, tuple[Move, ...]]
 
     @classmethod
-    def of(cls, step: int | None, live: LiveSequences, journal: Journal) -> SessionState:
+    def of(cls, step: int | None, live: LiveSequences) -> SessionState:
         """The state of the live sequences after `step`: the sequences themselves, not copies."""
-        moves = {each.seq_id: journal.all_moves(each.seq_id) for each in live}
-        return cls(step, live.mode, {each.seq_id: each for each in live}, moves)
+        return cls(step, live.mode, {each.seq_id: each for each in live})
 
     def holds(self, seq_id: int, step: int, num_tokens: int) -> bool:
         """Whether the first `num_tokens` rows of a sequence are still, bit for bit, those that it had after an earlier
         `step`. Rows that were computed again since, in another mode or in other chunks, may differ in the last bit.
         Rows that the cache has evicted do not count."""
         live = self.sequences[seq_id]
-        later = (move for move in self.moves.get(seq_id, ()) if move.step >= step)
-        return not live.is_stale and are_kept(num_tokens, later)
-
-    def has_moved(self, seq_id: int, step: int) -> bool:
-        """Whether the rows of a sequence were converted, computed anew or edited by hand since an earlier `step`."""
-        return any(move.step >= step for move in self.moves.get(seq_id, ()))
+        return not live.is_stale and are_kept(num_tokens, live.sequence.moves_since(step))
 
     def assign_pages(self, *, is_live: bool) -> None:
         """Assign the pages of all sequences to the sequences themselves, or to the kept states' owner in the pool."""

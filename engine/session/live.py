@@ -11,7 +11,7 @@ import torch
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import InputError
 from engine.history.history import History
-from engine.history.state import SequenceState
+from engine.history.state import Move, SequenceState
 from engine.look.seen import SeenSequences
 from engine.session.mode import CacheMode
 from engine.wire.page_events import ContinuedFrom
@@ -113,6 +113,11 @@ class LiveSequences:
             raise InputError(f"There is no sequence {seq_id}: it was removed or never started.")
         return self._by_id[seq_id]
 
+    def state_of(self, seq_id: int) -> SequenceState | None:
+        """The state of the sequence of that id, None where there is none."""
+        live = self._by_id.get(seq_id)
+        return None if live is None else live.sequence
+
     def add(self, live: LiveSequence) -> None:
         self._by_id[live.seq_id] = live
         self.next_id = max(self.next_id, live.seq_id + 1)
@@ -172,9 +177,10 @@ class LiveSequences:
         live.is_stale = True
         return False
 
-    def preempt(self, live: LiveSequence) -> None:
-        """Free the rows of a sequence; its tokens are prefilled again later."""
+    def preempt(self, live: LiveSequence, newest: int) -> None:
+        """Free the rows of a sequence after the `newest` step; its tokens are prefilled again later."""
         live.cache.clear()
         live.is_stale = False
         self.seen.forget(live.seq_id)
-        live.sequence = live.sequence.preempted()
+        begun = Move(newest, 0, self.mode.spec, had=live.sequence.num_tokens)
+        live.sequence = live.sequence.preempted().moved(begun)

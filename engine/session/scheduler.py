@@ -185,6 +185,5 @@ class Scheduler:
 
     def preempt(self, victim: LiveSequence) -> None:
         """Free all rows of a sequence; it is prefilled again later."""
-        self._history.journal.note_start(victim.seq_id, self._live.mode.spec, victim.sequence.num_tokens)
-        self._live.preempt(victim)
+        self._live.preempt(victim, self._history.journal.newest)
         self.preempted.append(victim.seq_id)

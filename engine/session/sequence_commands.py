@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from engine.chat.template import Encoded
 from engine.common_prefix import num_common
 from engine.errors import InputError
-from engine.history.state import SequenceState
+from engine.history.state import Move, SequenceState
 from engine.history.tree import referred_to
 from engine.predict.capacity import cache_capacity, is_endless
 from engine.session.atomic import atomic
@@ -50,10 +50,10 @@ def submit(session: Session, prompt: Prompt, chat: Chat | None = None) -> int:
     ids = with_start(model, prompt, encoded.token_ids)
     sampling, chat = (prompt.sampling or SamplingParams()).ending_at(encoded.turn_end), chat or prompt.chat
     cache = live.mode.new_cache(seq_id, len(ids))
-    made = LiveSequence(seq_id, SequenceState.of_prompt(ids, sampling, chat), cache, note=encoded.note)
+    begun = SequenceState.of_prompt(ids, sampling, chat).moved(Move(history.journal.newest, 0, live.mode.spec))
+    made = LiveSequence(seq_id, begun, cache, note=encoded.note)
     live.add(made)
     live.mode.check_fits(len(ids), cache)
-    history.journal.note_start(seq_id, live.mode.spec)
     history.changes.append(added(made))
     return seq_id
 
@@ -267,7 +267,7 @@ def branch(session: Session, command: BeginBranch, check: Check = None) -> str |
     if command.step is None:
         begin_branch(session, command, ids)
         return None
-    mark = session.history.tree.at(command.step).checkpoint.marks.get(command.seq_id)
+    mark = session.history.tree.at(command.step).states.get(command.seq_id)
     if mark is None:
         raise InputError(f"Sequence {command.seq_id} was not there at step {command.step}: choose another step.")
     check_room(session, command, mark, ids)
@@ -287,7 +287,7 @@ def check_room(session: Session, command: BeginBranch, mark: SequenceState, ids:
     """Raise `InputError` before going to a step at which the sequence has no room for another token."""
     assert command.step is not None
     info, longest = session.model.info, session.model.max_length
-    spec = session.history.tree.at(command.step).checkpoint.cache
+    spec = session.history.tree.at(command.step).node.cache
     capacity = cache_capacity(spec, longest, info.geometry)
     is_full = mark.num_tokens >= longest and not is_endless(spec, info)
     is_full |= capacity is not None and mark.num_tokens >= capacity
@@ -361,7 +361,7 @@ def missing(session: Session, step: int) -> list[int]:
     """The sequences of a step that the live state lacks: other ids, or the same ids with other tokens fed since."""
     history = session.history
     tree, live = history.tree, history.last_step
-    there = tree.at(step).checkpoint.marks
+    there = tree.at(step).states
     taken = {
         (c.parent, c.step) for c in history.changes if isinstance(c, SequenceForked) and c.seq_id in session.live.ids
     }

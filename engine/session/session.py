@@ -7,10 +7,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
+from msgspec import structs
 
 from engine.cache.sequence_cache import SequenceCache
 from engine.history.history import History
-from engine.history.state import SequenceState
+from engine.history.state import Move, SequenceState
 from engine.look.ring import ObservationRing
 from engine.look.source import LiveSource
 from engine.model.loader import LoadedModel
@@ -78,7 +79,7 @@ class Session:
         self.live = LiveSequences(cache if isinstance(cache, CacheMode) else CacheMode(model, cache))
         self.live.mode.check()
         self.seen = self.live.seen
-        self.history = History()
+        self.history = History(self.live.state_of)
         self.history.surprisal.is_wanted = surprisal
         self.reruns = Reruns(model)
         self.open_rows: OpenRows | None = None  # opens the rows of a snapshot file; None: files cannot be read here
@@ -266,7 +267,10 @@ class Session:
 
     def forget_history(self) -> None:
         """Drop the history and all kept states: steps count from 0 again, and there is nothing to go back to."""
-        self.history.restart(self.live.ids, self.cache)
+        self.history.restart()
+        for live in self.live:
+            begun = (Move(-1, 0, self.cache),)
+            live.sequence = structs.replace(live.sequence, fed=None, moves=begun, origins=())
         self.history.changes.extend(sequence_commands.added(live) for live in self.live)
         self.kept.clear()
         self.reruns.forget()

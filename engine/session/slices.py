@@ -64,14 +64,14 @@ class SliceReader:
         live, journal, phases = self._live.get(seq_id), self._history.journal, self._stepper.phases
         half = None if phases is None else phases.half_written(seq_id)  # how far a suspended step has come
         num_tokens = live.cache.num_tokens if half is None else half.num_tokens
-        moves, held = journal.all_moves(seq_id), exact_provenance(self._live.mode, "live cache")
-        mark = journal.mark(seq_id, node) if node is not None and journal.has_moved(seq_id, node) else None
+        sequence, held = live.sequence, exact_provenance(self._live.mode, "live cache")
+        mark = journal.mark(seq_id, node) if node is not None and sequence.moves_since(node) else None
         seen = self._live.seen.of(seq_id, live.cache)
         if seen.queries is None:
             seen.queries = Queries(self._model, live.cache, self._history, live)
         source = LiveSource(
-            live.cache, num_tokens, held, moves, half, is_past=mark is not None, kept_by=seen, queries=seen.queries,
-            turned=lambda: self._model.rotation, full=seen.full,
+            live.cache, num_tokens, held, sequence.moves, half, is_past=mark is not None, kept_by=seen,
+            queries=seen.queries, turned=lambda: self._model.rotation, full=seen.full,
         )  # fmt: skip
         if node is not None and mark is not None and not source.at(mark.num_tokens).is_known:
             kept = self._others.sequence_at(seq_id, node)
@@ -157,7 +157,9 @@ class SliceReader:
         last = history.last_step if visible.is_live else None
         newest = fed_at if step == last else None if last is None else journal.fed_at(seq_id, last)
         # after a change of the mode the cache may no longer hold the rows that this attention is about
-        is_newest = fed_at is not None and fed_at == newest and not journal.has_moved(seq_id, fed_at[0])
+        is_newest = False
+        if newest is not None and fed_at == newest:
+            is_newest = not self._live.get(seq_id).sequence.moves_since(newest[0])
         provenance: Provenance = "live cache" if is_newest else "recorded"
         if mark is not None and not mark.num_tokens:
             waited = f"The sequence held no rows after step {step}: it waited for room in the pool."

@@ -15,7 +15,6 @@ from engine.cache.contract import Evicted
 from engine.cache.sequence_cache import SequenceCache
 from engine.errors import is_out_of_memory
 from engine.history.history import History
-from engine.history.journal import Note
 from engine.look.candidates import Sample
 from engine.memory import trim_heap
 from engine.model.loader import LoadedModel
@@ -342,7 +341,7 @@ class Stepper:
     @contextmanager
     def _all_or_nothing(self) -> Iterator[list[Callable[[], None]]]:
         """Restore everything if the block raises, after the calls that it has put into the list."""
-        before, noted = self._live.restore_points(), self._history.journal.notes
+        before = self._live.restore_points()
         undo: list[Callable[[], None]] = []
         try:
             yield undo
@@ -351,7 +350,7 @@ class Stepper:
                 for each in undo:
                     each()
             finally:
-                self._undo(before, noted)
+                self._undo(before)
             raise
 
     def _record(self, phase: Phase, parts: list[SequenceStep], runner: str) -> StepRecord:
@@ -420,14 +419,13 @@ class Stepper:
             self._history.surprisal.put(step, live.seq_id, first, forward.surprisal)
         return part
 
-    def _undo(self, before: list[RestorePoint], noted: tuple[Note, ...]) -> None:
+    def _undo(self, before: list[RestorePoint]) -> None:
         """Restore all sequences after a failed step. Preemptions are undone as well: the rows that were freed are
         computed again before the next step. Pages that the step registered are no longer found by their prefix."""
         store = None if self._is_scratch else self._live.mode.store
         if store is not None:
             store.undo_drain(self._history.next_step)
         self._live.restore(before, self._history)
-        self._history.journal.restore_notes(noted)
         self._scheduler.preempted.clear()
         if store is not None:
             store.note_step(self._history.next_step)

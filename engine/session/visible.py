@@ -47,8 +47,8 @@ class OtherBranches:
 
     def sequence_at(self, seq_id: int, node: int) -> VisibleSequence | None:
         """A sequence as it was at a node of another branch; None if it did not exist there."""
-        checkpoint, journal = self.history.tree.at(node).checkpoint, self._journal(node)
-        mark = checkpoint.marks.get(seq_id)
+        moment, journal = self.history.tree.at(node), self._journal(node)
+        mark = moment.states.get(seq_id)
         if mark is None:
             return None
         without_tables: VisibleSequence | None = None
@@ -61,7 +61,7 @@ class OtherBranches:
             ):
                 continue
             # moves that led to this node itself do not hide its rows
-            moves = state.moves.get(seq_id, ())
+            moves = live.sequence.moves
             moves = tuple(move for move in moves if move.step >= node or move.had < mark.num_tokens)
             seen, held = self._seen.of(seq_id, live.cache), exact_provenance(state.mode, "kept")
             source = LiveSource(live.cache, mark.num_tokens, held, moves, kept_by=seen, full=seen.full)
@@ -74,7 +74,7 @@ class OtherBranches:
         if without_tables is not None:
             return without_tables
         gone = f"Step {node} is on another branch, and its K and V are not kept: going there computes them again."
-        nothing = Nothing(checkpoint.cache, mark.num_tokens, gone)
+        nothing = Nothing(moment.node.cache, mark.num_tokens, gone)
         return VisibleSequence(nothing, journal, Seen(nothing), is_live=False)
 
     @property

@@ -13,7 +13,7 @@ from engine.cache.paged.pool import PoolExhausted
 from engine.cache.stored import StoredCache, StoredLayer, StoredPart, StoredTable
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
-from engine.history.state import Run, SequenceState, to_force
+from engine.history.state import Move, Run, SequenceState, to_force
 from engine.look.source import chosen
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import tokenizer_fingerprint
@@ -63,7 +63,7 @@ def _restored(
     session.open_rows = rows_of_file
     seq_id, mode = file.manifest.sequence.seq_id, session.live.mode
     step = file.manifest.step or 0
-    sequence = structs.replace(sequence, fed=(step, seq_id))
+    sequence = structs.replace(sequence, fed=(step, seq_id), moves=(Move(-1, 0, spec),))
     cache = mode.new_cache(seq_id, sequence.num_prompt_tokens)
     mode.check_holds(seq_id, sequence, cache)
     try:

@@ -55,7 +55,8 @@ def compared(program: Program) -> int:
     saved = SavedSession(nodes=tuple(moment.node for moment in tree), live=program.session.last_step)
     states, is_chosen_anew = {}, set[int]()
     for fed in walk(saved.nodes):
-        node, then = fed.node, tree.at(fed.node.step).checkpoint.marks
+        node = fed.node  # where rows come from is known to the engine alone
+        then = {i: replace(each, moves=(), origins=()) for i, each in tree.at(node.step).states.items()}
         states[node.step] = fed.states
         if (node.parent in is_chosen_anew and node.work is None) or any(
             isinstance(each, EditMade | ModeChanged | SamplingChanged) for each in node.changes

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
+from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.history import journal
-from engine.history.journal import Checkpoint, Journal
-from engine.history.state import Run, SequenceState
+from engine.history.journal import Journal
+from engine.history.state import Move, Origin, Run, SequenceState
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
@@ -19,12 +20,12 @@ from tests.engine.session.test_fork import started
 
 def story(num_steps: int, num_forced: int) -> Journal:
     """One sequence decodes what was forced, another one rests."""
-    made, spec = Journal(), CacheSpec()
+    made = Journal()
     active = resting = SequenceState(Run([1, 2, 3]), 3, SamplingParams(), num_tokens=3)
     active = active.apply(TokensForced(0, tuple(range(num_forced))))
     for step in range(num_steps):
         active = active.computed(active.num_tokens + 1, active.sampled, (step, 0)).chosen(7, None)
-        made.add(Checkpoint(step, {0: active, 1: resting}, spec))
+        made.add(step, {0: active, 1: resting})
     return made
 
 
@@ -44,7 +45,7 @@ def test_a_step_is_noted_in_the_same_room_however_much_is_forced() -> None:
 
 def test_who_rests_shares_one_mark() -> None:
     kept = story(50, 10)
-    marks = [checkpoint.marks for step in range(50) if (checkpoint := kept.at(step))]
+    marks = [states for step in range(50) if (states := kept.at(step))]
     assert len({id(mark[1]) for mark in marks}) == 1
     assert [mark[0].num_tokens for mark in marks] == list(range(4, 54))
     assert [len(mark[0].forced) for mark in marks[:10]] == [8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
@@ -58,7 +59,7 @@ def test_the_oldest_steps_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = kept.at(kept.first_step), kept.at(39)
     assert first is not None
     assert last is not None
-    assert (first.step, last.step, last.marks[0].num_tokens) == (kept.first_step, 39, 43)
+    assert (kept.newest, first[0].num_tokens, last[0].num_tokens) == (39, kept.first_step + 4, 43)
     assert kept.fed_lengths(0) == list(range(kept.first_step + 4, 44))
     assert kept.fed_lengths(0, until=39 - 5) == list(range(kept.first_step + 4, 39))
 
@@ -83,13 +84,12 @@ def mark(num_tokens: int, fed: tuple[int, int]) -> SequenceState:
 
 
 def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
-    kept, forks, spec = Journal(), 3000, CacheSpec()
-    kept.note_start(0, spec)
+    kept, forks = Journal(), 3000
     for step in range(3):
-        kept.add(Checkpoint(step, {0: mark(4 + step, (step, 0))}, spec))
-    for parent in range(forks):
-        kept.fork(parent, parent + 1, None, mark(6, (2, 0)), spec)
-    kept.add(Checkpoint(3, dict.fromkeys(range(forks + 1), mark(6, (2, 0))) | {forks: mark(7, (3, forks))}, spec))
+        kept.add(step, {0: mark(4 + step, (step, 0))})
+    line = [Origin(parent, 2, 2, 6) for parent in reversed(range(forks))]
+    states = {each: replace(mark(6, (2, 0)), origins=tuple(line[forks - each :])) for each in (0, forks - 1)}
+    kept.add(3, {**states, forks: replace(mark(7, (3, forks)), origins=tuple(line))})
     assert kept.mark(forks, 1) == mark(5, (1, 0))
     assert kept.fed_at(forks, 1) == (1, 0)
     assert kept.fed_at(forks, 3) == (3, forks)
@@ -98,33 +98,18 @@ def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
 
 
 def test_a_fork_is_undone_with_the_step_behind_which_it_was_made() -> None:
-    kept, spec = story(3, 1), CacheSpec()
-    (mark, resting) = (kept.mark(seq_id, 2) for seq_id in (0, 1))
+    kept = story(3, 1)
+    mark = kept.mark(0, 2)
     assert mark is not None
-    assert resting is not None
-    kept.fork(0, 5, None, mark, spec)
-    kept.add(Checkpoint(3, {0: mark, 1: resting, 5: mark}, spec, kept.notes))
-    kept.add(Checkpoint(4, {0: mark, 1: resting, 5: mark}, spec))
+    for step in (3, 4):
+        kept.add(step, {0: mark, 5: replace(mark, origins=(Origin(0, 2, 2, 6),))})
     kept.cut_after(3)
     assert kept.owner(5, 2) == (0, 2)
     kept.cut_after(2)
     assert kept.owner(5, 2) == (5, 2), "there is no fork after step 2"
 
 
-def test_of_what_failed_nothing_stays_noted() -> None:
-    kept, spec = story(2, 1), CacheSpec()
-    kept.note_start(0, spec)
-    before, moves = kept.notes, kept.all_moves(0)
-    kept.note_start(0, spec, had=4)
-    kept.note_start(5, spec)
-    kept.fork(0, 6, None, SequenceState.of_prompt([1], SamplingParams()), spec)
-    kept.restore_notes(before)
-    assert [kept.all_moves(seq_id) for seq_id in (0, 5, 6)] == [moves, (), ()]
-    assert kept.notes == before
-
-
 def test_what_was_begun_anew_after_a_step_has_moved_since_that_step_and_no_later_one() -> None:
-    kept = story(3, 1)
-    kept.note_start(1, CacheSpec())
-    assert [kept.has_moved(1, step) for step in (1, 2, 3)] == [True, True, False]
-    assert not kept.has_moved(0, 0)
+    begun = mark(3, (0, 1)).moved(Move(2, 0, CacheSpec()))
+    assert [bool(begun.moves_since(step)) for step in (1, 2, 3)] == [True, True, False]
+    assert not mark(3, (0, 1)).moves_since(0)

@@ -329,7 +329,7 @@ def test_after_a_failed_step_the_rows_that_were_computed_anew_are_counted(monkey
     assert told(wall(session, 8, 4))[1][1] == 50.0
     add = session.history.journal.add
 
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         monkeypatch.setattr(session.history.journal, "add", add)
         raise MemoryError("no room for a checkpoint")
 

@@ -81,7 +81,8 @@ def stands(session: Session) -> dict[int, Stood]:
         logits = None if live.logits is None else live.logits.clone()
         tables = getattr(cache, "tables", ())
         pages = tuple(number for table in tables for number in (table.num_tokens, *table.held_numbers))
-        mark = structs.replace(live.sequence, fed=None)  # which says its node, another one on each branch
+        # but for what says its nodes, others on each branch
+        mark = structs.replace(live.sequence, fed=None, moves=(), origins=())
         found[live.seq_id] = Stood(mark, tuple(live.sequence.token_ids), rows, logits, pages)
     return found
 

@@ -81,7 +81,8 @@ def held(value: object) -> object:
         case Sequence() | set() | frozenset():
             return [*map(held, value)]
     names = vars(value) if hasattr(value, "__dict__") else getattr(type(value), "__slots__", ())
-    return {name: held(getattr(value, name)) for name in names} if names else repr(value)
+    parts = {name: part for name in names if not callable(part := getattr(value, name))}
+    return {name: held(part) for name, part in parts.items()} if names else repr(value)
 
 
 def owners(tables: list) -> list[tuple[int, list[int]]]:  # type: ignore[type-arg]

@@ -233,8 +233,7 @@ def test_a_step_that_fails_and_a_preemption_find_their_rows_again() -> None:
     session.refresh(live)
     for one, other in zip(rows, rows_of(session, child, 99), strict=True):
         assert torch.equal(one, other)
-    session.live.preempt(live)
-    session.history.journal.note_start(child, session.cache, live.sequence.num_tokens)
+    session.live.preempt(live, session.history.journal.newest)
     session.step()
     assert session.sequence(child).num_tokens == len(session.sequence(child).token_ids)
 

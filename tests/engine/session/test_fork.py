@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.history.state import Run
@@ -89,7 +90,7 @@ def test_a_fork_of_a_past_step_has_its_state_to_the_bit(mode: str, architecture:
     assert (forked.parent, forked.child, forked.step, forked.num_tokens) == (0, 1, step, then.num_tokens)
     assert PROMPT < forked.num_tokens < session.sequence(0).num_tokens
     assert child.token_ids == then.token_ids
-    assert child == then
+    assert replace(child, origins=()) == then
     if mode != "none":  # there the newest step's rows are a scratch that going back does not compute anew
         assert same(rows(session, 1), rows(twin, 0))
     newest, logged = session.logits(1), twin.logits(0)

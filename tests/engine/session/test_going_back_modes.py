@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.session.session import Session
@@ -225,7 +226,7 @@ def state(session: Session, seq_id: int) -> tuple[object, list[torch.Tensor], to
     logits = session.logits(seq_id)
     assert logits is not None
     held = [] if session.cache.recomputes else rows(session, seq_id)
-    return session.sequence(seq_id), held, logits
+    return replace(session.sequence(seq_id), origins=()), held, logits
 
 
 def equal(one: tuple[object, list[torch.Tensor], torch.Tensor], other: object) -> bool:

@@ -272,7 +272,7 @@ def test_a_branch_that_is_refused_leaves_the_live_moment(spec: CacheSpec) -> Non
         session.step()
     full = session.step()
     set_state(session, 0, stop="end of text")
-    session.history.tree.at(full.step).checkpoint.marks[0] = session.sequence(0)
+    session.history.tree.at(full.step).states[0] = session.sequence(0)
     session.go_to(2)
     with pytest.raises(InputError, match="no room"):
         branch(session, BeginBranch(0, full.step, token_ids=(7,)))

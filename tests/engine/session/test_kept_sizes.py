@@ -110,7 +110,7 @@ def test_what_is_kept_for_going_back_is_counted_with_a_moment(name: str) -> None
     seq_id = session.submit(Prompt(token_ids=prompt_ids(40)))
     session.step()
     live = session.live.get(seq_id)
-    state, later = (SessionState(session.last_step, session.live.mode, {seq_id: live}, {}) for _ in range(2))
+    state, later = (SessionState(session.last_step, session.live.mode, {seq_id: live}) for _ in range(2))
     before, lost = state.row_bytes, live.cache.lost_bytes
     assert lost > 0
     live.cache.forget_past()

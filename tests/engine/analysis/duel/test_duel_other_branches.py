@@ -42,7 +42,7 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
     before = session.last_step, [live.cache.num_tokens for live in session.live]
     one = duel(session, seq_id, left)
     steps = [step for step in one.catch_up() if isinstance(step, DuelStep)]
-    mark = session.history.tree.at(parting).checkpoint.marks[seq_id]
+    mark = session.history.tree.at(parting).states[seq_id]
     same, others = (
         [step for step in steps if (step.num_tokens > mark.num_tokens) is parted] for parted in (False, True)
     )
@@ -56,7 +56,7 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
     assert others[0].kl
     if name != "none":
         assert (others[0].keys > 0.01).all(), "rows of other tokens"
-    assert one.b.num_tokens == session.history.tree.at(left).checkpoint.marks[seq_id].num_tokens
+    assert one.b.num_tokens == session.history.tree.at(left).states[seq_id].num_tokens
     assert one.b.token_ids[: mark.num_tokens] == one.a.token_ids[: mark.num_tokens]
     assert one.b.token_ids[mark.num_tokens] != one.a.token_ids[mark.num_tokens]
     assert one.started(OtherStep(left)).b.name == f"step {left} of another branch"
