@@ -8,8 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from app.draw.colormap import Floats, Indices, magnitude_index
-from app.draw.ghost import Flags, Ghosts, ghosts
-from app.draw.grid import column_at
+from app.draw.matrix import MatrixCell, is_map, matrix_of
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
 from engine.wire.records import AttentionSummary
@@ -40,17 +39,6 @@ def is_weights(piece: AttentionSlice) -> bool:
     return LENSES[piece.request.lens].name in ("attention", "attention-map")
 
 
-def is_map(piece: AttentionSlice) -> bool:
-    """Whether its rows are the queries of one head; else they are heads."""
-    return LENSES[piece.request.lens].values == "tokens"
-
-
-def queries_of(piece: AttentionSlice, row: int) -> tuple[int, int]:
-    """The first and the last query of a row of the attention map."""
-    first = piece.first_query + row * piece.queries_per_row
-    return first, min(first + piece.queries_per_row - 1, piece.query_position)
-
-
 def largest(piece: AttentionSlice) -> float:
     """What the colours reach to: 1 for weights, else the largest number; 1 where there is none."""
     if is_weights(piece):
@@ -63,7 +51,7 @@ def attention_indices(piece: AttentionSlice, scale: str) -> Indices:
     """`[rows, columns]` of colour indices: by the number's logarithm above `LEAST_SHARE` (`LOG`), relative to the
     row's largest one behind the first token (`PER_HEAD`), or by the number itself (`LINEAR`). Numbers that are no
     weights are taken as shares of the largest."""
-    weights: Floats = np.where(gone(piece), 0, piece.weights).astype(np.float32)
+    weights = matrix_of(piece).shown
     if scale != PER_HEAD:
         weights = weights / np.float32(largest(piece))
     if scale == LOG:
@@ -115,61 +103,16 @@ def sinks(piece: AttentionSlice) -> tuple[PositionWeight, ...]:
     )
 
 
-def ghosts_of(piece: AttentionSlice) -> Ghosts | None:
-    """The evicted rows, which the query could not attend to, by head; None if there are none."""
-    return ghosts(piece.absent, *extent(piece), piece.tokens_per_column)
-
-
-def gone(piece: AttentionSlice) -> Flags:
-    """`[H, columns]`: cells whose rows were all evicted."""
-    found = ghosts_of(piece)
-    return np.zeros(piece.weights.shape, dtype=np.bool_) if found is None else found.share >= 1
-
-
-def group_borders(num_heads: int, group_size: int) -> tuple[int, ...]:
-    """The row indices at which the group of another kv head begins."""
-    return tuple(range(group_size, num_heads, group_size)) if group_size > 1 else ()
-
-
 def kv_head_of(head: int, group_size: int) -> int:
     return head // max(1, group_size)
 
 
-def extent(piece: AttentionSlice) -> tuple[int, int]:
-    """The positions `start … stop` that the picture covers, up to that of the query."""
-    if not piece.positions.size:
-        return 0, 0
-    start = int(piece.positions[0])
-    stop = piece.query_position + 1 if piece.request.stop is None else piece.request.stop
-    return start, min(start + piece.positions.size * piece.tokens_per_column, stop, piece.query_position + 1)
-
-
-def span_of(piece: AttentionSlice, position: int) -> tuple[int, int] | None:
-    """The positions `start … stop` of the column that contains a position; None if there is none."""
-    return column_at(position, *extent(piece), piece.tokens_per_column)
-
-
-def weight_at(piece: AttentionSlice, position: float, head: float) -> tuple[int, int, int, float] | None:
-    """`(head, first position, last position, weight)` of the cell at a point in positions and heads; None outside."""
-    span = span_of(piece, int(position // 1))
-    row = int(head // 1)
-    if span is None or not 0 <= row < piece.weights.shape[0]:
-        return None
-    column = (span[0] - int(piece.positions[0])) // piece.tokens_per_column
-    return row, span[0], span[1] - 1, float(piece.weights[row, column])
-
-
-def area_between(piece: AttentionSlice, start: tuple[float, float], stop: tuple[float, float]) -> Rows | None:
-    """The rows between two cells, both included, each given by position and query head: those of the kv heads that
-    these query heads read. None if a cell is outside."""
-    first, last = weight_at(piece, *start), weight_at(piece, *stop)
-    if first is None or last is None:
-        return None
-    rows = (piece.request.head,) * 2 if is_map(piece) else (first[0], last[0])
-    low, high = sorted(kv_head_of(head, piece.group_size) for head in rows)
+def rows_between(piece: AttentionSlice, first: MatrixCell, last: MatrixCell) -> Rows:
+    """The rows between two cells, both included: those of the kv heads that their query heads read."""
+    low, high = sorted(kv_head_of(cell.place.head, piece.group_size) for cell in (first, last))
     is_all = low == 0 and high == kv_head_of(piece.weights.shape[0] - 1, piece.group_size) and not is_map(piece)
     heads = None if is_all else tuple(range(low, high + 1))
-    return Rows(min(first[1], last[1]), max(first[2], last[2]) + 1, (piece.request.layer,), heads)
+    return Rows(min(first.first, last.first), max(first.last, last.last) + 1, (piece.request.layer,), heads)
 
 
 def masses(summary: AttentionSummary, layer: int, entropy: Floats | None) -> tuple[HeadMass, ...]:
@@ -186,7 +129,7 @@ def masses(summary: AttentionSummary, layer: int, entropy: Floats | None) -> tup
 def received(piece: AttentionSlice, position: int) -> Floats | None:
     """The weights `[H]` that the newest query gave one position, NaN in heads that had evicted it; None if the position
     is pooled with others or outside the picture, or the picture is of other queries."""
-    span = span_of(piece, position)
-    if piece.request.lens != "attention" or span is None or piece.tokens_per_column > 1:
+    matrix = matrix_of(piece)
+    if piece.request.lens != "attention" or matrix.span_of(position) is None or matrix.per_column > 1:
         return None
-    return piece.weights[:, span[0] - int(piece.positions[0])]
+    return matrix.low[:, position - matrix.start]

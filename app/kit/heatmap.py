@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import (
     QBrush,
@@ -25,11 +26,13 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QWidget
 
 from app.draw.axis import ticks
-from app.draw.colormap import ColorTable, Indices
+from app.draw.colormap import ZERO, ColorScale, ColorTable, Indices
 from app.draw.ghost import overlay
-from app.draw.grid import TokenRange, covers, whole_steps
-from app.kit.heatmap_marks import Marks, PictureFrame, paint_marks
+from app.draw.grid import TokenRange, covers, pooled_rows, whole_steps
+from app.draw.matrix import Matrix
+from app.kit.heatmap_marks import CellNumbers, Marks, PictureFrame, paint_marks
 from app.kit.pictures import ghost_hatch, pixels_image
+from app.kit.provenance import pooling_words
 from app.kit.text_lines import TextPainter
 from app.kit.theme import Themed, current_theme, font_fixed
 
@@ -79,6 +82,8 @@ class HeatMap(Themed, QWidget):
         self._haze: QImage | None = None
         self._ink = TextPainter(font_fixed(10.5))
         self._image: StretchedImage | None = None
+        self._indices: Indices | None = None
+        self._ground = 0  # the colour index of zero
         self.table: ColorTable | None = None
         self._extent = self._loaded = (0.0, 1.0)
         self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
@@ -140,9 +145,43 @@ class HeatMap(Themed, QWidget):
         self._loaded = loaded or (start, stop)
         self._extent, self._num_rows, self.marks = (start, stop), max(1, indices.shape[0]), marks
         self._whole = (whole[0], max(whole[1], whole[0] + 1))
-        self.image.setImage(indices, levels=(0, 255), autoLevels=False)
+        self._indices = indices
+        self._fit_image()
         self._changed()
         self._tell_size()
+
+    def _fit_image(self) -> None:
+        """Make the image, with at most one row per pixel."""
+        if self._indices is not None:
+            room = round(self.plot_rect.height() * self.devicePixelRatioF())
+            pooled = pooled_rows(self._indices, max(1, room), self._ground)
+            self.image.setImage(pooled, levels=(0, 255), autoLevels=False)
+
+    def show_matrix(
+        self,
+        matrix: Matrix,
+        scale: ColorScale,
+        indices: Indices,
+        marks: Marks,
+        *,
+        row_name: Callable[[int], str] | None = None,
+        has_numbers: bool = False,
+    ) -> None:
+        """Show a matrix in these colours, with its own names of rows (or `row_name`), borders, evicted cells and, if
+        wanted, numbers among the marks."""
+        stop = matrix.start + indices.shape[1] * matrix.per_column
+        numbers = CellNumbers(matrix.shown, indices, scale.inks, matrix.start, matrix.per_column)
+        of_matrix = replace(
+            marks,
+            y_lines=matrix.borders,
+            row_name=row_name or matrix.names,
+            ghosts=matrix.gone,
+            note=pooling_words(matrix.per_column),
+            numbers=numbers if has_numbers else None,
+        )
+        self.set_table(scale.table)
+        self._ground = ZERO if scale.is_signed else 0
+        self.show_picture(indices, matrix.start, stop, matrix.whole, of_matrix, matrix.asked)
 
     # ---- painting ------------------------------------------------------------------------------------------------
 
@@ -163,7 +202,7 @@ class HeatMap(Themed, QWidget):
         painter.save()
         painter.setClipRect(frame.plot)
         painter.translate(left, frame.plot.top())
-        painter.scale(max(right - left, 1e-3) / columns, (frame.y(rows) - frame.plot.top()) / rows)
+        painter.scale(max(right - left, 1e-3) / columns, frame.plot.height() / rows)
         image.paint(painter)
         painter.restore()
 
@@ -211,6 +250,7 @@ class HeatMap(Themed, QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._fit_image()
         self._changed()
         self._tell_size()
 

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QMenu, QToolButton
 
 from app.draw.format import thousands
 from app.draw.grid import TokenRange
+from app.draw.matrix import MatrixCell, matrix_of
 from app.kit.boxes import column, row
 from app.kit.changes import connect_all
 from app.kit.heatmap import HeatMap
@@ -28,8 +29,8 @@ from engine.spec.lenses import LENSES, TABLE, Lens
 
 class MapView(View[State]):
     """The visible positions and the number of columns are kept in `models.viewport`, in fields named after the `kind`
-    of slice: `head_range`, `head_columns`. A subclass follows the viewport and implements `pick`, `tell` and `area`.
-    Signal: `menu_wanted(point on the screen)`, for the selection."""
+    of slice: `head_range`, `head_columns`. A subclass follows the viewport and implements `pick`, `tell` and
+    `rows_between`. Signal: `menu_wanted(point on the screen)`, for the selection."""
 
     abilities = frozenset(("view.reset", "view.zoom"))
     can_pin = True
@@ -64,6 +65,11 @@ class MapView(View[State]):
         state: Any = self.state
         return None if state is None else state.piece
 
+    def cell_at(self, point: QPointF | None) -> MatrixCell | None:
+        """The cell at a point of the map; None if there is none."""
+        piece = self.piece
+        return None if piece is None or point is None else matrix_of(piece).at(point.x(), point.y())
+
     def _lay_out(self) -> None:
         self._row = row((self.map, 1), spacing=8)
         self.set_body(column((self._row, 1), self.readout, spacing=2))
@@ -74,6 +80,11 @@ class MapView(View[State]):
 
     def area(self, start: QPointF, stop: QPointF) -> Rows | None:
         """The rows between two points of the map, both included; None if there are none."""
+        first, last = self.cell_at(start), self.cell_at(stop)
+        return None if first is None or last is None else self.rows_between(first, last)
+
+    def rows_between(self, first: MatrixCell, last: MatrixCell) -> Rows:
+        """The rows between two cells, both included."""
         raise NotImplementedError
 
     def _on_dragged_over(self, start: QPointF, stop: QPointF) -> None:

@@ -14,16 +14,16 @@ from app.draw import attention as draw
 from app.draw.attention import LINEAR, LOG, PER_HEAD, HeadMass, PositionWeight
 from app.draw.edited import runs, touches
 from app.draw.format import brief, decimal, exact, percent
-from app.kit.heatmap_marks import Box, Marks, edits_shown, number_name, words_at
+from app.draw.matrix import MatrixCell, is_map, matrix_of
+from app.kit.heatmap_marks import Box, Marks, edits_shown, words_at
 from app.kit.labels import plain_tip
 from app.kit.map_view import LensMenu, MapView
-from app.kit.pictures import magnitude_colors
+from app.kit.pictures import color_scale
 from app.kit.provenance import (
     PositionSpan,
     Provenance,
     eviction_words,
     picture_source,
-    pooling_words,
     selected_run,
     shown_record,
     span_of_run,
@@ -230,17 +230,13 @@ class AttentionView(MapView[Shown]):
     # ---- intents -------------------------------------------------------------------------------------------------
 
     def pick(self, point: QPointF) -> None:
-        piece = self.piece
-        found = draw.weight_at(piece, point.x(), point.y()) if piece is not None else None
-        if found is not None and piece is not None:
-            head, position, _, _ = found
-            head = piece.request.head if draw.is_map(piece) else head
-            kv_head = draw.kv_head_of(head, piece.group_size)
-            self._models.viewport.update(query_head=head)
-            self._models.selection.update(position=position, kv_head=kv_head, layer=piece.request.layer)
+        if (cell := self.cell_at(point)) is not None:
+            kv_head = draw.kv_head_of(cell.place.head, self.piece.group_size)
+            self._models.viewport.update(query_head=cell.place.head)
+            self._models.selection.update(position=cell.first, kv_head=kv_head, layer=cell.place.layer)
 
-    def area(self, start: QPointF, stop: QPointF) -> Rows | None:
-        return None if self.piece is None else draw.area_between(self.piece, _pair(start), _pair(stop))
+    def rows_between(self, first: MatrixCell, last: MatrixCell) -> Rows:
+        return draw.rows_between(self.piece, first, last)
 
     def pin(self, is_pinned: bool) -> None:
         layer = self.piece.request.layer if self.piece is not None else self._models.selection.now.layer
@@ -285,17 +281,17 @@ class AttentionView(MapView[Shown]):
     def _area(self, piece: AttentionSlice) -> Box | None:
         """The part of the selected area in this layer, as a box of positions and query heads; None if there is none."""
         now = self._models.selection.now.area
-        if now is None or draw.is_map(piece) or now.kv_heads is None or not touches(now, piece.request.layer):
+        if now is None or is_map(piece) or now.kv_heads is None or not touches(now, piece.request.layer):
             return None
-        start, stop = draw.extent(piece)
+        matrix = matrix_of(piece)
         group, num_heads = max(1, piece.group_size), len(piece.weights)
         first, last = min(now.kv_heads) * group, (max(now.kv_heads) + 1) * group
-        return Box(max(now.start, start), min(now.stop, stop), first, min(last, num_heads))
+        return Box(max(now.start, matrix.start), min(now.stop, matrix.stop), first, min(last, num_heads))
 
     def _edited(self, piece: AttentionSlice) -> tuple[Box, ...]:
         """The boxes of edited rows in this layer, by query heads."""
         group, num_heads, found = max(1, piece.group_size), len(piece.weights), []
-        if draw.is_map(piece):
+        if is_map(piece):
             return ()
         for one in edits_shown(self._models, piece.request.seq_id):
             if touches(one.rows, piece.request.layer):
@@ -307,7 +303,7 @@ class AttentionView(MapView[Shown]):
     def _words(self, piece: AttentionSlice) -> str:
         name_of = partial(token_name, self._models, piece.request.seq_id, max_chars=self.name_length)
         where, lens = layer_label(self._models, piece.request.layer), LENSES[piece.request.lens]
-        if draw.is_map(piece):
+        if is_map(piece):
             words = [f"{where} · head {piece.request.head}: each row is where a query looked"]
             if piece.first_query:
                 words.append(f"from query {piece.first_query} on")
@@ -343,25 +339,17 @@ class AttentionView(MapView[Shown]):
         piece = state.piece
         self.set_detail(state.words)
         indices = draw.attention_indices(piece, state.scale)
-        start, stop = draw.extent(piece)
-        # rows of a cross layer end with the encoder's tokens
-        whole = (start, stop) if piece.request.stop is None else (0, piece.query_position + 1)
+        matrix = matrix_of(piece)
         marks = Marks(
-            left=40 if draw.is_map(piece) else 24,
-            selected=span_of_run(partial(draw.span_of, piece), state.selected),
-            y_lines=() if draw.is_map(piece) else draw.group_borders(indices.shape[0], piece.group_size),
-            row_name=(lambda row: str(draw.queries_of(piece, row)[0])) if draw.is_map(piece) else number_name,
-            ghosts=draw.ghosts_of(piece),
+            left=40 if is_map(piece) else 24,
+            selected=span_of_run(matrix.span_of, state.selected),
             area=state.area,
             edited=state.edited,
             flags=tuple(one.position + 0.5 for one in draw.sinks(piece)),
-            note=pooling_words(piece.tokens_per_column),
         )
-        columns_stop = start + indices.shape[1] * piece.tokens_per_column
-        self.map.set_table(magnitude_colors(current_theme()))
-        self.map.show_picture(indices, start, columns_stop, whole, marks)
+        self.map.show_matrix(matrix, color_scale(current_theme(), is_signed=False), indices, marks)
         self.map.setAccessibleName(
-            f"{LENSES[piece.request.lens].words}: {'queries' if draw.is_map(piece) else 'heads'} by tokens"
+            f"{LENSES[piece.request.lens].words}: {'queries' if is_map(piece) else 'heads'} by tokens"
         )
         self.masses.show_masses(self._mass_of(piece), self.map.plot_rect)
         rows = self.rows(piece)
@@ -386,7 +374,7 @@ class AttentionView(MapView[Shown]):
     def _chosen_head(self, piece: AttentionSlice) -> int:
         """The query head that was clicked, or the first that reads the selected kv head."""
         now, lens = self._models.selection.now, piece.request.lens
-        if draw.is_map(piece):
+        if is_map(piece):
             return piece.request.head
         return min(head_of(self._models, lens, piece.request.layer, now.kv_head), max(0, len(piece.weights) - 1))
 
@@ -400,24 +388,22 @@ class AttentionView(MapView[Shown]):
 
     def tell(self, point: QPointF | None) -> None:
         piece = self.piece
-        found = draw.weight_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
-        if piece is None or found is None:
+        cell = self.cell_at(point)
+        if piece is None or cell is None:
             self._show_readout([] if piece is None else self.summary(piece))
             self.readout.setEnabled(False)
             return
-        row, first, last, weight = found
-        head = piece.request.head if draw.is_map(piece) else row
-        where = f"{first}" if first == last else f"{first}…{last}"
+        head, first, where, weight = cell.place.head, cell.first, cell.span, cell.low
         self.readout.setEnabled(True)
         who = f"head {head}"
-        if draw.is_map(piece):
-            query, until = draw.queries_of(piece, row)
+        if cell.place.queries is not None:
+            query, until = cell.place.queries
             who = f"query {query} {self._token_name(query)}" if query == until else f"queries {query}…{until}"
         place, short = f"{who} → {where} {self._token_name(first)}", f"{who} → {where}"
-        if LENSES[piece.request.lens].columns == "queries" and not draw.is_map(piece):
+        if LENSES[piece.request.lens].columns == "queries" and not is_map(piece):
             place, short = f"head {head}, query {where} {self._token_name(first)}", f"head {head}, query {where}"
-        if weight != weight and self._is_gone(piece, row, first):
-            self.readout.setText(f"{place}   {self._fate(piece, head, first, last)}")
+        if weight != weight and cell.is_gone:
+            self.readout.setText(f"{place}   {self._fate(piece, cell)}")
             return
         shown = f"{exact(weight)}  ({percent(weight)})" if draw.is_weights(piece) else exact(weight)
         kv_head = draw.kv_head_of(head, piece.group_size)
@@ -452,23 +438,15 @@ class AttentionView(MapView[Shown]):
         first, *others = entries_of(found, self._token_name)
         return [f"{layer_label(self._models, piece.request.layer)} head {head} → {first}", *others]
 
-    def _is_gone(self, piece: AttentionSlice, row: int, position: int) -> bool:
-        column = (position - int(piece.positions[0])) // piece.tokens_per_column
-        return bool(draw.gone(piece)[row, column])
-
-    def _fate(self, piece: AttentionSlice, head: int, first: int, last: int) -> str:
+    def _fate(self, piece: AttentionSlice, cell: MatrixCell) -> str:
         """Why there was no row to attend to."""
-        if last > first:
+        if cell.last > cell.first:
             return "all evicted before"
-        kv_head = draw.kv_head_of(head, piece.group_size)
+        kv_head = draw.kv_head_of(cell.place.head, piece.group_size)
         request = piece.request
-        return eviction_words(self._models, request.layer, kv_head, first, request.step - 1, request.seq_id)
+        return eviction_words(self._models, request.layer, kv_head, cell.first, request.step - 1, request.seq_id)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._fit_readout()
         self.refresh()
-
-
-def _pair(point: QPointF) -> tuple[float, float]:
-    return point.x(), point.y()

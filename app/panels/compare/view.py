@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QMenu
 
 from app.draw.format import brief, short_dtype
 from app.draw.grid import TokenRange
+from app.draw.matrix import Matrix, matrix_of
 from app.kit.boxes import column, row, stack
 from app.kit.buttons import LinkButton, ProgressButton, push_button
 from app.kit.changes import connect_all, on_change
@@ -30,7 +31,6 @@ from app.models.comparison import Pictures
 from app.models.loaded import head_of, heads_shared, layer_label, layer_words
 from app.models.selection import Selected, WantedPair
 from app.panels.compare import words
-from app.panels.compare.draw import Matrix, matrix_of
 from app.panels.compare.maps import CompareMaps, Shown
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.presets import PRESETS
@@ -262,17 +262,17 @@ class CompareView(View[CompareShown]):
             lens=first.tensor, channel=first.channel, change=False,
         )  # fmt: skip
 
-    def _on_picked(self, point: QPointF) -> None:
+    def _on_picked(self, _side: str, point: QPointF) -> None:
         shown, state = self.shown, self.state
-        cell = shown.a.cell(point.x(), point.y()) if shown is not None else None
-        if shown is None or cell is None or state is None or state.pictures is None:
+        cell = shown.a.at(point.x(), point.y()) if shown is not None else None
+        if cell is None or state is None or state.pictures is None:
             return
-        place, piece = shown.a.places[cell[0]], state.pictures.a
+        place, lens = cell.place, self._lens_of(state.pictures.a)
         self._models.selection.update(
             seq_id=state.compared.seq_id,
             layer=place.layer,
-            kv_head=place.head // heads_shared(self._models, self._lens_of(piece), place.layer),
-            position=shown.a.positions(cell[1])[0],
+            kv_head=place.head // heads_shared(self._models, lens, place.layer),
+            position=cell.first,
             channel=None if place.first_channel != place.last_channel else place.first_channel,
         )
 
@@ -280,7 +280,7 @@ class CompareView(View[CompareShown]):
         self._models.viewport.update(**{"attention_range" if self.choice == ATTENTION else "head_range": wanted})
 
     def reset_view(self) -> None:
-        self.maps.maps["a"].reset_view()
+        self.maps.first.reset_view()
 
     def zoom_to_selection(self) -> None:
         self.maps.zoom_to(self._models.selection.now.position)
@@ -290,9 +290,9 @@ class CompareView(View[CompareShown]):
     def want(self, *, is_visible: bool) -> None:
         compared = self._models.comparison.now
         pair = None
-        if is_visible and compared is not None and not compared.no_rows and self.maps.maps["a"].num_columns:
+        if is_visible and compared is not None and not compared.no_rows and self.maps.first.num_columns:
             rows = self._rows_of_a_head() if self.choice == WALL else 1
-            pair = WantedPair(self.choice, self.maps.maps["a"].num_columns, rows)  # type: ignore[arg-type]
+            pair = WantedPair(self.choice, self.maps.first.num_columns, rows)  # type: ignore[arg-type]
         self._models.viewport.update(compared=pair)
 
     def _rows_of_a_head(self) -> int:
@@ -355,7 +355,7 @@ class CompareView(View[CompareShown]):
         self.sides.setToolTip(plain_tip(f"{self.sides.text()}\n{words.tolerance_words(state.compared)}"))
         self._show_place(state)
         self._show_pictures(state)
-        self._tell(self.maps.maps["a"].hover)
+        self._tell(self.maps.first.hover)
 
     def _show_place(self, state: CompareShown) -> None:
         text = state.refusal or words.departure_words(self._models, state.compared, state.first, state.num_scanned)

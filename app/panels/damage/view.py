@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
-from PySide6.QtCore import QSignalBlocker, QTimer, Signal
+from PySide6.QtCore import QPointF, QSignalBlocker, QTimer, Signal
 from PySide6.QtWidgets import QSpinBox, QWidget
 
-from app.draw import grid
+from app.draw.colormap import Floats, robust_limit
 from app.draw.format import brief, byte_share, bytes_words, divergence_words, exact, milliseconds, percent
-from app.draw.grid import GridCell, ValueGrid
+from app.draw.ghost import Ghosts
+from app.draw.matrix import Matrix, MatrixRow
 from app.kit.boxes import column, holder, row, stack
 from app.kit.changes import connect_all, on_change
 from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
-from app.kit.chart.grid import ChosenHead, FoundCell, GridMaps
 from app.kit.facts import FactBar, Reading
 from app.kit.fields import INSET, Room, SmallBox, WholeNumber
+from app.kit.heatmap_marks import Marks
 from app.kit.knobs import CodecChoice
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
+from app.kit.matrix_maps import MatrixMaps
 from app.kit.measurement import AskingView, why_nothing
 from app.kit.provenance import Provenance, token_name
 from app.kit.theme import font_fixed, font_text
@@ -34,7 +37,7 @@ from engine.spec.codec import CodecSpec, Coding, fitting_group
 from engine.spec.codecs import BITS, DEFAULT_GROUP, GROUP, RESIDUAL
 from engine.spec.parameter import Parameter
 from engine.wire.commands import SetCache
-from engine.wire.measurements import DamageMap, MapDamage, TensorDamage
+from engine.wire.measurements import DamageMap, MapDamage
 
 _FIRST = "int8"  # loses something from the first token on, where KIVI leaves a short prompt exact
 
@@ -121,26 +124,31 @@ def _spin(parameter: Parameter) -> QSpinBox:
     return field
 
 
+ATTENTION = "attention row, total variation by query head"
 TOKENS, CHANNELS, EFFECT, PLAN = "tokens", "channels", "effect", "plan"
 # Where it is cheap, it is measured without being asked, after nothing has changed for this many ms.
 REST_MS = 700
 CHEAP_MS = 1500.0
 SMALL_MODEL = 50_000_000
 LOW = 225
+MOST_COLUMNS = 512  # of an answer
 
 
 class Shown(Struct, frozen=True):
-    """The answer for the chosen codec, its formula, or why there is none; the picture of it, and the selection.
-    `is_low`: the panel is too low for the numbers, so that one line must contain them."""
+    """The answer for the chosen codec, its formula, or why there is none; the picture of it, and the selected
+    layer, head and position.
+    `is_low`: the panel is too low for the numbers, so that one line must contain them; `num_columns`: how many have a
+    pixel."""
 
     found: DamageMap | None
     formula: str
     refusal: str
     state: MeasurementState
     picture: str
-    chosen: ChosenHead
+    chosen: tuple[int, int, int | None]
     hint: str
     is_low: bool
+    num_columns: int
 
 
 class DamageView(AskingView[Shown]):
@@ -148,6 +156,7 @@ class DamageView(AskingView[Shown]):
 
     name, measures = "damage", "damage"
     reads_size = True
+    abilities = frozenset(("view.reset",))
     choices = (
         (TOKENS, "tokens", "Error of K and V by layer, head and token"),
         (CHANNELS, "channels", "Error of K and V by layer, head and channel"),
@@ -159,8 +168,10 @@ class DamageView(AskingView[Shown]):
         super().__init__(models)
         self._hint = ""
         self.controls = CodecControls()
-        self.maps = GridMaps("Errors of K and V by layer and head")
-        self.shift = GridMaps("Change of the newest attention row by layer and head")
+        named = {"K": "Errors of K by layer and head", "V": "Errors of V by layer and head"}
+        self.maps = MatrixMaps(self._column_name, named)
+        self.shift = MatrixMaps(self._column_name, {"": "Change of the newest attention row by layer and head"})
+        self._matrices: dict[str, Matrix] = {}
         self.bars = BarRows("KL of every layer coded alone", size=10.0)
         self.plan = PlanSheet()
         self.facts = FactBar()
@@ -183,7 +194,8 @@ class DamageView(AskingView[Shown]):
     def _connect(self) -> None:
         on_change(self.refresh, self.controls)
         for maps in (self.maps, self.shift):
-            connect_all((maps.pointed, self._on_pointed), (maps.picked, self._on_picked))
+            connect_all((maps.pointed, self._on_pointed), (maps.picked, self._on_picked), (maps.resized, self.refresh))
+            connect_all((maps.zoomed, maps.show_range), (maps.zoomed, self.refresh))
         connect_all(
             (self.bars.picked, self._on_layer),
             (self.plan.picked, self._on_layer),
@@ -196,7 +208,11 @@ class DamageView(AskingView[Shown]):
 
     def choose(self, choice: str) -> None:
         self._hint = ""
+        self.reset_view()
         super().choose(choice)
+
+    def reset_view(self) -> None:
+        self.maps.show_range(None)
 
     def request(self) -> MapDamage | None:
         """The question about the codec, on the live rows."""
@@ -222,22 +238,27 @@ class DamageView(AskingView[Shown]):
     def _on_layer(self, layer: int) -> None:
         self._models.selection.update(layer=layer)
 
-    def _on_picked(self, item: FoundCell) -> None:
-        shown, cell = item
-        place: dict[str, int | str] = {"layer": cell.line.layer}
+    def _on_picked(self, side: str, point: QPointF) -> None:
+        cell = self._matrices[side].at(point.x(), point.y())
+        if cell is None or cell.is_gone:
+            return
+        place: dict[str, int | str] = {"layer": cell.place.layer}
         if self.choice == EFFECT:
-            layer = layer_of(self._geometry, cell.line.layer)
-            group = max(1, cell.line.columns // max(1, layer.num_kv_heads)) if layer is not None else 1
-            place["kv_head"] = cell.column // group
+            layer = layer_of(self._geometry, cell.place.layer)
+            num_heads = layer.num_kv_heads if layer is not None else 1
+            place["kv_head"] = cell.column // max(1, self._matrices[side].stop // max(1, num_heads))
         else:
-            place |= {"kv_head": cell.line.head, "lens": "keys" if shown.title.startswith("K") else "values"}
+            place |= {"kv_head": cell.place.head, "lens": "keys" if side == "K" else "values"}
         if self.choice == TOKENS:
             place["position"] = cell.first
         self._models.selection.update(**place)
 
-    def _on_pointed(self, item: FoundCell | None) -> None:
-        self._hint = self._words(*item) if item is not None else ""
+    def _on_pointed(self, point: QPointF | None) -> None:
+        self._hint = self._words(point) if point is not None else ""
         self.refresh()
+
+    def _column_name(self, column: int) -> str:
+        return token_name(self._models, self._models.selection.now.seq_id, column) if self.choice == TOKENS else ""
 
     # ---- asking automatically ------------------------------------------------------------------------------------
 
@@ -295,11 +316,22 @@ class DamageView(AskingView[Shown]):
         now = self._models.selection.now
         found = self.answer
         found = found if found is not None and found.request.codec == self.controls.chosen else None
-        place = now.position if self.choice == TOKENS else None
-        chosen = ChosenHead(now.layer, 0 if self.choice == EFFECT else now.kv_head, place)
         is_low = self.height() < LOW
+        chosen = (
+            now.layer,
+            0 if self.choice == EFFECT else now.kv_head,
+            now.position if self.choice == TOKENS else None,
+        )
         return Shown(
-            found, self.controls.words, self._refusal(), self.measurement.state, self.choice, chosen, self._hint, is_low
+            found,
+            self.controls.words,
+            self._refusal(),
+            self.measurement.state,
+            self.choice,
+            chosen,
+            self._hint,
+            is_low,
+            MOST_COLUMNS if self.maps.first.is_zoomed else self.maps.first.num_columns,
         )
 
     def provenance(self, state: Shown) -> Provenance | None:
@@ -333,13 +365,33 @@ class DamageView(AskingView[Shown]):
         set_text_role(self.readout, "text" if state.hint else "muted")
 
     def _show_picture(self, state: Shown, found: DamageMap) -> None:
+        layer, head, position = state.chosen
+        if state.picture == PLAN:
+            return
         if state.picture == EFFECT:
-            self.shift.show_grids((attention_grid(found),), "query head", state.chosen)
-            self.bars.show_table(kl_table(found, state.chosen.layer))
-        elif state.picture != PLAN:
-            by_token = state.picture == TOKENS
-            grids = error_grids(found, self._geometry, by_token=by_token)
-            self.maps.show_grids(grids, "token" if by_token else "channel", state.chosen)
+            self._matrices = {"": attention_matrix(found)}
+            self.bars.show_table(kl_table(found, layer))
+        else:
+            most, by_token = state.num_columns, state.picture == TOKENS
+            self._matrices = {
+                side: error_matrix(found, side, self._geometry, by_token=by_token, most=most) for side in self.maps.maps
+            }
+        limits = shared_limits(*self._matrices.values())
+        for side, matrix in self._matrices.items():
+            begins, what = exact_from(matrix), ATTENTION
+            marks = Marks(
+                left=40,
+                selected_row=matrix.row_of(layer, head, None),
+                selected=None if position is None else matrix.span_of(position),
+                x_lines=() if begins is None else (begins,),
+            )
+            if side:
+                coding = found.request.codec.keys if side == "K" else found.request.codec.values
+                kept = f" · {blank_words(coding)}" if begins is not None else ""
+                what = f"{side} {coding.label} · relative RMS error by {state.picture[:-1]}{kept}"
+            colors = f"colours 0 … {percent(float(limits.max(initial=0)))}"
+            maps = self.maps if side else self.shift
+            maps.show_matrix(side, matrix, limits, marks, f"{what} · {colors}", is_signed=False)
 
     def line(self, state: Shown) -> str:
         """The last line: the cell under the mouse, else what to do or to know."""
@@ -356,59 +408,85 @@ class DamageView(AskingView[Shown]):
         size = bytes_words(found.exact_bytes, found.kv_bytes)
         return f"KL {divergence_words(found.kl)} · {size} ({byte_share(found.exact_bytes, found.kv_bytes)})"
 
-    def _words(self, shown: ValueGrid, cell: GridCell) -> str:
-        """Describe a cell, with its exact error."""
-        error, name = error_words(cell.value), shown.title[:1]
+    def _words(self, point: QPointF) -> str:
+        """The errors of a cell, exactly."""
+        cells = {side: matrix.at(point.x(), point.y()) for side, matrix in self._matrices.items()}
+        held = {side: cell for side, cell in cells.items() if cell is not None and not cell.is_gone}
+        cell = next(iter(held.values()), None)
+        if cell is None:
+            return ""
         if self.choice == EFFECT:
-            return f"layer {cell.line.layer}, head {cell.column}: {error} of the weight moved"
-        where = str(cell.first) if cell.first == cell.last else f"{cell.first}…{cell.last}"
-        if self.choice == TOKENS:
-            token = token_name(self._models, self._models.selection.now.seq_id, cell.first, 10)
-            return f"{name}[{cell.line.layer}, {cell.line.head}, {where}] {token}   {error}"
-        return f"{name}[{cell.line.layer}, {cell.line.head}, :, {where}]   {error}"
+            return f"layer {cell.place.layer}, head {cell.column}: {error_words(cell.high)} of the weight moved"
+        where = f"{cell.span}] {self._column_name(cell.first)}" if self.choice == TOKENS else f":, {cell.span}]"
+        errors = "   ".join(f"{side} {error_words(one.high)}" for side, one in held.items())
+        return f"[{cell.place.layer}, {cell.place.head}, {where}   {errors}"
 
 
-def error_grids(found: DamageMap, geometry: CacheGeometry | None, *, by_token: bool) -> tuple[ValueGrid, ValueGrid]:
-    """The relative errors of K and of V by layer and head, across tokens or channels."""
-    return (
-        _error_grid(found, "K", found.keys, geometry, by_token=by_token),
-        _error_grid(found, "V", found.values, geometry, by_token=by_token),
-    )
-
-
-def _error_grid(
-    found: DamageMap, name: str, part: TensorDamage, geometry: CacheGeometry | None, *, by_token: bool
-) -> ValueGrid:
-    values = part.by_token if by_token else part.by_channel
-    sizes = []
-    for index in found.layers:
-        layer = layer_of(geometry, index)
-        heads, width = values.shape[1], values.shape[2]
+def error_matrix(found: DamageMap, side: str, geometry: CacheGeometry | None, *, by_token: bool, most: int) -> Matrix:
+    """The relative errors of K or of V by layer and head, across tokens or channels: in at most so many columns, each
+    with the largest error of several."""
+    part = found.keys if side == "K" else found.values
+    values, rows, sizes = part.by_token if by_token else part.by_channel, [], []
+    for index, number in enumerate(found.layers):
+        layer, (heads, width) = layer_of(geometry, number), values.shape[1:]
         if layer is not None:
-            heads = layer.num_kv_heads
-            width = width if by_token else layer.key_dim if name == "K" else layer.value_dim
-        sizes.append((heads, width))
+            heads = min(heads, layer.num_kv_heads)
+            width = width if by_token else layer.key_dim if side == "K" else layer.value_dim
+        rows += [(MatrixRow(number, head), values[index, head]) for head in range(heads)]
+        sizes += [width] * heads
     per_column, stop = (found.tokens_per_column, found.num_rows) if by_token else (1, values.shape[2])
-    coding = found.request.codec.keys if name == "K" else found.request.codec.values
-    title = f"{name} {coding.label} · relative RMS error"
-    return replace(
-        grid.grid(title, values, found.layers, tuple(sizes), per_column, stop), blank_words=blank_words(coding)
-    )
+    return _matrix(rows, sizes, per_column, stop, most)
 
 
-def blank_words(coding: Coding) -> tuple[str, ...]:
-    """Why rows of that codec have no error: only KIVI keeps a residual exactly."""
-    if coding.is_kivi:
-        return "kept exact: residual", "kept exact", "exact"
-    return ("not coded: exact", "exact") if coding.is_exact else ("no error",)
-
-
-def attention_grid(found: DamageMap) -> ValueGrid:
+def attention_matrix(found: DamageMap) -> Matrix:
     """Total variation of the newest attention row, by layer and query head."""
-    shown = found.attention[:, None, :] if found.attention.size else found.attention.reshape(0, 1, 0)
-    layers = found.layers[: shown.shape[0]]
-    sizes = tuple((1, shown.shape[2]) for _ in layers)
-    return grid.grid("attention row, total variation", shown, layers, sizes, 1, shown.shape[2])
+    rows = [(MatrixRow(layer, 0), shown) for layer, shown in zip(found.layers, found.attention, strict=False)]
+    num_heads = found.attention.shape[-1]
+    return _matrix(rows, [num_heads] * len(rows), 1, num_heads, num_heads)
+
+
+def _matrix(
+    rows: Sequence[tuple[MatrixRow, Floats]], sizes: list[int], per_column: int, stop: int, most: int
+) -> Matrix:
+    """`sizes`: the number of columns of each row, beyond which nothing exists."""
+    places, lines = tuple(place for place, _ in rows), [line for _, line in rows]
+    values = np.stack(lines).astype(np.float32) if lines else np.empty((0, 0), np.float32)
+    values = np.where(np.arange(values.shape[1]) < np.array(sizes)[:, None], values, -np.inf) if sizes else values
+    times = max(1, -(-values.shape[1] // max(1, most)))
+    if times > 1:
+        values = np.maximum.reduceat(values, np.arange(0, values.shape[1], times), axis=1)
+    is_gone, per_column = values == -np.inf, per_column * times
+    values = np.where(is_gone, 0, values).astype(np.float32)
+    borders = tuple(row for row, place in enumerate(places) if row and place.layer != places[row - 1].layer)
+    is_by_head = any(place.head for place in places)
+
+    def name(row: int) -> str:
+        if not 0 <= row < len(places):
+            return ""
+        return f"L{places[row].layer}·{places[row].head}" if is_by_head else f"L{places[row].layer}"
+
+    gone = Ghosts(is_gone.astype(np.float32), 0, per_column) if is_gone.any() else None
+    ends = borders if is_by_head else ()
+    return Matrix(values, values, 0, stop, per_column, places, ends, name, (0, stop), gone)
+
+
+def shared_limits(*matrices: Matrix) -> Floats:
+    """The one colour range of all rows: 99.5 % of the cells other than zero are below it."""
+    held = [matrix.values[~matrix.is_gone] for matrix in matrices if matrix.values.size]
+    limit = robust_limit(np.concatenate(held), sample=1 << 16) if held else 1.0
+    return np.full(max(len(matrix.places) for matrix in matrices), limit, np.float32)
+
+
+def exact_from(matrix: Matrix) -> int | None:
+    """The first position from which on no row has an error; None if the last has one."""
+    has_error = np.nan_to_num(matrix.shown, nan=1.0).any(axis=0)
+    first = int(np.flatnonzero(has_error).max(initial=-1)) + 1
+    return first * matrix.per_column if first < matrix.values.shape[1] else None
+
+
+def blank_words(coding: Coding) -> str:
+    """Why rows of that codec have no error: only KIVI keeps a residual exactly."""
+    return "kept exact: residual" if coding.is_kivi else "not coded: exact" if coding.is_exact else "no error"
 
 
 def layer_of(geometry: CacheGeometry | None, index: int) -> LayerGeometry | None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QActionGroup, QGuiApplication
 from PySide6.QtWidgets import QMenu, QToolButton
 
-from app.draw import head as draw
 from app.draw.colormap import ColorScale
 from app.draw.edited import touches
-from app.draw.format import brief, thousands
-from app.kit.heatmap_marks import Box, CellNumbers, Marks, head_boxes, number_name, words_at
+from app.draw.format import brief, exact, thousands
+from app.draw.ghost import extremes
+from app.draw.matrix import MatrixCell, matrix_of
+from app.kit.heatmap_marks import Box, Marks, head_boxes, words_at
 from app.kit.labels import plain_tip, steady
 from app.kit.map_view import LensMenu, MapView
 from app.kit.pictures import color_scale
@@ -28,7 +26,6 @@ from app.kit.provenance import (
     eviction_words,
     parts_words,
     picture_source,
-    pooling_words,
     residual_start,
     run_words,
     selected_run,
@@ -79,8 +76,6 @@ class HeadView(MapView[Shown]):
         self._row.addWidget(self.bar)
         self._scope = PER_HEAD
         self._fixed = 1.0
-        self._drawn: HeadSlice | None = None  # of which `_values` are
-        self._values = np.zeros((0, 0), np.float32)
         self.map.setAccessibleName("Heat map of one head: tokens by channels")
         self.readout.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._lenses = LensMenu(models)
@@ -134,18 +129,22 @@ class HeadView(MapView[Shown]):
         self.refresh()
 
     def pick(self, point: QPointF) -> None:
-        cell = draw.cell_at(self.piece, point.x(), point.y()) if self.piece is not None else None
-        if cell is not None and self.piece is not None and not self.piece.state_shape:
-            self._models.selection.update(position=cell.first_position, channel=cell.channel)
+        cell = self.cell_at(point)
+        if cell is not None and not self.piece.state_shape:
+            self._models.selection.update(position=cell.first, channel=cell.row)
 
     def _token_name(self, position: int) -> str:
         return "" if self.piece is not None and self.piece.state_shape else super()._token_name(position)
 
-    def area(self, start: QPointF, stop: QPointF) -> Rows | None:
-        if self.piece is None:
-            return None
-        found = draw.area_between(self.piece, (start.x(), start.y()), (stop.x(), stop.y()))
-        return None if found is None else replace(found, kv_heads=(self._kv_head_of(self.piece),))
+    def rows_between(self, first: MatrixCell, last: MatrixCell) -> Rows:
+        piece = self.piece
+        low, high = sorted((first.row, last.row))
+        is_all = high - low + 1 == piece.low.shape[1]
+        return Rows(
+            min(first.first, last.first), max(first.last, last.last) + 1, (piece.request.layer,),
+            (self._kv_head_of(piece),), None if is_all else tuple(range(low, high + 1)),
+            LENSES[piece.request.lens].part or "both",
+        )  # fmt: skip
 
     def pin(self, is_pinned: bool) -> None:
         now = self._models.selection.now
@@ -186,7 +185,7 @@ class HeadView(MapView[Shown]):
             kv_head, num_channels = self._kv_head_of(piece), piece.low.shape[1]
             edited = head_boxes(self._models, place.seq_id, place.layer, kv_head, place.lens, num_channels)
             return Shown(piece, limit, self._scope, None if area else run, self._channel(piece), area, edited)
-        if draw.is_part(piece) and not piece.note:
+        if matrix_of(piece).asked is not None and not piece.note:
             return "These positions have left this head's window: press Home to see what it holds."
         return piece.note or "This head holds no tokens yet."
 
@@ -220,9 +219,10 @@ class HeadView(MapView[Shown]):
         if piece.state_shape:
             words = [f"state, fixed size · {list(piece.state_shape)} {piece.dtype}"]
         if piece.absent is not None and piece.absent.any():
-            evicted, (start, stop) = int(piece.absent.sum()), draw.extent(piece)
+            evicted, matrix = int(piece.absent.sum()), matrix_of(piece)
+            num_rows = matrix.stop - matrix.start
             is_now = piece.provenance == STORED_NOW
-            gone = f"{counted(stop - start, 'row')} evicted by now" if is_now else f"{thousands(stop - start)} evicted"
+            gone = f"{counted(num_rows, 'row')} evicted by now" if is_now else f"{thousands(num_rows)} evicted"
             words.append(f"hatched: {thousands(evicted)} of {gone}")
         if self._residual(piece):
             words.append(LINE)
@@ -244,34 +244,20 @@ class HeadView(MapView[Shown]):
 
     def _draw(self, state: Shown) -> None:
         piece, limit = state.piece, state.limit
-        if piece is not self._drawn:
-            self._values, self._drawn = draw.head_values(piece), piece
-        scale = self._scale(piece)
-        self.map.set_table(scale.table)
-        is_gone = draw.gone(piece)
-        values = np.where(is_gone, np.float32(0), self._values) if is_gone.any() else self._values
-        indices = np.ascontiguousarray(scale.index(values, limit))
-        start, _ = draw.extent(piece)
-        columns_stop = start + indices.shape[1] * piece.tokens_per_column
-        is_part = draw.is_part(piece)
-        # rows of a cross layer end with the encoder's tokens, and a state has no tokens
-        whole = (0, piece.request.num_tokens) if is_part else draw.extent(piece)
-        loaded = (piece.request.start, piece.request.stop) if is_part else None
+        matrix, scale = matrix_of(piece), self._scale(piece)
         is_map = self._has_tokens_down(piece)
         marks = Marks(
             left=_TOKENS_LEFT if is_map else Marks().left,
-            selected=span_of_run(partial(draw.span_of, piece), state.selected),
+            selected=span_of_run(matrix.span_of, state.selected),
             selected_row=state.channel,
             area=state.area,
             edited=state.edited,
             x_lines=self._residual(piece),
-            alarms=self._alarms(piece, start),
-            ghosts=draw.ghosts_of(piece),
-            note=pooling_words(piece.tokens_per_column),
-            row_name=self._row_token if is_map else number_name,
-            numbers=CellNumbers(self._values, indices, scale.inks, start, piece.tokens_per_column),
+            alarms=self._alarms(piece),
         )
-        self.map.show_picture(indices, start, columns_stop, whole, marks, loaded)
+        indices = np.ascontiguousarray(scale.index(matrix.shown, limit))
+        names = self._row_token if is_map else None
+        self.map.show_matrix(matrix, scale, indices, marks, row_name=names, has_numbers=True)
         self.bar.show_range(scale, piece, limit)
         self.tell(self.map.hover)
 
@@ -304,19 +290,26 @@ class HeadView(MapView[Shown]):
             return None
         num_channels = piece.low.shape[1]
         channels = now.channels or (0, num_channels - 1)
-        start, stop = draw.extent(piece)
-        return Box(max(now.start, start), min(now.stop, stop), min(channels), min(max(channels) + 1, num_channels))
+        matrix = matrix_of(piece)
+        return Box(
+            max(now.start, matrix.start),
+            min(now.stop, matrix.stop),
+            min(channels),
+            min(max(channels) + 1, num_channels),
+        )
 
     def _residual(self, piece: HeadSlice) -> tuple[int, ...]:
         """Where the rows that a codec leaves exact begin, if the picture has others before them."""
-        start = residual_start(piece.exact_from, *draw.extent(piece))
+        matrix = matrix_of(piece)
+        start = residual_start(piece.exact_from, matrix.start, matrix.stop)
         return () if start is None else (start,)
 
-    def _alarms(self, piece: HeadSlice, start: int) -> tuple[float, ...]:
+    def _alarms(self, piece: HeadSlice) -> tuple[float, ...]:
         if not (piece.num_nan or piece.num_inf):
             return ()
-        bad = np.flatnonzero(~np.isfinite(self._values).all(axis=0) & ~draw.gone(piece))[:_MAX_ALARMS]
-        return tuple(float(start + (column + 0.5) * piece.tokens_per_column) for column in bad)
+        matrix = matrix_of(piece)
+        bad = np.flatnonzero(~np.isfinite(matrix.shown).all(axis=0))[:_MAX_ALARMS]
+        return tuple(float(matrix.start + (column + 0.5) * matrix.per_column) for column in bad)
 
     def _limit(self, piece: HeadSlice | None) -> float:
         """The colour range of a picture: ± this value."""
@@ -331,20 +324,20 @@ class HeadView(MapView[Shown]):
         piece = self.piece
         if point is None and piece is not None:
             point = self._chosen_point(piece)
-        cell = draw.cell_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
+        cell = self.cell_at(point)
         text = ""
         if piece is not None and cell is not None:
-            text = f"{draw.readout(piece, cell)}   {self._token_name(cell.first_position)}{self._fate(piece, cell)}"
+            text = f"{readout(piece, cell)}   {self._token_name(cell.first)}{self._fate(piece, cell)}"
             place = piece.request
             if parts_words(self._models, piece):
-                text += f"   {run_words(piece.exact_from, cell.first_position, cell.last_position + 1)}"
+                text += f"   {run_words(piece.exact_from, cell.first, cell.last + 1)}"
             if edited := words_at(
                 self._models,
-                cell.first_position,
+                cell.first,
                 place.layer,
                 self._kv_head_of(piece),
                 place.lens,
-                cell.channel,
+                cell.row,
                 place.seq_id,
             ):
                 text += f"   {edited}"
@@ -371,26 +364,32 @@ class HeadView(MapView[Shown]):
         """Copy the exact number of the selected cell."""
         piece = self.piece
         point = self._chosen_point(piece) if piece is not None else None
-        cell = draw.cell_at(piece, point.x(), point.y()) if piece is not None and point is not None else None
+        cell = self.cell_at(point)
         if piece is None or cell is None or cell.is_gone:
             self.told.emit("Nothing is copied: Head shows no value of the selected cell")
             return
-        place, _, value = draw.readout(piece, cell).partition(" = ")
+        place, _, value = readout(piece, cell).partition(" = ")
         QGuiApplication.clipboard().setText(value)
         self.told.emit(f"Copied the value of {place}")
 
-    def _fate(self, piece: HeadSlice, cell: draw.HeadCell) -> str:
+    def _fate(self, piece: HeadSlice, cell: MatrixCell) -> str:
         """What happened to the evicted rows of a cell; empty if there are none."""
-        if not cell.num_evicted:
+        if not cell.num_gone:
             return ""
         if not cell.is_gone:
-            count = cell.last_position - cell.first_position + 1
-            return "   " + f"{cell.num_evicted} of {counted(count, 'row')} evicted"
-        if cell.last_position > cell.first_position:
-            return "   " + "all evicted"
+            return f"   {cell.num_gone} of {counted(cell.last - cell.first + 1, 'row')} evicted"
+        if cell.last > cell.first:
+            return "   all evicted"
         step = self._models.selection.now.step if piece.provenance != STORED_NOW else None
         place = piece.request
-        words = eviction_words(
-            self._models, place.layer, self._kv_head_of(piece), cell.first_position, step, place.seq_id
-        )
+        words = eviction_words(self._models, place.layer, self._kv_head_of(piece), cell.first, step, place.seq_id)
         return f"   {words}"
+
+
+def readout(piece: HeadSlice, cell: MatrixCell) -> str:
+    """`K[3, 1, 13, 5] = -1.8342`: layer, kv head, position, channel and the exact value in the cache; without a value
+    if the row was evicted."""
+    first, request = cell.row * piece.values_per_row, piece.request
+    values = f"{first}…{first + piece.values_per_row - 1}" if piece.values_per_row > 1 else str(first)
+    place = f"{piece.tensor_label}[{request.layer}, {request.kv_head}, {cell.span}, {values}]"
+    return place if cell.is_gone else f"{place} = {extremes(cell.low, cell.high, exact)}"

@@ -10,6 +10,7 @@ from app.draw import attention as attention_draw
 from app.draw import spark as spark_draw
 from app.draw.colormap import Floats, packed, signed_index
 from app.draw.format import brief, decimal, milliseconds, percent, thousands
+from app.draw.matrix import matrix_of
 from app.kit.facts import Fact
 from app.kit.heatmap_marks import words_at
 from app.kit.pictures import signed_colors
@@ -178,8 +179,8 @@ def _looked_at(models: Models, token: Token, attention: AttentionSlice | None) -
     if attention is None or weights is None:
         return []
     label = f"attention {layer_label(models, attention.request.layer)}"
-    column = token.position - int(attention.positions[0])
-    held = weights[~attention_draw.gone(attention)[:, column]]
+    matrix = matrix_of(attention)
+    held = weights[~matrix.is_gone[:, token.position - matrix.start]]
     if not held.size:
         return [Fact(label, "its row was evicted", role="muted", tip=ATTENTION)]
     bars = tuple(float(weight) for weight in np.nan_to_num(weights))

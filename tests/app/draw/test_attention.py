@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.draw import attention as draw
+from app.draw.matrix import matrix_of
 from engine.spec.edit import Rows
 from engine.wire.slices import AttentionRequest, AttentionSlice
 from tests.app import samples
@@ -39,9 +40,16 @@ def test_colours_are_measured_against_the_largest_weight_behind_the_first_token(
 def test_an_area_reaches_from_cell_to_cell_and_names_the_kv_heads_that_its_heads_read() -> None:
     piece = samples.attention_slice(AttentionRequest(0, 3, 1, 12), 12)
     group, last = piece.group_size, len(piece.weights) - 1
-    assert draw.area_between(piece, (3.2, 0.5), (6.7, group + 0.5)) == Rows(3, 7, (1,), (0, 1))
-    assert draw.area_between(piece, (6.7, group + 0.5), (3.2, 0.5)) == Rows(3, 7, (1,), (0, 1))
-    assert draw.area_between(piece, (4.0, 0.0), (4.0, last)) == Rows(4, 5, (1,)), "all of them have no names"
+    assert area_between(piece, (3.2, 0.5), (6.7, group + 0.5)) == Rows(3, 7, (1,), (0, 1))
+    assert area_between(piece, (6.7, group + 0.5), (3.2, 0.5)) == Rows(3, 7, (1,), (0, 1))
+    assert area_between(piece, (4.0, 0.0), (4.0, last)) == Rows(4, 5, (1,)), "all of them have no names"
     pooled = samples.attention_slice(AttentionRequest(0, 3, 1, 4), 11)  # three positions a column, the last of two
-    assert draw.area_between(pooled, (4.0, 0.0), (10.0, 0.0)) == Rows(3, 11, (1,), (0,))
-    assert draw.area_between(pooled, (4.0, 0.0), (11.0, 0.0)) is None
+    assert area_between(pooled, (4.0, 0.0), (10.0, 0.0)) == Rows(3, 11, (1,), (0,))
+    assert matrix_of(pooled).at(11.0, 0.0) is None
+
+
+def area_between(piece: AttentionSlice, start: tuple[float, float], stop: tuple[float, float]) -> Rows:
+    first, last = matrix_of(piece).at(*start), matrix_of(piece).at(*stop)
+    assert first is not None
+    assert last is not None
+    return draw.rows_between(piece, first, last)

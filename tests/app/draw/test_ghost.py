@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from app.draw import attention, ghost, head
+from app.draw import attention, ghost
 from app.draw.colormap import ColorScale, signed_table
 from app.draw.ghost import Ghosts, Hatch
+from app.draw.matrix import matrix_of
+from app.panels.head.view import readout
 from app.panels.wall import draw as wall
 from app.panels.wall.draw import Margins, WallRow
 from engine.wire.slices import AttentionRequest, AttentionSlice, HeadRequest, HeadSlice, WallRequest, WallSlice
@@ -114,23 +116,23 @@ def test_the_readout_of_a_ghost_names_the_place_and_no_value() -> None:
     low = np.ones((6, 4))
     low[2] = np.nan
     piece = head_slice(low, np.array([0, 0, 1, 0, 0, 0]))
-    cell = head.cell_at(piece, 2.5, 1)
+    cell = matrix_of(piece).at(2.5, 1)
     assert cell is not None
     assert cell.is_gone
-    assert head.readout(piece, cell) == "K[3, 1, 2, 1]"
-    assert head.gone(piece).tolist() == [False, False, True, False, False, False]
-    other = head.cell_at(piece, 3.5, 1)
+    assert readout(piece, cell) == "K[3, 1, 2, 1]"
+    assert matrix_of(piece).is_gone.tolist() == [[False, False, True, False, False, False]] * 4
+    other = matrix_of(piece).at(3.5, 1)
     assert other is not None
     assert not other.is_gone
-    assert "= 1" in head.readout(piece, other)
-    assert head.ghosts_of(replace(piece, absent=None)) is None
+    assert "= 1" in readout(piece, other)
+    assert matrix_of(replace(piece, absent=None)).gone is None
 
 
 def test_attention_tells_a_ghost_from_a_nan() -> None:
     weights = np.array([[0.5, np.nan, 0.5], [np.nan, np.nan, np.nan]], np.float32)
     absent = np.array([[0, 1, 0], [0, 0, 0]])
     piece = AttentionSlice(AttentionRequest(0, 4, 0, 64), "recorded", weights, np.arange(3), 1, 1, 2, "", 0.0, absent)
-    assert attention.gone(piece).tolist() == [[False, True, False], [False] * 3]
+    assert matrix_of(piece).is_gone.tolist() == [[False, True, False], [False] * 3]
     indices = attention.attention_indices(piece, attention.LINEAR)
     assert indices[0].tolist() == [127, 0, 127]
     assert indices[1].tolist() == [255] * 3

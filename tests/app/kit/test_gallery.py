@@ -19,10 +19,10 @@ from pytestqt.qtbot import QtBot
 from app.draw.axis import LinearTicks
 from app.draw.colormap import signed_index
 from app.draw.ghost import Ghosts
-from app.draw.grid import TokenRange, ValueGrid, grid
+from app.draw.grid import TokenRange
+from app.draw.matrix import Matrix, MatrixRow
 from app.kit.buttons import ActionButton, LinkButton, ProgressButton
 from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
-from app.kit.chart.grid import ChosenHead, GridMaps
 from app.kit.chart.marks import Band, Chart, Curve, Dots, Painted, PlotFrame, SelectedLine, ShadedSpan
 from app.kit.chart.plot import Plot
 from app.kit.facts import Fact, FactBar, Facts, Reading, section
@@ -31,6 +31,7 @@ from app.kit.heatmap import HeatMap
 from app.kit.heatmap_marks import Box, CellNumbers, Marks
 from app.kit.knobs import Knob
 from app.kit.labels import DotLabel, ElidedLabel
+from app.kit.matrix_maps import MatrixMaps
 from app.kit.pictures import color_scale, signed_colors
 from app.kit.provenance import Provenance
 from app.kit.range_bar import RangeBar
@@ -72,16 +73,21 @@ def title_of_bars() -> QWidget:
     return widget
 
 
-def grids() -> QWidget:
-    widget = GridMaps("Grids")
-    widget.show_grids(keys_and_values(), "tokens", ChosenHead(4, 0, 3))
+def matrix_maps() -> QWidget:
+    widget = MatrixMaps(lambda position: f"token {position}", {"a": "Keys", "b": "Values"})
+    show_matrices(widget, 2.0)
     return widget
 
 
-def keys_and_values() -> tuple[ValueGrid, ValueGrid]:
-    values = np.linspace(0, 2, 54).astype(np.float32).reshape(3, 2, 9) ** 2
-    sizes = ((2, 9), (1, 6), (2, 9))
-    return grid("Keys", values, (0, 4, 5), sizes, 2, 17), grid("Values", values[:, :, ::-1] * 3, (0, 4, 5), sizes, 1, 9)
+def show_matrices(widget: Any, limit: float) -> None:
+    values = np.linspace(-1, 1, 36).astype(np.float32).reshape(4, 9) * 2
+    places = tuple(MatrixRow(row // 2, row % 2) for row in range(4))
+    share = np.zeros((4, 9), np.float32)
+    share[1, 5:], share[3, 2] = 1.0, 0.5
+    matrix = Matrix(values, values, 0, 17, 2, places, (2,), "row {}".format, (0, 17), Ghosts(share, 0, 2))
+    limits = np.full(4, limit, np.float32)
+    widget.show_matrix("a", matrix, limits, Marks(left=40, selected_row=2), f"Keys · ±{limit}", is_signed=True)
+    widget.show_matrix("b", matrix, limits * 2, Marks(left=40, selected=(4.0, 6.0)), "Values", is_signed=False)
 
 
 def plot() -> QWidget:
@@ -252,7 +258,7 @@ def strip() -> QWidget:
 
 
 GALLERY: dict[str, tuple[Callable[[], QWidget], tuple[int, int]]] = {
-    "bars": (bars, (480, 150)), "title_of_bars": (title_of_bars, (300, 60)), "grids": (grids, (520, 200)),
+    "bars": (bars, (480, 150)), "title_of_bars": (title_of_bars, (300, 60)), "matrix_maps": (matrix_maps, (520, 200)),
     "plot": (plot, (420, 220)), "heat_map": (heat_map, (760, 240)), "zoomed_map": (zoomed_map, (420, 110)),
     "facts": (facts, (420, 190)), "fact_bar": (fact_bar, (300, 31)), "range_bar": (range_bar, (74, 200)),
     "segments": (segments, (200, 18)), "knob": (knob, (260, 22)), "elided": (elided, (400, 20)),
@@ -266,7 +272,7 @@ GALLERY: dict[str, tuple[Callable[[], QWidget], tuple[int, int]]] = {
 # What else each is made to show, one after the other: it has to ask to be painted.
 OTHERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "bars": (lambda w: w.show_table(BarTable(("other",), (BarRow("two", (Bar(0.25, "25 %", "bad"),), ""),))),),
-    "grids": (lambda w: w.show_grids(keys_and_values()[:1], "channels", ChosenHead(0, 0, 1)),),
+    "matrix_maps": (lambda w: show_matrices(w, 1.0), lambda w: w.show_range(TokenRange(2.0, 9.0))),
     "plot": (
         lambda w: w.show_chart(replace(w.canvas.chart, marks=w.canvas.chart.marks[:3])),
         lambda w: w.show_words("other words"),

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 from msgspec.structs import replace
 
-from app.panels.compare.draw import Matrix, matrix_of
+from app.draw.matrix import Matrix, matrix_of
 from app.panels.compare.steps_view import CompareStepsView
 from app.panels.compare.view import CompareView
 from app.shell import Shell

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.panels.compare.draw import Matrix, MatrixRow, matrix_of, on_same_positions, overlaid, spans_told, told
+from app.draw.matrix import Matrix, MatrixRow, matrix_of, on_same_positions, overlaid
 from engine.wire.slices import AttentionRequest, HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.panels.compare.desk import pooled
@@ -24,7 +24,9 @@ def test_a_wall_is_one_matrix_of_layers_heads_and_channels() -> None:
     assert matrix.names(samples.KV_HEADS * rows) == "L1·0"
     assert matrix.names(2 * rows - 1) == "L0·1"
     assert matrix.borders[0] == samples.KV_HEADS * rows
-    assert matrix.positions(1) == (piece.tokens_per_column, 2 * piece.tokens_per_column - 1)
+    cell = matrix.at(piece.tokens_per_column, 0)
+    assert cell is not None
+    assert (cell.column, cell.first, cell.last) == (1, piece.tokens_per_column, 2 * piece.tokens_per_column - 1)
 
 
 def test_positions_that_a_layer_does_not_hold_are_no_nan() -> None:
@@ -53,19 +55,22 @@ def test_a_head_has_channels_below_each_other_and_ends_with_its_tokens() -> None
     matrix = matrix_of(piece)
     np.testing.assert_array_equal(matrix.low, piece.low.T)
     assert (matrix.start, matrix.stop) == (4, 21)
-    assert matrix.positions(matrix.low.shape[1] - 1)[1] == 20
-    assert matrix.cell(4 + piece.tokens_per_column + 0.5, 2.9) == (2, 1)
-    assert matrix.cell(3.9, 0) is None
-    assert matrix.cell(5, matrix.low.shape[0]) is None
+    last, other = matrix.at(20, 0), matrix.at(4 + piece.tokens_per_column + 0.5, 2.9)
+    assert last is not None
+    assert (last.column, last.last) == (matrix.low.shape[1] - 1, 20)
+    assert other is not None
+    assert (other.row, other.column) == (2, 1)
+    assert matrix.at(3.9, 0) is None
+    assert matrix.at(5, matrix.low.shape[0]) is None
 
 
 def test_a_part_of_a_head_that_has_left_its_window_shows_the_rows_that_are_left() -> None:
     """The first four of eight tokens are asked for; the window still holds two of them."""
     whole, part = (samples.head_slice(HeadRequest(0, 8, "keys", 1, 1, 0, stop, 8)) for stop in (8, 4))
     slid = [replace(p, low=p.low[2:], high=p.high[2:], positions=p.positions[2:]) for p in (whole, part)]
-    assert [(m.start, m.stop, m.whole, m.is_part) for m in map(matrix_of, slid)] == [
-        (2, 8, (2, 8), False),
-        (2, 4, (0, 8), True),
+    assert [(m.start, m.stop, m.whole, m.asked) for m in map(matrix_of, slid)] == [
+        (2, 8, (2, 8), None),
+        (2, 4, (0, 8), (0, 4)),
     ]
 
 
@@ -83,6 +88,11 @@ def a_head(values: np.ndarray, start: int = 0, absent: np.ndarray | None = None)
     piece = samples.head_slice(HeadRequest(0, start + len(values), "keys", 0, 0, 0, start + len(values), 100))
     positions = np.arange(start, start + len(values))
     return matrix_of(replace(piece, low=values, high=values, positions=positions, absent=absent))
+
+
+def told(matrix: Matrix, position: float, row: float) -> str:
+    cell = matrix.at(position, row)
+    return "" if cell is None else cell.told()
 
 
 def test_sides_that_hold_other_positions_are_drawn_over_the_same_ones() -> None:
@@ -130,9 +140,13 @@ def test_each_matrix_says_which_tokens_it_shows_under_a_point() -> None:
     """B holds the last 7 of 24 tokens: its cells pool fewer and begin at other positions, none of them before token
     0."""
     sides = on_same_positions(pooled(-1, 1, 0, 24, 6), pooled(-2, 2, 17, 24, 3), pooled(0.5, 0.5, 17, 24, 1))
-    assert spans_told(sides, 18.5, 0) == ["18…23", "17…19", "18"]
-    assert spans_told(sides, 0.5, 0) == ["0…5", "0…1", "0"]
-    assert spans_told(sides, 30, 0) == ["", "", ""]
+
+    def spans(position: float) -> list[str]:
+        return ["" if cell is None else cell.span for cell in (side.at(position, 0) for side in sides)]
+
+    assert spans(18.5) == ["18…23", "17…19", "18"]
+    assert spans(0.5) == ["0…5", "0…1", "0"]
+    assert spans(30) == ["", "", ""]
 
 
 @settings(max_examples=40, deadline=None)
@@ -157,8 +171,8 @@ def test_each_cell_lies_over_that_of_its_own_position(
             if under is None:
                 assert both.is_gone[row, column]
                 continue
-            over = b.cell(under[0], row)
+            over = b.at(under[0], row)
             assert over is not None
             assert not both.is_gone[row, column]
-            assert both.low[row, column] == (a.low[row, column] + b.low[over]) / 2
-            assert both.high[row, column] == (a.high[row, column] + b.high[over]) / 2
+            assert both.low[row, column] == (a.low[row, column] + over.low) / 2
+            assert both.high[row, column] == (a.high[row, column] + over.high) / 2

@@ -14,9 +14,9 @@ from PySide6.QtWidgets import QApplication
 
 from app.draw.colormap import signed_index
 from app.draw.format import brief
+from app.draw.matrix import matrix_of
 from app.kit.heatmap_marks import Marks
 from app.kit.labels import plain_tip
-from app.panels.compare.draw import matrix_of
 from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.view import BLINK, OVERLAY, SWAP
 from engine.wire.events import Failed
@@ -72,14 +72,14 @@ def test_a_click_on_the_wall_selects_layer_head_and_token(compared: CompareDesk)
     assert shown is not None
     row = shown.a.row_of(2, 3, None)
     assert row is not None
-    compared.view.maps.picked.emit(QPointF(9.5, row + 0.5))
+    compared.view.maps.picked.emit("a", QPointF(9.5, row + 0.5))
     now = compared.models.selection.now
     assert (now.layer, now.kv_head, now.position) == (2, 3, 9)
 
 
 def test_a_click_on_attention_selects_the_kv_head_that_is_read(compared: CompareDesk) -> None:
     compared.show("attention")
-    compared.view.maps.picked.emit(QPointF(2.5, 5.5))
+    compared.view.maps.picked.emit("a", QPointF(2.5, 5.5))
     now = compared.models.selection.now
     assert (now.kv_head, now.position, now.channel) == (2, 2, None)
     assert compared.view.readout.text().startswith("A ")

@@ -10,7 +10,7 @@ from PySide6.QtCore import QPointF, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
-from app.draw import head as draw
+from app.draw.matrix import matrix_of
 from app.window.transport import StepCounter
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import BiasLogits, Drop, Mask, ReplaceTokens, Rows, Zero
@@ -55,7 +55,7 @@ def numbers(desk: Driver) -> np.ndarray:
     """What the head shows: `[channels, positions]`."""
     piece = desk.models.slices.head
     assert piece is not None
-    return draw.head_values(piece).copy()
+    return matrix_of(piece).values.copy()
 
 
 def place(desk: Driver, position: int, channel: int) -> QPointF:

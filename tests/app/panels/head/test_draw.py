@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from app.draw import attention as att
 from app.draw import axis
-from app.draw import head as draw
 from app.draw.colormap import histogram, magnitude_table
+from app.draw.matrix import matrix_of
+from app.panels.head.view import readout
 from engine.wire.records import AttentionSummary
 from engine.wire.slices import AttentionRequest, AttentionSlice, HeadRequest, HeadSlice
 
@@ -37,37 +38,37 @@ def test_the_readout_names_the_cell_and_its_exact_value() -> None:
     values = np.zeros((20, 8))
     values[13, 5] = np.float32(-1.8342)
     piece = head(values)
-    cell = draw.cell_at(piece, 13.7, 5.2)
+    cell = matrix_of(piece).at(13.7, 5.2)
     assert cell is not None
-    assert draw.readout(piece, cell) == "K[3, 1, 13, 5] = -1.8342"
+    assert readout(piece, cell) == "K[3, 1, 13, 5] = -1.8342"
 
 
 def test_a_cell_of_several_tokens_tells_both_extremes() -> None:
     piece = head(np.ones((5, 2)), per_column=4, num_tokens=18)
-    cell = draw.cell_at(piece, 17, 0)
+    cell = matrix_of(piece).at(17, 0)
     assert cell is not None
-    assert (cell.first_position, cell.last_position) == (16, 17)
-    assert draw.readout(piece, cell) == "K[3, 1, 16…17, 0] = 1.0 … 1.5"
+    assert (cell.first, cell.last) == (16, 17)
+    assert readout(piece, cell) == "K[3, 1, 16…17, 0] = 1.0 … 1.5"
 
 
 @pytest.mark.parametrize("point", [(-1, 0), (20, 0), (3, -0.1), (3, 8), (9.9, 3)])
 def test_beside_the_tile_there_is_no_cell(point: tuple[float, float]) -> None:
-    assert draw.cell_at(head(np.zeros((10, 8)), first=10), *point) is None
+    assert matrix_of(head(np.zeros((10, 8)), first=10)).at(*point) is None
 
 
 def test_a_tile_that_starts_late_keeps_absolute_positions() -> None:
     piece = head(np.arange(40).reshape(10, 4), first=100)
-    cell = draw.cell_at(piece, 103.5, 2)
+    cell = matrix_of(piece).at(103.5, 2)
     assert cell is not None
-    assert (cell.first_position, cell.low) == (103, 14.0)
-    assert draw.span_of(piece, 103) == (103, 104)
-    assert draw.span_of(piece, 99) is None
-    assert draw.span_of(piece, 110) is None
+    assert (cell.first, cell.low) == (103, 14.0)
+    assert matrix_of(piece).span_of(103) == (103, 104)
+    assert matrix_of(piece).span_of(99) is None
+    assert matrix_of(piece).span_of(110) is None
 
 
 def test_values_are_channels_by_columns_and_keep_the_larger_magnitude() -> None:
     piece = head(np.array([[-3.0, 1.0], [0.2, 5.0]]), per_column=2)
-    assert draw.head_values(piece).tolist() == [[-3.0, pytest.approx(0.7)], [1.5, 5.5]]
+    assert matrix_of(piece).values.tolist() == [[-3.0, pytest.approx(0.7)], [1.5, 5.5]]
 
 
 def test_the_histogram_puts_large_values_at_the_top() -> None:
@@ -130,12 +131,15 @@ def test_nine_hundred_tokens_leave_no_head_black() -> None:
 
 
 def test_groups_and_weights() -> None:
-    assert att.group_borders(8, 2) == (2, 4, 6)
-    assert att.group_borders(8, 1) == ()
+    eight = newest(np.zeros((8, 1)))
+    assert matrix_of(eight).borders == (2, 4, 6)
+    assert matrix_of(replace(eight, group_size=1)).borders == ()
     piece = newest(np.array([[0.25, 0.75], [0.5, 0.5]]), per_column=3, first=30)
-    assert att.weight_at(piece, 34.5, 0.5) == (0, 33, 35, 0.75)
-    assert att.weight_at(piece, 29.9, 0) is None
-    assert att.weight_at(piece, 31, 2) is None
+    cell = matrix_of(piece).at(34.5, 0.5)
+    assert cell is not None
+    assert (cell.row, cell.first, cell.last, cell.low) == (0, 33, 35, 0.75)
+    assert matrix_of(piece).at(29.9, 0) is None
+    assert matrix_of(piece).at(31, 2) is None
     assert att.received(piece, 31) is None  # pooled with its neighbours
     assert att.received(newest(np.array([[0.25, 0.75], [0.5, 0.5]])), 1).tolist() == [0.75, 0.5]
 

@@ -14,11 +14,11 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.draw import head as draw
 from app.draw.colormap import NON_FINITE, magnitude_index, signed_index
 from app.draw.grid import rows_of
+from app.draw.matrix import matrix_of
 from app.models import Models
-from app.panels.head.view import FIXED, PER_LAYER, HeadView
+from app.panels.head.view import FIXED, PER_LAYER, HeadView, readout
 from engine.spec.edit import Rows as EditRows
 from engine.wire.slices import HeadRequest, WallRequest
 from tests.app import samples
@@ -81,9 +81,9 @@ def test_a_map_of_tokens_by_tokens_names_them_on_both_axes(head: HeadView, model
     )  # fmt: skip
     rows = [int(tick.text.split()[-1]) for tick in head.map.framed().rows]
     assert rows[-1] > len(half), "two tokens share a row"
-    cell = draw.cell_at(models.slices.head, 4.0, 3.0)
+    cell = matrix_of(models.slices.head).at(4.0, 3.0)
     assert cell is not None
-    assert draw.readout(models.slices.head, cell).startswith("attention map[3, 1, 4…5, 6…7]")
+    assert readout(models.slices.head, cell).startswith("attention map[3, 1, 4…5, 6…7]")
 
 
 def test_a_click_selects_the_token_under_it(head: HeadView, models: Models, qtbot: QtBot) -> None:

@@ -1,16 +1,14 @@
-"""The pictures of a comparison as matrices, whatever they show: tokens on x, layers, heads and channels on y."""
+"""Pictures as matrices, whatever they show: tokens on x, layers, heads, channels or queries on y."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cached_property, lru_cache
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.draw import attention as attention_draw
-from app.draw import head as head_draw
-from app.draw.attention import group_borders, is_map, queries_of
 from app.draw.colormap import Floats, larger, robust_limit
 from app.draw.format import brief, exact
 from app.draw.ghost import Flags, Ghosts, extremes, ghosts, outside_held
@@ -44,10 +42,38 @@ class MatrixRow(Struct, frozen=True):
         return f"{words} · ch. {self.first_channel}…{self.last_channel}"
 
 
-class Matrix(Struct, frozen=True, eq=False):
+class MatrixCell(Struct, frozen=True):
+    """One cell: what its row shows, the first and the last position of its column, the extremes of its values, and how
+    many of its positions were evicted."""
+
+    row: int
+    column: int
+    place: MatrixRow
+    first: int
+    last: int
+    low: float
+    high: float
+    num_gone: int = 0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether all of its rows were evicted."""
+        return self.num_gone > self.last - self.first
+
+    @property
+    def span(self) -> str:
+        """Its positions: `5`, or `4…7`."""
+        return str(self.first) if self.first == self.last else f"{self.first}…{self.last}"
+
+    def told(self, write: Callable[[float], str] = exact) -> str:
+        """Its values as text, formatted by `write`."""
+        return "not held" if self.is_gone else extremes(self.low, self.high, write)
+
+
+class Matrix(Struct, frozen=True, eq=False, dict=True):
     """Extremes `[rows, columns]` of cells that cover `per_column` positions, from `start` to `stop`, of the `whole`
     range that exists. `borders`: rows at which another head begins; `names`: labels of rows; `gone`: the evicted
-    fraction of each cell."""
+    fraction of each cell; `asked`: the positions that were requested, if not all."""
 
     low: Floats
     high: Floats
@@ -59,23 +85,19 @@ class Matrix(Struct, frozen=True, eq=False):
     names: Callable[[int], str]
     whole: tuple[int, int]
     gone: Ghosts | None = None
-
-    @property
-    def is_part(self) -> bool:
-        """Whether the matrix does not cover the whole range."""
-        return (self.start, self.stop) != self.whole
+    asked: tuple[int, int] | None = None
 
     @property
     def has_extremes(self) -> bool:
         """Whether cells pool several numbers."""
         return not np.array_equal(self.low, self.high, equal_nan=True)
 
-    @property
+    @cached_property
     def values(self) -> Floats:
         """Each cell's extreme farthest from zero."""
         return larger(self.low, self.high)
 
-    @property
+    @cached_property
     def shown(self) -> Floats:
         """The values, with zero where rows were evicted: these cells are hatched, not marked as NaN."""
         return self.values if self.gone is None else np.where(self.is_gone, np.float32(0), self.values)
@@ -88,22 +110,23 @@ class Matrix(Struct, frozen=True, eq=False):
         is_gone: Flags = np.repeat(self.gone.share >= 1, len(self.low) // len(self.gone.share), axis=0)
         return is_gone
 
-    def cell(self, position: float, row: float) -> tuple[int, int] | None:
-        """(row, column) at a point in positions and rows; None outside."""
+    def at(self, position: float, row: float) -> MatrixCell | None:
+        """The cell at a point in positions and rows; None outside."""
         rows, columns = self.low.shape
-        column = int((position - self.start) // self.per_column)
-        return (int(row), column) if 0 <= row < rows and 0 <= column < columns else None
+        column, line = int((position - self.start) // self.per_column), int(row // 1)
+        if not (0 <= line < rows and 0 <= column < columns and position < self.stop):
+            return None
+        start = self.start + column * self.per_column
+        first, last = max(start, self.whole[0]), min(start + self.per_column, self.stop) - 1
+        share = 0.0 if self.gone is None else self.gone.share[line * len(self.gone.share) // rows, column]
+        low, high = float(self.low[line, column]), float(self.high[line, column])
+        return MatrixCell(line, column, self.places[line], first, last, low, high, round(share * (last - first + 1)))
 
     def span_of(self, position: int) -> tuple[int, int] | None:
         """The positions `start … stop` of the column that contains a position; None if there is none."""
         column = (position - self.start) // self.per_column
         first = self.start + column * self.per_column
         return (first, first + self.per_column) if 0 <= column < self.low.shape[1] else None
-
-    def positions(self, column: int) -> tuple[int, int]:
-        """The first and last existing position of a column."""
-        first = self.start + column * self.per_column
-        return max(first, self.whole[0]), min(first + self.per_column, self.stop) - 1
 
     def row_of(self, layer: int, head: int, channel: int | None) -> int | None:
         """The row that shows a channel, or if None the first row of a head; None if there is none."""
@@ -128,7 +151,7 @@ def matrix_of(piece: Slice, layer_label: LayerName = "L{}".format) -> Matrix:
             return _of_head(piece)
         case AttentionSlice():
             return _of_attention(piece)
-    raise TypeError(f"a {type(piece).__name__} is compared by nobody")
+    raise TypeError(f"a {type(piece).__name__} is no matrix")
 
 
 def _of_wall(piece: WallSlice, layer_label: LayerName) -> Matrix:
@@ -156,28 +179,51 @@ def _of_wall(piece: WallSlice, layer_label: LayerName) -> Matrix:
     return Matrix(low, high, *extent, piece.tokens_per_column, places, borders, names, extent, gone)
 
 
+@lru_cache(maxsize=4)
 def _of_head(piece: HeadSlice) -> Matrix:
-    request, (start, stop) = piece.request, head_draw.extent(piece)
+    request, columns = piece.request, piece.positions.size
+    start = int(piece.positions[0]) if columns else request.start
+    end = start + columns * piece.tokens_per_column
+    whole = asked = None
+    if not piece.state_shape:  # a state has no tokens
+        end = min(end, request.stop, request.num_tokens)
+        if request.start > 0 or request.stop < request.num_tokens:
+            whole, asked = (0, request.num_tokens), (request.start, request.stop)
     places = tuple(_place(request.lens, request.layer, request.kv_head, n, n) for n in range(piece.low.shape[1]))
-    whole, gone = (0 if head_draw.is_part(piece) else start, request.num_tokens), head_draw.ghosts_of(piece)
-    return Matrix(piece.low.T, piece.high.T, start, stop, piece.tokens_per_column, places, (), str, whole, gone)
+    gone = ghosts(None if piece.absent is None else piece.absent[None], start, end, piece.tokens_per_column)
+    return Matrix(
+        piece.low.T, piece.high.T, start, end, piece.tokens_per_column, places, (), str,
+        whole or (start, end), gone, asked,
+    )  # fmt: skip
 
 
+@lru_cache(maxsize=4)
 def _of_attention(piece: AttentionSlice) -> Matrix:
-    (start, stop), end = attention_draw.extent(piece), piece.query_position + 1
-    heads, layer = piece.weights.shape[0], piece.request.layer
+    request, end, per_column = piece.request, piece.query_position + 1, piece.tokens_per_column
+    stop = end if request.stop is None else min(request.stop, end)
+    asked = (request.start, stop) if request.start > 0 or stop < end else None
+    start = int(piece.positions[0]) if piece.positions.size else 0
+    stop = min(start + piece.positions.size * per_column, stop)
+    rows = len(piece.weights)
     borders: tuple[int, ...] = ()
+    names: Callable[[int], str] = str
     if is_map(piece):
-        head = piece.request.head
-        places = tuple(MatrixRow(layer, head, queries=queries_of(piece, n), is_query=True) for n in range(heads))
+        per_row = piece.queries_per_row
+        firsts = [piece.first_query + row * per_row for row in range(rows)]
+        queries = [(first, min(first + per_row, end) - 1) for first in firsts]
+        places = tuple(MatrixRow(request.layer, request.head, queries=one, is_query=True) for one in queries)
+        names = lambda row: str(queries[row][0])  # noqa: E731
     else:
-        places = tuple(MatrixRow(layer, head, is_query=True) for head in range(heads))
-        borders = group_borders(heads, piece.group_size)
-    gone = attention_draw.ghosts_of(piece)
-    is_part = piece.request.start > 0 or (piece.request.stop or end) < end
-    whole, per_column = (0 if is_part else start, end), piece.tokens_per_column
-    names = str if not is_map(piece) else lambda row: str(queries_of(piece, row)[0])
-    return Matrix(piece.weights, piece.weights, start, stop, per_column, places, borders, names, whole, gone)
+        places = tuple(MatrixRow(request.layer, head, is_query=True) for head in range(rows))
+        borders = tuple(range(piece.group_size, rows, piece.group_size)) if piece.group_size > 1 else ()
+    gone = ghosts(piece.absent, start, stop, per_column)
+    whole = (start, stop) if asked is None else (0, end)
+    return Matrix(piece.weights, piece.weights, start, stop, per_column, places, borders, names, whole, gone, asked)
+
+
+def is_map(piece: AttentionSlice) -> bool:
+    """Whether its rows are the queries of one head; else they are heads."""
+    return LENSES[piece.request.lens].values == "tokens"
 
 
 def _place(lens: str, layer: int, head: int, first: int, last: int) -> MatrixRow:
@@ -204,7 +250,7 @@ def on_same_positions(*matrices: Matrix) -> tuple[Matrix, ...]:
 def _widened(matrix: Matrix, first: int, last: int) -> Matrix:
     rows, columns = matrix.low.shape
     end = matrix.start + columns * matrix.per_column
-    if matrix.is_part or not rows:
+    if matrix.asked is not None or not rows:
         return replace(matrix, whole=(first, last))
     before, after = (max(0, -(-room // matrix.per_column)) for room in (matrix.start - first, last - end))
     if not before and not after:
@@ -258,21 +304,3 @@ def range_words(limits: Floats, sign: str) -> str:
     if least == most:
         return f"colours {sign}{brief(most)}"
     return f"colours per layer, {sign}{brief(least)} to {sign}{brief(most)}"
-
-
-def told(matrix: Matrix, position: float, row: float, write: Callable[[float], str] = exact) -> str:
-    """Return the values at a point of a matrix as text, formatted by `write`; empty outside the matrix."""
-    cell = matrix.cell(position, row)
-    if cell is None:
-        return ""
-    if matrix.is_gone[cell]:
-        return "not held"
-    return extremes(float(matrix.low[cell]), float(matrix.high[cell]), write)
-
-
-def spans_told(matrices: Sequence[Matrix], position: float, row: float) -> list[str]:
-    """The positions of the cell at a point of each matrix, `5` or `4…7`; empty outside. They may differ, because a side
-    that holds fewer rows pools fewer of them in a cell."""
-    cells = [matrix.cell(position, row) for matrix in matrices]
-    spans = (None if cell is None else matrix.positions(cell[1]) for matrix, cell in zip(matrices, cells, strict=True))
-    return ["" if span is None else str(span[0]) if span[0] == span[1] else f"{span[0]}…{span[1]}" for span in spans]
