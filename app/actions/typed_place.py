@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from app.control.conditions import needs_live_steps, needs_model
 from app.draw.format import thousands
 from app.models import Models
+from app.window.status_line import SELECTED
 from engine.errors import InputError
 from engine.spec.edit import Edit
 from engine.spec.edit_text import FORMS, parse_edit
@@ -56,7 +57,7 @@ class TypedPlace:
             return
         self._shell.models.selection.update(**checked(place, self._shell.models))
         self._shell.window.show_place(place.keys())
-        self._shell.models.status.notify(f"Selected: {place_words(place)}")
+        self._shell.models.status.notify(SELECTED + place_words(place))
 
 
 def read_place(text: str) -> dict[str, Any] | None:

@@ -115,6 +115,7 @@ class DeferredSend(QObject):
             return
         self._is_wanted = False
         if status.model is not None and self._has_begun:
+            status.notify("")  # what was announced is done now
             self._send(self._num_steps)
         else:
             self._models.status.notify("The prompt was not sent: no new model came of it. Send it again")

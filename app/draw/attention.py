@@ -16,7 +16,8 @@ from engine.wire.slices import AttentionSlice
 
 LOG, PER_HEAD, LINEAR = "log", "head", "linear"
 LEAST_SHARE = 0.05  # of an even weight 1/(number of positions): smaller weights have the scale's lowest colour
-SINK_SHARE = 0.25
+SINK_SHARE, SINK_TIMES = 0.25, 3  # a sink takes a quarter of the mass, and three times an even share of it
+FIRST, RECENT = 4, 16  # sinks are among the first tokens, or older than the latest, which are near the query
 
 
 class HeadMass(Struct, frozen=True):
@@ -86,7 +87,8 @@ def top_positions(piece: AttentionSlice, head: int) -> tuple[PositionWeight, ...
 
 @lru_cache(maxsize=4)
 def sinks(piece: AttentionSlice) -> tuple[PositionWeight, ...]:
-    """Positions with a quarter of the mass or more in the mean of the layer's heads, except the query's own."""
+    """Positions that take a quarter of the mass or more in the mean of the layer's heads, and much more than each of so
+    few tokens would if all took the same. A token near the query is none: heads look at it because it is near."""
     if (
         piece.request.lens != "attention"
         or piece.top_positions is None
@@ -96,10 +98,12 @@ def sinks(piece: AttentionSlice) -> tuple[PositionWeight, ...]:
         return ()
     places, where = np.unique(piece.top_positions, return_inverse=True)
     mass = np.bincount(where.reshape(-1), np.nan_to_num(piece.top_weights).reshape(-1)) / len(piece.top_positions)
+    query = piece.query_position
+    least = max(SINK_SHARE, SINK_TIMES / (query + 1))
     return tuple(
         PositionWeight(int(place), float(mean))
         for place, mean in zip(places, mass, strict=True)
-        if mean >= SINK_SHARE and place != piece.query_position
+        if mean >= least and place != query and (place < FIRST or place <= query - RECENT)
     )
 
 

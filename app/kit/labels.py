@@ -176,8 +176,7 @@ class DotLabel(Opaque, QWidget):
         shown = self.text
         if self._width > rect.width():
             advance = self.fontMetrics().horizontalAdvance
-            has_brief = self.brief and advance(self.brief) <= rect.width()
-            shown = self.brief if has_brief else whole_words(shown, rect.width(), advance)
+            shown = whole_words(self.brief or shown, rect.width(), advance)
         painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), shown)
 
 

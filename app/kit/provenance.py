@@ -177,6 +177,7 @@ def source_of(
         loss = f"engine {models.status.loss}" if models.status.loss else "model not loaded"
     if late or not is_whole:
         words = [late or "part of it is not loaded yet"]
+        brief = step_words if late and "sequence" not in late else ""
         whole += words
     elif asked is not None and step is not None and provenance == "live cache":
         words, brief = [step_words], step_words

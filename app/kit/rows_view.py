@@ -265,7 +265,8 @@ class RowsView(AskingView[ShownRows]):
         has_plot = bool(answers) and (is_wide or self.choice == PLOT)
         has_table = is_wide or self.choice == TABLE
         note = self.measurement.refusal or self.words_below(answers, has_plot)
-        chosen = (*(box.currentData() for box in self.boxes), self.steps.value())
+        rests_on = self.rests_on(answers) if answers else ""
+        chosen = (*(box.currentData() for box in self.boxes), self.steps.value(), rests_on)
         state = self.measurement.state
         return ShownRows(answers, state, self._sort, self._marked, self._pointed, has_table, has_plot, chosen, note)
 

@@ -196,6 +196,10 @@ class Stops(QObject):
         """The search for the query; None without a query."""
         return self._searches.get(self.query) if self.query else None
 
+    def kept(self, text: str) -> Stop | None:
+        """The stop with that condition, on or off; None if there is none."""
+        return next((stop for stop in self.stops if stop.text == text), None)
+
     @property
     def halting(self) -> Iterator[tuple[str, Search]]:
         """The enabled stops with the steps at which they held: a run that comes there halts."""

@@ -23,6 +23,7 @@ from app.window.selectors import CacheSelector, ModelSelector
 from app.window.status_line import StatusLine
 from app.window.transport import EarlierStepButtons, StepCounter, TransportBar
 from engine.counted import counted
+from engine.spec.presets import cache_label
 
 BACK, WINDOW, GROWING = "run.back", "cache.streamingllm", "cache.growing"
 
@@ -126,10 +127,15 @@ class CacheSize(Reader[SizeShown], Opaque, QWidget):
 
     def read(self) -> SizeShown:
         models = self._models
-        held = models.timeline.num_bytes(models.selection.now.step)
+        step = models.selection.now.step
+        held, record = models.timeline.num_bytes(step), models.timeline.at(step)
         if held is None or not held.stored or models.status.why_no_rows:
             return SizeShown((), "")
         size, sequences = byte_size(held.stored), "K and V of all sequences together take"
+        if step is not None and record is not None and record.cache != models.status.cache:
+            mode = f"in {cache_label(record.cache)}"  # the selector beside it names another one
+            tip = f"At step {thousands(step)}, {mode}: {sequences} {counted(held.stored, 'byte')}"
+            return SizeShown((f"{size} {mode}",), tip)
         if not held.exact:
             return SizeShown((size,), f"{sequences} {counted(held.stored, 'byte')}")
         share = f"{percent(held.stored / held.exact)} of exact"

@@ -28,6 +28,7 @@ from engine.wire.records import CacheBytes, NonFinite, StepRecord
 from engine.wire.status import ModelInfo, Work
 
 NEWS_MS, READ_MS = 8000, 50  # how long a message stays, and how much longer for each of its characters
+SELECTED = "Selected: "  # begins a message about the selection, which goes with it
 KEPT, OFFER_MS = "The former session is kept", 30_000  # and how long the button beside it stays
 UNLIMITED = 16_777_215  # pixels: as wide as Qt allows
 MARGIN, SPACING = 12, 20  # pixels
@@ -136,6 +137,7 @@ class StatusLine(Reader[Shown], QWidget):
         self._offer = QTimer(self, singleShot=True)
         self._offer.timeout.connect(self._drop_offer)
         models.status.noticed.connect(self.notify)
+        models.selection.changed.connect(self._on_selected)
         models.kept_sessions.replaced.connect(self._on_replaced)
         self.follow(models)
 
@@ -166,6 +168,11 @@ class StatusLine(Reader[Shown], QWidget):
     def withdraw(self, text: str) -> None:
         """Remove a message that no longer holds, unless another one has replaced it."""
         if self.note.text() == prose(text[:400]):
+            self._clear_news()
+
+    def _on_selected(self) -> None:
+        """Remove what was said about the selection before this one."""
+        if self.note.text().startswith(SELECTED):
             self._clear_news()
 
     def _on_replaced(self) -> None:
@@ -212,8 +219,10 @@ class StatusLine(Reader[Shown], QWidget):
         return self.width() - taken - SPACING - 2 * MARGIN
 
     def _drop_news(self) -> None:
-        """Remove the message once there was time to read it; under the mouse it stays."""
-        if self.note.underMouse():
+        """Remove the message once there was time to read it. Under the mouse it stays, and while a model is loaded, as
+        it may say what comes then."""
+        status = self._models.status
+        if self.note.underMouse() or not status.is_known or status.is_loading:
             self._news.start(NEWS_MS)
         else:
             self._clear_news()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import (
@@ -16,7 +16,7 @@ from PySide6.QtGui import (
     QKeySequence,
     QPaintEvent,
 )
-from PySide6.QtWidgets import QApplication, QMainWindow, QWidget
+from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QLineEdit, QMainWindow, QWidget
 
 from app.control.actions import Actions, native
 from app.draw.format import thousands
@@ -53,7 +53,7 @@ from app.window.menus import RecentFiles, fill_menu_bar
 from app.window.notice_bar import Banner, OpenedBar, RecoveryBar
 from app.window.phase_bar import PhaseBar
 from app.window.place_menus import EditMenu, NoteMenu, TimelineMenu
-from app.window.status_line import StatusLine
+from app.window.status_line import SELECTED, StatusLine
 from app.window.transport import TransportButton
 from engine.saved.document import is_session
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
@@ -103,6 +103,32 @@ class BarredKeys(QObject):
             self._why = ""
 
 
+class LineKeys(QObject):
+    """Gives the window back the keys of its actions that a line of text would take: on X11, Qt moves to the end of a
+    line with Ctrl+E. The keys that edit text stay the line's."""
+
+    def __init__(self, actions: Actions, window: QWidget) -> None:
+        super().__init__(window)
+        acting = (actions[name] for name in actions.names() if name not in ("edit.undo", "edit.redo"))
+        keys = (key.toString() for action in acting for key in action.shortcuts())
+        self._keys = {key for key in keys if key.startswith("Ctrl+")}
+        cast(QApplication, QApplication.instance()).focusChanged.connect(self._on_focus)
+
+    def _on_focus(self, old: QWidget | None, new: QWidget | None) -> None:
+        if isinstance(old, _LINES):
+            old.removeEventFilter(self)
+        if isinstance(new, _LINES):
+            new.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() != QEvent.Type.ShortcutOverride:
+            return False
+        is_taken = QKeySequence(cast(QKeyEvent, event).keyCombination()).toString() in self._keys
+        event.setAccepted(event.isAccepted() and not is_taken)
+        return is_taken
+
+
+_LINES = QLineEdit, QAbstractSpinBox
 SNAPSHOTS = (".safetensors", ".npz", ".bin", ".gguf")  # the last two are llama.cpp's
 SMALL_SCREEN, TITLE_BAR = 1280, 36
 # Late panels are built when a saved arrangement contains this name of one of their docks (as Qt writes it).
@@ -184,6 +210,7 @@ class MainWindow(QMainWindow):
             barred.watch(button, button.action)
         for transport in self.findChildren(TransportButton):
             barred.watch(transport, transport.defaultAction())
+        self._line_keys = LineKeys(actions, self)
         self.prompt.edit.setFocus()
 
     def _build(self) -> None:
@@ -347,7 +374,7 @@ class MainWindow(QMainWindow):
         """Update the check marks, and show the size of a newly dragged area in the status line."""
         self._refresh()
         if new.area is not None and new.area != old.area:
-            self.status.notify("Selected: " + " · ".join(self._edit_menu.words()))
+            self.status.notify(SELECTED + " · ".join(self._edit_menu.words()))
 
     def _show_title(self) -> None:
         """Name in the title what is open: a file, or the model and the step shown. During a run this is called whenever

@@ -115,8 +115,8 @@ class MeasurementRunner:
         the next step."""
         from engine.analysis.sweep import sweep
 
-        reporter, pairs = self._reporter, ((m.name, t.name) for t in command.texts for m in command.modes)
-        missing = [pair for pair in pairs if pair not in command.done]
+        reporter, pairs = self._reporter, ((m, t.name) for t in command.texts for m in command.modes)
+        missing = [(mode.label, text) for mode, text in pairs if (mode.name, text) not in command.done]
         num_rows = command.num_rows - len(missing)
         reporter.begin("Sweeping: the exact model first", num_rows, command.num_rows)
         check = self._inbox.check_uncancelled

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from engine.errors import InputError, check_known
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec
-from engine.spec.presets import cache_name
+from engine.spec.presets import cache_label, cache_name
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import fitted, with_budget
 
@@ -24,6 +24,13 @@ class SweepMode(Struct, frozen=True, array_like=True):
     name: str
     cache: CacheSpec
     share: float | None = None
+
+    @property
+    def label(self) -> str:
+        """What people read: the cache's name, with the size if a grid has several."""
+        _, at, size = self.name.rpartition("@")
+        is_size = at and "=" not in size  # with "=" it is a layer of a codec's plan
+        return cache_label(self.cache) + (f" @{size}" if is_size else "")
 
     def fitted(self, num_tokens: int) -> CacheSpec:
         """The cache spec for a text of `num_tokens` tokens."""

@@ -302,23 +302,29 @@ class AttentionView(MapView[Shown]):
 
     def _words(self, piece: AttentionSlice) -> str:
         name_of = partial(token_name, self._models, piece.request.seq_id, max_chars=self.name_length)
-        where, lens = layer_label(self._models, piece.request.layer), LENSES[piece.request.lens]
         if is_map(piece):
-            words = [f"{where} · head {piece.request.head}: each row is where a query looked"]
+            words = [f"head {piece.request.head}: each row is where a query looked"]
             if piece.first_query:
                 words.append(f"from query {piece.first_query} on")
-        elif lens.reads == "queries":
-            words = [f"{where} · colours up to {brief(draw.largest(piece))}"]
+        elif LENSES[piece.request.lens].reads == "queries":
+            words = [f"colours up to {brief(draw.largest(piece))}"]
         else:
-            words = [f"{where} · where {piece.query_position} {name_of(piece.query_position)} looked"]
-        for one in draw.sinks(piece):
-            name = name_of(one.position)
-            words.append(f"▼ sink: {one.position} {name} takes {percent(one.weight)}")
+            words = [f"where {piece.query_position} {name_of(piece.query_position)} looked"]
+        words += self._sink_words(piece)
         if piece.absent is not None:
             words.append("hatched: evicted before")
         if piece.note:
             words.append(piece.note)
         return " · ".join(words)
+
+    def _sink_words(self, piece: AttentionSlice, first: int = 0, last: int | None = None) -> list[str]:
+        """What is said of each sink at the positions `first … last`; None: at all."""
+        name_of = partial(token_name, self._models, piece.request.seq_id, max_chars=self.name_length)
+        return [
+            f"▼ attention sink: {one.position} {name_of(one.position)} takes {percent(one.weight)} in the mean of heads"
+            for one in draw.sinks(piece)
+            if first <= one.position and (last is None or one.position <= last)
+        ]
 
     def provenance(self, state: Shown) -> Provenance:
         piece, now = state.piece, self._models.selection.now
@@ -337,6 +343,7 @@ class AttentionView(MapView[Shown]):
 
     def show_state(self, state: Shown) -> None:
         piece = state.piece
+        self.set_title(f"{self.title} · {layer_label(self._models, piece.request.layer)}")
         self.set_detail(state.words)
         indices = draw.attention_indices(piece, state.scale)
         matrix = matrix_of(piece)
@@ -356,6 +363,10 @@ class AttentionView(MapView[Shown]):
         width = self.width() * 3 // 10 if self.width() >= _ROOM_FOR_TOKENS else 0
         self.tops.show_rows(rows, self.map.plot_rect, width)
         self.tell(self.map.hover)
+
+    def show_nothing(self, why: str) -> None:
+        super().show_nothing(why)
+        self.set_title(self.title)
 
     def describe(self, state: Shown) -> None:
         rows = enumerate(self.rows(state.piece))
@@ -408,7 +419,9 @@ class AttentionView(MapView[Shown]):
         shown = f"{exact(weight)}  ({percent(weight)})" if draw.is_weights(piece) else exact(weight)
         kv_head = draw.kv_head_of(head, piece.group_size)
         edited = words_at(self._models, first, piece.request.layer, kv_head, seq_id=piece.request.seq_id)
-        self.map.setToolTip(plain_tip(edited))
+        self.map.setToolTip(
+            plain_tip("\n".join((*filter(None, (edited,)), *self._sink_words(piece, first, cell.last))))
+        )
         fits = self.readout.fontMetrics().horizontalAdvance(f"{place}   {shown}") <= self._readout_room()
         self.readout.setText(f"{place if fits else short}   {shown}")
 
@@ -435,7 +448,9 @@ class AttentionView(MapView[Shown]):
         found = draw.top_positions(piece, head)
         if not found:
             return ["point at a cell for its weight"]
-        first, *others = entries_of(found, self._token_name)
+        sinks = {one.position for one in draw.sinks(piece)}
+        entries = zip(found, entries_of(found, self._token_name), strict=True)
+        first, *others = (f"{words} (sink)" if one.position in sinks else words for one, words in entries)
         return [f"{layer_label(self._models, piece.request.layer)} head {head} → {first}", *others]
 
     def _fate(self, piece: AttentionSlice, cell: MatrixCell) -> str:

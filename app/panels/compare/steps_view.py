@@ -234,7 +234,7 @@ class CompareStepsView(View[StepsShown]):
     def _show_step(self, state: StepsShown) -> None:
         step = state.shown
         if step is None:
-            self.numbers.setText("This step was not compared: both sides have later ones in common")
+            self.numbers.setText(words.NOT_COMPARED)
             self.cost.setText("")
             self.layers.show_cells((), ())
             self.top.show_cells((), ())

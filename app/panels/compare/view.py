@@ -331,11 +331,16 @@ class CompareView(View[CompareShown]):
                 return "The other run is being started: it reads the same tokens."
             return comparison.refusal or self.opponents.problem() or words.INVITATION
         visible = viewport.attention_range if self.choice == ATTENTION else viewport.head_range
+        no_pictures = comparison.no_pictures or self._why_not_compared()
         return CompareShown(
             comparison.now, comparison.num_steps, comparison.first, comparison.num_scanned, comparison.pictures,
-            comparison.no_pictures, self._models.selection.now, visible, str(self.displays.currentData()),
-            comparison.refusal,
+            no_pictures, self._models.selection.now, visible, str(self.displays.currentData()), comparison.refusal,
         )  # fmt: skip
+
+    def _why_not_compared(self) -> str:
+        """Why no pictures are asked for at the step that is shown; empty if they are."""
+        comparison, step = self._models.comparison, self._models.selection.now.step
+        return words.NOT_COMPARED if comparison.num_steps and comparison.at(step) is None else ""
 
     def _remedy(self) -> str:
         is_idle = self._models.comparison.now is None and self._models.comparison.asked is None
@@ -411,7 +416,7 @@ class CompareView(View[CompareShown]):
         lens = self._models.viewport.now.attention_lens if is_of_queries else state.selected.lens
         wanted = tensor_name(lens) if shown else ""
         newest = self._models.comparison.at(self._models.selection.now.step)
-        is_last = newest is not None and newest.num_tokens == count
+        is_last = newest is None or newest.num_tokens == count  # no other pictures are asked for at this step
         late = lateness(self._models, seq_id, count or 0, shown, wanted, is_last=is_last)
         step = step_of(self._models, seq_id, count or 0)
         sources = " · ".join(

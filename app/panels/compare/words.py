@@ -21,6 +21,7 @@ INVITATION = (
     "Two runs side by side: choose above what this one is compared with. The other run is fed the same tokens, step "
     "by step."
 )
+NOT_COMPARED = "This step was not compared: both sides have later ones in common"
 LAYER_HEADS = (
     ColumnHead("layer"),
     ColumnHead(

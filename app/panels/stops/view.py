@@ -73,9 +73,13 @@ def hint(is_finding: bool) -> str:
     return f"Type a condition: the steps where it held are marked on the timeline, and {enter}."
 
 
-def enter_words(*, keeps: bool, walks: bool) -> str:
-    """Say what Enter will do with the typed condition."""
-    return " · Enter: add breakpoint" if keeps else " · Enter: go to the next" if walks else ""
+def enter_words(kept: Stop | None, *, is_finding: bool, walks: bool) -> str:
+    """Say what Enter will do with the typed condition; `kept` is the stop of the list that has it."""
+    is_off = kept is not None and not kept.is_enabled
+    state = " · switched off: runs do not halt there" if is_off else ""
+    if not is_finding and (is_off or kept is None):
+        return f"{state} · Enter: {'switch it on' if is_off else 'add breakpoint'}"
+    return f"{state} · Enter: go to the next" if walks else state
 
 
 def found_words(search: Search, num_steps: int, step: int | None) -> str:
@@ -164,7 +168,7 @@ class StopsView(View[Shown]):
             button.setFixedWidth(26)
         self.examples = push_button("Examples", self._on_examples, "Conditions to begin with, one for each quantity")
         self.add = push_button(
-            "Add breakpoint", self._on_add, "Keep the condition: runs halt after a step where it holds"
+            "Add breakpoint", self._on_add, "Keep the condition, switched on: runs halt after a step where it holds"
         )
         self.change = push_button("Change", self._on_change, "Put the condition in the place of the marked breakpoint")
         self.delete = push_button("Delete", self._on_delete, "Take the marked breakpoint out of the list")
@@ -242,11 +246,16 @@ class StopsView(View[Shown]):
             self._begin()
 
     def _on_add(self) -> None:
-        """Keep the typed condition as a stop."""
+        """Keep the typed condition as a stop; one that is in the list and switched off is switched on."""
         self.line.close_list()
         self.look()
         text = self.line.text().strip()
-        if self.problem or not text or any(stop.text == text for stop in self._models.stops.stops):
+        if self.problem or not text:
+            return
+        if (kept := self._models.stops.kept(text)) is not None:
+            if not kept.is_enabled:
+                self._marked = kept.id
+                self.switch(kept.id)
             return
         try:
             stops = self._models.stops.with_added(text)
@@ -330,8 +339,8 @@ class StopsView(View[Shown]):
     def _found(self, search: Search) -> str:
         latest, step = self._models.timeline.latest, self._models.selection.now.step
         here = step if step is not None else latest.step if latest is not None else None
-        is_new = all(stop.text != search.text for stop in self._models.stops.stops)
-        enter = enter_words(keeps=is_new and not self._is_finding, walks=bool(search.matches))
+        kept = self._models.stops.kept(search.text)
+        enter = enter_words(kept, is_finding=self._is_finding, walks=bool(search.matches))
         return found_words(search, len(self._models.timeline), here) + enter
 
     def _row(self, stop: Stop) -> StopRow:
@@ -368,9 +377,12 @@ class StopsView(View[Shown]):
     def _show_buttons(self, state: Shown) -> None:
         """Show the buttons for the typed condition and, in a wide panel, those for the marked stop."""
         text, is_marked = self.line.text().strip(), state.marked is not None
-        is_new = bool(text) and not self.problem and all(row.stop.text != text for row in state.rows)
-        self.add.setVisible(is_new or not text)
-        self.add.setEnabled(is_new)
+        kept = self._models.stops.kept(text)
+        is_new = bool(text) and not self.problem and kept is None
+        is_off = kept is not None and not kept.is_enabled
+        self.add.setText("Switch on" if is_off else "Add breakpoint")
+        self.add.setVisible(is_new or is_off or not text)
+        self.add.setEnabled(is_new or is_off)
         self.change.setVisible(is_new and is_marked and self.width() >= WIDE)
         self.delete.setVisible(is_marked and self.width() >= WIDE)
         self.change_it.setEnabled(is_new and is_marked)

@@ -15,6 +15,7 @@ from app.kit.changes import on_change
 from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, Painted
 from app.kit.chart.plot import PointNames
 from app.kit.fields import SmallBox, small_steps
+from app.kit.provenance import Provenance
 from app.kit.rows_view import PLOT, TABLE, Column, ModeName, RowsView, ShownRows
 from app.models import Models
 from app.panels.sweep import draw
@@ -24,7 +25,7 @@ from engine.predict.capacity import context_length
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import parse_codec
 from engine.spec.grid import SweepMode, SweepText, TextKind, grid
-from engine.spec.presets import PRESETS, cache_label, cache_summary, size_words
+from engine.spec.presets import PRESETS, cache_summary, size_words
 from engine.spec.sampling import Prompt
 from engine.wire.measurements import LEAST_KL, Sweep, SweepRow, Swept
 
@@ -100,13 +101,6 @@ PPL: Mapping[TextKind, str] = {
     "given": "ppl is of the text's own last tokens",
     "recall": "a fact was planted and asked for: told is the part that comes out",
 }
-
-
-def label_of(mode: SweepMode) -> str:
-    """The name of a mode, with its size if a grid has several."""
-    _, at, size = mode.name.rpartition("@")
-    is_size = at and "=" not in size  # with "=" it is a layer of a codec's plan
-    return cache_label(mode.cache) + (f" @{size}" if is_size else "")
 
 
 def _mode_tip(spec: CacheSpec) -> str:
@@ -269,7 +263,7 @@ class SweepView(RowsView):
         first = next((each for each in self.rows() if isinstance(each, SweepRow)), None)
         ids = request.texts[0].prompt.token_ids or ()
         num_tokens = len(ids) + request.num_steps if first is None else first.num_prompt_tokens + first.num_steps
-        return {mode.name: ModeName(label_of(mode), _mode_tip(mode.fitted(num_tokens))) for mode in request.modes}
+        return {mode.name: ModeName(mode.label, _mode_tip(mode.fitted(num_tokens))) for mode in request.modes}
 
     def shown_columns(self) -> tuple[Column, ...]:
         texts = self._asked.texts
@@ -283,7 +277,7 @@ class SweepView(RowsView):
         done = {draw.key_of(row) for row in state.rows}
         missing = [(m, t.name) for t in request.texts for m in request.modes if f"{m.name} on {t.name}" not in done]
         return [
-            self.told_instead(TableCell(label_of(mode), "muted"), f"{text}: {waits}" if has_texts else waits, waits)
+            self.told_instead(TableCell(mode.label, "muted"), f"{text}: {waits}" if has_texts else waits, waits)
             for mode, text in missing
             for waits in (cache_summary(mode.cache),)
         ]
@@ -295,7 +289,7 @@ class SweepView(RowsView):
         text = marked.text if marked is not None else state.rows[0].text
         quality = self.quality.currentData()
         cloud = draw.cloud(state.rows, text, quality)
-        source = rests_on(state.answers, text)
+        source = rests_on(state.answers, text) + self._whose(state.answers)
         if len(state.answers[0].request.texts) > 1:
             source += f" · {text}"
         chart = sweep_chart(cloud, quality, labels, marked.cache if marked is not None else "", source)
@@ -307,7 +301,24 @@ class SweepView(RowsView):
         return f"{label} · {byte_size(row.kv_bytes)} · KL {_kl(row)} · top-1 {percent(row.top1_agreement)}{told}{ppl}"
 
     def rests_on(self, swept: Sequence[Swept]) -> str:
-        return rests_on(swept)
+        return rests_on(swept) + self._whose(swept)
+
+    def provenance(self, state: ShownRows) -> Provenance | None:
+        """Measured; and if that was on other tokens than the present ones, on which."""
+        source = super().provenance(state)
+        if source is None or not (whose := self._whose(state.answers)):
+            return source
+        return replace(source, words=f"{source.words}{whose}", kind="past", brief=whose.removeprefix(", "))
+
+    def _whose(self, swept: Sequence[Swept]) -> str:
+        """`, of another prompt or branch`, unless the selected sequence begins with what was measured."""
+        request = swept[0].request
+        tokens = self._models.timeline.tokens(self._models.selection.now.seq_id)
+        for text in request.texts:
+            ids = text.prompt.token_ids or ()
+            if ids != tuple(token.token_id for token in tokens[: len(ids)]):
+                return ", of another prompt or branch"
+        return ""
 
     def words_below(self, swept: tuple[Swept, ...], has_plot: bool) -> str:
         if not swept and not self.measurement.is_waiting:
@@ -318,7 +329,7 @@ class SweepView(RowsView):
             )
         if not swept or has_plot:  # the plot shows by itself how much was measured
             return ppl_words(swept)
-        return f"over {rests_on(swept)}; {ppl_words(swept)}"
+        return f"over {self.rests_on(swept)}; {ppl_words(swept)}"
 
     def _invitation(self) -> str:
         texts, modes = self.texts(), self._grid()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from PySide6.QtTest import QTest
 
 from app.shell import Shell
+from app.window import status_line
 from engine.wire.commands import Step, SubmitPrompt
 from engine.wire.events import Restarted, StateChanged
 from engine.wire.status import Work
@@ -59,6 +61,23 @@ def test_every_step_asked_for_during_the_load_is_taken(shell: Shell, engine: Fak
     assert len(engine.of(SubmitPrompt)) == 1
     assert engine.of(Step) == [Step(2)]
     assert len(shell.models.timeline) == 3
+
+
+def test_what_is_to_come_is_said_until_it_comes(
+    shell: Shell, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model may be loaded for minutes: a message that vanished after seconds read as if the prompt were forgotten."""
+    monkeypatch.setattr(status_line, "NEWS_MS", 0)
+    monkeypatch.setattr(status_line, "READ_MS", 0)
+    load(shell, engine)
+    send(shell, engine)
+    status = shell.window.status
+    QTest.qWait(5)
+    assert status.note.text() == "The prompt is sent as soon as the model is loaded"
+    engine.emit(Restarted())
+    engine.loaded()
+    turn(shell)
+    assert "is sent as soon" not in status.note.text()
 
 
 def test_a_step_before_the_prompt_is_answered_follows_it(shell: Shell, engine: FakeEngine) -> None:

@@ -20,14 +20,20 @@ def row(positions: list[list[int]], weights: list[list[float]], num_tokens: int 
     return replace(piece, top_positions=np.array(positions), top_weights=np.array(weights, np.float32))
 
 
-def test_a_sink_takes_a_quarter_of_the_mass_in_the_mean_and_the_query_is_none() -> None:
+def test_a_sink_takes_a_quarter_of_the_mass_and_three_even_shares_and_is_not_near_the_query() -> None:
     newest = 11
     piece = row([[0, newest, 4], [0, newest, 5]], [[0.4, 0.5, 0.05], [0.2, 0.7, 0.05]])
     assert piece.query_position == newest
     found = draw.sinks(piece)
     assert [(one.position, pytest.approx(one.weight)) for one in found] == [(0, 0.3)]
-    assert draw.sinks(row([[3, 7], [3, 8]], [[0.3, 0.6], [0.1, 0.6]])) == tuple(
-        draw.PositionWeight(place, pytest.approx(0.3)) for place in (7, 8)
+    near = row([[3, 7], [3, 8]], [[0.3, 0.6], [0.1, 0.6]])
+    assert draw.sinks(near) == (), "heads that look at what is near"
+    far = replace(near, query_position=40)
+    assert draw.sinks(far) == tuple(draw.PositionWeight(place, pytest.approx(0.3)) for place in (7, 8))
+    few = replace(row([[0, 1], [0, 1]], [[0.4, 0.3], [0.4, 0.3]]), query_position=3)
+    assert draw.sinks(few) == (), "of four tokens each takes a quarter"
+    assert [one.position for one in draw.sinks(replace(few, query_position=7))] == [0], (
+        "of eight tokens it takes three even shares"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from PySide6.QtCore import QPointF
 from pytestqt.qtbot import QtBot
 
 from app.dialogs.outliers import OutliersDialog
@@ -84,6 +85,8 @@ def test_pictures_that_are_behind_say_so_and_name_one_step(fresh: Shell, engine:
     said = {chip(view) for view in (window.wall, window.head)}
     assert said == {(f"showing K of step {STEPS}", "past")}
     assert chip(window.attention) == (f"showing attention of step {STEPS}", "past")
+    briefs = {view.provenance_label.brief for view in (window.wall, window.head, window.attention)}
+    assert briefs == {f"step {STEPS}"}, "what stands there where the whole does not fit"
 
 
 def test_a_pinned_head_is_asked_of_its_own_place(fresh: Shell, engine: FakeEngine) -> None:
@@ -169,5 +172,12 @@ def test_the_most_attended_tokens_stand_beside_their_heads_and_in_words(fresh: S
     share = percent(float(piece.top_weights[6, 1]))
     assert f"{first} {token_label(samples.word(first), 8)} {share}" in words[6]
     assert view.readout.text().startswith(f"L0 head 0 → {piece.top_positions[0, 0]} ")
-    assert "▼ sink: 0 Once takes" in view.detail.text()
+    assert view.readout.text().count("(sink)") == 1, "the flag above the picture is explained below it"
+    assert view.title_label.text() == "Attention · L0"
+    sink = "▼ attention sink: 0 Once takes 50.1 % in the mean of heads"
+    assert sink in view.detail.text()
+    view.tell(QPointF(0.5, 0.5))
+    assert sink in view.map.toolTip()
+    view.tell(QPointF(5.5, 0.5))
+    assert "sink" not in view.map.toolTip()
     assert view.map.marks.flags == (0.5,)

@@ -45,6 +45,21 @@ def test_an_exact_mode_says_its_size_alone_and_another_its_share(running: Shell)
     assert size.text in size.accessibleName()
 
 
+def test_the_size_at_a_step_of_another_mode_is_not_that_of_the_mode_beside_it(
+    running: Shell, engine: FakeEngine
+) -> None:
+    running.window.resize(1600, 1000)
+    size, timeline = running.window.top.size_of_cache, running.models.timeline
+    engine.emit(StateChanged(samples.status(20, cache=cache_preset("int8").spec)))
+    running.models.selection.update(step=4)
+    turn(running)
+    assert size.text == f"{byte_size(timeline.records[4].num_bytes.stored)} in Growing"
+    assert size.toolTip()
+    running.models.selection.update(step=None)
+    turn(running)
+    assert "Growing" not in size.text
+
+
 def test_nothing_is_said_before_there_is_a_cache(shell: Shell, engine: FakeEngine) -> None:
     assert (shell.window.top.size_of_cache.text, shell.window.top.size_of_cache.width()) == ("", 0)
     engine.loaded()

@@ -100,6 +100,8 @@ def test_the_menu_of_rows_says_how_much_is_selected(running: Shell) -> None:
     assert window.status.note.text() == "Selected: positions 4 … 7 · layer 3 · kv head 1 · K · 128 numbers, 512 B"
     window.head.menu_wanted.emit(QPoint(5, 5))
     assert opened("edits")[:2] == [f"× {words}" for words in menu.words()]
+    models.selection.update(position=9)
+    assert window.status.note.text() == "", "nothing is said of another place than the one that is selected"
 
 
 def test_a_bookmark_is_set_on_what_the_panel_in_use_shows(running: Shell) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
-from PySide6.QtGui import QDragEnterEvent, QDropEvent, QImage, QMouseEvent
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QImage, QKeyEvent, QMouseEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QMenu, QWidget
+from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QLineEdit, QMenu, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.kit.chart.plot import Plot
@@ -96,6 +96,30 @@ def test_the_debuggers_keys(running: Shell, engine: FakeEngine, qtbot: QtBot) ->
     turn(running)
     qtbot.keyClick(edit, Qt.Key.Key_Escape)
     assert engine.of(Cancel)
+
+
+class Line(QLineEdit):
+    """A line of text that takes every key with Ctrl, as Qt's takes Ctrl+E on X11 to go to the end of the line."""
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.ShortcutOverride:
+            event.accept()
+            return True
+        return super().event(event)
+
+
+def test_a_line_of_text_leaves_the_window_its_keys(running: Shell) -> None:
+    line = Line(running.window)
+    line.show()
+    running.window.activateWindow()
+    line.setFocus()
+    taken = {}
+    for key in (Qt.Key.Key_E, Qt.Key.Key_Z, Qt.Key.Key_Left):
+        asked = QKeyEvent(QEvent.Type.ShortcutOverride, key, Qt.KeyboardModifier.ControlModifier)
+        asked.ignore()
+        QApplication.sendEvent(line, asked)
+        taken[key] = asked.isAccepted()
+    assert taken == {Qt.Key.Key_E: False, Qt.Key.Key_Z: True, Qt.Key.Key_Left: True}
 
 
 def test_arrows_walk_layers_and_heads_in_a_picture_only(running: Shell, qtbot: QtBot) -> None:

@@ -177,6 +177,20 @@ def test_a_refusal_keeps_the_present_comparison(compared: CompareDesk) -> None:
 # ---- words -------------------------------------------------------------------------------------------------------
 
 
+def test_a_step_before_those_that_were_compared_is_not_waited_for(desk: CompareDesk) -> None:
+    """After a change of mode the steps before it are not compared, and no picture of them is asked for."""
+    started = samples.duel_started(21)
+    desk.start(replace(started, steps=tuple(step for step in started.steps if step.step > 5)))
+    desk.models.selection.update(step=2)
+    turn(desk.shell, 2)
+    chip = desk.view.provenance_label
+    assert chip.text.endswith("step 2 was not compared")
+    desk.start(replace(started, steps=tuple(step for step in started.steps if step.step > 5)))
+    assert desk.view.why.isVisible()
+    assert desk.view.why.text() == desk.steps.numbers.text()
+    assert desk.view.why.text().startswith("This step was not compared")
+
+
 def test_both_sides_are_named(compared: CompareDesk) -> None:
     words = "A: sequence 0 · Growing · float32     B: the same tokens in KIVI-2 · float32"
     assert compared.view.sides.text() == words

@@ -176,6 +176,20 @@ def test_the_same_condition_is_kept_once(running: Shell, panel: StopsView) -> No
     assert running.models.stops.stops == (Stop(1, "step = 4"),)
 
 
+def test_a_condition_that_is_switched_off_says_so_and_is_switched_on(running: Shell, panel: StopsView) -> None:
+    """Typed once more, it used to look like one that halts: nothing was added, and the run went on."""
+    running.intents.on_stops_changed((Stop(1, "step = 4", is_enabled=False),))
+    type_in(running, panel, "step = 4")
+    off = "held at 1 of 21 steps · switched off: runs do not halt there · Enter: "
+    assert panel.words.text() == off + "switch it on"
+    assert (panel.add.text(), panel.add.isEnabled()) == ("Switch on", True)
+    running.actions["stops.find"].trigger()
+    assert panel.words.text() == off + "go to the next", "who searches is not made to stop there"
+    running.actions["stops.add"].trigger()
+    assert running.models.stops.stops == (Stop(1, "step = 4"),)
+    assert panel.words.text() == "held at 1 of 21 steps · Enter: go to the next"
+
+
 def test_a_click_on_a_stop_looks_for_it(running: Shell, panel: StopsView) -> None:
     running.intents.on_stops_changed((Stop(1, "step = 4"), Stop(2, "step > 15")))
     turn(running, 3)

@@ -10,12 +10,13 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QComboBox, QStyle, QStyleOptionComboBox
 from pytestqt.qtbot import QtBot
 
-from app.kit.rows_view import PLOT
+from app.kit.rows_view import PLOT, TABLE
 from app.models import Models
 from app.panels.bench.view import BenchView
 from app.panels.sweep.view import SweepView
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_named
+from engine.spec.sampling import SamplingParams
 from engine.wire.measurements import SweepRow
 from tests.app.panels.desk import Desk, click
 from tests.app.rich_answers import measured_models
@@ -62,6 +63,15 @@ def test_a_sweep_fills_row_by_row_and_says_what_is_unavailable(desk: Desk) -> No
     assert view.plot.words.text().startswith("KIVI-4 · ")
     desk.run(CacheSpec())
     assert desk.models.measurements.sweep.answers, "another run does not take back what was measured"
+    assert view.provenance_label.text == "measured", "it begins with the same tokens"
+    desk.intents.on_prompt_submitted("Another story", SamplingParams())
+    desk.until(lambda: desk.controller.is_idle and view.provenance_label.kind == "past")
+    assert view.provenance_label.text == "measured, of another prompt or branch"
+    assert (
+        view.plot.note.text() == f"— best for its bytes, over 3 steps after {held} tokens, of another prompt or branch"
+    )
+    view.choose(TABLE)
+    assert view.note.text().startswith(f"over 3 steps after {held} tokens, of another prompt or branch; ")
 
 
 def test_a_sweep_leaves_its_steps_room_in_the_context(desk: Desk) -> None:

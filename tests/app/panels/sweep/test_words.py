@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from app.panels.sweep.view import label_of
 from engine.spec.grid import SweepMode
 from engine.spec.presets import cache_named
 
@@ -18,4 +17,4 @@ from engine.spec.presets import cache_named
     ],
 )
 def test_a_size_of_the_grid_is_told_and_a_plan_by_layer_is_none(name: str, cache: str, label: str) -> None:
-    assert label_of(SweepMode(name, cache_named(cache))) == label
+    assert SweepMode(name, cache_named(cache)).label == label
