@@ -243,7 +243,7 @@ class DockHost(QMainWindow):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        if not self._is_untouched:
+        if not self._is_untouched or self._is_arranging:  # a size that was pending comes amid an arrangement
             return
         name, room = self._layout_name, room_of(self._layout_name, event.size().width(), event.size().height())
         if grid_of(name, room, has_pages=self._has_pages) != self._grid:

@@ -29,6 +29,15 @@ def test_an_unknown_layout_is_replaced_by_the_usual_one(shell: Shell) -> None:
     assert "layout.play" not in set(shell.window.actions_.names())
 
 
+def test_a_layout_may_be_asked_for_while_the_window_has_yet_to_give_the_panels_another_height(shell: Shell) -> None:
+    turn(shell)
+    for layout in GRIDS:  # Qt would warn of panels that are in no place yet
+        shell.window.phases.setVisible(layout != "inspect")
+        shell.window.recovery.setVisible(not shell.window.recovery.isVisible())
+        shell.window.arrange(layout)
+    turn(shell)
+
+
 def test_a_wide_window_gives_pages_and_the_newest_row_a_column_of_their_own(shell: Shell) -> None:
     def left(name: str) -> int:
         return shell.window.docks.docks[name].geometry().left()
