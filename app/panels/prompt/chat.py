@@ -489,7 +489,7 @@ class ChatEditor(QWidget):
             return
         is_grown = taken is not None and taken.seq_id == info.seq_id and self._is_there(taken)
         number = taken.turn if is_grown and taken is not None else len(turns)
-        stop = "stopped" if self._is_stopped or (is_grown and info.stop is None) else info.stop
+        stop = info.stop or ("stopped" if self._is_stopped or is_grown else None)
         self._endings[number], self._noted = "" if stop is None else ENDINGS.get(stop, ""), ()
         self._is_stopped = False
         if is_grown:

@@ -287,6 +287,22 @@ def test_an_answer_that_is_stopped_is_taken_and_the_next_turn_can_be_written(dri
     prompt.choose("text")
 
 
+def test_an_answer_that_ends_by_itself_before_it_is_stopped_is_not_called_stopped(driver: Driver) -> None:
+    load(driver, None)
+    prompt, chat = driver.window.prompt, driver.window.prompt.chat
+    prompt.sampling_button.popup.longest_answer.setValue(4)
+    driver.shell.set_pace("5")
+    write(driver, "hi")
+    prompt.send.click()
+    driver.until(lambda: not chat.answer.isHidden() and driver.models.status.is_running)
+    chat.stop_answer()  # the engine is not told before the end
+    driver.until(lambda: len(chat.turns.rows) == 3)
+    assert chat.turns.rows[1].note.text() == "ended at the longest answer"
+    driver.shell.set_pace(USUAL_PACE)
+    prompt.choose("text")
+    prompt.sampling_button.popup.longest_answer.setValue(256)
+
+
 def test_an_answer_ends_at_the_limit_and_a_text_has_none(driver: Driver) -> None:
     load(driver, None)
     prompt, models = driver.window.prompt, driver.models
