@@ -345,13 +345,14 @@ class View(Reader[State], Themed, QWidget):
         margins = (MARGIN, 2, 5, 2)
         strip = row(*left, self._extras, self.pin_button, self._menu_button, spacing=8, margins=margins, on=self._strip)
         strip.addStrut(STRIP_HEIGHT - 3)  # a dock uses the layout's height, not the fixed one
-        self._pages = QStackedLayout()
-        self._pages.addWidget(self._body)
         self._blank_column = column(None, self.empty, None, spacing=8)
         self._blank = holder(self._blank_column)
-        self._pages.addWidget(self._blank)
+        self._pages = QStackedLayout()
         framed = column(self._pages, margins=(MARGIN, MARGIN, MARGIN, MARGIN))  # a stacked layout has none of its own
         column(self._strip, (framed, 1), spacing=0, on=self)
+        # Only now: a stacked layout shows its first widget at once, which as a child of none would be a window.
+        self._pages.addWidget(self._body)
+        self._pages.addWidget(self._blank)
 
     def _set_icons(self) -> None:
         theme = current_theme()

@@ -19,6 +19,7 @@ from app.kit.theme import current_theme
 from app.kit.view import View
 from app.shell import Shell
 from app.start.settings import Settings
+from app.window.layouts import GRIDS
 from engine.saved.document import write_session
 from engine.saved.session import SavedSession
 from engine.spec.chat import Chat, Turn
@@ -27,7 +28,7 @@ from engine.spec.sampling import SamplingParams
 from engine.wire.commands import Cancel, LoadModel, OpenSnapshot, Run, Step, SubmitPrompt
 from engine.wire.events import SessionOpened, StateChanged
 from tests.app import samples
-from tests.app.conftest import sweep, turn
+from tests.app.conftest import new_shell, sweep, turn
 from tests.app.fake_engine import FakeEngine
 
 
@@ -57,6 +58,32 @@ def test_a_window_begins_as_high_as_it_was_left(shell: Shell) -> None:
         window.resize(window.width(), 640)
         window.restore_state(geometry, docks, "inspect")
         assert window.height() == height
+
+
+class ShownWindows(QObject):
+    """Collects the classes of the windows that are shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Show and isinstance(watched, QWidget) and watched.isWindow():
+            self.names.append(type(watched).__name__)
+        return False
+
+
+def test_while_a_window_is_built_no_part_of_it_is_shown_as_a_window(qapp: QApplication, engine: FakeEngine) -> None:
+    shown = ShownWindows()
+    qapp.installEventFilter(shown)
+    shell = new_shell(qapp, engine, (1280, 800))
+    shell.window.need_all()
+    for layout in GRIDS:
+        shell.window.arrange(layout)
+        turn(shell)
+    qapp.removeEventFilter(shown)
+    sweep(shell)
+    assert shown.names == ["MainWindow"]
 
 
 def test_an_empty_window_invites(shell: Shell) -> None:
