@@ -12,6 +12,7 @@ from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QImage, QKeyEvent, QMouseEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QLineEdit, QMenu, QWidget
+from pytestqt.exceptions import capture_exceptions
 from pytestqt.qtbot import QtBot
 
 from app.kit.chart.plot import Plot
@@ -337,6 +338,13 @@ def test_windows_come_and_go_without_a_trace(qtbot: QtBot, qapp: QApplication) -
     gc.collect()
     assert len(qapp.allWidgets()) <= before
     assert [ref() for ref in left] == [None] * 5
+
+
+def test_a_window_that_ends_as_soon_as_it_is_painted_tells_nobody(qapp: QApplication, engine: FakeEngine) -> None:
+    shell = new_shell(qapp, engine, (1280, 800))
+    with capture_exceptions() as raised:
+        sweep(shell)
+    assert raised == []
 
 
 def test_news_of_every_plot_stand_in_the_status_line(running: Shell) -> None:
