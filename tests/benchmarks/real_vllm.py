@@ -77,7 +77,7 @@ def server(python: str, model: Path, folder: Path) -> Iterator[list[int]]:
     command = [
         python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1",
         "--port", str(ports[0]), "--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "8",
-        "--block-size", str(BLOCK), "--num-gpu-blocks-override", str(POOL), "--enable-prefix-caching",
+        "--gpu-memory-utilization", "0.1", "--block-size", str(BLOCK), "--num-gpu-blocks-override", str(POOL), "--enable-prefix-caching",
         "--dtype", "float32", "--enable-prompt-tokens-details", "--kv-events-config", json.dumps(events),
     ]  # fmt: skip
     log = folder / "log"
@@ -87,8 +87,9 @@ def server(python: str, model: Path, folder: Path) -> Iterator[list[int]]:
             until = time.monotonic() + START_S
             while not is_up(f"http://127.0.0.1:{ports[0]}/health"):
                 if process.poll() is not None or time.monotonic() > until:
-                    words = log.read_text("utf-8", "replace").splitlines()[-12:]
-                    raise SystemExit("\n".join(("vLLM did not start; the last that it said:", *words)))
+                    words = log.read_text("utf-8", "replace").splitlines()
+                    errors = [line for line in words if "Error: " in line] or words
+                    raise SystemExit("\n".join(("vLLM did not start; the last that it said:", *errors[-3:])))
                 time.sleep(0.5)
             yield ports
         finally:
@@ -111,12 +112,12 @@ def is_up(url: str) -> bool:
 @contextmanager
 def recorder(file: Path, events: int, replay: int) -> Iterator[None]:
     endpoints = "--endpoint", f"tcp://127.0.0.1:{events}", "--replay", f"tcp://127.0.0.1:{replay}"
-    process = subprocess.Popen([*cli(), "record", str(file), *endpoints], cwd=ROOT)
+    process = subprocess.Popen([*cli(), "record", str(file), *endpoints], cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         yield
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(60)
 
 
 def cli() -> list[str]:
