@@ -77,7 +77,8 @@ def server(python: str, model: Path, folder: Path) -> Iterator[list[int]]:
     command = [
         python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1",
         "--port", str(ports[0]), "--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "8",
-        "--gpu-memory-utilization", "0.1", "--block-size", str(BLOCK), "--num-gpu-blocks-override", str(POOL), "--enable-prefix-caching",
+        "--gpu-memory-utilization", "0.1", "--enable-prefix-caching",
+        "--block-size", str(BLOCK), "--num-gpu-blocks-override", str(POOL),
         "--dtype", "float32", "--enable-prompt-tokens-details", "--kv-events-config", json.dumps(events),
     ]  # fmt: skip
     log = folder / "log"
