@@ -128,8 +128,11 @@ def cli() -> list[str]:
 def ask(address: str, file: Path, count: int, chance: random.Random) -> list[tuple[int, list[int], str, int]]:
     """Of each request: batches before it, its token ids, its salt, and the tokens that were cached."""
     families = [[chance.randrange(4, 3000) for _ in range(chance.randrange(40, LONGEST))] for _ in range(5)]
-    done: list[tuple[int, list[int], str, int]] = []
-    for _ in range(count):
+    done = [(0, first := list(range(4, 4 + 2 * BLOCK)), "", cached_of(address, first, "", 1))]
+    until = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < until:  # the recorder takes some time to begin
+        time.sleep(STILL_S)
+    for _ in range(count - 1):
         kind, family = chance.choice(("family", "part", "whole blocks", "again", "salt")), chance.choice(families)
         ids, salt = [*family, *(chance.randrange(4, 3000) for _ in range(chance.randrange(1, 60)))], ""
         if kind == "part":

@@ -118,7 +118,7 @@ def test_several_servers_and_a_recording_of_one(desk: Desk, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        (ServerSpec("nowhere.kvevents"), "cannot be read"),
+        (ServerSpec("nowhere.kvevents"), "cannot be opened"),
         (ServerSpec(__file__), "is no recording of KV events"),
         (ServerSpec("tcp://host"), "no address of a publisher"),
         (ServerSpec(RECORDED, tokenizer="nowhere"), "tokenizer.json' cannot be read"),
