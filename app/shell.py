@@ -95,7 +95,7 @@ class Shell(QObject):
         self.controller = Controller(self.models, send, drain, self)
         self.intents = self.controller.intents
         self.navigator = Navigator(self.models, self.window)
-        self._deferred = DeferredSend(self.models, self._send_deferred, self)
+        self._deferred = DeferredSend(self.models, self._send_deferred, self._step_deferred, self)
         self._view_clock = ViewClock(self.window)
         self._connect_intents()
         self._mark_theme()
@@ -157,6 +157,9 @@ class Shell(QObject):
         self.actions["prompt.send"].trigger()
         if num_steps and self.is_prompt_sent and self.window.prompt.choice != CHAT:
             self.intents.send(Step(num_steps))
+
+    def _step_deferred(self, num_steps: int) -> None:
+        self.intents.send(Step(num_steps))
 
     @property
     def is_prompt_sent(self) -> bool:

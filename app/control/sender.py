@@ -85,24 +85,31 @@ class Sender:
 
 class DeferredSend(QObject):
     """Calls `send` once the model that is being loaded is there, with the number of steps that were asked for beside
-    the prompt. After a load that fails, is cancelled, or repeats the steps from before, it reports that nothing was
-    sent."""
+    the prompt; of an opened file that is gone on with, it calls `step` with the number of steps. After a load that
+    fails, is cancelled, or repeats the steps from before, it reports that nothing was sent."""
 
-    def __init__(self, models: Models, send: Callable[[int], None], parent: QObject | None = None) -> None:
+    def __init__(
+        self, models: Models, send: Callable[[int], None], step: Callable[[int], None], parent: QObject | None = None
+    ) -> None:
         super().__init__(parent)
         self._models = models
-        self._send = send
+        self._send, self._step = send, step
         self._num_steps = 0
-        self._is_wanted = self._has_begun = False
+        self._is_wanted = self._has_begun = self._is_of_file = False
         models.timeline.reset.connect(self._on_reset)
         models.status.changed.connect(self._on_status)
 
     def wish(self, *, is_step: bool = False) -> None:
         """Have the prompt sent when the load has ended: once, even if this is called several times. `is_step`: a step
-        is wanted; the first one is the prompt's, and each further one follows it."""
-        self._num_steps = 0 if not self._is_wanted else self._num_steps + is_step
+        is wanted; the first one is the prompt's, unless a file has its own, and each further one follows it."""
+        self._is_of_file = is_step and self._models.status.has_file
+        self._num_steps = (self._num_steps + is_step) if self._is_wanted else int(self._is_of_file)
         self._is_wanted, self._has_begun = True, False
-        then = f", then {counted(self._num_steps, 'step')} more" if self._num_steps else ""
+        steps = counted(self._num_steps, "step")
+        if self._is_of_file:
+            self._models.status.notify(f"As soon as the model is loaded, {steps} will be taken")
+            return
+        then = f", then {steps} more" if self._num_steps else ""
         self._models.status.notify(f"The prompt is sent as soon as the model is loaded{then}")
 
     def _on_reset(self) -> None:
@@ -114,8 +121,10 @@ class DeferredSend(QObject):
         if not self._is_wanted or not status.is_known or status.is_loading:
             return
         self._is_wanted = False
-        if status.model is not None and self._has_begun:
-            status.notify("")  # what was announced is done now
+        if self._is_of_file:
+            if not status.has_file and status.model is not None:
+                self._step(self._num_steps)
+        elif status.model is not None and self._has_begun:
             self._send(self._num_steps)
         else:
             self._models.status.notify("The prompt was not sent: no new model came of it. Send it again")

@@ -52,6 +52,8 @@ class NoticeBar(Reader[State], QWidget):
     def build(self, *buttons: QWidget) -> None:
         """Lay out the text and these buttons."""
         self.words = ElidedLabel()
+        for button in buttons:  # a click leaves the focus where it is: the bar goes away, and would pass it on
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setFixedHeight(HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         row(34, (self.words, 1), *buttons, 14, spacing=12, on=self)

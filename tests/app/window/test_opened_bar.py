@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from msgspec.structs import replace
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
 
 from app.kit.moment_words import node_lines
 from app.models.saved_view import view_text
@@ -14,10 +16,10 @@ from app.start.settings import Settings
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
-from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot
+from engine.wire.commands import CloseSnapshot, Continue, LoadModel, OpenSnapshot, Step, SubmitPrompt
 from engine.wire.events import EngineLost, Failed, SessionOpened, StateChanged
 from engine.wire.records import Timings
-from engine.wire.status import OpenedFile
+from engine.wire.status import OpenedFile, Work
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 from tests.app.found import button, opened_menu, texts_in
@@ -55,6 +57,29 @@ def test_the_strip_says_which_file_it_is_and_leads_on(running: Shell, engine: Fa
     engine.emit(StateChanged(engine.status))
     turn(running)
     assert not strip.isVisible()
+
+
+def test_steps_asked_for_while_a_file_is_gone_on_with_are_its_own(
+    running: Shell, engine: FakeEngine, tmp_path: Path
+) -> None:
+    running.window.prompt.edit.setFocus()
+    opened(running, engine, tmp_path / "a.safetensors")
+    QTest.mouseClick(button(running.window.opened, "Go on with the model"), Qt.MouseButton.LeftButton)
+    engine.status = replace(engine.status, work=Work("Loading", 3, 9, is_loading=True))
+    engine.emit(StateChanged(engine.status))
+    turn(running)
+    for _ in range(2):
+        running.actions["run.step"].trigger()
+    assert running.models.status.notice == "As soon as the model is loaded, 2 steps will be taken"
+    assert not engine.of(Step)
+    engine.status = replace(engine.status, opened=None, work=None)
+    engine.emit(StateChanged(engine.status))
+    turn(running)
+    assert engine.of(Step) == [Step(2)]
+    assert not engine.of(SubmitPrompt), "the prompt in the editor is another sequence"
+    assert running.window.focusWidget() is running.window.prompt.edit, (
+        "the strip is gone, and what had the focus has it"
+    )
 
 
 def test_what_needs_a_forward_is_greyed_with_the_reason(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:
