@@ -53,7 +53,7 @@ def with_arrow(heads: Sequence[ColumnHead], column: int, is_descending: bool) ->
 
 
 class TableCell(Struct, frozen=True):
-    """A cell; `is_wide`: words that span the rest of their row."""
+    """A cell; `is_wide`: words that span the rest of their row. Without a `tip` it tells what its column means."""
 
     text: str
     role: TextRole = "text"
@@ -115,7 +115,7 @@ class CellModel(QAbstractTableModel):
             case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.AccessibleTextRole:
                 return cell.text
             case Qt.ItemDataRole.ToolTipRole:
-                return plain_tip(cell.tip)
+                return plain_tip(self._tip_of(row, column))
             case Qt.ItemDataRole.TextAlignmentRole:
                 return _LEFT if self.is_left(row, column) else _RIGHT
             case Qt.ItemDataRole.ForegroundRole:
@@ -123,6 +123,13 @@ class CellModel(QAbstractTableModel):
             case Qt.ItemDataRole.FontRole:
                 return self.texts_of(row, column).font
         return None
+
+    def _tip_of(self, row: int, column: int) -> str:
+        """The tip of a cell; if it has none, its words, which may be cut, and what its column means."""
+        cell, head = self.rows[row][column], self.heads[column]
+        if cell.tip or not cell.text or cell.is_wide:
+            return cell.tip or cell.text
+        return "\n".join(filter(None, (cell.text if head.is_words else "", head.tip)))
 
     def is_left(self, row: int, column: int) -> bool:
         """Whether the text of a cell is aligned left."""

@@ -285,7 +285,7 @@ class RowsView(AskingView[ShownRows]):
         self.note.setText(state.note)
         names = self.names()
         heads = [
-            ColumnHead("cache", is_words=True, most=self.name_width),
+            ColumnHead("cache", "Cache mode", is_words=True, most=self.name_width),
             *(each.head for each in self.shown_columns()),
         ]
         rows = [self._cells(each, names[each.cache], state) for each in self.sorted_rows()]

@@ -239,7 +239,8 @@ class DockHost(QMainWindow):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._name_once()  # Qt reports which docks are tabs only for a window that is shown
+        # Qt reports which docks are tabs only for a window that is shown, and of the last row only then
+        QTimer.singleShot(0, self, self._name_once)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

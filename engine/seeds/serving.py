@@ -19,7 +19,8 @@ from engine.session.driver import ModeDriver
 from engine.spec.presets import PRESETS
 
 CONFIG = "the config alone"
-BY_DEFINITION = "by the page's definition, for the example in bfloat16"
+# Heads of columns whose figures no page prints.
+BY_DEFINITION, BY_DIMENSIONS, DESCRIBED = "by the page's definition", "by the dimensions", "as the page describes"
 
 
 def allocated_lines(models: SeedModels) -> Iterator[SeedLine]:
@@ -46,9 +47,10 @@ def allocated_lines(models: SeedModels) -> Iterator[SeedLine]:
     room = 2 * layers * dims["num_key_value_heads"] * dims["model_max_seq_len"] * dims["head_dim"] * dtype_bytes(dtype)
     yield sheet.must("tokens fed in three steps", published.GPT2_FEEDS, tuple(fed), "tokens")
     item = f"room: K and V, {layers} layers, heads, positions, head_dim, {dtype}"
-    yield sheet.must(item, room, held.reserved, "bytes")
-    yield sheet.must("rows ever written to it", 0, driver.cache.num_idle_rows_written, "rows")
-    yield sheet.must("bytes that hold a token after a step", 0, held.stored, "bytes")
+    yield sheet.must(item, room, held.reserved, "bytes", heading=BY_DIMENSIONS)
+    idle = driver.cache.num_idle_rows_written
+    yield sheet.must("rows ever written to it", 0, idle, "rows", heading=DESCRIBED)
+    yield sheet.must("bytes that hold a token after a step", 0, held.stored, "bytes", heading=DESCRIBED)
 
 
 def max_lines(models: SeedModels) -> Iterator[SeedLine]:
@@ -72,21 +74,24 @@ def max_lines(models: SeedModels) -> Iterator[SeedLine]:
             yield sheet.must(f"{kind.__name__}({name}=)", shown, "missing" if found is MISSING else found)
     for wanted, length in ((None, 1024), (512, 512), (1025, "ValueError")):
         item = f"get_max_seq_len() with user_provided_max_length={wanted}"
-        yield architecture.must(item, length, result_of(example("float32", wanted).get_max_seq_len))
+        found_length = result_of(example("float32", wanted).get_max_seq_len)
+        yield architecture.must(item, length, found_length, heading=DESCRIBED)
     found = params_values(params)
     for name, shown in by_definition(params.page_size).items():
         measured = str(found[name]) if isinstance(found[name], list) else found[name]
-        yield parameters.must(name, shown, measured, note=BY_DEFINITION)
+        yield parameters.must(name, shown, measured, note="for the example in bfloat16", heading=BY_DEFINITION)
     two = replace(params, devices=tuple(DeviceRef.GPU(number) for number in range(2)), data_parallel_degree=2)
     alone, longest = two.copy_as_dp_1(1), max(params.graph_capture_probe_cache_lengths(1024))
-    yield parameters.must("copy_as_dp_1(1) of two replicas: devices", "gpu:1", ", ".join(map(str, alone.devices)))
-    yield parameters.must("copy_as_dp_1(1) of two replicas: data_parallel_degree", 1, alone.data_parallel_degree)
-    partitions = params.resolve_attn_key(0, 1, 512).num_partitions
-    yield parameters.must("resolve_attn_key(0, 1, 512): partitions", 1, partitions)
-    yield parameters.must("graph_capture_probe_cache_lengths(1024): the longest", 1024, longest)
+    for item, shown, result in (
+        ("copy_as_dp_1(1) of two replicas: devices", "gpu:1", ", ".join(map(str, alone.devices))),
+        ("copy_as_dp_1(1) of two replicas: data_parallel_degree", 1, alone.data_parallel_degree),
+        ("resolve_attn_key(0, 1, 512): partitions", 1, params.resolve_attn_key(0, 1, 512).num_partitions),
+        ("graph_capture_probe_cache_lengths(1024): the longest", 1024, longest),
+    ):
+        yield parameters.must(item, shown, result, heading=DESCRIBED)
     for page_size, is_allowed in ((128, True), (64, False)):
         measured = result_of(partial(require_manager_page_size, page_size)) != "ValueError"
-        yield parameters.must(f"a page of {page_size} tokens is allowed", is_allowed, measured)
+        yield parameters.must(f"a page of {page_size} tokens is allowed", is_allowed, measured, heading=DESCRIBED)
 
 
 def by_definition(page_size: int) -> dict[str, FieldValue]:

@@ -23,7 +23,7 @@ INVITATION = (
 )
 NOT_COMPARED = "This step was not compared: both sides have later ones in common"
 LAYER_HEADS = (
-    ColumnHead("layer"),
+    ColumnHead("layer", "Layer of the model"),
     ColumnHead(
         "K", "By how much K of the newest token differs, as a part of its own size, in the head where it is most"
     ),
@@ -34,10 +34,10 @@ LAYER_HEADS = (
 )
 TOP_HEADS = (
     ColumnHead("A", "The most probable next tokens of side A", is_words=True, most=84),
-    ColumnHead("p"),
+    ColumnHead("p", "The probability that side A gives it"),
     ColumnHead("  ", is_words=True),
     ColumnHead("B", "The most probable next tokens of side B", is_words=True, most=84),
-    ColumnHead("p"),
+    ColumnHead("p", "The probability that side B gives it"),
 )
 
 

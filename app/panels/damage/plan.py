@@ -84,11 +84,11 @@ class PlanSheet(QWidget):
             return
         self._found = found
         heads = (
-            ColumnHead("layer", is_words=True),
+            ColumnHead("layer", "Layer of the model", is_words=True),
             ColumnHead("keys and values", "How the layer's K and V would be written", True),
             ColumnHead("bits", "Bits of a code; 32 or 16 is the number itself"),
             ColumnHead("KL alone", "Of the next token with this layer alone coded, in nats"),
-            ColumnHead("bytes"),
+            ColumnHead("bytes", "K and V of the layer, written so"),
         )
         rows = []
         for step in found.plan if found is not None else ():

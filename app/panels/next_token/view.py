@@ -302,14 +302,15 @@ class NextTokenView(View[Shown]):
 
 def _summary(part: SequenceStep, which: Which, num_typed: int, *, is_brief: bool) -> str:
     """Return `entropy 1.17 nats · as open as 3.2 equal choices · rest 0.5 %`, after the number of typed tokens that are
-    still to be fed."""
+    still to be fed. The entropy is that of the raw distribution, which is said beside the sampled one."""
     words = []
     if num_typed:
         words.append(f"{thousands(num_typed)} typed token{'s' * (num_typed > 1)} to come")
     if part.entropy is not None:
         nats = f"{decimal(part.entropy)} nats"
         choices = decimal(math.exp(min(part.entropy, 30)), 1)
-        words += [nats] if is_brief else [f"entropy {nats}", f"as open as {choices} equal choices"]
+        raw = "" if which == "raw" else "raw "
+        words += [raw + nats] if is_brief else [f"{raw}entropy {nats}", f"as open as {choices} equal choices"]
     words.append(f"rest {percent(draw.rest(part, which))}")
     if part.forced:
         words.append("forced")

@@ -145,7 +145,8 @@ COLUMNS = (
     Column("lossless", ColumnHead("exact", "Whether it hands attention exactly what was computed"), _loss),
     Column("recall", ColumnHead("told", "The part of a planted fact that comes out"),
            lambda row, _: TableCell("–" if row.recall is None else _share(row.recall)), downwards=True),
-    Column("text", ColumnHead("text", is_words=True, most=90), lambda row, _: TableCell(row.text, "muted", row.text)),
+    Column("text", ColumnHead("text", "The text that the mode was given", is_words=True, most=90),
+           lambda row, _: TableCell(row.text, "muted")),
 )  # fmt: skip
 _OF_TEXTS = 2  # the last columns, which distinguish several texts
 
@@ -277,7 +278,7 @@ class SweepView(RowsView):
         done = {draw.key_of(row) for row in state.rows}
         missing = [(m, t.name) for t in request.texts for m in request.modes if f"{m.name} on {t.name}" not in done]
         return [
-            self.told_instead(TableCell(mode.label, "muted"), f"{text}: {waits}" if has_texts else waits, waits)
+            self.told_instead(TableCell(mode.label, "muted", waits), f"{text}: {waits}" if has_texts else waits, waits)
             for mode, text in missing
             for waits in (cache_summary(mode.cache),)
         ]

@@ -76,9 +76,11 @@ def token_words(
     noted: Bookmark | None,
     *,
     num_source: int,
+    is_special: bool = False,
+    is_start: bool = False,
 ) -> str:
-    """All about a token, in lines. `held` tells which heads hold its row, if some evicted theirs; the encoder read the
-    first `num_source` tokens."""
+    """All about a token, in lines, and what its marks mean. `held` tells which heads hold its row, if some evicted
+    theirs; the encoder read the first `num_source` tokens; `is_start`: it is the first generated one."""
     lines = [
         f"“{shortened(visible(token.text[:400]), 200)}”",
         f"token {token.id_text} · position {thousands(token.position)} · step {thousands(token.step)}",
@@ -93,6 +95,10 @@ def token_words(
         lines.append(f"surprisal: {token.no_surprisal}")
     if token.forced:
         lines.append("forced, not chosen by the model")
+    if is_special:
+        lines.append("framed: a special token of the model, no text")
+    if is_start and token.position != num_source:
+        lines.append("bar before it: the first token after the prompt")
     if held is not None and token.position < len(held.heads):
         lines.append(held.words(token.position))
     for one in at(edited, token.position):
@@ -507,7 +513,12 @@ class TokenCanvas(Themed, TellsPlaces, QAbstractScrollArea):
     def words(self, token: Token) -> str:
         """Describe a token, in several lines."""
         noted = self._noted.get((token.step, token.position))
-        return token_words(token, self.chips.holders, self.chips.edited, noted, num_source=self.chips.num_source)
+        chips = self.chips
+        is_start = token.position < len(chips.tokens) and chips.is_start(token.position)
+        return token_words(
+            token, chips.holders, chips.edited, noted, num_source=chips.num_source,
+            is_special=token.token_id in chips.special, is_start=is_start,
+        )  # fmt: skip
 
     def _reveal(self) -> None:
         selected = self.chips.selected

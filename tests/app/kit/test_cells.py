@@ -83,6 +83,12 @@ def test_words_stand_left_numbers_right_and_each_has_its_tip_and_colour(show: Sh
     assert "a tip" in warned.data(role.ToolTipRole)
     assert warned.data(role.ForegroundRole) == current_theme().color("warning")
     assert [cells.index(0, column).data(role.FontRole).bold() for column in (0, 1)] == [False, True]
+    assert "one\nwhat it is called" in cells.index(0, 0).data(role.ToolTipRole), "where a cell has no tip of its own"
+    assert "not known: nobody asked" in cells.index(1, 1).data(role.ToolTipRole)
+    more = [(TableCell("three"), TableCell("3"), TableCell(""))]
+    cells.set_cells(HEADS, more)
+    assert "how many" in cells.index(0, 1).data(role.ToolTipRole)
+    assert cells.index(0, 2).data(role.ToolTipRole) == "", "an empty cell tells nothing"
 
 
 def test_a_sorted_column_has_an_arrow() -> None:

@@ -276,3 +276,15 @@ def test_a_prompt_takes_the_room_that_it_needs_and_gives_it_back(shell: Shell) -
     assert most[0] >= taller[0]
     assert min(tokens for _, tokens in heights) > 40, "the panel below keeps some room"
     assert after == usual
+
+
+@pytest.mark.parametrize("layout", ["inspect", "truth"])
+def test_a_name_stands_once_where_a_tab_shows_it(shell: Shell, layout: str) -> None:
+    """From the window's first picture on: the title beside the tab used to go when something was rearranged."""
+    if layout != "inspect":
+        shell.window.arrange(layout)
+    turn(shell)
+    docks = shell.window.docks
+    tabbed = [dock for dock in docks.docks.values() if docks.tabifiedDockWidgets(dock)]
+    assert tabbed
+    assert all(dock.panel.title_label.isHidden() for dock in tabbed)

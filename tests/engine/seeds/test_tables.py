@@ -104,6 +104,7 @@ def test_gpt2_cache_is_reserved_and_never_written(models: SeedModels) -> None:
     assert lines["rows ever written to it"].measured == 0
     room = lines["room: K and V, 2 layers, heads, positions, head_dim, float32"]
     assert room.measured == 2 * 2 * 12 * 1024 * 64 * 4
+    assert room.heading == "by the dimensions"
     assert lines["bytes that hold a token after a step"].measured == 0
 
 
@@ -123,6 +124,10 @@ def test_max_parameters_of_the_example(models: SeedModels) -> None:
     assert lines["KVCacheParams(page_size=)"].measured == 128
     assert lines["get_max_seq_len() with user_provided_max_length=1025"].measured == "ValueError"
     assert lines["a page of 64 tokens is allowed"].measured is False
+    headings = {item: line.heading for item, line in lines.items()}
+    assert headings["KVCacheParams(page_size=)"] == "published"
+    assert headings["bytes_per_block"] == "by the page's definition", "the page names it and prints no value"
+    assert headings["a page of 64 tokens is allowed"] == "as the page describes"
 
 
 def test_tokens_through_the_model_and_a_curve(models: SeedModels) -> None:

@@ -167,3 +167,14 @@ def test_tokens_of_a_long_prompt_say_that_their_surprisal_is_to_come_until_it_do
     assert panel.detail.text() == "surprisal"
     facts = shell.window.panels["inspector"].state.facts  # type: ignore[attr-defined]
     assert [fact.text for fact in facts if fact.label == "surprisal"] == [f"0.25 nats  (p {percent(0.7788)})"]
+
+
+def test_a_tip_says_what_the_marks_of_a_token_mean(running: Shell) -> None:
+    strip = running.window.tokens.strip
+    first, start, later = (strip.chips.tokens[at] for at in (0, samples.PROMPT, samples.PROMPT + 1))
+    assert first.token_id not in strip.chips.special
+    strip.show_chips(replace(strip.chips, special=frozenset({first.token_id})))
+    framed, bar = "framed: a special token of the model, no text", "bar before it: the first token after the prompt"
+    assert [mark in strip.words(first) for mark in (framed, bar)] == [True, False]
+    assert [mark in strip.words(start) for mark in (framed, bar)] == [False, True]
+    assert [mark in strip.words(later) for mark in (framed, bar)] == [False, False]
