@@ -7,7 +7,6 @@ tier leaves out: `python -m tests.benchmarks.default_tier` chose it, by the line
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
@@ -17,7 +16,6 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 LEFT_OUT = Path(__file__).with_name("full_tier.txt")
 
 _tier: Tier = "full"
-_shortened: set[str] = set()  # modules whose tests try fewer cases in the default tier
 
 
 def set_tier(tier: Tier) -> None:
@@ -26,13 +24,8 @@ def set_tier(tier: Tier) -> None:
     _tier = tier
 
 
-def effort(usual: T, long: T, default: T | None = None) -> T:
-    """A number of examples, operations or kills, or every how many calls fail: `usual`, in the long tier `long`, in the
-    default tier `default` where it is given."""
-    if default is not None:
-        _shortened.add(sys._getframe(1).f_globals["__name__"])
-        if _tier == "default":
-            return default
+def effort(usual: T, long: T) -> T:
+    """A number of examples, operations or kills, or every how many calls fail: `usual`, in the long tier `long`."""
     return long if _tier == "long" else usual
 
 
@@ -55,8 +48,8 @@ def is_left_out(nodeid: str, kept: dict[str, frozenset[str]]) -> bool:
     return name in kept and (not case or case.removesuffix("]") not in kept[name])
 
 
-def is_in_tier(nodeid: str, module: str, kept: dict[str, frozenset[str]]) -> bool:
-    """Whether the present tier runs this test of that module."""
-    if _tier == "default":
-        return not is_left_out(nodeid, kept)
-    return _tier != "rest" or is_left_out(nodeid, kept) or module in _shortened
+def is_in_tier(nodeid: str, kept: dict[str, frozenset[str]]) -> bool:
+    """Whether the present tier runs this test."""
+    if _tier in ("full", "long"):
+        return True
+    return is_left_out(nodeid, kept) == (_tier == "rest")

@@ -29,22 +29,18 @@ def test_the_default_tier_and_the_rest_are_everything_once(nodeid: str, monkeypa
     runs = {}
     for tier in effort.TIERS:
         monkeypatch.setattr(effort, "_tier", tier)
-        runs[tier] = effort.is_in_tier(nodeid, "tests.a", kept)
+        runs[tier] = effort.is_in_tier(nodeid, kept)
     assert runs["full"]
     assert runs["long"]
     assert runs["default"] != runs["rest"]
     assert runs["default"] == (nodeid == "tests/a.py::test_new")
     monkeypatch.setattr(effort, "_tier", "default")
-    assert effort.is_in_tier("tests/a.py::test_some[paged]", "tests.a", kept)
+    assert effort.is_in_tier("tests/a.py::test_some[paged]", kept)
 
 
-def test_a_shortened_test_runs_again_in_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effort, "_shortened", set())
+def test_the_long_tier_tries_more_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = {}
     for tier in effort.TIERS:
         monkeypatch.setattr(effort, "_tier", tier)
-        tried[tier] = effort.effort(20, 300, default=5)
-    assert tried == {"default": 5, "rest": 20, "full": 20, "long": 300}
-    monkeypatch.setattr(effort, "_tier", "rest")
-    assert effort.is_in_tier("tests/test_effort.py::test_x", __name__, {})
-    assert not effort.is_in_tier("tests/test_other.py::test_x", "tests.test_other", {})
+        tried[tier] = effort.effort(20, 300)
+    assert tried == {"default": 20, "rest": 20, "full": 20, "long": 300}
