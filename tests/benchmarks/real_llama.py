@@ -2,7 +2,9 @@
 
 Writes models as GGUF (the bundled one; random ones whose rows llama.cpp rotates, and whose keys stand in halves), has a
 real llama.cpp run the same tokens in every cache type and write its state files, of a sequence and of the whole
-context, reads them with `snapshot import`, and compares each row with transformers' in float32.
+context, reads them with `snapshot import`, and compares each row with transformers' in float32. Rows of the first layer
+follow from the tokens alone: they differ by what the cache type loses. Those behind it were computed from a coded cache
+(and flash attention rounds to float16): they are near, which rows in a wrong order are not.
 
     python tests/benchmarks/real_llama.py --python LLAMA_ENVIRONMENT/bin/python [--tokens 32]
 
@@ -12,21 +14,25 @@ llama.cpp has an environment of its own: `pip install llama-cpp-python gguf nump
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-# Of each cache type the number that llama.cpp knows it by, and the largest error as a share of the largest number.
+# Of each cache type the number that llama.cpp knows it by, and the largest error in the first layer as a share of its
+# largest number; and what the error of any layer stays below.
 TYPES = {
-    "f32": (0, 2e-6), "f16": (1, 1.5e-3), "bf16": (30, 8e-3), "q8_0": (8, 1.2e-2), "q5_1": (7, 0.07), "q5_0": (6, 0.1),
-    "q4_1": (3, 0.14), "q4_0": (2, 0.16), "iq4_nl": (20, 0.2),
+    "f32": (0, 1e-5), "f16": (1, 1e-3), "bf16": (30, 8e-3), "q8_0": (8, 1.5e-2), "q5_1": (7, 0.1), "q5_0": (6, 0.1),
+    "q4_1": (3, 0.2), "q4_0": (2, 0.2), "iq4_nl": (20, 0.2),
 }  # fmt: skip
+NEAR = 0.8
 MODELS = {
     "bundled": {},
     "llama": {"model_type": "llama"},
@@ -59,7 +65,8 @@ def main() -> None:
     from tests.benchmarks.real_programs import version_of
 
     version = version_of(args.python, ("llama-cpp-python", "llama_cpp_python"), "pip install llama-cpp-python gguf")
-    print(f"{version}, {args.tokens} tokens; errors of K and V, and the largest K and V")
+    print(f"{version}, {args.tokens} tokens; the largest error as a share of the largest number of a layer")
+    print(f"{'model':<8} {'cache type':<16} {'K, first':>9} {'V, first':>9} {'K, any':>9} {'V, any':>9}")
     wrong = 0
     for name in MODELS:
         with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +90,7 @@ def prepare(name: str, folder: Path, count: int, seed: int) -> tuple[list[int], 
     transformers computes."""
     import numpy as np
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
     if MODELS[name]:
@@ -94,9 +101,8 @@ def prepare(name: str, folder: Path, count: int, seed: int) -> tuple[list[int], 
     else:
         model = AutoModelForCausalLM.from_pretrained(ROOT / "resources" / "demo_model").float().eval()
     ids = torch.randint(4, model.config.vocab_size, (1, count))
-    cache = DynamicCache(config=model.config)
     with torch.inference_mode():
-        model(ids, past_key_values=cache)
+        cache = model(ids, use_cache=True).past_key_values
     np.savez(folder / "weights.npz", **{key: value.numpy() for key, value in model.state_dict().items()})
     np.save(folder / "ids.npy", ids[0].numpy().astype(np.int32))
     config = model.config
@@ -117,23 +123,23 @@ def compared(folder: Path, kind: str, ids: list[int], reference: list[Any]) -> t
     import numpy as np
     from safetensors.numpy import load_file
 
-    out = folder / f"{kind}.safetensors"
-    command = [sys.executable, "-P", "-m", "engine", "snapshot", "import", str(folder / f"{kind}.bin")]
-    done = subprocess.run(
-        [*command, "--gguf", str(folder / "model.gguf"), "-o", str(out)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        return done.stderr.strip(), False
-    found, errors, largest = load_file(out), [0.0, 0.0], [0.0, 0.0]
-    for layer, parts in enumerate(reference):
-        for place, part in enumerate(("keys", "values")):
-            rows = found[f"layers.{layer}.{part}"][0].astype(np.float32)
-            errors[place] = max(errors[place], float(np.abs(rows - parts[place]).max()))
-            largest[place] = max(largest[place], float(np.abs(parts[place]).max()))
-    bound = TYPES[kind.split("-")[0]][1]
-    is_good = all(error <= bound * most for error, most in zip(errors, largest, strict=True))
-    return "  ".join(f"{number:9.2g}" for number in (*errors, *largest)), is_good
+    from engine.cli.command_line import run_command_line
+
+    out, said = folder / f"{kind}.safetensors", io.StringIO()
+    words = ["snapshot", "import", str(folder / f"{kind}.bin"), "--gguf", str(folder / "model.gguf"), "-o", str(out)]
+    with redirect_stdout(said), redirect_stderr(said):
+        code = run_command_line(words)
+    if code:
+        return said.getvalue().strip(), False
+    found = load_file(out)
+    errors = [
+        [float(np.abs(found[f"layers.{layer}.{part}"][0] - rows).max() / np.abs(rows).max())
+         for part, rows in zip(("keys", "values"), parts, strict=True)]
+        for layer, parts in enumerate(reference)
+    ]  # fmt: skip
+    any_layer = [max(of_layer) for of_layer in zip(*errors, strict=True)]
+    is_good = max(errors[0]) <= TYPES[kind.split("-")[0]][1] and max(any_layer) <= NEAR
+    return " ".join(f"{number:9.2g}" for number in (*errors[0], *any_layer)), is_good
 
 
 # ---- in the interpreter that has llama.cpp, with numpy and gguf alone ----------------------------------------------
