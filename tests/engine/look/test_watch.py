@@ -59,7 +59,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "architecture"), effort(OTHERS[::2], OTHERS))
+@pytest.mark.parametrize(("mode", "architecture"), effort(OTHERS[::4], OTHERS))
 def test_of_windows_latents_and_layers_without_rows_as_well(mode: str, architecture: str) -> None:
     watching = Watching(MODES[mode], architecture, length=4)
     for _ in range(8):
