@@ -110,6 +110,8 @@ def _servers(given: argparse.Namespace, parser: OneLineParser) -> tuple[ServerSp
     for name, part in zip(("replay", "metrics", "tokenizer", "speed"), parts, strict=True):
         if len(part) > len(given.serving):
             parser.error(f"There are more --{name} than --serving: give one for each, in the same order.")
+    if not all(0 <= speed < float("inf") for speed in given.speed):
+        parser.error("A recording is played 0 (at once) or more times as fast as it was: give such a --speed.")
     for name in given.serving:
         if "://" not in name and not os.path.isfile(name):
             parser.error(f"'{name}' is no address and no recording: give one like tcp://HOST:5557.")

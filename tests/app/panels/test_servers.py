@@ -128,7 +128,12 @@ def test_the_command_line_names_servers(capsys: pytest.CaptureFixture[str]) -> N
         ["--serving", "tcp://a:1", "--serving", RECORDED, "--replay", "-", "--metrics", "http://a/", "--speed", "2"]
     )
     assert found.servers == (ServerSpec("tcp://a:1", "", "http://a/", "", 2.0), ServerSpec(RECORDED))
-    for argv in (["--serving", "nothing"], ["--replay", "tcp://a:1"]):
+    for argv, words in (
+        (["--serving", "nothing"], "no address and no recording"),
+        (["--replay", "tcp://a:1"], "more --replay than --serving"),
+        (["--serving", RECORDED, "--speed", "nan"], "give such a --speed"),
+        (["--serving", RECORDED, "--speed=-1"], "give such a --speed"),
+    ):
         with pytest.raises(SystemExit):
             parse(argv)
-    assert "no address and no recording" in capsys.readouterr().err
+        assert words in capsys.readouterr().err
