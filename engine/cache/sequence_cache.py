@@ -15,7 +15,7 @@ from engine.cache.by_hand import UNTOUCHED, ByHand, RowMarks, RowWrite
 from engine.cache.contract import Evicted, HeldBytes, HeldRows, PageCounts, Pair, StateMatrix
 from engine.cache.layers.build import decoder_config, handles_of, idle_cache, new_cache
 from engine.cache.layers.cross import CrossLayer, SourceCache
-from engine.cache.layers.growing import rows_at_once
+from engine.cache.layers.growing import stacked_rows
 from engine.cache.layers.handles import handle_of
 from engine.cache.layers.layer_handle import LayerHandle
 from engine.cache.lost_rows import LostRows
@@ -291,15 +291,19 @@ class SequenceCache:
         `[H_kv, T, D_v]`, views where they are stored exactly. With `num_tokens` as they were then, of layers with
         `num_final` rows then."""
         indices = range(len(self.layers)) if layers is None else layers
-        pairs = rows_at_once([self.layers[index] for index in indices], first_position)
-        if pairs is not None:
-            return dict(zip(indices, pairs, strict=True))
+        keys, values = (self.newest_in_place(part, first_position, indices) for part in ("keys", "values"))
+        if keys is not None and values is not None:
+            return dict(zip(indices, zip(keys.unbind(), values.unbind(), strict=True), strict=True))
         found: dict[int, Pair] = {}
         for index in indices:
             rows = self.layers[index].rows_at(num_tokens, first_position)
             if rows is not None:
                 found[index] = rows.keys[0], rows.values[0]
         return found
+
+    def newest_in_place(self, part: Part, first_position: int, layers: Sequence[int]) -> torch.Tensor | None:
+        """K or V `[L, H_kv, T, D]` of `all_newest_rows` of these layers as one view; None where it would be a copy."""
+        return stacked_rows([self.layers[index] for index in layers], part, first_position)
 
     @torch.inference_mode()
     def states(self, layer_index: int) -> tuple[StateMatrix, ...]:

@@ -7,9 +7,9 @@ value, so that a single outlier channel never averages away; a NaN makes its cel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from engine.look.reductions import (
 )
 from engine.look.source import ALL_ROWS, Held, Source, rewrites, slots_of
 from engine.look.tile_statistics import TileStatistics
+from engine.spec.codec import Part
 from engine.spec.lenses import LENSES, Lens
 from engine.wire.records import Floats, Ints, read_only_ints
 from engine.wire.slices import HeadRequest, WallRequest
@@ -41,23 +42,26 @@ EXACT_NUMBERS = (
 Wanted = range | Flags  # columns of all heads, or some of the cells [H, columns]
 
 
-class Layer(Struct, frozen=True, eq=False):
-    """One layer of a picture: its index, the rows that it holds, which of its heads is drawn (None: all), and how many
-    values its lens has there."""
+class Alike(Struct, frozen=True, eq=False):
+    """The layers of a picture that hold rows of one form, in which as many heads are drawn and have as many values. A
+    layer is alone if its rows have gaps, or are those of a file, of which few are in memory at a time. `places` are
+    those of the layers among all of the picture."""
 
-    index: int
     held: Held
     num_heads: int
     num_values: int
-    head: int | None = None
+    layers: list[int]
+    places: list[int]
 
 
 class Grid(Struct, frozen=True, eq=False, dict=True):
-    """The cells of a picture, `[L, H, columns, rows]`: column 0 begins at position `first`, and so many tokens and
-    values share a cell, up to position `stop`. `is_scattered`: some layer has gaps between its rows. `is_coarse`: cells
-    consist of whole cells of the extremes that a file stores."""
+    """The cells of a picture, `[L, H, columns, rows]`, of the layers that hold rows: of one `head`, or of all. Column 0
+    begins at position `first`, and so many tokens and values share a cell, up to position `stop`. `is_scattered`: some
+    layer has gaps between its rows. `is_coarse`: cells consist of whole cells of the extremes that a file stores."""
 
-    layers: tuple[Layer, ...]
+    held: dict[int, Held]
+    alike: tuple[Alike, ...]
+    head: int | None
     first: int
     stop: int
     per_column: int
@@ -69,15 +73,15 @@ class Grid(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def shape(self) -> tuple[int, int, int, int]:
-        heads = [layer.num_heads for layer in self.layers]
-        return len(heads), max(heads, default=0), self.num_columns, self.num_rows
+        heads = max([each.num_heads for each in self.alike], default=0)
+        return len(self.held), heads, self.num_columns, self.num_rows
 
     @cached_property
     def form(self) -> tuple[object, ...]:
         """What two grids must have in common so that cells of one can be those of the other."""
-        layers = [(layer.index, layer.num_heads, layer.num_values, layer.head) for layer in self.layers]
+        sizes = sorted([(each.num_heads, each.num_values, place) for each in self.alike for place in each.places])
         size = (self.per_column, self.per_row, self.num_rows) if self.num_rows else ()
-        return layers, size, self.is_scattered, self.is_coarse
+        return list(self.held), sizes, self.head, size, self.is_scattered, self.is_coarse
 
     def columns(self, span: range) -> range:
         """The columns in which some positions are."""
@@ -95,51 +99,63 @@ def has_no_size(request: WallRequest | HeadRequest) -> bool:
     return isinstance(request, WallRequest) and request.max_columns * request.max_rows <= 1
 
 
-def layers_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> tuple[Layer, ...]:
-    """The layers of a picture that hold rows."""
-    lens, found = LENSES[request.lens], []
-    is_wall, part = isinstance(request, WallRequest), lens.part or "keys"
-    indices = [layer.index for layer in geometry.attention_layers] if is_wall else [request.layer]  # type: ignore[union-attr]
-    for index, held in held_of_all(source, lens, indices if lens.is_of_every_head or not is_wall else ()).items():
-        num_values = 1 if lens.values == 1 else held.dim(part)
-        head = None if is_wall else min(request.kv_head, held.num_heads - 1)  # type: ignore[union-attr]
-        found.append(Layer(index, held, held.num_heads if is_wall else 1, num_values, head))
-    return tuple(found)
+def held_in(request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> dict[int, Held]:
+    """The layers of a picture that hold rows, and which."""
+    lens = LENSES[request.lens]
+    if isinstance(request, HeadRequest):
+        return held_of_all(source, lens, [request.layer])
+    layers = [each.index for each in geometry.attention_layers] if lens.is_of_every_head else []
+    return held_of_all(source, lens, layers)
+
+
+def alike_of(held: Mapping[int, Held], lens: Lens, source: Source, *, is_wall: bool) -> tuple[Alike, ...]:
+    """Layers by what they hold."""
+    found: dict[object, Alike] = {}
+    are_whole = bool(held) and rows_at_once(source, lens, next(iter(held))) == ALL_ROWS
+    for place, (layer, each) in enumerate(held.items()):
+        form = each.form if are_whole and each.positions is None else layer
+        if form not in found:
+            num_values = 1 if lens.values == 1 else each.dim(lens.part or "keys")
+            found[form] = Alike(each, each.num_heads if is_wall else 1, num_values, [], [])
+        found[form].layers.append(layer)
+        found[form].places.append(place)
+    return tuple(found.values())
 
 
 def grid_of(request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> Grid:
     """The grid for a request."""
-    layers = layers_of(request, source, geometry)
-    is_scattered = any(held.positions is not None for held in {layer.held for layer in layers})
+    held, is_wall = held_in(request, source, geometry), isinstance(request, WallRequest)
+    alike = alike_of(held, LENSES[request.lens], source, is_wall=is_wall)
+    is_scattered = any(each.held.positions is not None for each in alike)
     if isinstance(request, HeadRequest):
-        return _grid_of_head(request, layers, is_scattered)
+        return _grid_of_head(request, held, alike, is_scattered)
     tokens = max(1, request.num_tokens)
-    values = max([layer.num_values for layer in layers], default=1)
+    values = max([each.num_values for each in alike], default=1)
     per_column, per_row = per_cell(tokens, request.max_columns), per_cell(values, request.max_rows)
     if has_no_size(request):
-        return Grid(layers, 0, request.num_tokens, per_column, per_row, 0, 0, is_scattered)
+        return Grid(held, alike, None, 0, request.num_tokens, per_column, per_row, 0, 0, is_scattered)
     is_coarse, coarse = False, None if request.change else source.coarseness(request.lens)
     if coarse is not None:
         is_fine = coarse[0] <= per_column and coarse[1] <= per_row
         is_coarse = is_fine or coarse[2] > EXACT_NUMBERS
         if is_coarse:
             per_column, per_row = -(-per_column // coarse[0]) * coarse[0], -(-per_row // coarse[1]) * coarse[1]
-    num_columns, num_rows = -(-tokens // per_column), -(-values // per_row)
-    return Grid(layers, 0, request.num_tokens, per_column, per_row, num_columns, num_rows, is_scattered, is_coarse)
+    size = -(-tokens // per_column), -(-values // per_row)
+    return Grid(held, alike, None, 0, request.num_tokens, per_column, per_row, *size, is_scattered, is_coarse)
 
 
-def _grid_of_head(request: HeadRequest, layers: tuple[Layer, ...], is_scattered: bool) -> Grid:
-    stop = min(request.stop, request.num_tokens)
-    if not layers:
-        return Grid((), 0, 0, per_cell(0, request.max_columns), 1, 0, 0, False)
-    first = max(layers[0].held.first, request.start)
-    stop = stop if is_scattered else min(stop, layers[0].held.stop)
-    count, values = max(0, stop - first), layers[0].num_values
+def _grid_of_head(request: HeadRequest, held: dict[int, Held], alike: tuple[Alike, ...], is_scattered: bool) -> Grid:
+    if not alike:
+        return Grid({}, (), None, 0, 0, per_cell(0, request.max_columns), 1, 0, 0, False)
+    (one,), stop = alike, min(request.stop, request.num_tokens)
+    first = max(one.held.first, request.start)
+    stop = stop if is_scattered else min(stop, one.held.stop)
+    count, values = max(0, stop - first), one.num_values
     per_column = per_cell(count, request.max_columns)
     per_row = per_cell(values, request.max_columns) if LENSES[request.lens].values == "tokens" else 1
     num_rows = -(-values // per_row) if count or is_scattered else 0
-    num_columns = -(-count // per_column)
-    return Grid(layers, first, max(first, stop), per_column, per_row, num_columns, num_rows, is_scattered)
+    num_columns, head = -(-count // per_column), min(request.kv_head, one.held.num_heads - 1)
+    return Grid(held, alike, head, first, max(first, stop), per_column, per_row, num_columns, num_rows, is_scattered)
 
 
 @dataclass(eq=False)
@@ -174,11 +190,11 @@ class Canvas:
             self.num_removed = (grid.first - self.grid.first) // grid.per_column
         if self.statistics is not None:
             deltas = None if self.num_removed else self.deltas
-            if deltas is None or not all(deltas[layer.index].is_plain for layer in grid.layers):
+            if deltas is None or not all(deltas[layer].is_plain for layer in grid.held):
                 self.statistics = None
         self._resize(request, grid, keeps=wanted is not None)
         self.request, self.grid, self.source = request, grid, source
-        self._fill([range(grid.num_columns)] * len(grid.layers) if wanted is None else wanted, request, source, grid)
+        self._fill([range(grid.num_columns)] * len(grid.alike) if wanted is None else wanted, request, source, grid)
         return None if wanted is None else _places(wanted, grid)
 
     def forget(self) -> None:
@@ -186,7 +202,7 @@ class Canvas:
         self.source = None
 
     def _wanted(self, request: WallRequest | HeadRequest, source: Source, grid: Grid) -> list[Wanted] | None:
-        """The cells of each layer that may differ from those drawn; None if all may."""
+        """The cells of layers alike that may differ from those drawn; None if all may."""
         lens, was, before = LENSES[request.lens], self.source, self.request
         if was is None or before is None or self.grid is None or source.owner != was.owner:
             return None
@@ -201,23 +217,16 @@ class Canvas:
         is_later = source.num_tokens >= was.num_tokens and source.half is None and was.half is None
         if (part := lens.part) is None:  # what a query saw stays; what a token received grows
             new = range(max(0, was.num_tokens - grid.first) // grid.per_column, grid.num_columns)
-            return [new] * len(grid.layers) if lens.columns == "queries" and lens.values == 1 and is_later else None
+            return [new] * len(grid.alike) if lens.columns == "queries" and lens.values == 1 and is_later else None
         self.deltas = source.changes(since) if is_later else None
         if self.deltas is not None:
             has_rewritten = not is_change or rewrites(source.spec)
-            found: dict[object, Wanted] = {}  # the same for layers to which the same happened
-            keys = [(id(self.deltas[layer.index]), layer.num_heads) for layer in grid.layers]
-            for key, layer in zip(keys, grid.layers, strict=True):
-                if key not in found:
-                    delta = self.deltas[layer.index]
-                    rewritten = delta.rewritten(part) if has_rewritten else NO_ROWS
-                    found[key] = _touched(layer, delta, rewritten, grid)
-            return [found[key] for key in keys]
+            return [_touched(each, self.deltas, part if has_rewritten else None, grid) for each in grid.alike]
         if is_change or isinstance(request, HeadRequest):
             return None
-        final = [each.num_final(layer.index, part) for each in (was, source) for layer in grid.layers]
+        final = [each.num_final(layer, part) for each in (was, source) for layer in grid.held]
         first = min(final, default=0) // grid.per_column
-        return [range(first, grid.num_columns)] * len(grid.layers) if first else None
+        return [range(first, grid.num_columns)] * len(grid.alike) if first else None
 
     def _resize(self, request: WallRequest | HeadRequest, grid: Grid, *, keeps: bool) -> None:
         """Make room for the cells of a grid; those drawn are kept, moved to the left if columns were removed."""
@@ -240,66 +249,60 @@ class Canvas:
     # ---- cells ---------------------------------------------------------------------------------------------------
 
     def _fill(self, wanted: Sequence[Wanted], request: WallRequest | HeadRequest, source: Source, grid: Grid) -> None:
-        """Fill the wanted cells from the rows of a source, of which few are in memory at a time if that is a file."""
+        """Fill the wanted cells from the rows of a source."""
         lens, change = LENSES[request.lens], Change.of(request, source)
-        alike: dict[object, list[int]] = {}  # layers of which the same columns are filled with rows of one form
-        are_whole = bool(grid.layers) and rows_at_once(source, lens, grid.layers[0].index) == ALL_ROWS
-        for number, (layer, want) in enumerate(zip(grid.layers, wanted, strict=True)):
+        for alike, want in zip(grid.alike, wanted, strict=True):
             if not grid.num_columns or not len(want):
                 continue
-            if change is not None or layer.held.positions is not None or not isinstance(want, range):
-                self._gather(number, want, lens, source, change)
-            else:  # of a file, no piece is kept until the next one is read
-                key = (layer.held.form, want) if are_whole else number
-                alike.setdefault(key, []).append(number)
-        for numbers in alike.values():
-            want = wanted[numbers[0]]
-            assert isinstance(want, range)
-            self._fill_columns(numbers, want, lens, source)
+            if change is not None or alike.held.positions is not None or not isinstance(want, range):
+                for number in range(len(alike.layers)):
+                    self._gather(alike, number, want, lens, source, change)
+            else:
+                self._fill_columns(alike, want, lens, source)
 
-    def _fill_columns(self, numbers: Sequence[int], want: range, lens: Lens, source: Source) -> None:
+    def _fill_columns(self, alike: Alike, want: range, lens: Lens, source: Source) -> None:
         """Fill these columns of layers that hold rows of one form."""
         grid = self.grid
         assert grid is not None
-        layer, layers = grid.layers[numbers[0]], [grid.layers[number] for number in numbers]
-        columns = (as_slice(numbers), slice(layer.num_heads), slice(want.start, want.stop))
+        columns = (as_slice(alike.places), slice(alike.num_heads), slice(want.start, want.stop))
         self.low[columns] = self.high[columns] = np.nan
-        if grid.is_coarse and self._fill_from_extremes(numbers[0], want, lens, source):
+        if grid.is_coarse and self._fill_from_extremes(alike, want, lens, source):
             return
-        span, at_once = grid.span(want), max(1, rows_at_once(source, lens, layer.index) // grid.per_column)
-        held = {each.index: each.held for each in layers}
+        span, at_once = grid.span(want), max(1, rows_at_once(source, lens, alike.layers[0]) // grid.per_column)
+        held = dict.fromkeys(alike.layers, alike.held)
         for start in range(span.start, span.stop, at_once * grid.per_column):
             piece = range(start, min(span.stop, start + at_once * grid.per_column))
-            for rows in read_all(source, lens, held, piece, layer.head):
+            for rows in read_all(source, lens, held, piece, grid.head):
                 if rows.numbers.shape[2]:
-                    places, first = [numbers[place] for place in rows.places], rows.first - grid.first
+                    places, first = [alike.places[place] for place in rows.places], rows.first - grid.first
                     fill_cells(self.low, self.high, places, rows.numbers, first, grid.per_column, grid.per_row)
 
-    def _gather(self, number: int, want: Wanted, lens: Lens, source: Source, change: Change | None) -> None:
-        """Fill the wanted cells of a layer from rows that are not consecutive, or that are drawn as a step changed
-        them."""
-        grid = self.grid
+    def _gather(
+        self, alike: Alike, number: int, want: Wanted, lens: Lens, source: Source, change: Change | None
+    ) -> None:
+        """Fill the wanted cells of one of these layers from rows that are not consecutive, or that are drawn as a step
+        changed them."""
+        grid, layer, place = self.grid, alike.layers[number], alike.places[number]
         assert grid is not None
-        layer = grid.layers[number]
         is_wanted = want
         if isinstance(want, range):
-            is_wanted = np.zeros((layer.num_heads, grid.num_columns), bool)
+            is_wanted = np.zeros((alike.num_heads, grid.num_columns), bool)
             is_wanted[:, want.start : want.stop] = True
         assert isinstance(is_wanted, np.ndarray)
-        low, high, held = (part[number, : layer.num_heads] for part in (self.low, self.high, self.held))
-        num_rows = -(-layer.num_values // grid.per_row)
+        low, high, held = (part[place, : alike.num_heads] for part in (self.low, self.high, self.held))
+        num_rows = -(-alike.num_values // grid.per_row)
         if change is not None and isinstance(want, range) and len(want) == grid.num_columns:
-            held[:] = _held_in_cells(layer.held, grid)  # zero wherever rows are held and the step changed none
+            held[:] = _held_in_cells(alike.held, grid)  # zero wherever rows are held and the step changed none
             low[..., :num_rows] = high[..., :num_rows] = np.where(held > 0, np.float32(0), np.float32(np.nan))[
                 ..., None
             ]
-            is_wanted = change.touched(layer, lens, grid)
+            is_wanted = change.touched(layer, alike.num_heads, lens, grid)
         columns = np.flatnonzero(is_wanted.any(0))
         if not columns.size:
             return
         span = grid.span(range(int(columns[0]), int(columns[-1]) + 1))
         plain = lens if lens.part is None else LENSES[lens.part]  # computed below, of what the step changed
-        rows = read(source, plain, layer.index, span, layer.head)
+        rows = read(source, plain, layer, span, grid.head)
         low[is_wanted] = high[is_wanted] = np.nan
         held[is_wanted] = 0
         if rows is None:
@@ -309,34 +312,37 @@ class Canvas:
         values, positions = rows.numbers[heads, slots].float(), places[heads, slots]
         if change is not None:
             values = change.of_rows(values, heads, positions, layer, lens, span)
-        values = computed(lens, values[None], positions[None], source, layer.index)[0]
+        values = computed(lens, values[None], positions[None], source, layer)[0]
         lows, highs, held[is_wanted] = cells_of(values, at, int(is_wanted.sum()), grid.per_row)
         low[..., :num_rows][is_wanted], high[..., :num_rows][is_wanted] = lows, highs
 
-    def _fill_from_extremes(self, number: int, want: range, lens: Lens, source: Source) -> bool:
+    def _fill_from_extremes(self, alike: Alike, want: range, lens: Lens, source: Source) -> bool:
         """Fill the cells of a layer from the extremes that a file stores; False if it has none of this layer."""
-        grid = self.grid
+        grid, (layer,), (place,) = self.grid, alike.layers, alike.places
         assert grid is not None
-        coarse, found = source.coarseness(lens.name), source.extremes(grid.layers[number].index, lens.name)
+        coarse, found = source.coarseness(lens.name), source.extremes(layer, lens.name)
         if coarse is None or found is None or len(want) < grid.num_columns:
             return False
         columns, rows = grid.per_column // coarse[0], grid.per_row // coarse[1]
         for numbers, into in ((found.low, self.low), (found.high, self.high)):
             cells = merged(numbers, found.held, columns, rows, is_low=into is self.low)
-            into[number, : cells.shape[0], : cells.shape[1], : cells.shape[2]] = cells
+            into[place, : cells.shape[0], : cells.shape[1], : cells.shape[2]] = cells
         return True
 
 
-def _touched(layer: Layer, delta: RowDelta, rewritten: range, grid: Grid) -> Wanted:
-    """The cells of a layer in which rows were written, rewritten or evicted since the picture before."""
+def _touched(alike: Alike, deltas: list[RowDelta], part: Part | None, grid: Grid) -> Wanted:
+    """The cells of layers alike in which rows were written, evicted or, of this part, rewritten since the picture
+    before, in any of the layers."""
+    delta = reduce(RowDelta.then, dict.fromkeys([deltas[layer] for layer in alike.layers]))
+    rewritten = NO_ROWS if part is None else delta.rewritten(part)
     if not delta.evicted:
         runs = [run for run in (delta.written, rewritten, delta.left_window) if run.stop > max(grid.first, run.start)]
         if len(runs) <= 1:  # of every head the same columns
             return grid.columns(runs[0]) if runs else range(0)
-    elif layer.head is not None:  # of the head that is drawn
-        went = tuple(each[min(layer.head, len(each) - 1)][None] for each in delta.evicted)
+    elif grid.head is not None:  # of the head that is drawn
+        went = tuple(each[min(grid.head, len(each) - 1)][None] for each in delta.evicted)
         delta = replace(delta, evicted=went)
-    shape = layer.num_heads, grid.num_columns
+    shape = alike.num_heads, grid.num_columns
     return as_run(touched(delta, rewritten, shape, grid.first, grid.per_column))
 
 
@@ -373,16 +379,12 @@ def _indices(num_layers: int, num_heads: int, num_columns: int) -> Ints:
 def _places(wanted: Sequence[Wanted], grid: Grid) -> Ints:
     """The places `[3, N]` (layer, head, column) of some cells, in order."""
     num_layers, num_heads, *_ = grid.shape
-    want = wanted[0] if wanted else range(0)
-    is_same = [each is want and layer.num_heads == num_heads for each, layer in zip(wanted, grid.layers, strict=True)]
-    if isinstance(want, range) and all(is_same):
+    if len(wanted) == 1 and isinstance(want := wanted[0], range):
         return read_only_ints(_indices(num_layers, num_heads, len(want)) + np.array([[0], [0], [want.start]]))
     is_wanted = np.zeros(grid.shape[:3], bool)
-    for cells, layer, want in zip(is_wanted, grid.layers, wanted, strict=True):
-        if isinstance(want, range):
-            cells[: layer.num_heads, want.start : want.stop] = True
-        else:
-            cells[: layer.num_heads] = want
+    for alike, want in zip(grid.alike, wanted, strict=True):
+        columns, flags = (slice(want.start, want.stop), True) if isinstance(want, range) else (slice(None), want)
+        is_wanted[alike.places, : alike.num_heads, columns] = flags
     return read_only_ints(np.array(is_wanted.nonzero()))
 
 
@@ -447,21 +449,21 @@ class Change:
             return RowDelta(self.written)
         return self.deltas[layer] if len(self.deltas) > 1 else self.deltas[0]
 
-    def touched(self, layer: Layer, lens: Lens, grid: Grid) -> Flags:
+    def touched(self, layer: int, num_heads: int, lens: Lens, grid: Grid) -> Flags:
         """The cells `[H, columns]` of a layer in which the step wrote, rewrote or evicted rows."""
         assert lens.part is not None
-        delta = self.delta(layer.index)
-        return touched(delta, delta.rewritten(lens.part), (layer.num_heads, grid.num_columns), 0, grid.per_column)
+        delta = self.delta(layer)
+        return touched(delta, delta.rewritten(lens.part), (num_heads, grid.num_columns), 0, grid.per_column)
 
     def of_rows(
-        self, values: torch.Tensor, heads: torch.Tensor, positions: torch.Tensor, layer: Layer, lens: Lens, span: range
+        self, values: torch.Tensor, heads: torch.Tensor, positions: torch.Tensor, layer: int, lens: Lens, span: range
     ) -> torch.Tensor:
         """The change of rows `[M, D]`: new rows as they are, rewritten ones minus their former numbers, zero for all
         others and where these are unknown."""
         assert lens.part is not None
         changed = values.masked_fill((positions < self.previous)[:, None], 0.0)
-        rewritten = self.delta(layer.index).rewritten(lens.part)
-        older = self.before.rows(layer.index, lens.part, span) if self.before is not None and rewritten else None
+        rewritten = self.delta(layer).rewritten(lens.part)
+        older = self.before.rows(layer, lens.part, span) if self.before is not None and rewritten else None
         if older is None or not older.numbers.shape[1]:
             return changed
         known = older.places

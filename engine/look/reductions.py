@@ -60,31 +60,29 @@ def extremes(tensor: torch.Tensor, lead: int, per_column: int, per_row: int) -> 
     missing."""
     low = high = tensor
     if per_column > 1:
-        low, high = extremes_of_runs(low, high, lead, per_column)
+        low, high = extremes_of_runs(low, high, lead, per_column, 1)
     if per_row > 1:
-        low, high = (part.mT for part in extremes_of_runs(low.mT, high.mT, 0, per_row))
+        low, high = extremes_of_runs(low, high, 0, per_row, 2)
     return low, high
 
 
-def extremes_of_runs(low: torch.Tensor, high: torch.Tensor, lead: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The smallest value of `low` and the largest of `high`, both `[H, S, D]`, in each run of `size` rows:
-    `[H, runs, D]`. The first run lacks its first `lead` rows, and the last may be shorter. Whole runs are read in
-    place: padding the ends would copy all rows."""
-    num_rows = low.shape[1]
-    first = min(-lead % size, num_rows)
-    last = first + (num_rows - first) // size * size
+def extremes_of_runs(
+    low: torch.Tensor, high: torch.Tensor, lead: int, size: int, dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The smallest value of `low` and the largest of `high`, both of one shape, in each run of `size` along a
+    dimension. The first run lacks its first `lead`, and the last may be shorter. Whole runs are read in place: padding
+    the ends would copy everything."""
+    count = low.shape[dim]
+    first = min(-lead % size, count)
+    last = first + (count - first) // size * size
     lows, highs = [], []
-    for start, stop, count in ((0, first, first), (first, last, size), (last, num_rows, num_rows - last)):
+    for start, stop, length in ((0, first, first), (first, last, size), (last, count, count - last)):
         if start < stop:
-            runs = in_runs(low[:, start:stop], count)
-            lows.append(runs.amin(2))
-            highs.append((runs if high is low else in_runs(high[:, start:stop], count)).amax(2))
-    return (lows[0], highs[0]) if len(lows) == 1 else (torch.cat(lows, 1), torch.cat(highs, 1))
-
-
-def in_runs(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    """`[H, S, D]` -> `[H, S / size, size, D]`."""
-    return tensor.reshape(tensor.shape[0], -1, size, tensor.shape[2])
+            parts = [part.narrow(dim, start, stop - start) for part in (low, high)]
+            runs = [torch.unflatten(part, dim, (-1, length)) for part in parts]
+            lows.append(runs[0].amin(dim + 1))
+            highs.append(runs[1].amax(dim + 1))
+    return (lows[0], highs[0]) if len(lows) == 1 else (torch.cat(lows, dim), torch.cat(highs, dim))
 
 
 def rows_in(

@@ -17,8 +17,8 @@ from msgspec import structs
 
 from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
-from engine.look.canvas import Canvas, Grid, Layer, has_no_size, held_in_columns
-from engine.look.lenses import queries_words, read, why_not
+from engine.look.canvas import Canvas, Grid, has_no_size, held_in_columns
+from engine.look.lenses import queries_words, read, read_all, why_not
 from engine.look.probe import entropy_of
 from engine.look.reductions import (
     missing_rows,
@@ -154,10 +154,11 @@ def absent_cells(canvas: Canvas) -> np.ndarray | None:
         return None
     expected = num_positions_of(np.arange(grid.num_columns), grid.per_column, grid.stop - grid.first)
     held = canvas.held.copy()
-    for number, layer in enumerate(grid.layers):
-        if is_half and layer.held.positions is None:
-            held[number] = held_in_columns(layer.held, grid, range(grid.num_columns))
-        held[number, layer.num_heads if is_half or layer.held.positions is not None else 0 :] = expected
+    for alike in grid.alike:
+        is_run = alike.held.positions is None
+        if is_half and is_run:
+            held[alike.places] = held_in_columns(alike.held, grid, range(grid.num_columns))
+        held[alike.places, alike.num_heads if is_half or not is_run else 0 :] = expected
     absent: np.ndarray = np.maximum(expected - held, 0)
     return absent
 
@@ -174,28 +175,28 @@ def wall_of(
     grid, request = canvas.grid, canvas.request
     assert grid is not None
     assert isinstance(request, WallRequest)
-    indices, part = [layer.index for layer in grid.layers], LENSES[request.lens].part
+    indices, part = list(grid.held), LENSES[request.lens].part
     cells = cells_at(canvas, places)
     shown_at = None
     if cells["absent"] is not None:
         shown_at = np.arange(request.num_tokens) if places is None else touched_positions(canvas)
-    held = [layer.held for layer in grid.layers]
-    spans = [(each.first, each.stop) if each.positions is None else (0, request.num_tokens) for each in held]
+    whole, held = (0, request.num_tokens), list(grid.held.values())
+    spans = [(each.first, each.stop) if each.positions is None else whole for each in held]
     exact_from = [source.exact_from(layer, each) for each in (PARTS if part is None else (part,)) for layer in indices]
     return WallSlice(
         request=request,
         provenance=provenance_from(source, exact_from) if part else provenance_through(request.lens, source, indices),
-        dtype=grid.layers[-1].held.dtype if grid.layers else "",
+        dtype=held[-1].dtype if held else "",
         layers=tuple(indices),
-        heads=tuple([layer.num_heads for layer in grid.layers]),
+        heads=tuple([each.num_heads for each in held]),
         num_tokens=request.num_tokens,
         tokens_per_column=grid.per_column,
         dims_per_row=grid.per_row,
-        note=note_of_wall(grid.layers, request, source, geometry),
+        note=note_of_wall(grid, request, source, geometry),
         took_ms=0.0,
         holders=None if shown_at is None else holders(held, shown_at),
         states=() if has_no_size(request) else state_pictures(source, geometry),
-        held=None if set(spans) <= {(0, request.num_tokens)} else read_only_ints(np.array(spans)),
+        held=None if set(spans) <= {whole} else read_only_ints(np.array(spans)),
         exact_from=tuple(exact_from) if part is not None and any(exact_from) else (),
         **cells,
         **numbers,
@@ -226,11 +227,11 @@ def numbers_of_wall(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any
     other: Part = "values" if request.lens == "keys" else "keys"
     is_other_shown = request.lens in PARTS and source.is_cheap(other)
     lenses = [LENSES[request.lens], LENSES[other]][: 1 + is_other_shown]
-    ranges = seen.blocks.magnitudes(lenses, source, {layer.index: layer.held for layer in grid.layers})
+    ranges = seen.blocks.magnitudes(lenses, source, grid.held)
     return dict(zip(NUMBERS_OF_WALL, (*ranges, None), strict=False))
 
 
-def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, geometry: CacheGeometry) -> str:
+def note_of_wall(grid: Grid, request: WallRequest, source: Source, geometry: CacheGeometry) -> str:
     """A note on missing rows, or on changes that are unknown; empty where there is nothing to say."""
     if source.why_not:
         return source.why_not
@@ -243,9 +244,9 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
     if source.half is not None and source.half.note and lens.reads != "queries":
         return source.half.note
     # rows of layers that hold none of the drawn positions, only later ones
-    others = every - {layer.index for layer in layers}
+    others = every - grid.held.keys()
     later = [held for index in sorted(others) if (held := source.held(index, ever=True)) is not None]
-    if not layers and not later:
+    if not grid.held and not later:
         if source.gave_rows_up:
             return "Nothing is held now: the sequence gave its rows up, and computes them anew when it goes on."
         return "Nothing is held: no step has been computed in this cache mode yet."
@@ -255,8 +256,8 @@ def note_of_wall(layers: Sequence[Layer], request: WallRequest, source: Source, 
         return "A step adds attention and changes none: look at it without the change."
     if request.change and not knows_change(source, request):
         return "What this step rewrote in older rows is not known any more."
-    all_held = [layer.held for layer in layers] + later
-    is_scattered = not later and any(rows.positions is not None for rows in set(all_held))
+    all_held = [each.held for each in grid.alike] + later
+    is_scattered = not later and grid.is_scattered
     gone = 0 if is_scattered else max([rows.first for rows in all_held], default=0)
     if geometry.has_encoder:
         gone = 0  # the decoder's rows begin after those of the source
@@ -295,13 +296,13 @@ def head_of(
     return HeadSlice(
         request=request,
         provenance=provenance_through(request.lens, source, (request.layer,), request.start),
-        dtype=grid.layers[0].held.dtype if grid.layers else "",
+        dtype=grid.held[request.layer].dtype if grid.held else "",
         positions=read_only_ints(grid.first + columns * grid.per_column),
         tokens_per_column=grid.per_column,
         values_per_row=grid.per_row,
         query_heads=tuple(readers),
         tensor_label=tensor_label(layer.kind, request.lens),
-        note=note or ("" if grid.layers else no_rows(layer.kind, source.is_now)),
+        note=note or ("" if grid.held else no_rows(layer.kind, source.is_now)),
         took_ms=0.0,
         exact_from=0 if lens.part is None else source.exact_from(request.layer, lens.part),
         **cells_at(canvas, places),
@@ -314,9 +315,7 @@ def numbers_of_head(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any
     grid, request = canvas.grid, canvas.request
     assert grid is not None
     assert isinstance(request, HeadRequest)
-    (magnitudes,) = seen.blocks.magnitudes(
-        [LENSES[request.lens]], source, {layer.index: layer.held for layer in grid.layers}
-    )
+    (magnitudes,) = seen.blocks.magnitudes([LENSES[request.lens]], source, grid.held)
     counted_to, statistics = canvas.statistics or (0, None)
     if statistics is None or not statistics.add(tile_of(request, source, grid, range(counted_to, grid.stop))):
         statistics = TileStatistics(tile_of(request, source, grid, range(grid.first, grid.stop)))
@@ -326,12 +325,11 @@ def numbers_of_head(canvas: Canvas, source: Source, seen: Seen) -> dict[str, Any
 
 def tile_of(request: HeadRequest, source: Source, grid: Grid, span: range) -> torch.Tensor:
     """The numbers of a head's rows at some positions."""
-    rows = read(source, LENSES[request.lens], request.layer, span, grid.layers[0].head) if grid.layers else None
-    if rows is None:
-        return torch.empty(0)
-    if rows.positions is None:
-        return rows.numbers[0]
-    return rows.numbers[0][(rows.positions[0] >= span.start) & (rows.positions[0] < span.stop)]
+    for rows in read_all(source, LENSES[request.lens], grid.held, span, grid.head) if grid.held else ():
+        if rows.positions is None:
+            return rows.numbers
+        return rows.numbers[(rows.positions >= span.start) & (rows.positions < span.stop)]
+    return torch.empty(0)
 
 
 def numbers_of_tile(statistics: TileStatistics) -> dict[str, Any]:

@@ -6,7 +6,7 @@ in `engine.opened`), `Difference` (of two sources) and `Nothing` (the rows of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -207,7 +207,7 @@ class Source:
         rows only at the positions of `span`, and others are not read where that can be avoided. None: no rows."""
         return None
 
-    def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
+    def together(self, layers: list[int], part: Part, first: int) -> torch.Tensor | None:
         """K or V `[L, H, T, D]`, from position `first` on, of layers that hold rows of one form; None where they are to
         be read one by one."""
         return None
@@ -281,22 +281,30 @@ def provenance_from(source: Source, exact_from: Iterable[int], first: int = 0) -
     return "dequantised" if is_coded else exact
 
 
-class NewestRows(Struct, frozen=True, eq=False):
-    """K and V `[H_kv, T, D]` from position `first` on, by layer."""
+class NewestRows(Struct, frozen=True, eq=False, dict=True):
+    """K and V from position `first` on of layers that hold rows of one form, as they were at `num_tokens` tokens."""
 
+    cache: SequenceCache
+    layers: list[int]
     first: int
-    pairs: dict[int, Pair]
+    num_tokens: int
     _stacked: dict[Part, torch.Tensor] = {}
 
-    def has(self, layers: Sequence[int]) -> bool:
-        """Whether these are the rows of just these layers, or of the only one among others."""
-        return layers[0] in self.pairs and (len(layers) == 1 or list(layers) == list(self.pairs))
+    def has(self, layers: list[int], first: int) -> bool:
+        """Whether the rows of these layers, or of the only one among others, are among them."""
+        return self.first <= first and (layers == self.layers or (len(layers) == 1 and layers[0] in self.layers))
+
+    @cached_property
+    def _pairs(self) -> dict[int, Pair]:
+        return self.cache.all_newest_rows(self.first, self.layers, self.num_tokens)
 
     def stacked(self, part: Part) -> torch.Tensor:
-        """K or V of all layers, `[L, H_kv, T, D]`."""
+        """K or V `[L, H_kv, T, D]`."""
         if part not in self._stacked:
-            number = PARTS.index(part)
-            self._stacked[part] = stacked_view(on_one_device([pair[number] for pair in self.pairs.values()]))
+            found, number = self.cache.newest_in_place(part, self.first, self.layers), PARTS.index(part)
+            if found is None:
+                found = stacked_view(on_one_device(pair[number] for pair in self._pairs.values()))
+            self._stacked[part] = found
         return self._stacked[part]
 
 
@@ -442,20 +450,19 @@ class LiveSource(Source):
         first = 0 if span is None or not self.num_final(layer, part) else span.start
         return Rows.of(self._from(layer, first), part, span, head)
 
-    def together(self, layers: Sequence[int], part: Part, first: int) -> torch.Tensor | None:
-        known = next((each for each in self._newest if each.first <= first and each.has(layers)), None)
+    def together(self, layers: list[int], part: Part, first: int) -> torch.Tensor | None:
+        known = next((each for each in self._newest if each.has(layers, first)), None)
         if known is None:
             final = self._final_rows(part)
             if not final or not min([final[layer] for layer in layers]) or not self._kept.keys().isdisjoint(layers):
                 return None
             start = first if self.exact_from(layers[0], part) else max(0, first - READ_BEFORE)
-            known = NewestRows(start, self.cache.all_newest_rows(start, layers, self._shown_at))
+            known = NewestRows(self.cache, layers, start, self._shown_at)
             self._newest[:] = [known]  # those of before begin later, or are of other layers
         rows = known.stacked(part)
-        if len(layers) < len(known.pairs):
-            place = list(known.pairs).index(layers[0])
-            rows = rows.narrow(0, place, 1)
-        return rows[:, :, first - known.first : self.num_tokens - known.first]
+        if len(layers) < len(known.layers):
+            rows = rows.narrow(0, known.layers.index(layers[0]), 1)
+        return rows.narrow(2, first - known.first, self.num_tokens - first)
 
     def num_final(self, layer: int, part: Part) -> int:
         found = self._final_rows(part)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine.look.magnitude_counts import histogram
 from engine.wire.records import Ints
 
 HISTOGRAM_BINS = 64
@@ -39,8 +38,7 @@ class TileStatistics:
         self._largest = magnitudes.topk(num_kept).values
 
     def _histogram(self, finite: torch.Tensor) -> Ints:
-        bins = finite.double().div_(self._span).add_(1).mul_(HISTOGRAM_BINS / 2).int().clamp_(max=HISTOGRAM_BINS - 1)
-        return histogram(bins, HISTOGRAM_BINS)
+        return finite.double().histc(HISTOGRAM_BINS, -self._span, self._span).long().cpu().numpy()
 
     @property
     def limit(self) -> float:

@@ -230,7 +230,7 @@ def is_row_unchanged(picture: WatchedPicture, source: Source) -> bool:
     if not isinstance(before, RowSlice) or was is None or was.owner != source.owner:
         return False
     deltas = source.changes(was.num_tokens) if source.num_tokens >= was.num_tokens else None
-    return deltas is not None and not any(delta.touches(before.request.position) for delta in deltas)
+    return deltas is not None and not any(delta.touches(before.request.position) for delta in set(deltas))
 
 
 def is_same_table(table: TableSlice, before: Slice | None) -> bool:

@@ -11,6 +11,7 @@ from engine.cache.layers.layer_handle import LayerHandle
 from engine.cache.layers.own import OwnLayer
 from engine.cache.stacking import evenly_spaced
 from engine.predict.capacity import grown_capacity
+from engine.spec.codec import Part
 
 SHARED_CAPACITY = 512  # rows; larger buffers are allocated for each layer separately
 
@@ -140,16 +141,12 @@ def grown(buffer: torch.Tensor, length: int, larger: torch.Tensor) -> torch.Tens
     return larger
 
 
-def rows_at_once(layers: Sequence[LayerHandle], first_position: int) -> list[Pair] | None:
-    """K and V of the rows from `first_position` on for all layers, sliced in one operation where the layers share one
-    storage. None where some layer is not a `GrowingLayer`, or has no such rows."""
+def stacked_rows(layers: Sequence[LayerHandle], part: Part, first_position: int) -> torch.Tensor | None:
+    """A view `[L, H_kv, T, D]` of K or V of the rows from `first_position` on, of layers that share one storage. None
+    where they do not, some layer is not a `GrowingLayer`, or has no such rows."""
     growing = [layer for layer in layers if isinstance(layer, GrowingLayer) and layer.is_initialized]
     count = min([layer.length for layer in growing], default=0) - first_position
     if len(growing) < len(layers) or count <= 0:
         return None
-    keys, values = (evenly_spaced([getattr(layer, name) for layer in growing]) for name in ("keys", "values"))
-    if keys is None or values is None:
-        pairs = [(layer.keys[0], layer.values[0]) for layer in growing]
-        return [(k.narrow(1, first_position, count), v.narrow(1, first_position, count)) for k, v in pairs]
-    new = (rows[:, 0].narrow(2, first_position, count).unbind() for rows in (keys, values))
-    return list(zip(*new, strict=True))
+    buffers = evenly_spaced([getattr(layer, part) for layer in growing])
+    return None if buffers is None else buffers[:, 0].narrow(2, first_position, count)
