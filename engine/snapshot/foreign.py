@@ -67,7 +67,7 @@ def snapshot_of_file(path: Path, model: Path | None = None) -> Snapshot:
     """The snapshot of another program's file: a state file of llama.cpp with its `model` (the GGUF or config.json, by
     default the one beside it), else an npz. Raises `InputError` where it cannot be read."""
     match kind_of(path):
-        case "":
+        case "" if model is None or path.suffix == ".npz":
             return snapshot_of_arrays(from_npz(path), path)
         case "gguf":
             raise refuse_gguf(path)

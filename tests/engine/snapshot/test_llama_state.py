@@ -233,7 +233,7 @@ def test_bad_files_are_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
     path, (content, words) = tmp_path / "x.bin", BAD[name]
     path.write_bytes(content)
     with pytest.raises(InputError, match=words):
-        read_state(path, CONFIG)
+        snapshot_of_file(path, CONFIG)
 
 
 def test_every_cut_is_refused(tmp_path: Path) -> None:
