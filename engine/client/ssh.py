@@ -12,7 +12,6 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO
 
@@ -168,6 +167,9 @@ def hello() -> bytes:
 
 
 def _packages() -> dict[str, str]:
+    # imported here, with the parsers of e-mail that it needs: every window and engine imports this module
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {}
     for name in ("kvloupe", "torch", "transformers"):
         try:
