@@ -10,6 +10,7 @@ a text that reads back as the same condition.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, prod
@@ -280,6 +281,28 @@ def comparisons_of(condition: Condition) -> tuple[ConditionTerm, ...]:
             return comparisons_of(part)
         case And(parts) | Or(parts):
             return tuple(test for part in parts for test in comparisons_of(part))
+
+
+Truth = bool | None  # None: unknown
+
+
+def outcomes(condition: Condition, of_term: Callable[[ConditionTerm], frozenset[Truth]]) -> frozenset[Truth]:
+    """The possible outcomes of a condition, from those of its comparisons: one where each of them has one. Parts are
+    treated as independent, so the result may contain an outcome that cannot happen, but misses none. Comparisons behind
+    one that decides are not asked."""
+    match condition:
+        case ConditionTerm():
+            return of_term(condition)
+        case Not(part):
+            return frozenset(None if each is None else not each for each in outcomes(part, of_term))
+        case And(parts) | Or(parts):
+            by, found = isinstance(condition, Or), list[frozenset[Truth]]()  # one part with the outcome `by` decides
+            for part in parts:
+                found.append(outcomes(part, of_term))
+                if found[-1] == {by}:
+                    return found[-1]
+            everywhere = frozenset[Truth].intersection(*found)  # the opposite outcome needs all parts to have it
+            return frozenset.union(*found) & {by, None} | everywhere & {not by}
 
 
 def spans_of(condition: Condition) -> tuple[TokenSpan, ...]:

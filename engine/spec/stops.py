@@ -27,7 +27,9 @@ from engine.spec.condition import (
     Quantity,
     Sign,
     TokenSpan,
+    Truth,
     names,
+    outcomes,
 )
 from engine.spec.presets import cache_label
 
@@ -289,7 +291,6 @@ def read_stops(texts: Iterable[str]) -> tuple[tuple[Stop, ...], tuple[str, ...]]
     return tuple(found[:MAX_STOPS]), tuple(others)
 
 
-Truth = bool | None
 ANYTHING: frozenset[Truth] = frozenset((True, False, None))
 
 
@@ -306,36 +307,13 @@ class ConditionSetting:
 
 def why_never(condition: Condition, setting: ConditionSetting) -> str:
     """One sentence with a remedy that says why a condition can never hold; empty if it can."""
-    if True in _outcomes(condition, setting):
+    if _can_hold(condition, setting):
         return ""
     return _reason(condition, setting) or "It contradicts itself, so it never holds: change it."
 
 
-def _outcomes(condition: Condition, setting: ConditionSetting) -> frozenset[Truth]:
-    """The possible outcomes of a condition (None: unknown). Parts are treated as independent, so the result may contain
-    an outcome that cannot happen, but misses none."""
-    match condition:
-        case ConditionTerm():
-            return _outcomes_of_comparison(condition, setting)
-        case Not(part):
-            return frozenset(None if each is None else not each for each in _outcomes(part, setting))
-        case And(parts):
-            return _combined(False, [_outcomes(part, setting) for part in parts])
-        case Or(parts):
-            return _combined(True, [_outcomes(part, setting) for part in parts])
-
-
-def _combined(by: bool, parts: list[frozenset[Truth]]) -> frozenset[Truth]:
-    """The possible outcomes of `and` (`by` False) and `or` (`by` True): one part with the outcome `by` decides; the
-    opposite outcome needs all parts to have it."""
-    found, opposite = set[Truth](), not by
-    if any(by in part for part in parts):
-        found.add(by)
-    if all(opposite in part for part in parts):
-        found.add(opposite)
-    if any(None in part for part in parts) and all(part != {by} for part in parts):
-        found.add(None)
-    return frozenset(found)
+def _can_hold(condition: Condition, setting: ConditionSetting) -> bool:
+    return True in outcomes(condition, lambda test: _outcomes_of_comparison(test, setting))
 
 
 def _outcomes_of_comparison(test: ConditionTerm, setting: ConditionSetting) -> frozenset[Truth]:
@@ -391,7 +369,7 @@ def _reason(condition: Condition, setting: ConditionSetting) -> str:
 
 def _blamed(condition: Condition, setting: ConditionSetting) -> list[ConditionTerm]:
     """The comparisons that keep a condition from being true."""
-    if True in _outcomes(condition, setting):
+    if _can_hold(condition, setting):
         return []
     match condition:
         case ConditionTerm():

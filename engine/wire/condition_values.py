@@ -16,16 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.spec.condition import (
-    And,
     Condition,
     ConditionTerm,
-    Not,
-    Or,
     TokenSpan,
     TooSlow,
+    Truth,
     comparisons_of,
     has_match,
     newest_match,
+    outcomes,
     quoted,
 )
 from engine.wire.page_events import PageAllocated, PageEvicted, PageMoved, PageShared
@@ -147,30 +146,9 @@ class ConditionEvaluator:
         words = {_name(test): self._in_words(test, record, part) for test in comparisons_of(condition)}
         return " · ".join(f"{name} {value}".rstrip() for name, value in words.items())
 
-    # ---- logic of three values -----------------------------------------------------------------------------------
-
-    def _holds(self, condition: Condition, record: StepRecord, part: SequenceStep) -> bool | None:
-        match condition:
-            case ConditionTerm():
-                return self._test(condition, record, part)
-            case Not(inner):
-                holds = self._holds(inner, record, part)
-                return None if holds is None else not holds
-            case And(parts):
-                return self._decided(False, parts, record, part)
-            case Or(parts):
-                return self._decided(True, parts, record, part)
-
-    def _decided(self, by: bool, parts: tuple[Condition, ...], record: StepRecord, part: SequenceStep) -> bool | None:
-        """Evaluate `and` (`by` False) or `or` (`by` True): one part with the outcome `by` decides; the opposite outcome
-        needs all parts to be known."""
-        unknown = False
-        for each in parts:
-            holds = self._holds(each, record, part)
-            if holds is by:
-                return by
-            unknown |= holds is None
-        return None if unknown else not by
+    def _holds(self, condition: Condition, record: StepRecord, part: SequenceStep) -> Truth:
+        (holds,) = outcomes(condition, lambda test: frozenset((self._test(test, record, part),)))
+        return holds
 
     # ---- one comparison ------------------------------------------------------------------------------------------
 
