@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -72,10 +73,8 @@ def _continue_with(
     loop: EngineLoop, command: commands.SubmitPrompt, after: int, prompt: Prompt, *, was_running: bool
 ) -> None:
     """Replace the sequence `after` by one for the prompt that reuses its rows; the history goes on."""
-    from engine.session.sequence_commands import continue_with
-
     session = loop.session
-    seq_id = continue_with(session, after, prompt)
+    seq_id = session.continue_with(after, prompt)
     loop.duelling.follow(session)
     loop.steps.submit(replace(command, alone=False), was_running=was_running)
     loop.reporter.send_status()
@@ -137,12 +136,6 @@ def _prefixes(loop: EngineLoop, command: serving.TakePrefixTree | serving.Explai
     loop.reporter.reply(answer_of(loop.session, command))
 
 
-def _preview(loop: EngineLoop, command: commands.PreviewPrompt) -> None:
-    from engine.session.sequence_commands import preview
-
-    loop.reporter.reply(preview(loop.session, command))
-
-
 # ---- the history tree and its sequences ------------------------------------------------------------------------------
 
 
@@ -172,34 +165,12 @@ def _make_edit(loop: EngineLoop, command: commands.MakeEdit) -> None:
     _report_other_rows(loop, *changed, added, measured)
 
 
-def _go_to(loop: EngineLoop, command: commands.GoTo) -> None:
-    _go(loop, lambda session, check: session.go_to(command.step, check))
-
-
-def _begin_branch(loop: EngineLoop, command: commands.BeginBranch) -> None:
-    from engine.session.sequence_commands import branch
-
-    _go(loop, lambda session, check: branch(session, command, check))
-
-
-def _undo_edit(loop: EngineLoop, _command: commands.UndoEdit) -> None:
-    from engine.session.sequence_commands import undo_edit
-
-    _go(loop, undo_edit)
-
-
-def _redo_edit(loop: EngineLoop, _command: commands.RedoEdit) -> None:
-    from engine.session.sequence_commands import redo_edit
-
-    _go(loop, redo_edit)
-
-
-def _go(loop: EngineLoop, go: Callable[[Session, Callable[[], None]], str | None]) -> None:
+def _go(loop: EngineLoop, go: Callable[[Callable[[], None]], str | None]) -> None:
     """Go to another moment with `go`, which returns how its rows came; None where the live node stayed."""
     session, began = loop.session, time.perf_counter()
     loop.steps.end()
     loop.reporter.begin("Going to another step")
-    how = go(session, loop.inbox.check_uncancelled)
+    how = go(loop.inbox.check_uncancelled)
     took_ms = (time.perf_counter() - began) * 1e3
     _report_other_rows(loop, *(() if how is None else (WentTo(session.last_step, how, took_ms),)))
 
@@ -214,22 +185,6 @@ def _report_other_rows(loop: EngineLoop, *answers: Event) -> None:
         loop.reporter.reply(answer)
     loop.stops.set_live_step(session.last_step)
     loop.duelling.restart(session)
-
-
-def _delete_branch(loop: EngineLoop, command: commands.DeleteBranch) -> None:
-    from engine.session.sequence_commands import delete_branch
-
-    loop.reporter.reply(BranchDeleted(delete_branch(loop.session, command.step)))
-
-
-def _fork(loop: EngineLoop, command: commands.Fork) -> None:
-    _report_forks(loop, loop.session.fork(command.seq_id, command.step))
-
-
-def _join(loop: EngineLoop, command: commands.JoinBranches) -> None:
-    from engine.session.sequence_commands import join
-
-    _report_forks(loop, *join(loop.session, command.steps))
 
 
 def _report_forks(loop: EngineLoop, *made: ForkMade) -> None:
@@ -278,7 +233,7 @@ HANDLERS: dict[type[Command], Callable[[EngineLoop, Any], object]] = {
     commands.ChoosePagedAttention: lambda loop, command: loop.session.model.runners.pages.choose(command.way),
     commands.SetCapture: lambda loop, command: loop.workspace.set_capture(command),
     commands.SubmitPrompt: _submit,
-    commands.PreviewPrompt: _preview,
+    commands.PreviewPrompt: lambda loop, command: loop.reporter.reply(loop.session.preview(command)),
     commands.SetSampling: _set_sampling,
     commands.SetKeptLimit: lambda loop, command: loop.workspace.set_kept_limit(command.num_bytes),
     commands.Step: _step,
@@ -289,14 +244,16 @@ HANDLERS: dict[type[Command], Callable[[EngineLoop, Any], object]] = {
     commands.Cancel: _cancel,
     commands.Force: lambda loop, command: loop.session.force(command.seq_id, command.token_ids),
     commands.ForceText: lambda loop, command: loop.session.force_text(command.seq_id, command.text),
-    commands.GoTo: _go_to,
-    commands.BeginBranch: _begin_branch,
-    commands.DeleteBranch: _delete_branch,
+    commands.GoTo: lambda loop, command: _go(loop, partial(loop.session.go_to, command.step)),
+    commands.BeginBranch: lambda loop, command: _go(loop, partial(loop.session.branch, command)),
+    commands.DeleteBranch: lambda loop, command: loop.reporter.reply(
+        BranchDeleted(loop.session.delete_branch(command.step))
+    ),
     commands.MakeEdit: _make_edit,
-    commands.UndoEdit: _undo_edit,
-    commands.RedoEdit: _redo_edit,
-    commands.Fork: _fork,
-    commands.JoinBranches: _join,
+    commands.UndoEdit: lambda loop, _: _go(loop, loop.session.undo_edit),
+    commands.RedoEdit: lambda loop, _: _go(loop, loop.session.redo_edit),
+    commands.Fork: lambda loop, command: _report_forks(loop, loop.session.fork(command.seq_id, command.step)),
+    commands.JoinBranches: lambda loop, command: _report_forks(loop, *loop.session.join(command.steps)),
     commands.StopSequence: lambda loop, command: loop.session.halt(command.seq_id),
     commands.RemoveSequence: _remove_sequence,
     commands.TakeSlice: _take_slice,

@@ -221,6 +221,13 @@ class Session:
     halt = sequence_commands.halt
     force = sequence_commands.force
     set_sampling = sequence_commands.set_sampling
+    continue_with = sequence_commands.continue_with
+    preview = sequence_commands.preview
+    branch = sequence_commands.branch
+    delete_branch = sequence_commands.delete_branch
+    undo_edit = sequence_commands.undo_edit
+    redo_edit = sequence_commands.redo_edit
+    join = sequence_commands.join
     set_cache = set_mode
 
     def force_text(self, seq_id: int, text: str) -> None:
