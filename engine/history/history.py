@@ -97,7 +97,8 @@ class History:
         self._clear()
 
     def _clear(self) -> None:
-        self.journal, self.tree = Journal(self._now), Tree()
+        self.tree = Tree()
+        self.journal = Journal(self.tree, now=self._now)
         self.changes: list[Change] = []
         self.added: list[Node] = []  # nodes without a forward that were not reported yet
         self.undone: list[tuple[int | None, int]] = []  # of each undo: the node it went to, and the node it came from
@@ -169,7 +170,7 @@ class History:
         Raises and changes nothing on failure; afterwards the step cannot fail any more."""
         self.tree.add(Moment(node, marks))
         try:
-            self.journal.add(node.step, marks)
+            self.journal.add(node.step)
         except BaseException:
             self.tree.remove([node.step])
             raise
@@ -196,14 +197,13 @@ class History:
         for between in other.tree.path(step):
             moment = other.tree.at(between)
             self.tree.add(Moment(moment.node, moment.states))
-            self.journal.add(between, moment.states)
+        self.journal.add(*other.tree.path(step))
 
     def go_to(self, step: int | None) -> None:
         """Make the path to a step of any branch the live one. O(steps from where the two paths part)."""
         common = self.tree.common_ancestor(self.last_step, step)
         self.journal.cut_after(-1 if common is None else common)
-        for between in self.tree.path(step, above=common):
-            self.journal.add(between, self.tree.at(between).states)
+        self.journal.add(*self.tree.path(step, above=common))
         self.changes.clear()
 
     def state(self) -> HistoryState:
@@ -220,10 +220,7 @@ class History:
 
     def journal_to(self, step: int) -> Journal:
         """A journal of the path to a step of any branch. O(its steps)."""
-        made = Journal()
-        for between in self.tree.path(step):
-            made.add(between, self.tree.at(between).states)
-        return made
+        return Journal(self.tree, self.tree.path(step))
 
     def forget_branch(self, step: int) -> tuple[int, ...]:
         """Remove a node and all its descendants, with their logs; returns their steps, ascending."""

@@ -1,15 +1,14 @@
-"""The journal of one path of the history tree, from the root to a node: the state of every sequence after each step. No
+"""The journal of one path of the history tree, from the root to a node: what a sequence was after each step of it. No
 torch."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from engine.history.state import ALL_TOKENS, SequenceState, States
-
-MAX_STEPS = 1 << 17  # steps that can be gone back to; each takes some 300 bytes here
+from engine.history.tree import Tree
 
 
 class LineageSegment(NamedTuple):
@@ -22,14 +21,15 @@ class LineageSegment(NamedTuple):
 
 
 class Journal:
-    """The latest steps of one path, ascending (numbers of other branches are missing), and the states after each. Up to
-    a fork the history of a sequence is that of the one that it was forked from. `now` has the states at the end of the
-    path where they are not those of its newest step."""
+    """The steps of one path of `tree`, ascending (numbers of other branches are missing). Up to a fork the history of a
+    sequence is that of the one that it was forked from. `now` has the states at the end of the path where they are not
+    those of its newest step."""
 
-    def __init__(self, now: Callable[[int], SequenceState | None] = lambda _: None) -> None:
-        self._now = now
-        self.steps: list[int] = []
-        self._states: list[States] = []
+    def __init__(
+        self, tree: Tree, steps: Iterable[int] = (), now: Callable[[int], SequenceState | None] = lambda _: None
+    ) -> None:
+        self._tree, self._now = tree, now
+        self.steps = [*steps]
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -44,27 +44,20 @@ class Journal:
         """The newest step, -1 before the first."""
         return self.steps[-1] if self.steps else -1
 
-    def add(self, step: int, states: States) -> None:
-        """Append a step and the states after it. A sequence that has not changed shares its state with the previous
-        step, to save memory."""
-        before = self._states[-1] if self._states else {}
-        for seq_id, state in states.items():
-            if (known := before.get(seq_id)) == state and known is not None:
-                states[seq_id] = known
-        self._states.append(states)
-        self.steps.append(step)
-        if len(self.steps) >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: each deletion moves the whole list
-            del self.steps[:-MAX_STEPS], self._states[:-MAX_STEPS]
+    def add(self, *steps: int) -> None:
+        """Append steps, and forget those that the tree has dropped."""
+        if self.steps and self.steps[0] not in self._tree:
+            self.steps = [step for step in self.steps if step in self._tree]
+        self.steps += steps
 
     def at(self, step: int) -> States | None:
         """The states after a step; None if it is not on the path."""
         index = bisect_left(self.steps, step)
-        return self._states[index] if index < len(self.steps) and self.steps[index] == step else None
+        return self._tree.states(step) if index < len(self.steps) and self.steps[index] == step else None
 
     def cut_after(self, step: int) -> None:
         """Remove all steps after `step` (-1: all)."""
-        keep = bisect_right(self.steps, step)
-        del self.steps[keep:], self._states[keep:]
+        del self.steps[bisect_right(self.steps, step) :]
 
     # ---- sequences and their forks -------------------------------------------------------------------------------
 
@@ -72,7 +65,7 @@ class Journal:
         """The history of a sequence up to `step` in segments, each with the sequence that it took place in: the newest
         first. Never empty."""
         length = ALL_TOKENS
-        state = self._now(seq_id) or (self._states[-1].get(seq_id) if self._states else None)
+        state = self._now(seq_id) or self._tree.states(self.newest).get(seq_id)
         for origin in () if state is None else state.origins:
             if step > origin.until:
                 yield LineageSegment(seq_id, step, length)
@@ -108,8 +101,8 @@ class Journal:
         these lengths repeat its own exactly."""
         lengths: list[int] = []
         for segment in reversed([*self._lineage(seq_id, self.newest + 1 if until is None else until)]):
-            for states in self._states[: bisect_right(self.steps, segment.last)]:
-                mark = states.get(segment.owner)
+            for at in self.steps[: bisect_right(self.steps, segment.last)]:
+                mark = self._tree.states(at).get(segment.owner)
                 if mark is None or mark.num_tokens > segment.length:
                     continue
                 if lengths and mark.num_tokens < lengths[-1]:

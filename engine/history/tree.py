@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.history import journal
 from engine.history.state import States
 from engine.spec.edit import ReplaceTokens
 from engine.wire.changes import Change, EditMade, SequenceForked
 from engine.wire.tree import Node, TreeShape
+
+MAX_STEPS = 1 << 17  # steps that can be gone back to; each takes some 300 bytes here
 
 
 @dataclass(eq=False, slots=True)
@@ -41,12 +42,21 @@ class Tree(TreeShape):
         """The nodes by their step."""
         return {step: moment.node for step, moment in self._moments.items()}
 
+    def states(self, step: int) -> States:
+        """The states after a step; empty where it is none, or is not known any more."""
+        return self._moments[step].states if step in self._moments else {}
+
     def add(self, moment: Moment) -> None:
-        """Add a moment; beyond `MAX_STEPS` the oldest are dropped."""
-        if len(self._moments) + 1 >= journal.MAX_STEPS + journal.MAX_STEPS // 8:
-            for step in self.remove_oldest_nodes(journal.MAX_STEPS - 1):
+        """Add a moment; beyond `MAX_STEPS` the oldest are dropped. A sequence that has not changed shares its state
+        at the parent, to save memory."""
+        if len(self._moments) + 1 >= MAX_STEPS + MAX_STEPS // 8:  # in blocks: each deletion lays all lines anew
+            for step in self.remove_oldest_nodes(MAX_STEPS - 1):
                 del self._moments[step]
-        node = moment.node
+        node, states = moment.node, moment.states
+        before = {} if node.parent is None else self.states(node.parent)
+        for seq_id, state in states.items():
+            if (known := before.get(seq_id)) == state and known is not None:
+                states[seq_id] = known
         edits = (change.edit for change in node.changes if isinstance(change, EditMade))
         num_replacements = sum(isinstance(edit, ReplaceTokens) for edit in edits)
         self.add_node(node.step, node.parent)
@@ -111,7 +121,7 @@ class Tree(TreeShape):
     def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
         """The newest step on the path to `step` that fed a sequence or the one that it was forked from, and the
         `seq_id` that it fed. An edit that changed the newest logits counts as feeding."""
-        mark = self._moments[step].states.get(seq_id) if step in self._moments else None
+        mark = self.states(step).get(seq_id)
         return None if mark is None else mark.fed
 
     def remove(self, steps: Collection[int]) -> None:

@@ -74,16 +74,6 @@ def close_all(sequences: Mapping[int, LiveSequence]) -> None:
         live.cache.close()
 
 
-@dataclass(frozen=True, eq=False)
-class RestorePoint:
-    """What a sequence is restored to when a step fails: bookkeeping and newest logits."""
-
-    live: LiveSequence
-    mark: SequenceState
-    logits: torch.Tensor | None
-    logprobs: torch.Tensor | None
-
-
 class LiveSequences:
     """All sequences of a session by `seq_id`, and the cache mode that they are in."""
 
@@ -148,20 +138,18 @@ class LiveSequences:
 
     # ---- a step that fails ---------------------------------------------------------------------------------------
 
-    def restore_points(self, some: Iterable[LiveSequence] | None = None) -> list[RestorePoint]:
-        """Restore points of these sequences (None: all)."""
-        return [
-            RestorePoint(live, live.sequence, live.logits, live.logprobs) for live in (self if some is None else some)
-        ]
+    def copies(self, some: Iterable[LiveSequence] | None = None) -> dict[int, LiveSequence]:
+        """Copies of these sequences (None: all) with the same caches, for `restore`."""
+        return {live.seq_id: replace(live) for live in (self if some is None else some)}
 
-    def restore(self, points: list[RestorePoint], history: History) -> None:
-        """Restore sequences after a failed step: new rows are dropped. Where a cache cannot drop them it is emptied,
-        and its rows are computed again before the next step."""
-        for point in points:
-            live = point.live
-            live.is_stale = live.is_stale or live.sequence.num_preemptions != point.mark.num_preemptions
-            live.sequence = point.mark
-            live.set_logits(point.logits, point.logprobs)
+    def restore(self, before: Mapping[int, LiveSequence], history: History) -> None:
+        """Restore the sequences that were copied `before` a failed step: new rows are dropped. Where a cache cannot
+        drop them it is emptied, and its rows are computed again before the next step."""
+        for seq_id, then in before.items():
+            live = self._by_id[seq_id]
+            live.is_stale = live.is_stale or live.sequence.num_preemptions != then.sequence.num_preemptions
+            live.sequence = then.sequence
+            live.set_logits(then.logits, then.logprobs)
             history.drop_logs(live.seq_id)
             self.crop(live)
 

@@ -133,7 +133,7 @@ class Scheduler:
     def _begin(self, chosen: list[LiveSequence], planned: dict[int, PlannedPart] | None = None) -> StepBatch:
         """Reserve room for the next rows of all chosen sequences; on failure of none. `planned`, by `seq_id`, fixes how
         many tokens each is fed; None: the prefill plan decides."""
-        before = self._live.restore_points(chosen)
+        before = self._live.copies(chosen)
         running = sum(live.sequence.has_work and live.sequence.num_tokens > 0 for live in self._live)
         is_whole, work = self._live.mode.feeds_whole_prompts, []
         try:

@@ -22,7 +22,7 @@ from engine.model.tokenizer import TokenTexts
 from engine.session.captured import Captured
 from engine.session.clock import StepClock
 from engine.session.forward import Fed, Forward, Forwards, keep_weights, runner_of
-from engine.session.live import LiveSequence, LiveSequences, RestorePoint
+from engine.session.live import LiveSequence, LiveSequences
 from engine.session.observe import Observer, sequence_step
 from engine.session.phases import PhasedStep, Reached
 from engine.session.sampler import sample
@@ -341,7 +341,7 @@ class Stepper:
     @contextmanager
     def _all_or_nothing(self) -> Iterator[list[Callable[[], None]]]:
         """Restore everything if the block raises, after the calls that it has put into the list."""
-        before = self._live.restore_points()
+        before = self._live.copies()
         undo: list[Callable[[], None]] = []
         try:
             yield undo
@@ -419,7 +419,7 @@ class Stepper:
             self._history.surprisal.put(step, live.seq_id, first, forward.surprisal)
         return part
 
-    def _undo(self, before: list[RestorePoint]) -> None:
+    def _undo(self, before: dict[int, LiveSequence]) -> None:
         """Restore all sequences after a failed step. Preemptions are undone as well: the rows that were freed are
         computed again before the next step. Pages that the step registered are no longer found by their prefix."""
         store = None if self._is_scratch else self._live.mode.store

@@ -36,7 +36,7 @@ class OtherBranches:
     history: History
     restorer: StateRestorer
     kept: KeptStates
-    _path: tuple[Tree | None, int, Journal] = field(default=(None, -1, Journal()), init=False)
+    _path: tuple[Tree, int, Journal] | None = field(default=None, init=False)
     _counted: tuple[Tree | None, int, SeenSequences] = field(default=(None, -1, SeenSequences()), init=False)
 
     def is_on_other_branch(self, node: int) -> bool:
@@ -89,11 +89,9 @@ class OtherBranches:
 
     def _journal(self, node: int) -> Journal:
         """The journal of the path to a node; the last one asked for is remembered, since it never changes."""
-        tree, at, journal = self._path
-        if tree is not self.history.tree or at != node:
-            journal = self.history.journal_to(node)
-            self._path = self.history.tree, node, journal
-        return journal
+        if self._path is None or self._path[0] is not self.history.tree or self._path[1] != node:
+            self._path = self.history.tree, node, self.history.journal_to(node)
+        return self._path[2]
 
 
 def exact_provenance(mode: CacheMode, held: Provenance) -> Provenance:

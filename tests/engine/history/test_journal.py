@@ -8,24 +8,31 @@ import pytest
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.history import journal
-from engine.history.journal import Journal
-from engine.history.state import Move, Origin, Run, SequenceState
+from engine.history import tree
+from engine.history.history import History
+from engine.history.state import Move, Origin, Run, SequenceState, States
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import TokensForced
+from engine.wire.tree import Node
 from tests.engine.session.test_fork import started
 
+SPEC = CacheSpec()
 
-def story(num_steps: int, num_forced: int) -> Journal:
+
+def add(kept: History, step: int, states: States) -> None:
+    kept.add(states, Node(step, kept.last_step, (), SPEC))
+
+
+def story(num_steps: int, num_forced: int) -> History:
     """One sequence decodes what was forced, another one rests."""
-    made = Journal()
+    made = History()
     active = resting = SequenceState(Run([1, 2, 3]), 3, SamplingParams(), num_tokens=3)
     active = active.apply(TokensForced(0, tuple(range(num_forced))))
     for step in range(num_steps):
         active = active.computed(active.num_tokens + 1, active.sampled, (step, 0)).chosen(7, None)
-        made.add(step, {0: active, 1: resting})
+        add(made, step, {0: active, 1: resting})
     return made
 
 
@@ -35,16 +42,16 @@ def test_a_step_is_noted_in_the_same_room_however_much_is_forced() -> None:
         kept = story(2_000, num_forced)
         size = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
-        assert len(kept) == 2_000
+        assert len(kept.journal) == 2_000
         return size
 
     room(1)  # what is allocated once
     assert room(4_000) - room(1) < 400_000, "one tuple of all that is forced, and where each step stands in it"
-    assert room(1) < 2_000 * 600
+    assert room(1) < 2_000 * 900, "its node, its state and its place in the tree"
 
 
 def test_who_rests_shares_one_mark() -> None:
-    kept = story(50, 10)
+    kept = story(50, 10).journal
     marks = [states for step in range(50) if (states := kept.at(step))]
     assert len({id(mark[1]) for mark in marks}) == 1
     assert [mark[0].num_tokens for mark in marks] == list(range(4, 54))
@@ -52,8 +59,8 @@ def test_who_rests_shares_one_mark() -> None:
 
 
 def test_the_oldest_steps_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "MAX_STEPS", 16)
-    kept = story(40, 1)
+    monkeypatch.setattr(tree, "MAX_STEPS", 16)
+    kept = story(40, 1).journal
     assert 16 <= len(kept) < 18
     assert kept.at(kept.first_step - 1) is None
     first, last = kept.at(kept.first_step), kept.at(39)
@@ -65,7 +72,7 @@ def test_the_oldest_steps_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "MAX_STEPS", 4)
+    monkeypatch.setattr(tree, "MAX_STEPS", 4)
     session: Session = started(CacheSpec())
     first, then = session.history.journal.first_step, session.logits(0)
     assert first >= 6
@@ -84,12 +91,13 @@ def mark(num_tokens: int, fed: tuple[int, int]) -> SequenceState:
 
 
 def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
-    kept, forks = Journal(), 3000
+    history, forks = History(), 3000
     for step in range(3):
-        kept.add(step, {0: mark(4 + step, (step, 0))})
+        add(history, step, {0: mark(4 + step, (step, 0))})
     line = [Origin(parent, 2, 2, 6) for parent in reversed(range(forks))]
     states = {each: replace(mark(6, (2, 0)), origins=tuple(line[forks - each :])) for each in (0, forks - 1)}
-    kept.add(3, {**states, forks: replace(mark(7, (3, forks)), origins=tuple(line))})
+    add(history, 3, {**states, forks: replace(mark(7, (3, forks)), origins=tuple(line))})
+    kept = history.journal
     assert kept.mark(forks, 1) == mark(5, (1, 0))
     assert kept.fed_at(forks, 1) == (1, 0)
     assert kept.fed_at(forks, 3) == (3, forks)
@@ -98,11 +106,12 @@ def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
 
 
 def test_a_fork_is_undone_with_the_step_behind_which_it_was_made() -> None:
-    kept = story(3, 1)
+    history = story(3, 1)
+    kept = history.journal
     mark = kept.mark(0, 2)
     assert mark is not None
     for step in (3, 4):
-        kept.add(step, {0: mark, 5: replace(mark, origins=(Origin(0, 2, 2, 6),))})
+        add(history, step, {0: mark, 5: replace(mark, origins=(Origin(0, 2, 2, 6),))})
     kept.cut_after(3)
     assert kept.owner(5, 2) == (0, 2)
     kept.cut_after(2)

@@ -327,13 +327,13 @@ def test_after_a_failed_step_the_rows_that_were_computed_anew_are_counted(monkey
     with torch.inference_mode():
         rows.keys[0, 0, 3, 5] = 50.0
     assert told(wall(session, 8, 4))[1][1] == 50.0
-    add = session.history.journal.add
+    add = session.history.tree.add
 
     def fails(*_: object) -> None:
-        monkeypatch.setattr(session.history.journal, "add", add)
+        monkeypatch.setattr(session.history.tree, "add", add)
         raise MemoryError("no room for a checkpoint")
 
-    monkeypatch.setattr(session.history.journal, "add", fails)
+    monkeypatch.setattr(session.history.tree, "add", fails)
     session.force(0, (7, 8))
     with pytest.raises(MemoryError):
         session.step()

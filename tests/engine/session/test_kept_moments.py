@@ -131,7 +131,7 @@ def test_a_sequence_that_rests_since_long_does_not_make_going_back_a_replay(mode
 
 
 def test_a_kept_moment_whose_step_is_forgotten_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.history.journal.MAX_STEPS", 40)
+    monkeypatch.setattr("engine.history.tree.MAX_STEPS", 40)
     session = Session(model_of("llama"), CacheSpec())
     session.force(session.submit(Prompt(token_ids=prompt_ids(8))), prompt_ids(100, seed=3))
     for _ in range(6):

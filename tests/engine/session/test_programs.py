@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.history import journal
+from engine.history import tree
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
@@ -175,7 +175,7 @@ def test_a_way_taken_again_gives_the_same_logits(mode: str, operations: list[tup
 def test_with_a_journal_that_is_soon_cut(mode: str, operations: list[tuple[str, int | str]]) -> None:
     """States that the journal no longer has are refused; those that it has come back exactly."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal, "MAX_STEPS", 8)
+        patch.setattr(tree, "MAX_STEPS", 8)
         run(mode, operations)
 
 
