@@ -102,7 +102,7 @@ def test_a_difference_after_a_side_lost_its_rows_is_as_a_new_duel_shows_it() -> 
     compared(duel)
     request = WallRequest(seq_id, 45, 45, "keys", False, 100, 4)
     duel.slice(request, "difference")
-    session.live.preempt(session.live.get(seq_id))
+    session.live.preempt(session.live.get(seq_id), session.history.journal.newest)
     session.step()
     assert session.sequence(seq_id).num_tokens == 16
     piece, expected = (each.slice(request, "difference") for each in (duel, Duel(duel.a, duel.b, session.text_of)))
