@@ -180,7 +180,7 @@ class Program(QObject):
     def _reload_model(self) -> None:
         """Load the unloaded model again in the present engine, and replay the steps."""
         self._engine.reload(self.shell.models.status.cache)
-        self.shell.controller.replay()
+        self.shell.controller.replay(after_load=True)
 
     def _show_engine(self) -> None:
         self.shell.models.status.set_engine(self._engine.kind or "")

@@ -81,10 +81,11 @@ class Controller(QObject):
         are_models_current = self.events.are_models_current and self._models.refreshes.is_empty
         return not self._models.status.is_busy and are_models_current and self.requests.are_all_answered
 
-    def replay(self) -> None:
-        """Have an engine that was restarted with the same model repeat the recorded steps."""
+    def replay(self, *, after_load: bool = False) -> None:
+        """Have an engine that was restarted with the same model repeat the recorded steps; `after_load`: once the
+        present engine has loaded it again."""
         self.events.forget_engine()
-        self.requests.restore.begin()
+        self.requests.restore.begin(after_load=after_load)
         self.waiting.wake()
 
     def _ask_for_pictures(self) -> None:

@@ -178,14 +178,17 @@ class Restore:
         self._models = models
         self._sender = sender
         self._asked: Redo | None = None  # the command that is not answered yet
+        self._is_held = False  # whether it is sent once a load of the model has ended
 
     @property
     def is_going_on(self) -> bool:
         """Whether the replay is not finished: until then the screen shows the state of the engine before."""
         return self._asked is not None
 
-    def begin(self) -> None:
-        """Send the history to the engine that has just started, if there is any, and say so in the status line."""
+    def begin(self, *, after_load: bool = False) -> None:
+        """Send the history to the engine that has just started, if there is any, and say so in the status line.
+        `after_load`: to the present engine, which loads its model again, and not before it has: what it was asked
+        before that, such as to open a file, may begin another history."""
         if self._models.status.has_file:
             self._models.status.notify("The engine begins again: the file is opened once more")
             return
@@ -193,7 +196,9 @@ class Restore:
         if self._asked is None:
             self._models.status.notify("The engine begins again: there was no sequence in it")
             return
-        self._sender.post(self._asked)
+        self._is_held = after_load
+        if not after_load:
+            self._sender.post(self._asked)
         self._models.status.notify("The engine begins again: its steps are done once more")
 
     def forget(self) -> None:
@@ -205,6 +210,9 @@ class Restore:
         own start."""
         if event.reply_to:
             self.forget()
+        elif self._is_held and self._asked is not None:
+            self._is_held = False
+            self._sender.post(self._asked)
 
     def take(self, event: Redone) -> None:
         """Say in the status line how far the replay got, and how exact it is."""

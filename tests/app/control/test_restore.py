@@ -57,6 +57,26 @@ def plans(engine: FakeEngine) -> list[Redo]:
     return [command for command in engine.sent if isinstance(command, Redo)]
 
 
+def test_steps_are_done_once_more_after_the_model_is_loaded_again_and_not_in_place_of_a_file(
+    running: Shell, engine: FakeEngine
+) -> None:
+    running.controller.replay(after_load=True)
+    engine.emit(Restarted())
+    turn(running)
+    assert len(plans(engine)) == 1
+    redone(running, engine, 20, 21)
+    assert len(running.models.timeline) == 21
+    engine.sent.clear()
+    running.controller.replay(after_load=True)
+    engine.emit(Restarted(reply_to=7))  # of a file that the engine was asked to open before
+    turn(running)
+    engine.emit(Restarted())
+    turn(running)
+    assert not plans(engine), "the window no longer has these steps"
+    assert len(running.models.timeline) == 0
+    assert not running.controller.requests.restore.is_going_on
+
+
 def test_one_that_dies_while_it_runs_does_not_run_on(running: Shell, engine: FakeEngine) -> None:
     engine.is_silent = True
     engine.emit(StateChanged(replace(engine.status, running=True)), samples.step_record(21), KILLED)
