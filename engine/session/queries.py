@@ -123,7 +123,8 @@ class Queries:
         known = self._known
         first = self.first(num_tokens)
         is_sum = name == "attention-received"
-        if known is None or known.first > first or (is_sum and known.stop > num_tokens) or self._is_left(known, first):
+        is_joined = known is not None and known.first <= first <= known.stop
+        if known is None or not is_joined or (is_sum and known.stop > num_tokens) or self._is_left(known, first):
             known = self._known = Measured(first, first)
         elif self._latest and known.first < first:
             for start, weights in self.weights(range(known.first, first)):
@@ -212,7 +213,8 @@ class Queries:
         """Weights of queries that were not recorded: a forward of their tokens, in tiles, on a scratch cache."""
         info = self._model.info
         driver = Driver(self._model, CacheMode(self._model, CacheSpec()).new_cache(0, ENDLESS), ENDLESS)
-        wanted = [x for x in info.geometry.attention_layers if layers is None or x.index in layers]
+        attending = [x for x in info.geometry.layers if self.num_heads(x.index)]  # those that share rows too
+        wanted = [x for x in attending if layers is None or x.index in layers]
         numbers = queries.stop * sum(layer.num_heads for layer in wanted)
         at_once = max(1, TILE_NUMBERS // max(1, numbers))
         edges = [*range(0, queries.start, CHUNK), *range(queries.start, queries.stop, at_once), queries.stop]

@@ -170,6 +170,28 @@ def test_sums_are_over_as_many_of_the_latest_queries_as_is_said(monkeypatch: pyt
     np.testing.assert_allclose(entropy.weights[:, -2:], wanted, rtol=2e-3, atol=2e-4)
 
 
+def test_looked_at_amid_a_prompt_it_is_of_no_query_that_was_not_recorded() -> None:
+    session = Session(model_of("llama"), PRESETS["int8"].spec, prefill_chunk=8)
+    session.submit(Prompt(token_ids=prompt_ids(PROMPT)))
+    for count in (8, 16, PROMPT):  # the newest query of each chunk is recorded
+        session.step()
+        for lens in ("attention-entropy", "attention-map"):
+            assert head_of(session, lens, 1, 0, count).positions.tolist() == [count - 1]
+        assert of_queries(session, "attention-received", 1).note == f"Summed over the latest 1 of {count} queries."
+
+
+def test_layers_that_read_the_rows_of_others_have_attention_of_their_own() -> None:
+    """The prompt's queries are computed again for these as well."""
+    session = started(CacheSpec("growing"), "gemma3n_text")
+    for layer in (2, 3):
+        whole = head_of(session, "attention-map", layer, 1).low
+        assert whole.shape == (COUNT, COUNT)
+        np.testing.assert_allclose(whole.sum(1), 1.0, rtol=1e-4)
+        received, entropy = (head_of(session, f"attention-{name}", layer, 1).low for name in ("received", "entropy"))
+        np.testing.assert_allclose(received[:, 0], whole.sum(0), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(entropy[:, 0], torch.special.entr(torch.tensor(whole)).sum(1), rtol=1e-3, atol=1e-5)
+
+
 def test_the_map_of_another_branch_is_not_that_of_the_one_before() -> None:
     session = started(CacheSpec("growing"))
     before = of_queries(session, "attention-map", 1).weights
