@@ -53,11 +53,13 @@ class StateBefore:
 
 def atomic(command: Callable[Concatenate[Session, P], T]) -> Callable[Concatenate[Session, P], T]:
     """Decorator: where the command raises, the session is restored to what it was. A forward launched ahead is
-    discarded before the command in any case."""
+    discarded before the command in any case, and rows that a failed step lost are there again: a command that failed
+    could not give them back."""
 
     @wraps(command)
     def done(session: Session, *args: P.args, **kwargs: P.kwargs) -> T:
         session.stepper.discard_ahead()
+        session.restorer.fill_emptied()
         before = StateBefore(session.live, session.history, session.kept)
         try:
             return command(session, *args, **kwargs)

@@ -20,6 +20,7 @@ from engine.spec.edit import (
     Mask,
     Overwrite,
     Pin,
+    ReplaceTokens,
     Rows,
     Scale,
     Zero,
@@ -27,6 +28,7 @@ from engine.spec.edit import (
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.changes import EditMade, SequenceAdded
+from engine.wire.status import LayerDone, PhaseReached
 from tests.engine.session.edit_sessions import begun, marks, same, state, step
 from tests.engine.session.sessions import facts
 from tests.engine.snapshot.sessions import small
@@ -302,3 +304,25 @@ def test_rows_that_a_failed_step_has_emptied_are_there_again_before_they_are_edi
         assert not rows.keys[:, :, 2:4].any()
         held.append(rows.keys)
     torch.testing.assert_close(*held)
+
+
+def test_where_an_edit_is_refused_after_a_failed_step_the_way_back_is_open() -> None:
+    """A step that fails empties recurrent states; those that were stepped together come out of a kept state."""
+    session = Session(model_of("lfm2"), small("paged"))
+    for seed in (0, 1):
+        session.submit(Prompt(token_ids=prompt_ids(9, seed)))
+    for _ in range(3):
+        session.step()
+    before = state(session)
+
+    def fails(event: PhaseReached) -> None:
+        if isinstance(event.phase, LayerDone):
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        session.step(reached=fails)
+    with pytest.raises(InputError, match="recurrent state"):
+        make_edit(session, ReplaceTokens(0, 3, (5,)))
+    session.go_to(1)
+    session.go_to(2)
+    assert same(state(session), before)
