@@ -59,9 +59,9 @@ def token_norms(part: SequenceStep, position: int) -> TokenNorms | None:
 def row_norms(layers: tuple[int, ...], rows: tuple[Floats, ...], shown: tuple[int, ...]) -> list[float]:
     """The mean over heads of the L2 norms of one position's rows, `[H_kv, D]` for each of `layers`, in the order of
     `shown`; NaN for a layer without the row."""
-    norms = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan, np.float32)
-    for at, row in enumerate(rows):
-        norms[at, : len(row)] = np.linalg.norm(row, axis=1)
+    norms = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan)
+    for at, row in enumerate(rows):  # the squares of what an edit has scaled may be too large for 32 bits
+        norms[at, : len(row)] = np.linalg.norm(row.astype(np.float64), axis=1)
     found = dict(zip(layers, row_means(norms), strict=True))
     return [found.get(layer, float("nan")) for layer in shown]
 

@@ -41,3 +41,8 @@ def test_means_leave_out_heads_that_a_layer_does_not_have() -> None:
     rows = (np.array([[3, 4], [0, 1]], np.float32), np.array([[0, 0, 2]], np.float32))
     assert spark.row_norms((1, 4), rows, (4, 2, 1)) == pytest.approx([2, nan, 3], nan_ok=True)
     assert np.isnan(spark.row_norms((), (), (0,))).all()
+
+
+def test_the_norm_of_large_numbers_is_finite() -> None:
+    rows = (np.full((2, 4), 2e30, np.float32),)
+    assert spark.row_norms((0,), rows, (0,)) == pytest.approx([4e30])
