@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
+from typing import TypeVar
 
 from PySide6.QtCore import QEvent, QObject, QPoint, Qt, Signal
 from PySide6.QtGui import QValidator
@@ -20,6 +21,7 @@ INSET = 6  # pixels: the style sheet's padding of line edits, which does not app
 
 
 MOST = 2**31 - 1
+F = TypeVar("F", QSpinBox, QDoubleSpinBox)
 
 
 class RefusingNumber(QObject):
@@ -116,12 +118,8 @@ def whole_field(
 ) -> QSpinBox:
     """A field for a whole number; `automatic` is shown instead of the least value; `is_grouped`: `1,024`."""
     field = WholeNumber()
-    field.setRange(least, most)
     field.setGroupSeparatorShown(is_grouped)
-    _describe(field, name, tip, automatic)
-    field.setValue(value)
-    inset(field, unit)
-    return field
+    return _number(field, name, value, least, most, unit, automatic, tip)
 
 
 def decimal_field(
@@ -139,25 +137,34 @@ def decimal_field(
     """A field for a number with `decimals` digits after the point."""
     field = DecimalNumber()
     field.setDecimals(decimals)
-    field.setRange(least, most)
     field.setSingleStep(step)
+    return _number(field, name, value, least, most, unit, automatic, tip)
+
+
+def _number(
+    field: F, name: str, value: float, least: float, most: float, unit: str, automatic: str = "", tip: str = ""
+) -> F:
+    field.setRange(least, most)  # type: ignore[arg-type]
     _describe(field, name, tip, automatic)
-    field.setValue(value)
+    field.setValue(value)  # type: ignore[arg-type]
     inset(field, unit)
     return field
 
 
-def small_steps(value: int, most: int, tip: str) -> QSpinBox:
-    """A field for the number of steps of a measurement, low enough for the first row of a panel."""
-    field = WholeNumber()
-    field.setRange(2, most)
-    _describe(field, "Steps", tip)
-    field.setValue(value)
+def small_number(
+    field: F, name: str, value: float, least: float, most: float, *, unit: str = "", prefix: str = "", tip: str = ""
+) -> F:
+    """Make a number field low enough for the first row of a panel, which takes a number when it is finished."""
     field.setObjectName("small")
-    field.setFont(font_text(11.5))
+    field.setPrefix(prefix)
     field.setFixedHeight(20)
-    inset(field, "steps")
-    return field
+    field.setKeyboardTracking(False)
+    return _number(field, name, value, least, most, unit, tip=tip)
+
+
+def small_steps(value: int, most: int, tip: str) -> QSpinBox:
+    """A field for the number of steps of a measurement."""
+    return small_number(WholeNumber(), "Steps", value, 2, most, unit="steps", tip=tip)
 
 
 def line_field(name: str, text: str = "", hint: str = "", tip: str = "") -> QLineEdit:
@@ -191,7 +198,7 @@ def choice_field(name: str, choices: Iterable[tuple[object, str]], chosen: objec
 def _describe(field: QWidget, name: str, tip: str, automatic: str = "") -> None:
     field.setAccessibleName(name)
     field.setToolTip(tip)
-    field.setFont(font_fixed())
+    field.setFont(font_fixed() if field.objectName() != "small" else font_fixed(11))
     if automatic and isinstance(field, QSpinBox | QDoubleSpinBox):
         field.setSpecialValueText(automatic)
 

@@ -70,8 +70,6 @@ QHeaderView::section { background: $title_strip; border: none; padding: 4px 8px;
 
 $text_roles
 
-QListView#bars { background: $panel; border: none; border-radius: 0; }
-
 QScrollBar:vertical { background: transparent; width: 10px; margin: 0; }
 QScrollBar:horizontal { background: transparent; height: 10px; margin: 0; }
 QScrollBar::handle { background: $hairline; border-radius: 3px; margin: 2px; }

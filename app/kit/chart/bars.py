@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen, QResizeEvent
+from PySide6.QtCore import QPointF, QRectF, QSize, Signal
+from PySide6.QtGui import QFont, QPainter, QPen, QResizeEvent, QWheelEvent
 
 from app.kit.chart.surface import Surface
-from app.kit.text_lines import LEFT, RIGHT
+from app.kit.text_lines import TextPainter
 from app.kit.theme import Theme, font_fixed, font_text
 
 _HEADER, _GAP, _THICK = 16, 8.0, 8.0
@@ -19,12 +19,14 @@ _LEAST_NAMED = 10.0  # least distance in pixels between two rows that both have 
 
 
 class Bar(Struct, frozen=True):
-    """A bar of length 0 … 1 with its number; `is_faded`: it answers an older question than the newest."""
+    """A bar of length 0 … 1 with its number; `other`, the place of a line across it; `is_faded`: it counts less, as
+    the answer to an older question."""
 
     share: float
     number: str
     role: str
     is_faded: bool = False
+    other: float | None = None
 
 
 class BarRow(Struct, frozen=True):
@@ -49,32 +51,41 @@ class BarTable(Struct, frozen=True):
 
 
 class BarRows(Surface):
-    """Shows a `BarTable`; rows share the height within limits. Signals: `picked(key)`; `resized()`, another number of
-    rows may fit."""
+    """Shows a `BarTable`; rows share the height within limits, and the wheel reaches those that do not fit. Signals:
+    `picked(key)`; `resized()`, another number of rows may fit."""
 
     resized = Signal()
 
-    def __init__(self, name: str, least: float = 3.0, most: float = 19.0, size: float = 11.5) -> None:
+    def __init__(
+        self, name: str, least: float = 3.0, most: float = 19.0, size: float = 11.5, name_share: float | None = None
+    ) -> None:
+        """`name_share`: the part of the width for the names, the same whatever they are; None: as much as they need."""
         super().__init__(name)
         self.table = BarTable()
-        self._least, self._most = least, most
-        self._font, self._bold = font_fixed(size), font_fixed(size, QFont.Weight.Bold)
-        self._small = font_text(10.5)
+        self._first = 0  # the first row that is visible
+        self._least, self._most, self._name_share = least, most, name_share
+        self._text, self._bold = TextPainter(font_fixed(size)), TextPainter(font_fixed(size, QFont.Weight.Bold))
+        self._small = TextPainter(font_text(10.5))
+        self._widest_number = 0.0
 
     def show_table(self, table: BarTable) -> None:
         if table != self.table:
             self.table = table
-            self.setAccessibleDescription("; ".join(row.tip for row in table.rows))
+            numbers = (bar.number for row in table.rows for bar in row.bars)
+            self._widest_number = max(map(self._text.width, numbers), default=0.0)
+            self._scroll_to(self._first)
+            self.setAccessibleDescription("; ".join(row.tip.partition("\n")[0] for row in table.rows))
             if any(row.key is not None for row in table.rows):
                 self.can_be_walked()
             self.update()
 
     def room_for(self) -> int:
         """How many rows fit."""
-        return max(1, int((self.height() - _HEADER) // self._least))
+        return max(1, int((self.height() - self._header) // self._least))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._scroll_to(self._first)
         if event.size().height() != event.oldSize().height():
             self.resized.emit()
 
@@ -84,17 +95,41 @@ class BarRows(Surface):
     # ---- places --------------------------------------------------------------------------------------------------
 
     @property
+    def _header(self) -> int:
+        return _HEADER if self.table.heads else 0
+
+    @property
+    def _shown(self) -> tuple[BarRow, ...]:
+        """The rows that are visible, all of them whole."""
+        return self.table.rows[self._first : self._first + self.room_for()]
+
+    @property
     def row_height(self) -> float:
-        room = (self.height() - _HEADER) / max(1, len(self.table.rows))
+        room = (self.height() - self._header) / max(1, len(self._shown))
         return min(max(room, self._least), self._most)
+
+    def _scroll_to(self, first: int) -> None:
+        self._first = max(0, min(first, len(self.table.rows) - self.room_for()))
+        self.update()
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        self._scroll_to(self._first - round(event.angleDelta().y() / 40))
+
+    def _point(self, item: object) -> None:
+        at = next((n for n, row in enumerate(self.table.rows) if item is not None and row.key == item), self._first)
+        if not self._first <= at < self._first + self.room_for():
+            self._scroll_to(at if at < self._first else at - self.room_for() + 1)
+        super()._point(item)
 
     def _columns(self) -> list[tuple[float, float]]:
         """(left, width) of the names, of every bar, and of the words at the end."""
-        metrics, rows = QFontMetricsF(self._font), self.table.rows
+        width, rows = self._text.width, self.table.rows
         num_bars = max((len(row.bars) for row in rows), default=1)
-        name = max((metrics.horizontalAdvance(row.name) for row in rows), default=0.0) + 2
+        name = max((width(row.name) for row in rows), default=0.0) + 2
         name = min(name, max(self.width() * 0.22, _LEAST_NAME), 112.0)
-        end = max((metrics.horizontalAdvance(row.end) for row in rows), default=0.0)
+        if self._name_share is not None:
+            name = min(self.width() * self._name_share, 130.0)
+        end = max((width(row.end) for row in rows), default=0.0)
         end = max(end, 24.0) + 4 if end else 0.0
         least = num_bars * (self._number_room() - _BESIDE + _GAP)  # for the numbers alone, which must not be cut
         if _LEAST_NAME + least + end + _GAP > self.width():
@@ -105,22 +140,17 @@ class BarRows(Surface):
         bars = [(left + number * (wide + _GAP), wide) for number in range(num_bars)]
         return [(0.0, name), *bars, (self.width() - end, end)]
 
-    def _widest_number(self) -> float:
-        metrics = QFontMetricsF(self._font)
-        numbers = (bar.number for row in self.table.rows for bar in row.bars)
-        return max(map(metrics.horizontalAdvance, numbers), default=0.0)
-
     def _number_room(self) -> float:
         """The width of the widest number, and at least that of a percentage."""
-        return max(QFontMetricsF(self._font).horizontalAdvance(">99.9 %"), self._widest_number()) + _BESIDE
+        return max(self._text.width(">99.9 %"), self._widest_number) + _BESIDE
 
     def item_at(self, place: QPointF) -> object:
         row = self.row_at(place.y())
         return row.key if row is not None else None
 
     def row_at(self, y: float) -> BarRow | None:
-        index = int((y - _HEADER) // self.row_height)
-        return self.table.rows[index] if y >= _HEADER and 0 <= index < len(self.table.rows) else None
+        index = int((y - self._header) // self.row_height)
+        return self._shown[index] if 0 <= index < len(self._shown) else None
 
     def items(self) -> Sequence[object]:
         return [row.key for row in self.table.rows if row.key is not None]
@@ -133,26 +163,24 @@ class BarRows(Surface):
     def paint(self, painter: QPainter, theme: Theme) -> None:
         columns, high = self._columns(), self.row_height
         self._paint_heads(painter, theme, columns)
-        marked = [index for index, row in enumerate(self.table.rows) if row.is_marked]
+        marked = [index for index, row in enumerate(self._shown) if row.is_marked]
         last = -99.0
-        for index, row in enumerate(self.table.rows):
+        for index, row in enumerate(self._shown):
             near = min([(index - last) * high, *(abs(index - other) * high for other in marked)])
             has_words = row.is_marked or near >= _LEAST_NAMED
             last = index if has_words else last
-            self._paint_row(painter, theme, columns, row, _HEADER + index * high, has_words)
+            self._paint_row(painter, theme, columns, row, self._header + index * high, has_words)
 
     def _paint_heads(self, painter: QPainter, theme: Theme, columns: list[tuple[float, float]]) -> None:
-        painter.setFont(self._small)
-        painter.setPen(theme.color("muted"))
-        metrics, heads = QFontMetricsF(self._small), self.table.heads
-        if len(heads) == 1:  # a title
-            painter.setPen(theme.color("text"))
-            columns = [(0.0, float(self.width()))]
-        for (left, wide), head in zip(columns, heads, strict=False):
-            is_end = len(heads) > 1 and head is heads[-1]
-            whole = head if metrics.horizontalAdvance(head) <= wide else head.split(" · ")[0]  # else its first part
-            shown = metrics.elidedText(whole, Qt.TextElideMode.ElideRight, wide)
-            painter.drawText(QRectF(left, 0, wide, _HEADER - 2), RIGHT if is_end else LEFT, shown)
+        text, heads, middle = self._small, self.table.heads, (_HEADER - 2) / 2
+        is_title = len(heads) == 1
+        painter.setPen(theme.color("text" if is_title else "muted"))
+        for (left, wide), head in zip([(0.0, float(self.width()))] if is_title else columns, heads, strict=False):
+            whole = head if text.width(head) <= wide else head.split(" · ")[0]  # else its first part
+            if not is_title and head is heads[-1]:
+                text.right(painter, left + wide, middle, text.elided(whole, wide))
+            else:
+                text.left(painter, left, middle, text.elided(whole, wide))
         if len(heads) > 1:
             painter.setPen(QPen(theme.color("hairline"), 1))
             painter.drawLine(0, _HEADER - 2, self.width(), _HEADER - 2)
@@ -161,21 +189,19 @@ class BarRows(Surface):
         self, painter: QPainter, theme: Theme, columns: list[tuple[float, float]], row: BarRow, top: float, words: bool
     ) -> None:
         high = self.row_height
-        middle, text_high = top + high / 2, max(high, 14.0)
-        (left, wide), *bars, (end_left, end_wide) = columns
+        middle, (left, wide), *bars, (end_left, end_wide) = top + high / 2, *columns
+        if row.key is not None and row.key == self.pointed_item:
+            painter.fillRect(QRectF(0, top, self.width(), high), theme.color("title_strip"))
         if words:
-            painter.setFont(self._bold if row.is_bold else self._font)
+            text = self._bold if row.is_bold else self._text
             painter.setPen(theme.color("text" if row.is_bold or row.is_marked or row.key is None else "muted"))
-            shown = painter.fontMetrics().elidedText(row.name, Qt.TextElideMode.ElideRight, int(wide))
-            painter.drawText(QRectF(left, middle - text_high / 2, wide, text_high), LEFT, shown)
-        painter.setFont(self._font)
+            text.left(painter, left, middle, text.elided(row.name, wide))
         for (bar_left, bar_wide), bar in zip(bars, row.bars, strict=False):
-            place = QRectF(bar_left, middle - text_high / 2, bar_wide, text_high)
-            self.paint_bar(painter, theme, place, bar, words)
+            self.paint_bar(painter, theme, QRectF(bar_left, top, bar_wide, high), bar, words)
         if row.end and end_wide:
             painter.setOpacity(0.55 if any(bar.is_faded for bar in row.bars) else 1.0)
             painter.setPen(theme.color(row.end_role))
-            painter.drawText(QRectF(end_left, middle - text_high / 2, end_wide, text_high), RIGHT, row.end)
+            self._text.right(painter, end_left + end_wide, middle, row.end)
             painter.setOpacity(1.0)
 
     def paint_bar(self, painter: QPainter, theme: Theme, place: QRectF, bar: Bar, has_number: bool = True) -> None:
@@ -183,14 +209,17 @@ class BarRows(Surface):
         thick = max(1.0, min(self.row_height - 2, _THICK))
         track = QRectF(place.left(), round(place.center().y() - thick / 2), 0, thick)
         track.setWidth(max(_LEAST_BAR, place.width() - self._number_room()))
-        has_bar = place.width() - self._widest_number() >= _LEAST_BAR
+        has_bar = place.width() - self._widest_number >= _LEAST_BAR
         if has_bar:
             painter.fillRect(track, theme.color("page_free"))
         painter.setOpacity(0.45 if bar.is_faded else 1.0)
         if has_bar and bar.share > 0:
             length = max(1.5, track.width() * bar.share)
             painter.fillRect(QRectF(track.left(), track.top(), length, thick), theme.color(bar.role))
+        if has_bar and bar.other is not None and abs(bar.other - bar.share) * track.width() >= 1:
+            line = QRectF(track.left() + track.width() * bar.other - 1, track.top() - 2, 2, thick + 4)
+            painter.fillRect(line, theme.color("muted"))
         if has_number:
             painter.setPen(theme.color("text"))
-            painter.drawText(place, RIGHT, bar.number)
+            self._text.right(painter, place.right(), place.center().y(), bar.number)
         painter.setOpacity(1.0)

@@ -3,7 +3,7 @@ the plot of a difference per step."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -21,7 +21,7 @@ from app.kit.changes import connect_all
 from app.kit.chart.marks import Band, Chart, ChartMark, Curve, Dots, Floats, PlotFrame, SelectedLine
 from app.kit.files import save_drawing, save_picture
 from app.kit.labels import ElidedLabel, set_text_role
-from app.kit.theme import font_text
+from app.kit.theme import current_theme, font_text
 from app.models.selection import Selection
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class StepPlot(Plot):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._steps: Sequence[int] = ()
+        self._made_of: object = None
         self._index: int | None = None
         self.pointed.connect(self._on_pointed)
 
@@ -143,10 +144,14 @@ class StepPlot(Plot):
         self._selection = selection
         self.connect_to(pointed, self._on_picked, told)
 
-    def show_steps(self, chart: Chart, steps: Sequence[int]) -> None:
-        """Show a chart; `steps` has the step of each of its points."""
-        self._steps = steps
-        self.show_chart(chart)
+    def show_steps(self, of: object, make: Callable[[], tuple[Chart, Sequence[int]]]) -> None:
+        """Show what `make` returns, a chart and the step of each of its points. Nothing is made anew while what it is
+        made `of` and the theme stay the same, as when the mouse points elsewhere."""
+        key = of, current_theme()
+        if key != self._made_of:
+            self._made_of = key
+            chart, self._steps = make()
+            self.show_chart(chart)
 
     @property
     def pointed_step(self) -> int | None:
@@ -161,6 +166,11 @@ class StepPlot(Plot):
     def _on_picked(self, index: int) -> None:
         if (step := self._step_at(index)) is not None:  # going back may have removed it
             self._selection.update(step=step)
+
+
+def pointed_step(plots: Iterable[StepPlot]) -> int | None:
+    """The step under the mouse in any of these."""
+    return next((step for plot in plots if (step := plot.pointed_step) is not None), None)
 
 
 class PointNames:

@@ -3,6 +3,8 @@ steps."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
@@ -214,7 +216,6 @@ class BytesView(View[LedgerView]):
         self.table = CellTable("Bytes of every layer")
         self._bars = LayerBars()
         self._series = StepSeries(memory_row, len(NAMES))
-        self._drawn: tuple[object, ...] = ()
         self.plot = StepPlot("Memory after every step")
         self.key = ColorKey()
         self._split = column(self.facts, (self._bars, 2))
@@ -258,15 +259,14 @@ class BytesView(View[LedgerView]):
         self._space()
 
     def _show_steps(self, state: LedgerView, told: StepRecord) -> None:
-        drawn = (state.newest, state.selected, current_theme())
-        if drawn != self._drawn:  # pointing at another step needs no new plot
-            self._drawn = drawn
-            records = self._models.timeline.records
-            axis = StepAxis(self._models.timeline.steps)
-            rows = self._series.follow(records)
-            self.key.show_keys(names_of(ROLES, key_names(rows)))
-            self.plot.show_steps(memory_chart(rows, axis, state.selected), list(self._models.timeline.steps))
+        self.plot.show_steps((state.newest, state.selected), partial(self._chart, state.selected))
         self.plot.show_words(step_words(told))
+
+    def _chart(self, selected: int | None) -> tuple[Chart, list[int]]:
+        timeline = self._models.timeline
+        rows = self._series.follow(timeline.records)
+        self.key.show_keys(names_of(ROLES, key_names(rows)))
+        return memory_chart(rows, StepAxis(timeline.steps), selected), list(timeline.steps)
 
     def _selected(self) -> int | None:
         """The selected step; None while the live one is followed."""

@@ -139,12 +139,12 @@ def _plot_pictures(comparison: Comparison, compared: DuelStarted) -> list[tuple[
     quantities: tuple[ComparedQuantity, ...] = ("kl", "logits", "attention", "rows")
     found = []
     for quantity in quantities:
-        chart = compare_chart(comparison.steps, compared, quantity, None)
-        if not chart.steps:
+        chart, steps = compare_chart(comparison.steps, compared, quantity, None)
+        if not steps:
             continue
         plot = Plot(TITLES[quantity])
         plot.resize(_PLOT)
-        plot.show_chart(chart.chart)
+        plot.show_chart(chart)
         found.append((f"{TITLES[quantity]}, by step", _picture(plot)))
         plot.deleteLater()
     return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -17,7 +18,7 @@ from app.kit.boxes import column, row
 from app.kit.cells import CellTable
 from app.kit.changes import connect_all
 from app.kit.chart.marks import Chart, SelectedLine
-from app.kit.chart.plot import StepPlot, step_chart
+from app.kit.chart.plot import StepPlot, pointed_step, step_chart
 from app.kit.labels import ElidedLabel
 from app.kit.provenance import Provenance
 from app.kit.reader import SELECTION, STATUS, STEPS, SignalSource
@@ -36,13 +37,6 @@ TITLES: dict[ComparedQuantity, str] = {
     "rows": "newest token: error of K or V",
 }
 _FLOORS: dict[ComparedQuantity, int] = {"kl": -12, "logits": -9, "attention": -9, "rows": -9}
-
-
-class StepChart(Struct, frozen=True, eq=False):
-    """A plot, and the step of each of its points."""
-
-    chart: Chart
-    steps: tuple[int, ...]
 
 
 def value_of(step: DuelStep, quantity: ComparedQuantity) -> float | None:
@@ -82,8 +76,8 @@ def points(
 
 def compare_chart(
     steps: Sequence[DuelStep], compared: DuelStarted, quantity: ComparedQuantity, selected: int | None
-) -> StepChart:
-    """The plot of a quantity; `selected` is a step."""
+) -> tuple[Chart, tuple[int, ...]]:
+    """The plot of a quantity, and the step of each of its points; `selected` is a step."""
     found, numbers = points(steps, compared, quantity)
     if quantity == "logits":
         note = f"rounding: up to {brief(compared.tolerance)}"
@@ -92,7 +86,7 @@ def compare_chart(
         chart = step_chart(found, TITLES[quantity], selected)
     if (line := parting_line(steps)) is not None:
         chart = replace(chart, marks=(*chart.marks, line))
-    return StepChart(chart, numbers)
+    return chart, numbers
 
 
 def parting_line(steps: Sequence[DuelStep]) -> SelectedLine | None:
@@ -140,7 +134,8 @@ class CompareStepsView(View[StepsShown]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._drawn: tuple[Any, ...] = ()
+        self._drawn: object = None
+        self._num_drawn = 0
         self.plots: dict[ComparedQuantity, StepPlot] = {
             "kl": StepPlot("KL divergence of both sides at every step"),
             "logits": StepPlot("Difference of the logits of both sides at every step"),
@@ -187,7 +182,7 @@ class CompareStepsView(View[StepsShown]):
         if not comparison.num_steps:
             return "No step of both sides has been compared yet."
         looked_at = comparison.at(now.step)
-        pointed = next((step for plot in self.plots.values() if (step := plot.pointed_step) is not None), None)
+        pointed = pointed_step(self.plots.values())
         shown = comparison.at(pointed) if pointed is not None else looked_at
         step = looked_at.step if looked_at is not None else None
         is_running = self._models.status.is_running and now.step is None
@@ -214,22 +209,15 @@ class CompareStepsView(View[StepsShown]):
         self._show_step(state)
 
     def _draw_plots(self, state: StepsShown) -> None:
-        """Draw the plots if there are more steps, another selected step or other plots; not when the mouse points
-        elsewhere."""
-        drawn = state.num_steps, state.looked_at, state.compared, state.quantities, current_theme()
-        if drawn == self._drawn or self._is_too_soon(state, drawn):
+        """Draw the plots; while running only once there are a twentieth more steps, as plots of many take time."""
+        drawn = state.compared, state.quantities, current_theme()
+        if state.is_running and drawn == self._drawn and 0 <= state.num_steps - self._num_drawn < self._num_drawn // 20:
             return
-        self._drawn, steps = drawn, self._models.comparison.steps
+        self._drawn, self._num_drawn = drawn, state.num_steps
+        steps, of = self._models.comparison.steps, (state.num_steps, state.looked_at, state.compared)
         for quantity in state.quantities:
-            found = compare_chart(steps, state.compared, quantity, state.looked_at)
-            self.plots[quantity].show_steps(found.chart, found.steps)
-
-    def _is_too_soon(self, state: StepsShown, drawn: tuple[Any, ...]) -> bool:
-        """Whether to wait, while running, until there are a twentieth more steps: plots of many steps take time."""
-        if not state.is_running or self._drawn[2:] != drawn[2:]:
-            return False
-        before = int(self._drawn[0])
-        return 0 <= int(drawn[0]) - before < before // 20
+            make = partial(compare_chart, steps, state.compared, quantity, state.looked_at)
+            self.plots[quantity].show_steps(of, make)
 
     def _show_step(self, state: StepsShown) -> None:
         step = state.shown

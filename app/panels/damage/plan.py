@@ -11,10 +11,10 @@ from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import on_change
-from app.kit.fields import DecimalNumber, inset
+from app.kit.fields import DecimalNumber, small_number
 from app.kit.knobs import Knob
 from app.kit.labels import ElidedLabel
-from app.kit.theme import font_fixed, font_text
+from app.kit.theme import font_text
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_name
 from engine.wire.measurements import DamageMap
@@ -37,15 +37,9 @@ class PlanSheet(QWidget):
         self.share = Knob("budget %", "Bytes of K and V allowed, as a part of the exact ones", 1)
         self.share.set_stops(range(5, 101), 0.1, 100)
         self.share.set_value(35)
-        self.kib = DecimalNumber()
-        self.kib.setObjectName("small")
-        self.kib.setRange(0.1, 1e9)
+        self.kib = small_number(DecimalNumber(), "Budget in KiB", 0.1, 0.1, 1e9, unit="KiB")
         self.kib.setDecimals(1)
-        self.kib.setFont(font_fixed(11.5))
-        inset(self.kib, "KiB")
-        self.kib.setFixedSize(104, 20)
-        self.kib.setKeyboardTracking(False)
-        self.kib.setAccessibleName("Budget in KiB")
+        self.kib.setFixedWidth(104)
         self._suggest = push_button("Suggest", self.wanted)
         self.use = push_button("Use this plan", self.applied)
         self._copy = push_button("Copy name", self.copy_name)

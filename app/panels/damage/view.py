@@ -17,7 +17,7 @@ from app.kit.boxes import column, holder, row, stack
 from app.kit.changes import connect_all, on_change
 from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.facts import FactBar, Reading
-from app.kit.fields import INSET, Room, SmallBox, WholeNumber
+from app.kit.fields import SmallBox, WholeNumber, small_number
 from app.kit.heatmap_marks import Marks
 from app.kit.knobs import CodecChoice
 from app.kit.labels import ElidedLabel, plain_label, plain_tip, set_text_role
@@ -108,20 +108,9 @@ class CodecControls(QWidget):
 
 
 def _spin(parameter: Parameter) -> QSpinBox:
-    field = WholeNumber()
-    field.setObjectName("small")
-    field.setRange(1, parameter.most)
-    field.setValue(DEFAULT_GROUP)  # a residual of one group, so that even a short text has coded rows
-    field.setPrefix(f"{parameter.name} ")
-    field.setFont(font_fixed(11))
-    field.lineEdit().setTextMargins(INSET, 0, 0, 0)
-    Room(field, 0)
-    field.setFixedHeight(20)
-    field.setMaximumWidth(112)
-    field.setKeyboardTracking(False)
-    field.setToolTip(parameter.tip)
-    field.setAccessibleName(parameter.name)
-    return field
+    # a residual of one group, so that even a short text has coded rows
+    name, most, tip = parameter.name, parameter.most, parameter.tip
+    return small_number(WholeNumber(), name, DEFAULT_GROUP, 1, most, prefix=f"{name} ", tip=tip)
 
 
 ATTENTION = "attention row, total variation by query head"

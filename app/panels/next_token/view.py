@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
-from PySide6.QtCore import QModelIndex, QPoint, Qt, Signal
+from PySide6.QtCore import QPoint, QPointF, Qt, Signal
 from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QLineEdit, QMenu, QWidget
 
-from app.draw.format import decimal, percent, thousands
+from app.draw.format import decimal, percent, probable, thousands, visible
 from app.kit.boxes import column, row
 from app.kit.buttons import push_button
 from app.kit.changes import connect_all
+from app.kit.chart.bars import Bar, BarRow, BarRows, BarTable
 from app.kit.labels import ElidedLabel
 from app.kit.provenance import Provenance, shown_part, shown_record, source_of
 from app.kit.reader import EDITS, SELECTION, STATUS, STEPS
-from app.kit.theme import font_fixed
+from app.kit.theme import FIXED_SIZE, font_fixed
 from app.kit.view import View
 from app.models import Models
 from app.models.sequence_status import (
@@ -32,14 +34,12 @@ from app.models.sequence_status import (
     with_only,
     without,
 )
-from app.panels.next_token import draw
-from app.panels.next_token.canvas import CandidateList, CandidateModel
-from app.panels.next_token.draw import CandidateBar, Which
 from engine.spec.edit import BiasLogits
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import BeginBranch
-from engine.wire.records import SequenceStep
+from engine.wire.records import Candidate, SequenceStep, has_chosen
 
+Which = Literal["raw", "sampled"]
 _ID = re.compile(r"#(\d{1,9})")
 _MOST = 2**63 - 1  # the largest seed
 
@@ -123,7 +123,7 @@ class Shown(Struct, frozen=True):
     which the candidates were measured, if any; why none of them can be taken, or empty; whether another text can be
     typed; the step shown; and the sequence's sampling."""
 
-    bars: tuple[CandidateBar, ...]
+    rows: tuple[BarRow, ...]
     summary: str
     brief: str
     fed: int
@@ -152,10 +152,8 @@ class NextTokenView(View[Shown]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self.list_model = CandidateModel(self)
-        self.candidates = CandidateList(self.list_model)
-        self.candidates.setObjectName("bars")
-        self.candidates.setAccessibleName("Most probable next tokens")
+        self.candidates = BarRows("Most probable next tokens", 17, 32, FIXED_SIZE, name_share=0.34)
+        self.candidates.setMinimumSize(1, 17)  # a candidate is seen in the smallest window
         self.summary = ElidedLabel(role="muted")
         self._mark_other()
         self.continuation = ContinuationLine(models)
@@ -163,7 +161,7 @@ class NextTokenView(View[Shown]):
         self.set_body(column((self.candidates, 1), self.continuation, row((self.summary, 1), self.other), spacing=4))
         self.candidates.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         connect_all(
-            (self.candidates.clicked, self._on_taken),
+            (self.candidates.picked, self._on_taken),
             (self.candidates.customContextMenuRequested, self._on_list_menu),
             (self.continuation.wants, self.wants),
             (self.continuation.left, self._fit_continuation),
@@ -180,23 +178,25 @@ class NextTokenView(View[Shown]):
         marks = {key: here[key != self.choice] for key, _, _ in self.choices}
         self.set_choices([(key, marks[key][0] + text, tip + marks[key][1]) for key, text, tip in self.choices])
 
-    def _on_taken(self, index: QModelIndex) -> None:
-        bar = self.list_model.bar(index.row())
-        if bar is not None and self.list_model.flags(index) & Qt.ItemFlag.ItemIsEnabled:
-            self.wants.emit(BeginBranch(self._models.selection.now.seq_id, None, (bar.token_id,)))
+    def _on_taken(self, token_id: int) -> None:
+        if self.state is not None and not self.state.refusal:
+            self.wants.emit(BeginBranch(self._models.selection.now.seq_id, None, (token_id,)))
 
     def _on_list_menu(self, place: QPoint) -> None:
         """Open the menu of what can be done with a candidate from now on."""
-        bar = self.list_model.bar(self.candidates.indexAt(place).row())
-        if bar is None or self._models.status.has_file or self._models.selection.now.step is not None:
+        token_id, state = self.candidates.item_at(QPointF(place)), self.state
+        if state is None or self._models.status.has_file or self._models.selection.now.step is not None:
             return
-        seq_id, token_id = self._models.selection.now.seq_id, bar.token_id
-        now, name = current_bias(self._models, seq_id), f"“{bar.text}”".replace("&", "&&")
+        name = next((f"“{row.name[2:]}”".replace("&", "&&") for row in state.rows if row.key == token_id), "")
+        if not isinstance(token_id, int) or not name:
+            return
+        seq_id = self._models.selection.now.seq_id
+        now = current_bias(self._models, seq_id)
         menu = QMenu(self)
         menu.setObjectName("candidate")
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         for text, wanted, is_possible in (
-            (f"Take {name} now", BeginBranch(seq_id, None, (token_id,)), not self.list_model.refusal),
+            (f"Take {name} now", BeginBranch(seq_id, None, (token_id,)), not state.refusal),
             (f"Never choose {name}", with_ban(now, (token_id,)), token_id not in now.banned),
             (f"Choose nothing but {name}", with_only(now, (token_id,)), now.only != (token_id,)),
             (f"Add to the logit of {name}…", token_id, True),
@@ -207,7 +207,7 @@ class NextTokenView(View[Shown]):
             entry.setData(wanted)
             entry.setEnabled(is_possible)
         menu.triggered.connect(self._on_wanted)
-        menu.popup(self.candidates.viewport().mapToGlobal(place))
+        menu.popup(self.candidates.mapToGlobal(place))
 
     def _on_wanted(self, entry: QAction) -> None:
         match entry.data():
@@ -246,7 +246,7 @@ class NextTokenView(View[Shown]):
         num_typed = num_typed_ahead(self._models)
         refusal = self._models.status.why_no_engine or (why_ended(info) if info is not None and is_full else "")
         return Shown(
-            bars=draw.candidate_bars(part, which),
+            rows=candidate_rows(part, which, refusal or (TAKE if now.step is None else BRANCH)),
             summary=_summary(part, which, num_typed, is_brief=False),
             brief=_summary(part, which, num_typed, is_brief=True),
             fed=record.step,
@@ -269,7 +269,7 @@ class NextTokenView(View[Shown]):
 
     def show_state(self, state: Shown) -> None:
         self.summary.setText(state.summary, state.brief, _SUMMARY_TIP)
-        self.list_model.show_bars(state.bars, state.refusal, TAKE if state.looked_at is None else BRANCH)
+        self.candidates.show_table(BarTable(rows=state.rows))
         for widget in (self.continuation, self.other):
             widget.setEnabled(state.can_type)
         self.continuation.show_state(state.looked_at)
@@ -300,6 +300,36 @@ class NextTokenView(View[Shown]):
         self.continuation.edit.selectAll()
 
 
+def candidate_rows(part: SequenceStep, which: Which, what: str) -> tuple[BarRow, ...]:
+    """The candidates in the engine's order, most probable first. The chosen one has a mark, those that a sampling
+    filter removed are muted; the line at a bar is its probability on the other scale; `what` a click does."""
+    rows = []
+    for one in part.candidates:
+        raw, sampled = probable(one.prob), probable(one.sampled_prob)
+        share, other = (raw, sampled) if which == "raw" else (sampled, raw)
+        is_chosen, is_out = has_chosen(part) and one.token_id == part.sampled, one.sampled_prob == 0
+        number = percent(one.prob if which == "raw" else one.sampled_prob)
+        words = [
+            f"{text_of(one)}  id {one.token_id}  {percent(share)} here, {percent(other)} on the other scale",
+            *(["removed by the sampler's filters"] if is_out else []),
+            what,
+        ]
+        bar = Bar(share, number, "accent" if is_chosen else "page_used", is_out, other)
+        name, tip = f"{'▸' if is_chosen else ' '} {text_of(one)}", "\n".join(words)
+        rows.append(BarRow(name, (bar,), tip, one.token_id, is_bold=is_chosen, is_marked=not is_out))
+    return tuple(rows)
+
+
+def text_of(candidate: Candidate) -> str:
+    return visible(candidate.text) or "∅"
+
+
+def rest(part: SequenceStep, which: Which) -> float:
+    """The probability of all tokens that are not listed."""
+    listed = sum(c.prob if which == "raw" else c.sampled_prob for c in part.candidates)
+    return max(0.0, 1.0 - listed)
+
+
 def _summary(part: SequenceStep, which: Which, num_typed: int, *, is_brief: bool) -> str:
     """Return `entropy 1.17 nats · as open as 3.2 equal choices · rest 0.5 %`, after the number of typed tokens that are
     still to be fed. The entropy is that of the raw distribution, which is said beside the sampled one."""
@@ -311,7 +341,7 @@ def _summary(part: SequenceStep, which: Which, num_typed: int, *, is_brief: bool
         choices = decimal(math.exp(min(part.entropy, 30)), 1)
         raw = "" if which == "raw" else "raw "
         words += [raw + nats] if is_brief else [f"{raw}entropy {nats}", f"as open as {choices} equal choices"]
-    words.append(f"rest {percent(draw.rest(part, which))}")
+    words.append(f"rest {percent(rest(part, which))}")
     if part.forced:
         words.append("forced")
     return " · ".join(words)

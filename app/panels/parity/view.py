@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from app.draw.format import brief, milliseconds, thousands, token_label
 from app.kit.boxes import column
 from app.kit.buttons import LinkButton
 from app.kit.chart.marks import Chart
-from app.kit.chart.plot import StepPlot, step_chart
+from app.kit.chart.plot import StepPlot, pointed_step, step_chart
 from app.kit.fields import SmallBox
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.measurement import AskingView, mode_named
@@ -40,6 +41,11 @@ def parity_chart(report: ParityReport, quantity: ParityQuantity, selected: int |
         return step_chart(found, TITLES[quantity], selected)
     note = f"rounding, {report.dtype}: up to {brief(report.tolerance)}"
     return step_chart(found, TITLES[quantity], selected, tolerance=report.tolerance, note=note)
+
+
+def parity_plot(report: ParityReport, quantity: ParityQuantity, selected: int | None) -> tuple[Chart, list[int]]:
+    """The plot with the steps of its points."""
+    return parity_chart(report, quantity, selected), report.steps.tolist()
 
 
 def points(report: ParityReport, quantity: ParityQuantity) -> StepPoints:
@@ -89,8 +95,6 @@ class ParityView(AskingView[ParityShown]):
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
-        self._charts_of: tuple[ParityReport, int | None] | None = None
-        self._charts: dict[ParityQuantity, Chart] = {}
         self._against = SmallBox(
             "Compare with",
             "What the same tokens are computed with for comparison",
@@ -179,17 +183,8 @@ class ParityView(AskingView[ParityShown]):
             is_shown = state.is_stacked or quantity == state.quantity
             plot.setVisible(is_shown)
             if is_shown:
-                plot.show_steps(self._chart(report, quantity, state.step), report.steps.tolist())
+                plot.show_steps((report, state.step), partial(parity_plot, report, quantity, state.step))
                 plot.show_words("" if state.is_stacked and quantity == "logits" else state.words)
-
-    def _chart(self, report: ParityReport, quantity: ParityQuantity, step: int | None) -> Chart:
-        """The plot of a quantity; cached until the report or the selected step changes."""
-        key = (report, step)
-        if self._charts_of != key:
-            self._charts_of, self._charts = key, {}
-        if quantity not in self._charts:
-            self._charts[quantity] = parity_chart(report, quantity, step)
-        return self._charts[quantity]
 
     @property
     def plot(self) -> StepPlot:
@@ -269,8 +264,8 @@ class ParityView(AskingView[ParityShown]):
 
     def _step_words(self, report: ParityReport) -> str:
         """The step under the mouse, else the selected one, else how long the comparison took."""
-        pointed = (step for plot in self._plots.values() if (step := plot.pointed_step) is not None)
-        found = np.flatnonzero(report.steps == next(pointed, self._models.selection.now.step))
+        pointed = pointed_step(self._plots.values())
+        found = np.flatnonzero(report.steps == (self._models.selection.now.step if pointed is None else pointed))
         if not found.size:
             return f"compared in {milliseconds(report.took_ms)}" if len(report.steps) else ""
         index = int(found[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from msgspec import Struct
 from PySide6.QtCore import QRectF
@@ -17,7 +19,7 @@ from app.kit.pictures import argb, pixels_image
 from app.kit.provenance import Provenance, source_of
 from app.kit.reader import SELECTION, STEPS
 from app.kit.text_lines import TextPainter
-from app.kit.theme import current_theme, font_fixed
+from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models
 from app.panels.timings import draw
@@ -136,7 +138,6 @@ class TimingsView(View[StepTimes]):
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._series = StepSeries(draw.step_row, len(draw.PHASES) + 1)
-        self._drawn: tuple[object, ...] = ()
         self.plot = StepPlot("Time of every step, split into phases")
         self.key = ColorKey()
         self.set_body(column(self.key, self.plot))
@@ -164,17 +165,7 @@ class TimingsView(View[StepTimes]):
         return source_of(self._models, "recorded", "", state.told.step)
 
     def show_state(self, state: StepTimes) -> None:
-        drawn = (state.newest, state.num_steps, state.selected, current_theme())
-        if drawn != self._drawn:  # pointing at another bar needs no new plot
-            self._drawn = drawn
-            rows = self._series.follow(self._models.timeline.records)
-            millis, is_prefill = rows[:, :-1], rows[:, -1] > 0
-            axis = StepAxis(self._models.timeline.steps)
-            steps = list(self._models.timeline.steps)
-            self.plot.show_steps(timing_chart(millis, is_prefill, axis, state.selected), steps)
-            is_inside = bool(millis[:, 1:3].any())
-            names = _key_names(draw.looking_share(millis, is_prefill), is_inside=is_inside)
-            self.key.show_keys(names_of(ROLES, names))
+        self.plot.show_steps((state.newest, state.num_steps, state.selected), partial(self._chart, state.selected))
         record = state.told
         total = milliseconds(record.timings.total_ms)
         encoder = f", encoder {milliseconds(record.timings.encoder_ms)}" if record.timings.encoder_ms else ""
@@ -185,6 +176,14 @@ class TimingsView(View[StepTimes]):
             f"step {thousands(record.step)} · {record.phase} · {total}{encoder}{compiled}{ways}{hidden}"
         )
         self.plot.setToolTip(phase_words(record))
+
+    def _chart(self, selected: int | None) -> tuple[Chart, list[int]]:
+        timeline = self._models.timeline
+        rows = self._series.follow(timeline.records)
+        millis, is_prefill = rows[:, :-1], rows[:, -1] > 0
+        names = _key_names(draw.looking_share(millis, is_prefill), is_inside=bool(millis[:, 1:3].any()))
+        self.key.show_keys(names_of(ROLES, names))
+        return timing_chart(millis, is_prefill, StepAxis(timeline.steps), selected), list(timeline.steps)
 
 
 def phase_words(record: StepRecord) -> str:

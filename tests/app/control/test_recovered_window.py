@@ -37,7 +37,7 @@ def told(driver: Driver) -> Told:
     view, chips = driver.window.next_token, driver.window.tokens.state
     assert view.state is not None
     assert chips is not None
-    return Told(view.state.bars, view.state.summary, view.provenance_label.text, chips.pending, red_marks(driver))
+    return Told(view.state.rows, view.state.summary, view.provenance_label.text, chips.pending, red_marks(driver))
 
 
 def red_marks(driver: Driver) -> tuple[int, ...]:

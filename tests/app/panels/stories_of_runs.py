@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QMenu
@@ -283,8 +283,7 @@ def _step_of(models: Models, number: int, **changes: Any) -> None:
 
 def _choose(view: NextTokenView, row: int, what: str) -> None:
     """An entry of the menu of a candidate."""
-    index = view.list_model.index(row, 0)
-    view.candidates.customContextMenuRequested.emit(view.candidates.visualRect(index).center())
+    view.candidates.customContextMenuRequested.emit(QPointF(9, (row + 0.5) * view.candidates.row_height).toPoint())
     menu = view.findChildren(QMenu, "candidate")[-1]
     view.told.emit(" | ".join(f"{each.text()}{'' if each.isEnabled() else ' (disabled)'}" for each in menu.actions()))
     next(each for each in menu.actions() if each.text().startswith(what)).trigger()

@@ -112,4 +112,4 @@ def test_the_next_token_is_told_on_the_scale_that_is_chosen(shown: Shell) -> Non
     for choice in ("raw", "sampled", "raw"):
         view.choose(choice)
         wanted = [one.prob if choice == "raw" else one.sampled_prob for one in candidates]
-        assert [bar.share for bar in view.state.bars] == pytest.approx(wanted)
+        assert [row.bars[0].share for row in view.state.rows] == pytest.approx(wanted)

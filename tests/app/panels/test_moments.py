@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtCore import Qt
 from pytestqt.exceptions import capture_exceptions
 
 from app.draw.format import byte_size, thousands
 from app.kit.provenance import source_of
 from app.models import Models
+from app.panels.next_token.view import TAKE
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
@@ -232,17 +232,16 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     assert fed is not None
     assert record.step == last + 2
     assert models.timeline.fed(0) is fed
-    assert window.next_token.list_model.rowCount() == len(fed.of(0).candidates) > 0  # type: ignore[union-attr]
+    assert len(window.next_token.candidates.items()) == len(fed.of(0).candidates) > 0  # type: ignore[union-attr]
     for panel in (window.next_token, window.attention, window.wall):
         assert panel.provenance_label.kind != "past"
         assert panel.provenance_label.whole.endswith(f"step {last}, the newest that fed this sequence")
 
-    choices = window.next_token.list_model
-    assert not choices.flags(choices.index(0)) & Qt.ItemFlag.ItemIsEnabled
-    assert "the cache is full: take one that grows" in str(choices.data(choices.index(0), Qt.ItemDataRole.ToolTipRole))
+    choices = window.next_token.candidates
+    assert "the cache is full: take one that grows" in choices.words(choices.items()[0])
     asked: list[object] = []
     window.next_token.wants.connect(asked.append)
-    window.next_token.candidates.clicked.emit(choices.index(0))
+    choices.picked.emit(choices.items()[0])
     assert asked == []
     driver.shell.intents.send(BeginBranch(0, None, (50,)))
     driver.wait_until_idle()
@@ -250,4 +249,4 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
     assert "the cache is full" in models.status.notice
     models.selection.update(seq_id=1)
     driver.wait_until_idle()
-    assert choices.flags(choices.index(0)) & Qt.ItemFlag.ItemIsEnabled
+    assert choices.words(choices.items()[0]).endswith(TAKE)

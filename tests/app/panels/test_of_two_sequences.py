@@ -98,7 +98,7 @@ PANELS: dict[str, tuple[Callable[[Models], Any], Told, Expected]] = {
     ),
     "next token": (
         lambda models: NextTokenView(models),
-        lambda view: [(bar.token_id, bar.number) for bar in view.state.bars],
+        lambda view: [(row.key, row.bars[0].number) for row in view.state.rows],
         lambda models: [(c.token_id, percent(c.prob)) for c in part(models).candidates],
     ),
     "inspector": (

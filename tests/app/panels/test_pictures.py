@@ -124,7 +124,7 @@ def test_hostile_token_texts_are_shown_as_they_are(models: Models, show: Callabl
     (text,) = (label for label in inspector.findChildren(QLabel) if "img" in label.text())
     assert text.text() == "\\ud800<img·src=x>⏎"
     assert text.textFormat() == Qt.TextFormat.PlainText
-    assert choices.list_model.bar(0).text == "<b>\\x00\\u202e</b>"
+    assert choices.state.rows[0].name[2:] == "<b>\\x00\\u202e</b>"
 
 
 @pytest.mark.parametrize("view_type", [HeadView, AttentionView])

@@ -54,7 +54,7 @@ def test_a_step_without_logits_has_no_point_and_says_so(desk: CompareDesk) -> No
     found, numbers = points(desk.models.comparison.steps, now, "kl")
     assert numbers == (0, 2, 3)
     assert found.breaks == (1,), "the line is interrupted at a step without a number"
-    chart = compare_chart(desk.models.comparison.steps, now, "kl", None).chart
+    chart = compare_chart(desk.models.comparison.steps, now, "kl", None)[0]
     curves = [mark for mark in chart.marks if isinstance(mark, Curve)]
     assert [list(curve.x) for curve in curves] == [[0], [2, 3]]
     desk.models.selection.update(step=1)

@@ -161,8 +161,7 @@ def test_nothing_is_edited_while_looking_back(desk: Shell, engine: FakeEngine) -
 def test_a_candidate_is_banned_and_the_next_ban_keeps_it(desk: Shell, engine: FakeEngine) -> None:
     listed = desk.window.next_token.candidates
     for row in (0, 2):
-        place = QPointF(listed.visualRect(listed.model().index(row, 0)).center())
-        listed.customContextMenuRequested.emit(place.toPoint())
+        listed.customContextMenuRequested.emit(QPointF(9, (row + 0.5) * listed.row_height).toPoint())
         menu = QApplication.activePopupWidget()
         assert isinstance(menu, QMenu)
         text = next(action.text() for action in menu.actions() if action.text().startswith("Never choose"))

@@ -145,17 +145,17 @@ def test_a_banned_token_is_not_chosen(growing: Driver) -> None:
     growing.intents.on_edited(BiasLogits(0, banned=(best,)))
     growing.wait_until_idle(lambda: num_edits(growing) == 1)
     growing.wait_until_idle()
-    bars = growing.window.next_token.state.bars
+    rows = growing.window.next_token.state.rows
     assert growing.window.next_token.provenance_label.text == "after the edit"
-    assert {bar.token_id: (bar.is_out, bar.is_chosen) for bar in bars}[best] == (True, False)
-    chosen = next(bar for bar in bars if bar.is_chosen)
+    assert {row.key: (row.bars[0].is_faded, row.is_bold) for row in rows}[best] == (True, False)
+    chosen = next(row for row in rows if row.is_bold)
     pending = growing.window.tokens.strip.chips.pending
     assert pending != part.sampled_text
     growing.window.actions_["run.step"].trigger()
     done = len(growing.models.timeline)
     growing.wait_until_idle(lambda: len(growing.models.timeline) > done)
     fed = growing.models.timeline.latest.sequences[0]
-    assert fed.token_ids == (chosen.token_id,) != (best,)
+    assert fed.token_ids == (chosen.key,) != (best,)
     assert fed.texts == (pending,)
     assert growing.window.next_token.provenance_label.text != "after the edit"
 

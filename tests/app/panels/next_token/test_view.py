@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPointF, Qt
-from PySide6.QtGui import QEnterEvent, QTextDocument
-from PySide6.QtWidgets import QApplication, QListView, QMenu, QPushButton
+from PySide6.QtGui import QEnterEvent
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QMenu, QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.kit.theme import load_fonts
@@ -58,15 +59,12 @@ def test_a_token_can_be_taken_unless_there_is_no_room_for_it_now(
     assert bool(view.state.refusal) == bool(why)
     taken: list[BeginBranch] = []
     view.wants.connect(taken.append)
-    (choices,) = view.findChildren(QListView)
-    second = choices.model().index(1, 0)
-    choices.clicked.emit(second)
     candidate = samples.step_record(STEPS if step is None else step).sequences[0].candidates[1]
+    view.candidates.picked.emit(candidate.token_id)
     assert taken == ([] if why else [BeginBranch(0, None, (candidate.token_id,))])
-    tip = QTextDocument()
-    tip.setHtml(second.data(Qt.ItemDataRole.ToolTipRole))
+    tip = view.candidates.words(candidate.token_id)
     offer = "click: take this token instead" if step is None else "click: a branch begins here with this token"
-    assert tip.toPlainText().splitlines()[-1].startswith(why or offer)
+    assert tip.splitlines()[-1].startswith(why or offer)
 
 
 def test_nothing_can_be_typed_or_taken_while_the_engine_is_gone(view: NextTokenView, models: Models) -> None:
@@ -117,16 +115,20 @@ def test_rows_are_shown_whole_or_not_at_all(view: NextTokenView, models: Models,
     models.timeline.announce(again=True)
     view.resize(300, height)
     QApplication.processEvents()
-    (choices,) = view.findChildren(QListView)
-    end = choices.viewport().height()
-    rows = [choices.visualRect(choices.model().index(row, 0)) for row in range(choices.model().rowCount())]
-    assert len(rows) == len(samples.candidates(STEPS))
-    assert not [row for row in rows if row.top() < end <= row.bottom()]
-    choices.scrollToBottom()
-    QApplication.processEvents()
-    last = choices.visualRect(choices.model().index(len(rows) - 1, 0))
-    assert last.top() >= 0
-    assert last.bottom() < end
+    choices, wanted = view.candidates, [one.token_id for one in samples.candidates(STEPS)]
+    assert list(choices.items()) == wanted
+
+    def shown() -> list[object]:
+        """The candidates of the rows that are seen, from top to bottom."""
+        assert len(wanted[: choices.room_for()]) * choices.row_height <= max(choices.height(), 17) + 1e-6
+        found = [choices.item_at(QPointF(5, y + 0.5)) for y in range(choices.height())]
+        return list(dict.fromkeys(one for one in found if one is not None))
+
+    assert shown() == wanted[: choices.room_for()]
+    for _ in wanted:
+        QTest.keyClick(choices, Qt.Key.Key_Down)
+    assert shown() == wanted[-choices.room_for() :], "the keys reach those that do not fit"
+    assert choices.pointed_item == wanted[-1]
 
 
 def test_a_low_panel_offers_what_can_be_typed_in_its_menu(view: NextTokenView, models: Models) -> None:
