@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from PySide6.QtCore import QPointF, Signal
+from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtWidgets import QWidget
 
 from app.draw.colormap import Floats
@@ -40,7 +40,9 @@ class MatrixMaps(QWidget):
         for side, heatmap in self.maps.items():
             heatmap.setAccessibleName(names[side])
             connect_all((heatmap.hovered, self._on_hovered), (heatmap.picked, self._on_picked))
-            connect_all((heatmap.zoomed, self.zoomed), (heatmap.resized, self.resized))
+            heatmap.zoomed.connect(self.zoomed)
+            # not amid the layout: what then shows or hides others would leave one side with the height of before
+            heatmap.resized.connect(self.resized, Qt.ConnectionType.QueuedConnection)
 
     @property
     def first(self) -> HeatMap:

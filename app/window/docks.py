@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtGui import QAction, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabBar, QTabWidget, QWidget
 
 from app.kit.view import STRIP_HEIGHT, View
@@ -44,7 +44,9 @@ class PanelDock(QDockWidget):
         self.setTitleBarWidget(panel.take_strip())
         self.setWidget(panel)
         self.setAllowedAreas(Qt.DockWidgetArea.AllDockWidgetAreas)
-        panel.frame_actions.append(self.toggleViewAction())
+        hide = QAction("Hide this panel", self)
+        hide.triggered.connect(self.close)
+        panel.frame_actions.append(hide)
         self.panel = panel
 
 

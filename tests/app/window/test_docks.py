@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QMenu
 
 from app.panels.prompt.view import CHAT_HEIGHT
 from app.shell import Shell
@@ -288,3 +288,15 @@ def test_a_name_stands_once_where_a_tab_shows_it(shell: Shell, layout: str) -> N
     tabbed = [dock for dock in docks.docks.values() if docks.tabifiedDockWidgets(dock)]
     assert tabbed
     assert all(dock.panel.title_label.isHidden() for dock in tabbed)
+
+
+def test_a_panel_is_hidden_from_its_own_menu(shell: Shell) -> None:
+    """The entry was a check mark beside the panel's name, under what is done with its picture."""
+    wall = shell.window.wall
+    wall.open_menu()
+    (menu,) = wall.findChildren(QMenu)
+    (hide,) = (action for action in menu.actions() if action.text() == "Hide this panel")
+    hide.trigger()
+    menu.close()
+    turn(shell)
+    assert not wall.isVisible()

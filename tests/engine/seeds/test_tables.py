@@ -254,7 +254,7 @@ def test_the_command_streams_lines_and_writes_a_page(tmp_path: Path, capsys: pyt
     assert any(line.startswith("bytes_per_block") and "4,718,592" in line for line in out.splitlines())
     assert "  on the config alone" in out.splitlines()
     assert "There is no table 'x'" in twin.refused("seeds", "--tables", "x")
-    assert "--steps 0 is nothing" in twin.refused("seeds", "--steps", "0")
+    assert "'0' is no whole number" in twin.refused("seeds", "--steps", "0")
     assert "is a folder" in twin.refused("seeds", "--html", tmp_path)
     status, out, _ = twin.run("seeds", "--list")
     assert [line.split()[0] for line in out.splitlines()] == list(TABLES)

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QPushButton
+from PySide6.QtWidgets import QApplication, QPushButton
+from pytestqt.qtbot import QtBot
 
 from app.models.measurement import MeasurementState
 from app.panels.damage.view import CHANNELS, EFFECT, PLAN, TOKENS, DamageView, error_words
@@ -22,6 +23,7 @@ from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 from tests.app.mouse import move_mouse
 from tests.app.panels.desk import PromptedDesk
+from tests.app.rich_answers import measured_models
 
 GROUP = samples.HEADS // samples.KV_HEADS
 
@@ -169,3 +171,16 @@ def test_the_damage_is_measured_when_at_rest_read_and_planned(prompted: Prompted
     prompted.until(lambda: prompted.damage.state.state is MeasurementState.ANSWERED)
     prompted.damage.plan.use.click()
     prompted.until(lambda: prompted.models.status.now.cache.codec == found.plan_codec)  # type: ignore[union-attr]
+
+
+def test_both_pictures_have_the_same_height_after_the_panel_was_low(qapp: QApplication, qtbot: QtBot) -> None:
+    """Amid a layout the numbers below the pictures came back, and one of the two reached below the panel's end."""
+    view = DamageView(measured_models())
+    qtbot.addWidget(view)
+    view.show()
+    for height in (120, 500):
+        view.resize(600, height)
+        for _ in range(3):
+            qapp.processEvents()
+    heights = {side: heatmap.height() for side, heatmap in view.maps.maps.items()}
+    assert heights["K"] == heights["V"] <= view.maps.height()
