@@ -194,14 +194,14 @@ def test_the_size_is_that_of_the_engine_and_of_the_steps(
     assert dialog.size_words.textFormat() == Qt.TextFormat.PlainText
 
 
+@pytest.mark.parametrize(("num_bytes", "is_too_much"), [(1, False), (1 << 60, True)])
 def test_more_than_is_free_is_said(
-    running: Shell, dialog: ExportDialog, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running: Shell, dialog: ExportDialog, engine: FakeEngine, num_bytes: int, is_too_much: bool
 ) -> None:
-    monkeypatch.setattr("app.dialogs.export._free_bytes", lambda _: 1 << 20)
-    engine.emit(ExportEstimate(5 << 20, 24, 6, "", reply_to=engine.id_of(EstimateExport)))
+    engine.emit(ExportEstimate(num_bytes, 24, 6, "", reply_to=engine.id_of(EstimateExport)))
     turn(running)
-    assert dialog.size_words.text().endswith("Only 1.0 MiB are free there")
-    assert dialog.size_words.property("textRole") == "warning"
+    assert bool(re.search(r"\nOnly .*B are free there$", dialog.size_words.text())) == is_too_much
+    assert dialog.size_words.property("textRole") == ("warning" if is_too_much else "muted")
 
 
 def test_what_the_engine_refuses_is_said_in_the_dialog_and_nowhere_else(
