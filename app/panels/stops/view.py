@@ -28,6 +28,7 @@ from engine.predict.capacity import setting_of
 from engine.spec.condition import HOW_TO_COMBINE, ROWS, help_lines
 from engine.spec.stops import Stop, parsed, why_never
 
+EXAMPLES = [quantity.example for quantity in ROWS]
 HEADS = (
     ColumnHead("on", "Whether a run halts there: a click switches it", is_words=True),
     ColumnHead("halt after a step where", "The condition: a click looks for it in the past", is_words=True, most=900),
@@ -124,7 +125,7 @@ class ConditionLine(QLineEdit):
         self.setAccessibleName("Condition")
         self.setPlaceholderText('entropy > 2 and not token = "\\n"')
         self.setToolTip("\n".join((*help_lines(), HOW_TO_COMBINE)))
-        completer = QCompleter([quantity.example for quantity in ROWS], self)
+        completer = QCompleter(EXAMPLES, self)
         completer.setFilterMode(Qt.MatchFlag.MatchContains)
         completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
         self.setCompleter(completer)
@@ -138,6 +139,8 @@ class ConditionLine(QLineEdit):
             self.entered.emit(-1 if event.modifiers() & Qt.KeyboardModifier.ShiftModifier else 1)
         else:
             super().keyPressEvent(event)
+            if self.text() in EXAMPLES:  # it would offer what stands there, and hide what is said of it below
+                self.close_list()
 
     def close_list(self) -> None:
         """Close the list of examples, so that Enter takes the text as it was typed."""

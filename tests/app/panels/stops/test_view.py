@@ -54,6 +54,14 @@ def cells(panel: StopsView) -> list[tuple[str, ...]]:
     return [tuple(cell.text for cell in row) for row in panel.table.cells.rows]
 
 
+def test_no_example_is_offered_that_stands_there_already(running: Shell, panel: StopsView) -> None:
+    offered = panel.line.completer().popup()
+    type_in(running, panel, "norm > ")
+    assert offered.isVisible()
+    QTest.keyClicks(panel.line, "3")
+    assert not offered.isVisible(), "it would hide what is found"
+
+
 def test_what_is_typed_is_found_and_walked_through(running: Shell, panel: StopsView) -> None:
     running.actions["stops.find"].trigger()
     type_in(running, panel, "step = 4 or step = 9")
