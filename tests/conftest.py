@@ -18,7 +18,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_HUB_KERNELS"] = "0"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
-os.environ["QT_NO_GUI_THREADPOOL"] = "1"  # each worker paints with one thread; tests/app/forks.py forks it
 os.environ.setdefault(
     "TORCHINDUCTOR_COMPILE_THREADS", "1"
 )  # worker processes would import torch to compile two functions

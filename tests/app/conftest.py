@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from PySide6.QtCore import QCoreApplication, QEvent, QtMsgType
@@ -16,9 +16,6 @@ from app.shell import Shell
 from app.start.settings import Settings
 from engine.garbage import garbage
 from tests.app.fake_engine import FakeEngine
-from tests.app.forks import Forks
-
-STEPS = 180  # of a long run
 
 # warnings of the offscreen platform itself, and of a locale without UTF-8
 EXPECTED = ("does not support", "propagateSizeHints", "Detected locale")
@@ -86,14 +83,11 @@ def models(qapp: QApplication) -> Models:
 
 @pytest.fixture
 def engine() -> FakeEngine:
-    return forks.engine or FakeEngine()
+    return FakeEngine()
 
 
 @pytest.fixture
 def shell(qtbot: QtBot, qapp: QApplication, engine: FakeEngine) -> Iterator[Shell]:
-    if forks.window is not None:
-        yield forks.window
-        return  # it ends with its process
     shell = new_shell(qapp, engine, (1280, 800))
     yield shell
     sweep(shell)
@@ -102,28 +96,10 @@ def shell(qtbot: QtBot, qapp: QApplication, engine: FakeEngine) -> Iterator[Shel
 @pytest.fixture
 def running(shell: Shell, engine: FakeEngine) -> Shell:
     """A window after a prompt and twenty steps."""
-    if forks.window is None:
-        take_twenty(shell, engine)
-    return shell
-
-
-@pytest.fixture
-def fresh(qapp: QApplication, engine: FakeEngine, request: pytest.FixtureRequest) -> Iterator[Shell]:
-    """A window as the first start makes it, of 1280 x 800 or the size that a test names, after a run of `STEPS` steps;
-    no layout was chosen by hand."""
-    if forks.window is not None:
-        yield forks.window
-        return
-    shell = new_shell(qapp, engine, getattr(request, "param", (1280, 800)))
-    take_steps(shell, engine, STEPS)
-    yield shell
-    sweep(shell)
-
-
-def take_twenty(shell: Shell, engine: FakeEngine) -> None:
     take_steps(shell, engine, 20)
     assert len(shell.models.timeline) == 21
     engine.sent.clear()
+    return shell
 
 
 def take_steps(shell: Shell, engine: FakeEngine, steps: int) -> None:
@@ -160,38 +136,3 @@ def turn(shell: Shell, times: int = 6) -> None:
     for _ in range(times):
         shell.controller.tick()
         QApplication.processEvents()
-
-
-# ---- one window for many tests ---------------------------------------------------------------------------------------
-
-
-def built(go_on: Callable[[Shell, FakeEngine], None]) -> tuple[Shell, FakeEngine]:
-    app, engine = QApplication.instance(), FakeEngine()
-    assert isinstance(app, QApplication)
-    shell = new_shell(app, engine, (1280, 800))
-    go_on(shell, engine)
-    return shell, engine
-
-
-forks = Forks(
-    {
-        "shell": lambda: built(lambda *_: None),
-        "running": lambda: built(take_twenty),
-        "fresh": lambda: built(lambda shell, engine: take_steps(shell, engine, STEPS)),
-    },
-    sweep,
-)
-
-
-@pytest.hookimpl(trylast=True)  # of those that are left in the tier
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    forks.choose(config, items)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    return forks.run(item, nextitem) or None
-
-
-def pytest_sessionfinish() -> None:
-    forks.end()
