@@ -212,7 +212,7 @@ def test_bench_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert out.splitlines()[0].startswith("growing                refused at 126 tokens × 1: 126 tokens and 5 steps")
     assert out.splitlines()[1].startswith("sliding                context 126")
     assert "not both" in twin.refused(*common, "--contexts", "20", "--token-ids", "1")
-    assert "--batch '2,x' is no list of counts" in twin.refused(*common, "--batch", "2,x")
+    assert "--batch: '2,x' is no list of counts" in twin.refused(*common, "--batch", "2,x")
 
 
 @pytest.fixture

@@ -210,7 +210,7 @@ def test_a_grid_on_the_command_line(twin: Twin, source: str) -> None:
     assert "is no budget" in twin.refused(*common, "--budgets", "x")
     assert "codec" in twin.refused(*common, "--codecs", "x")
     assert "There is nothing to read" in twin.refused("sweep", "--model", source)
-    assert "--recall 'x' is not" in twin.refused(*common, "--recall", "x")
+    assert "--recall: 'x' is not" in twin.refused(*common, "--recall", "x")
 
 
 def test_a_file_keeps_what_is_done(twin: Twin, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
