@@ -17,8 +17,8 @@ from app.kit.labels import prose
 from app.kit.question import ignore
 from app.models import Models
 from app.models.loaded import geometry_of
+from app.models.pictures import Picture
 from app.models.sequence_status import selected_info, why_ended
-from app.models.slices import Picture
 from engine.counted import counted
 from engine.spec.presets import cache_label
 from engine.wire import devices, duel, events, serving, stopping
@@ -27,8 +27,8 @@ from engine.wire.events import StateChanged
 from engine.wire.measurements import EditMeasured
 from engine.wire.message import Answer
 from engine.wire.page_map import PageMaps
+from engine.wire.pictures import PictureUpdate
 from engine.wire.records import StepRecord
-from engine.wire.slices import SliceUpdate
 from engine.wire.status import EngineStatus, LayerDone, ModelInfo, PhaseReached
 
 GAVE_UP = " · the step between its phases was given up"
@@ -123,13 +123,13 @@ def _identity(model: ModelInfo) -> object:
     return model.fingerprint, len(model.geometry.layers)
 
 
-PICTURES = get_args(Picture | SliceUpdate)
+PICTURES = get_args(Picture | PictureUpdate)
 # Events of these types are collected and applied together; an event of any other type first applies those before it.
 OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, events.Done, events.Cancelled, *PICTURES)
 
 
 class EventHandlers(QObject):
-    """The only writer of timeline, slices, pages and status.
+    """The only writer of timeline, pictures, pages and status.
 
     Signal: `session_opened(event)` with the names, bookmarks, stops and draft of that session.
     """
@@ -147,7 +147,7 @@ class EventHandlers(QObject):
         self._status = StatusWriter(models, requests.measurements, requests.restore)
         self._page_maps = PageMaps()
         self._records: list[StepRecord] = []
-        self._pictures: list[Picture | SliceUpdate] = []
+        self._pictures: list[Picture | PictureUpdate] = []
         self.handlers: dict[type, Callable[[Any], object]] = {
             StepRecord: self._records.append,
             events.StateChanged: self._status.keep_newest,
@@ -235,10 +235,10 @@ class EventHandlers(QObject):
     def _write_pictures(self) -> None:
         if self._pictures:
             self._waiting.take_pictures()
-            mine = [piece for piece in self._pictures if not self._sender.take(piece)]
-            wanted = [piece for piece in mine if self._requests.pictures.answered(piece)]
+            mine = [picture for picture in self._pictures if not self._sender.take(picture)]
+            wanted = [picture for picture in mine if self._requests.pictures.answered(picture)]
             self._pictures.clear()
-            self._models.slices.put(*wanted)
+            self._models.pictures.put(*wanted)
 
     def _on_prompt_surprisal(self, event: events.PromptSurprisal) -> None:
         self._models.timeline.fill(event.step, event.seq_id, event.first_position, event.values)
@@ -255,7 +255,7 @@ class EventHandlers(QObject):
             return  # what is on the screen stays
         self._models.bookmarks.set_all(())
         self._models.timeline.clear()
-        self._models.slices.clear()
+        self._models.pictures.clear()
         self._models.viewport.show_all()
         self._models.selection.update(step=None, position=None)
 
@@ -355,7 +355,7 @@ class EventHandlers(QObject):
     def _on_unloaded(self, event: devices.Unloaded) -> None:
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
-        self._models.slices.clear()
+        self._models.pictures.clear()
         held = f"{byte_size(event.weight_bytes)} of weights and {byte_size(event.cache_bytes)} of caches"
         freed = f"{byte_size(event.freed_bytes)} became free"
         self._notify(f"{prose(event.name)} is unloaded from {event.device}: it held {held}, {freed}")

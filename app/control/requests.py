@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from app.control.pace import PACES, USUAL_PACE
+from app.control.picture_requests import PictureRequests
 from app.control.sender import Sender
-from app.control.slice_requests import SliceRequests
 from app.draw.format import byte_size, milliseconds
 from app.draw.grid import rows_of
 from app.kit.question import Question
 from app.models import Models
-from app.models.comparison import SIDES, Pictures
+from app.models.comparison import SIDES, ComparedPictures
 from app.models.loaded import head_of
 from app.models.measurement import Measurement, Request
 from app.models.stops import Place, spans_in
@@ -33,12 +33,12 @@ from engine.wire.commands import (
     StartDuel,
     Step,
     SubmitPrompt,
-    TakeSlice,
+    TakePicture,
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
 from engine.wire.events import Event, Failed, ForkMade, Redone, Restarted, Submitted, WentTo
 from engine.wire.exporting import Export, ExportCancelled, Exported
-from engine.wire.slices import AttentionRequest, HeadRequest, Side, Slice, SliceRequest, WallRequest
+from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, PictureRequest, Side, WallRequest
 from engine.wire.status import EngineStatus
 from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 
@@ -53,8 +53,8 @@ class Comparing:
         self._started_by: int | None = None  # id of the newest start that is not answered
         self._given_up: int | None = None  # and of one that was cancelled
         self._unanswered: set[Side] = set()  # the sides whose pictures were requested and have not arrived
-        self._arrived: dict[Side, Slice] = {}
-        self._request: SliceRequest | None = None  # of the pictures that are shown or not answered yet
+        self._arrived: dict[Side, Picture] = {}
+        self._request: PictureRequest | None = None  # of the pictures that are shown or not answered yet
 
     def start(self, command: StartDuel) -> None:
         """Compare a sequence with another run."""
@@ -89,12 +89,12 @@ class Comparing:
         if asked is not None:
             self._comparison.ask(asked)
 
-    def _take_picture(self, side: Side, piece: Slice) -> None:
+    def _take_picture(self, side: Side, picture: Picture) -> None:
         """Take a picture. They are shown when all three have arrived."""
         self._unanswered.discard(side)
-        self._arrived[side] = piece
+        self._arrived[side] = picture
         if len(self._arrived) == len(SIDES):
-            self._comparison.put(Pictures(*(self._arrived[side] for side in SIDES)))
+            self._comparison.put(ComparedPictures(*(self._arrived[side] for side in SIDES)))
             self._arrived.clear()
 
     def _refuse_picture(self, side: Side, failure: Failed) -> None:
@@ -137,7 +137,7 @@ class Comparing:
         for side in SIDES:
             self._unanswered.add(side)
             take, refuse = partial(self._take_picture, side), partial(self._refuse_picture, side)
-            self._sender.ask(Question(TakeSlice(request, side=side), take, refuse, slot=side))
+            self._sender.ask(Question(TakePicture(request, side=side), take, refuse, slot=side))
 
     def _forget_pictures(self) -> None:
         for side in SIDES:
@@ -146,7 +146,7 @@ class Comparing:
         self._arrived.clear()
         self._request = None
 
-    def _wanted(self) -> SliceRequest | None:
+    def _wanted(self) -> PictureRequest | None:
         """The request for the picture that the panel shows, at the step that is shown; None if it needs none."""
         wanted, selected = self._models.viewport.now, self._models.selection.now
         picture, compared = wanted.compared, self._comparison.now
@@ -410,7 +410,7 @@ class Requests:
     """The parts. `restore` replays the history in a restarted engine."""
 
     def __init__(self, sender: Sender, models: Models) -> None:
-        self.pictures = SliceRequests(models, sender)
+        self.pictures = PictureRequests(models, sender)
         self.measurements = MeasurementControl(models, sender)
         self.sequences = NewSequences(models, sender)
         self.restore = Restore(models, sender)

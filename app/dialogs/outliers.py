@@ -14,11 +14,11 @@ from app.kit.boxes import column
 from app.kit.dialog import Dialog
 from app.kit.labels import plain_label
 from app.kit.provenance import lateness, step_of, token_name
-from app.kit.reader import STATUS, STEPS, Reader, slices
+from app.kit.reader import STATUS, STEPS, Reader, pictures
 from app.kit.theme import font_fixed, font_text
 from app.models import Models
-from app.models.slices import OUTLIERS
-from engine.wire.slices import Outlier, OutliersSlice, TensorName
+from app.models.pictures import OUTLIERS
+from engine.wire.pictures import Outlier, OutliersPicture, TensorName
 
 _PLACE = Qt.ItemDataRole.UserRole
 LEAST_HEIGHT, FRAME = 200, 30  # pixels: of a list that can be walked through, and of a window's frame
@@ -37,7 +37,7 @@ class OutlierPlace(Struct, frozen=True):
 class Listed(Struct, frozen=True):
     """The list, and which step it belongs to."""
 
-    piece: OutliersSlice
+    picture: OutliersPicture
     source: str
 
 
@@ -45,11 +45,11 @@ class OutliersDialog(Reader[Listed], Dialog):
     """Stays open beside the window. The arrow keys walk through the list, and all panels show the place of each
     line."""
 
-    follows = (slices(OUTLIERS), STEPS, STATUS)
+    follows = (pictures(OUTLIERS), STEPS, STATUS)
 
     def __init__(self, models: Models, parent: QWidget) -> None:
         super().__init__("Largest values", parent)
-        self._piece: OutliersSlice | None = None
+        self._picture: OutliersPicture | None = None
         self.source = plain_label()  # which step the list belongs to
         self.tree = QTreeWidget()
         self.tree.setColumnCount(4)
@@ -91,14 +91,14 @@ class OutliersDialog(Reader[Listed], Dialog):
     # ---- painting ------------------------------------------------------------------------------------------------
 
     def read(self) -> Listed | str:
-        piece = self._models.slices.outliers
-        if piece is None:
+        picture = self._models.pictures.outliers
+        if picture is None:
             return "The list appears with the first step."
-        request = piece.request
+        request = picture.request
         late = lateness(self._models, request.seq_id, request.num_tokens)
         step = step_of(self._models, request.seq_id, request.num_tokens)
         of_now = f"step {thousands(step)}" if step is not None else "an undone step"
-        return Listed(piece, piece.note or " · ".join((piece.provenance, *_exact_words(piece), late or of_now)))
+        return Listed(picture, picture.note or " · ".join((picture.provenance, *_exact_words(picture), late or of_now)))
 
     def show_nothing(self, why: str) -> None:
         self.source.setText(why)
@@ -106,19 +106,19 @@ class OutliersDialog(Reader[Listed], Dialog):
 
     def show_state(self, state: Listed) -> None:
         self.source.setText(state.source)
-        if state.piece is not self._piece:
-            self._fill(state.piece)
+        if state.picture is not self._picture:
+            self._fill(state.picture)
 
-    def _fill(self, piece: OutliersSlice | None) -> None:
-        self._piece = piece
+    def _fill(self, picture: OutliersPicture | None) -> None:
+        self._picture = picture
         current = self.tree.currentItem()
         kept = current.data(0, _PLACE) if current is not None else None
         self.tree.blockSignals(True)
         self.tree.clear()
-        if piece is not None:
-            self._add_numbers(piece, "Largest |K| for its layer, by channel", "keys", piece.keys)
-            self._add_numbers(piece, "Largest |V| for its layer, by channel", "values", piece.values)
-            self._add_tokens(piece)
+        if picture is not None:
+            self._add_numbers(picture, "Largest |K| for its layer, by channel", "keys", picture.keys)
+            self._add_numbers(picture, "Largest |V| for its layer, by channel", "values", picture.values)
+            self._add_tokens(picture)
         self.tree.expandAll()
         for item in self.tree.findItems("", Qt.MatchFlag.MatchContains | Qt.MatchFlag.MatchRecursive):
             if kept is not None and item.data(0, _PLACE) == kept:
@@ -133,24 +133,26 @@ class OutliersDialog(Reader[Listed], Dialog):
         item.setFirstColumnSpanned(True)
         return item
 
-    def _add_numbers(self, piece: OutliersSlice, title: str, tensor: TensorName, found: Sequence[Outlier]) -> None:
+    def _add_numbers(self, picture: OutliersPicture, title: str, tensor: TensorName, found: Sequence[Outlier]) -> None:
         heading = self._heading(title)
         for one in found:
             where = f"L{one.layer} · kv head {one.kv_head} · channel {one.channel}"
-            where += " · exact" * bool(_exact_words(piece) and not one.is_coded)
+            where += " · exact" * bool(_exact_words(picture) and not one.is_coded)
             place = OutlierPlace(one.layer, one.kv_head, one.position, tensor, one.channel)
-            self._add(piece, heading, (where, brief(one.value, 4), times(one.ratio)), place)
+            self._add(picture, heading, (where, brief(one.value, 4), times(one.ratio)), place)
 
-    def _add_tokens(self, piece: OutliersSlice) -> None:
+    def _add_tokens(self, picture: OutliersPicture) -> None:
         heading = self._heading("Most attended by the newest token, mean of all heads")
-        for one in piece.attended:
+        for one in picture.attended:
             where = f"{percent(one.weight)} · most in L{one.layer} head {one.head}, {percent(one.most)}"
-            self._add(piece, heading, (where, "", ""), OutlierPlace(one.layer, one.kv_head, one.position))
-        if not piece.attended:
+            self._add(picture, heading, (where, "", ""), OutlierPlace(one.layer, one.kv_head, one.position))
+        if not picture.attended:
             heading.addChild(QTreeWidgetItem(["not recorded at this step"]))
 
-    def _add(self, piece: OutliersSlice, heading: QTreeWidgetItem, words: Sequence[str], place: OutlierPlace) -> None:
-        token = f"{thousands(place.position)} {token_name(self._models, piece.request.seq_id, place.position)}"
+    def _add(
+        self, picture: OutliersPicture, heading: QTreeWidgetItem, words: Sequence[str], place: OutlierPlace
+    ) -> None:
+        token = f"{thousands(place.position)} {token_name(self._models, picture.request.seq_id, place.position)}"
         item = QTreeWidgetItem([*words, token])
         item.setData(0, _PLACE, place)
         for number in (1, 2):
@@ -162,7 +164,7 @@ class OutliersDialog(Reader[Listed], Dialog):
         self._models.viewport.update(wants_outliers=is_visible)
 
 
-def _exact_words(piece: OutliersSlice) -> tuple[str, ...]:
+def _exact_words(picture: OutliersPicture) -> tuple[str, ...]:
     """Whether some of the listed numbers are exact and others dequantised."""
-    is_mixed = len({one.is_coded for one in (*piece.keys, *piece.values)}) > 1
+    is_mixed = len({one.is_coded for one in (*picture.keys, *picture.values)}) > 1
     return ("exact where it says so",) if is_mixed else ()

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from engine.wire.slices import HeadSlice
+from engine.wire.pictures import HeadPicture
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.uint8]
@@ -170,19 +170,19 @@ def packed(table: ColorTable) -> Pixels:
     return np.ascontiguousarray(table[:, [2, 1, 0, 3]]).view("<u4").reshape(-1).astype(np.uint32)
 
 
-def histogram(piece: HeadSlice, lowest: float, highest: float, num_pixels: int) -> npt.NDArray[np.float32]:
+def histogram(picture: HeadPicture, lowest: float, highest: float, num_pixels: int) -> npt.NDArray[np.float32]:
     """Bar lengths 0 … 1 for pixel rows from the number `highest` at the top to `lowest` at the bottom.
 
     The square root of the counts, so that small counts remain visible beside large ones.
     """
     lengths = np.zeros(num_pixels, dtype=np.float32)
-    if num_pixels < 1 or not piece.counts.size or not piece.counts.any():
+    if num_pixels < 1 or not picture.counts.size or not picture.counts.any():
         return lengths
     edges = np.linspace(highest, lowest, num_pixels + 1)
     # counts are spread evenly within a bin, so the cumulative count is linear between the bin's edges
-    running = np.concatenate([[0], np.cumsum(piece.counts)])
+    running = np.concatenate([[0], np.cumsum(picture.counts)])
     # a bin of width zero (all values equal) would get no pixel
-    bin_edges = np.maximum.accumulate(piece.edges.astype(np.float64) + np.arange(piece.edges.size) * 1e-12)
+    bin_edges = np.maximum.accumulate(picture.edges.astype(np.float64) + np.arange(picture.edges.size) * 1e-12)
     share = np.abs(np.diff(np.interp(edges, bin_edges, running)))
     most = share.max()
     return np.sqrt(share / most).astype(np.float32) if most > 0 else lengths

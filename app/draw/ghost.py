@@ -13,8 +13,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from app.draw.colormap import Floats
+from engine.wire.pictures import WallPicture
 from engine.wire.records import Ints
-from engine.wire.slices import WallSlice
 
 Pixels = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
@@ -61,14 +61,14 @@ def extremes(low: float, high: float, write: Callable[[float], str]) -> str:
     return write(low) if low == high or (low != low and high != high) else f"{write(low)} … {write(high)}"
 
 
-def outside_held(piece: WallSlice) -> Ints:
+def outside_held(picture: WallPicture) -> Ints:
     """How many positions of each column a layer does not hold, `[L, columns]`: those that left its window, or that
-    belong to the other group of an encoder-decoder. Positions that a rule evicted are in `piece.absent` instead."""
-    starts = np.arange(piece.low.shape[2]) * piece.tokens_per_column
-    stops = np.minimum(starts + piece.tokens_per_column, piece.num_tokens)
-    if piece.held is None:
-        return np.zeros((len(piece.layers), len(starts)), np.int64)
-    num_held = np.minimum(stops, piece.held[:, 1:]) - np.maximum(starts, piece.held[:, :1])
+    belong to the other group of an encoder-decoder. Positions that a rule evicted are in `picture.absent` instead."""
+    starts = np.arange(picture.low.shape[2]) * picture.tokens_per_column
+    stops = np.minimum(starts + picture.tokens_per_column, picture.num_tokens)
+    if picture.held is None:
+        return np.zeros((len(picture.layers), len(starts)), np.int64)
+    num_held = np.minimum(stops, picture.held[:, 1:]) - np.maximum(starts, picture.held[:, :1])
     outside: Ints = stops - starts - np.maximum(num_held, 0)
     return outside
 
@@ -99,10 +99,10 @@ def overlay(ghosts: Ghosts, low: float, high: float, width: int, height: int, ha
     if not part.any():
         return None
     edges = np.rint(np.arange(rows + 1) * height / rows).astype(np.int64)
-    picture = np.zeros((height, width), dtype=np.uint32)
+    pixels = np.zeros((height, width), dtype=np.uint32)
     hatched = lines(height, width, 0, 0, hatch.pitch)
     for row in np.flatnonzero(part.any(axis=1)):
         top, stop = int(edges[row]), int(edges[row + 1])
-        picture[top:stop, part[row] >= 1] = hatch.ground
-        picture[top:stop][foot(part[row], stop - top) & hatched[top:stop]] = hatch.line
-    return picture
+        pixels[top:stop, part[row] >= 1] = hatch.ground
+        pixels[top:stop][foot(part[row], stop - top) & hatched[top:stop]] = hatch.line
+    return pixels

@@ -13,7 +13,7 @@ from app.draw.colormap import Floats, larger, robust_limit
 from app.draw.format import brief, exact
 from app.draw.ghost import Flags, Ghosts, extremes, ghosts, outside_held
 from engine.spec.lenses import LENSES
-from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
+from engine.wire.pictures import AttentionPicture, HeadPicture, Picture, WallPicture
 
 LayerName = Callable[[int], str]
 
@@ -142,19 +142,19 @@ def _has(place: MatrixRow, channel: int | None) -> bool:
     return place.first_channel <= channel <= place.last_channel
 
 
-def matrix_of(piece: Slice, layer_label: LayerName = "L{}".format) -> Matrix:
-    """The matrix of a wall, head or attention slice; `layer_label` gives the label of a layer by its index."""
+def matrix_of(piece: Picture, layer_label: LayerName = "L{}".format) -> Matrix:
+    """The matrix of a wall, head or attention picture; `layer_label` gives the label of a layer by its index."""
     match piece:
-        case WallSlice():
+        case WallPicture():
             return _of_wall(piece, layer_label)
-        case HeadSlice():
+        case HeadPicture():
             return _of_head(piece)
-        case AttentionSlice():
+        case AttentionPicture():
             return _of_attention(piece)
     raise TypeError(f"a {type(piece).__name__} is no matrix")
 
 
-def _of_wall(piece: WallSlice, layer_label: LayerName) -> Matrix:
+def _of_wall(piece: WallPicture, layer_label: LayerName) -> Matrix:
     """Layers below each other; in each its kv heads; in each its channels."""
     columns, rows, per_row = piece.low.shape[2], piece.low.shape[3], piece.dims_per_row
     used = [(index, layer, head) for index, layer in enumerate(piece.layers) for head in range(piece.heads[index])]
@@ -180,7 +180,7 @@ def _of_wall(piece: WallSlice, layer_label: LayerName) -> Matrix:
 
 
 @lru_cache(maxsize=4)
-def _of_head(piece: HeadSlice) -> Matrix:
+def _of_head(piece: HeadPicture) -> Matrix:
     request, columns = piece.request, piece.positions.size
     start = int(piece.positions[0]) if columns else request.start
     end = start + columns * piece.tokens_per_column
@@ -198,7 +198,7 @@ def _of_head(piece: HeadSlice) -> Matrix:
 
 
 @lru_cache(maxsize=4)
-def _of_attention(piece: AttentionSlice) -> Matrix:
+def _of_attention(piece: AttentionPicture) -> Matrix:
     request, end, per_column = piece.request, piece.query_position + 1, piece.tokens_per_column
     stop = end if request.stop is None else min(request.stop, end)
     asked = (request.start, stop) if request.start > 0 or stop < end else None
@@ -221,7 +221,7 @@ def _of_attention(piece: AttentionSlice) -> Matrix:
     return Matrix(piece.weights, piece.weights, start, stop, per_column, places, borders, names, whole, gone, asked)
 
 
-def is_map(piece: AttentionSlice) -> bool:
+def is_map(piece: AttentionPicture) -> bool:
     """Whether its rows are the queries of one head; else they are heads."""
     return LENSES[piece.request.lens].values == "tokens"
 

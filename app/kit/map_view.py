@@ -29,7 +29,7 @@ from engine.spec.lenses import LENSES, TABLE, Lens
 
 class MapView(View[State]):
     """The visible positions and the number of columns are kept in `models.viewport`, in fields named after the `kind`
-    of slice: `head_range`, `head_columns`. A subclass follows the viewport and implements `pick`, `tell` and
+    of picture: `head_range`, `head_columns`. A subclass follows the viewport and implements `pick`, `tell` and
     `rows_between`. Signal: `menu_wanted(point on the screen)`, for the selection."""
 
     abilities = frozenset(("view.reset", "view.zoom"))
@@ -60,15 +60,15 @@ class MapView(View[State]):
         )
 
     @property
-    def piece(self) -> Any:
-        """The slice that is shown; None if there is none."""
+    def picture(self) -> Any:
+        """The picture that is shown; None if there is none."""
         state: Any = self.state
-        return None if state is None else state.piece
+        return None if state is None else state.picture
 
     def cell_at(self, point: QPointF | None) -> MatrixCell | None:
         """The cell at a point of the map; None if there is none."""
-        piece = self.piece
-        return None if piece is None or point is None else matrix_of(piece).at(point.x(), point.y())
+        picture = self.picture
+        return None if picture is None or point is None else matrix_of(picture).at(point.x(), point.y())
 
     def _lay_out(self) -> None:
         self._row = row((self.map, 1), spacing=8)
@@ -127,8 +127,8 @@ class MapView(View[State]):
     @property
     def _shown_seq_id(self) -> int:
         """The sequence that the picture shows, which for a moment may not be the selected one."""
-        piece = self.piece
-        return self._models.selection.now.seq_id if piece is None else int(piece.request.seq_id)
+        picture = self.picture
+        return self._models.selection.now.seq_id if picture is None else int(picture.request.seq_id)
 
     def _token_name(self, position: int) -> str:
         return token_name(self._models, self._shown_seq_id, position, self.name_length)

@@ -1,4 +1,4 @@
-"""Describes what a picture shows: which record, which step a slice belongs to, and where its numbers come from."""
+"""Describes what a picture shows: which record, which step a picture belongs to, and where its numbers come from."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from app.models.loaded import layer_label
 from engine.counted import counted
 from engine.spec.lenses import LENSES
 from engine.spec.model import reads_in_place
+from engine.wire.pictures import HeadPicture, WallPicture
 from engine.wire.records import Ints, SequenceStep, StepRecord
-from engine.wire.slices import HeadSlice, WallSlice
 
 NARROW = 540
 
@@ -316,15 +316,15 @@ class Holders(Struct, frozen=True, eq=False):
 
 def holders_of(models: Models) -> Holders | None:
     """Who holds the tokens at the step shown; None if nothing was evicted, or it is not known yet."""
-    piece, now, record = models.slices.wall, models.selection.now, shown_record(models)
-    if piece is None or piece.holders is None or record is None or piece.request.seq_id != now.seq_id:
+    picture, now, record = models.pictures.wall, models.selection.now, shown_record(models)
+    if picture is None or picture.holders is None or record is None or picture.request.seq_id != now.seq_id:
         return None
     count = models.timeline.num_tokens(now.seq_id, now.step)
-    is_near = piece.num_tokens == count or (now.step is None and piece.num_tokens < count)
+    is_near = picture.num_tokens == count or (now.step is None and picture.num_tokens < count)
     if not is_near:
         return None
-    is_now = piece.provenance == STORED_NOW
-    return Holders(piece.holders[0], piece.holders[1], sum(piece.heads), len(piece.layers), is_now)
+    is_now = picture.provenance == STORED_NOW
+    return Holders(picture.holders[0], picture.holders[1], sum(picture.heads), len(picture.layers), is_now)
 
 
 EXACT, DEQUANTISED = "exact", "dequantised"
@@ -340,10 +340,10 @@ def residual_start(exact_from: int, first: int, stop: int) -> int | None:
     return exact_from if first < exact_from < stop else None
 
 
-def residual_starts(piece: WallSlice) -> dict[int, int]:
+def residual_starts(picture: WallPicture) -> dict[int, int]:
     """The same for each layer of the wall; layers whose rows are all alike are left out."""
-    starts = zip(piece.layers, piece.exact_from, strict=False)  # empty where all rows are exact
-    return {layer: start for layer, start in starts if residual_start(start, 0, piece.num_tokens) is not None}
+    starts = zip(picture.layers, picture.exact_from, strict=False)  # empty where all rows are exact
+    return {layer: start for layer, start in starts if residual_start(start, 0, picture.num_tokens) is not None}
 
 
 def run_words(exact_from: int, first: int, stop: int) -> str:
@@ -354,33 +354,33 @@ def run_words(exact_from: int, first: int, stop: int) -> str:
     return DEQUANTISED if exact_from >= stop else f"{DEQUANTISED}, exact from token {thousands(exact_from)} on"
 
 
-def layer_rows_words(piece: WallSlice, layer: int) -> str:
+def layer_rows_words(picture: WallPicture, layer: int) -> str:
     """What the rows of a layer of the wall are; empty where all rows of the wall are exact."""
-    if not piece.exact_from or layer not in piece.layers:
+    if not picture.exact_from or layer not in picture.layers:
         return ""
-    return run_words(piece.exact_from[piece.layers.index(layer)], 0, piece.num_tokens)
+    return run_words(picture.exact_from[picture.layers.index(layer)], 0, picture.num_tokens)
 
 
-def parts_words(models: Models, piece: WallSlice | HeadSlice) -> str:
+def parts_words(models: Models, picture: WallPicture | HeadPicture) -> str:
     """Which rows of a picture are exact, and which are not: `L0 … L3: dequantised; X0 … X3: exact`. Empty where all of
     them are the same."""
-    if isinstance(piece, HeadSlice):
-        request = piece.request
-        words = run_words(piece.exact_from, request.start, min(request.stop, request.num_tokens))
+    if isinstance(picture, HeadPicture):
+        request = picture.request
+        words = run_words(picture.exact_from, request.start, min(request.stop, request.num_tokens))
         return "" if words in (EXACT, DEQUANTISED) else words
     groups: dict[str, list[int]] = {}
-    for layer in piece.layers:
-        groups.setdefault(layer_rows_words(piece, layer), []).append(layer)
+    for layer in picture.layers:
+        groups.setdefault(layer_rows_words(picture, layer), []).append(layer)
     if len(groups) == 1:
         words = next(iter(groups))
         return "" if words in ("", DEQUANTISED) else words
     return "; ".join(f"{_labels(models, layers)}: {words}" for words, layers in groups.items())
 
 
-def source_words(models: Models, piece: object) -> str:
+def source_words(models: Models, picture: object) -> str:
     """Where the rows of a picture come from, part by part if they come from several."""
-    parts = parts_words(models, piece) if isinstance(piece, WallSlice | HeadSlice) else ""
-    provenance = str(getattr(piece, "provenance", ""))
+    parts = parts_words(models, picture) if isinstance(picture, WallPicture | HeadPicture) else ""
+    provenance = str(getattr(picture, "provenance", ""))
     if not parts or provenance == DEQUANTISED:
         return parts or provenance
     return f"{provenance} ({parts})"

@@ -11,7 +11,7 @@ from app.draw.colormap import HIGHEST, ColorScale, histogram, packed
 from app.draw.format import brief
 from app.kit.pictures import argb, pixels_image
 from app.kit.theme import current_theme, font_fixed
-from engine.wire.slices import HeadSlice
+from engine.wire.pictures import HeadPicture
 
 _WIDTH = 74
 _PAD = 9
@@ -28,7 +28,7 @@ class RangeBar(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._scale: ColorScale | None = None
-        self._piece: HeadSlice | None = None
+        self._picture: HeadPicture | None = None
         self.limit = 1.0
         self._shown = 1.4
         self._held = False
@@ -43,11 +43,11 @@ class RangeBar(QWidget):
     def sizeHint(self) -> QSize:
         return QSize(_WIDTH, 120)
 
-    def show_range(self, scale: ColorScale, piece: HeadSlice | None, limit: float) -> None:
-        """Draw the histogram of a slice beside the range of the colours."""
-        if (piece, limit) == (self._piece, self.limit) and scale is self._scale:
+    def show_range(self, scale: ColorScale, picture: HeadPicture | None, limit: float) -> None:
+        """Draw the histogram of a picture beside the range of the colours."""
+        if (picture, limit) == (self._picture, self.limit) and scale is self._scale:
             return
-        self._scale, self._piece, self.limit = scale, piece, limit
+        self._scale, self._picture, self.limit = scale, picture, limit
         if not self._held:  # while an end is dragged the axis stays as it is
             self._shown = limit * 1.25
         self.bar = self._bars = QImage()
@@ -76,16 +76,16 @@ class RangeBar(QWidget):
         painter = QPainter(self)
         height = self.height() - 2 * _PAD
         self._paint_bar(painter, height)
-        if self._piece is not None:
+        if self._picture is not None:
             painter.setOpacity(0.6)
-            painter.drawImage(QPointF(14, _PAD), self._histogram_image(self._piece, height))
+            painter.drawImage(QPointF(14, _PAD), self._histogram_image(self._picture, height))
             painter.setOpacity(1.0)
         self._paint_ends(painter)
 
-    def _histogram_image(self, piece: HeadSlice, height: int) -> QImage:
-        """The histogram's bars, with the square root of each count as length; made once per slice and range."""
+    def _histogram_image(self, picture: HeadPicture, height: int) -> QImage:
+        """The histogram's bars, with the square root of each count as length; made once per picture and range."""
         if self._bars.isNull():
-            lengths = np.ceil(histogram(piece, self._lowest, self._shown, max(1, height // _BIN)) * _LONGEST)
+            lengths = np.ceil(histogram(picture, self._lowest, self._shown, max(1, height // _BIN)) * _LONGEST)
             lit = np.arange(_LONGEST)[None, :] < np.repeat(lengths, _BIN)[:, None]
             lit[_BIN - 1 :: _BIN] = False
             self._bars = pixels_image(np.where(lit, np.uint32(argb(current_theme().muted)), np.uint32(0)))

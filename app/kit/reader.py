@@ -44,9 +44,9 @@ BOOKMARKS = SignalSource("bookmarks")
 DRAFT = SignalSource("draft")
 
 
-def slices(*kinds: str, at_rest: bool = False) -> SignalSource:
-    """The newest slices of these kinds."""
-    return SignalSource("slices", kinds=frozenset(kinds), at_rest=at_rest)
+def pictures(*kinds: str, at_rest: bool = False) -> SignalSource:
+    """The newest pictures of these kinds."""
+    return SignalSource("pictures", kinds=frozenset(kinds), at_rest=at_rest)
 
 
 def measurement(name: str) -> SignalSource:
@@ -59,7 +59,7 @@ class Reader(Generic[State], _Widget):
 
     It comes before the widget's class (`class TimelineBar(Reader[Steps], QWidget)`), and the constructor ends with
     `self.follow(models)`. A hidden widget reads nothing; when it is shown it reads once. A state equal to the one shown
-    is not shown again, so states should be cheap to compare: numbers, strings, tuples, records and slices (which
+    is not shown again, so states should be cheap to compare: numbers, strings, tuples, records and pictures (which
     compare by identity). A bare array cannot be compared: wrap it in a struct with `eq=False`.
     """
 

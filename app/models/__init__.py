@@ -14,19 +14,43 @@ from app.models.kept_sessions import KeptSession, KeptSessions, Recovery, Unclos
 from app.models.measurement import Measurements
 from app.models.page_log import PageFacts, PageLog
 from app.models.phases import Phases
+from app.models.pictures import Pictures
 from app.models.refresh_queue import RefreshQueue
 from app.models.selection import Selected, Selection, Viewport, WantedPictures
 from app.models.sequence_tokens import Token
 from app.models.servers import Servers
-from app.models.slices import Slices
 from app.models.status import Status
 from app.models.stops import Stops
 from app.models.timeline import Timeline
 
 __all__ = [
-    "Bookmarks", "Branch", "Comparison", "Draft", "Edits", "EvictionLog", "HistoryTree", "KeptSession", "KeptSessions",
-    "MadeEdit", "Measurements", "Models", "PageFacts", "PageLog", "Phases", "Recovery", "RowEviction", "Selected",
-    "Selection", "Servers", "Slices", "Status", "Stops", "Timeline", "Token", "UnclosedSession", "Viewport",
+    "Bookmarks",
+    "Branch",
+    "Comparison",
+    "Draft",
+    "Edits",
+    "EvictionLog",
+    "HistoryTree",
+    "KeptSession",
+    "KeptSessions",
+    "MadeEdit",
+    "Measurements",
+    "Models",
+    "PageFacts",
+    "PageLog",
+    "Phases",
+    "Pictures",
+    "Recovery",
+    "RowEviction",
+    "Selected",
+    "Selection",
+    "Servers",
+    "Status",
+    "Stops",
+    "Timeline",
+    "Token",
+    "UnclosedSession",
+    "Viewport",
     "WantedPictures",
 ]  # fmt: skip
 
@@ -38,7 +62,7 @@ class Models:
     timeline: Timeline = field(default_factory=Timeline)
     selection: Selection = field(default_factory=Selection)
     status: Status = field(default_factory=Status)
-    slices: Slices = field(default_factory=Slices)
+    pictures: Pictures = field(default_factory=Pictures)
     viewport: Viewport = field(default_factory=Viewport)
     pages: PageLog = field(default_factory=PageLog)
     phases: Phases = field(default_factory=Phases)

@@ -8,17 +8,17 @@ from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
 from engine.wire.duel import DuelStarted, DuelStep, FirstDifference, Opponent, TokenDivergence
-from engine.wire.slices import Side, Slice
+from engine.wire.pictures import Picture, Side
 
 SIDES: tuple[Side, ...] = ("a", "b", "difference")
 
 
-class Pictures(Struct, frozen=True, eq=False):
+class ComparedPictures(Struct, frozen=True, eq=False):
     """One picture of each side and of their difference, of the same step."""
 
-    a: Slice
-    b: Slice
-    difference: Slice
+    a: Picture
+    b: Picture
+    difference: Picture
 
 
 class Comparison(QObject):
@@ -36,7 +36,7 @@ class Comparison(QObject):
         self.refusal = ""  # why there is no comparison, in a sentence
         self.first: FirstDifference | None = None
         self.num_scanned: int | None = None  # how many tokens' rows have all been compared
-        self.pictures: Pictures | None = None
+        self.pictures: ComparedPictures | None = None
         self.no_pictures = ""  # why there are no pictures, in a sentence
         self._steps: list[DuelStep] = []
 
@@ -61,7 +61,7 @@ class Comparison(QObject):
         """Where the two sides begin to be fed different tokens, as far as steps after that were compared."""
         return self._steps[-1].parting if self._steps else None
 
-    def parting_in(self, pictures: Pictures) -> int | None:
+    def parting_in(self, pictures: ComparedPictures) -> int | None:
         """The position from which on the pictured rows belong to different tokens; None if there is none."""
         count, parting = getattr(pictures.a.request, "num_tokens", 0), self.parting
         return parting.num_tokens if parting is not None and parting.num_tokens < count else None
@@ -102,7 +102,7 @@ class Comparison(QObject):
         self.num_scanned, self.first = num_tokens, first
         self.changed.emit()
 
-    def put(self, pictures: Pictures) -> None:
+    def put(self, pictures: ComparedPictures) -> None:
         """Set the pictures of one step."""
         self.pictures, self.no_pictures = pictures, ""
         self.pictured.emit()

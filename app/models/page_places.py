@@ -11,7 +11,7 @@ from engine.wire.records import StepRecord
 def table_pages(models: Models, record: StepRecord, pool: int) -> list[int]:
     """The pages of the selected sequence after a step, in logical order; 0 for a page that left the window, or if it is
     not known which page it was at that step."""
-    table, now = models.slices.table, models.selection.now
+    table, now = models.pictures.table, models.selection.now
     if table is None or table.request.seq_id != now.seq_id or pool >= len(table.tables):
         return []
     num_tokens = models.timeline.num_tokens(now.seq_id, record.step) - num_source(models)

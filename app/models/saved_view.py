@@ -17,7 +17,7 @@ from engine.geometry.dimensions import CacheGeometry
 from engine.saved.named import decoded, encoded
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
-from engine.wire.slices import TensorName
+from engine.wire.pictures import TensorName
 
 
 class SavedSelection(Struct, frozen=True):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from PySide6.QtCore import QObject, Signal
 
 from app.draw.grid import TokenRange
-from app.models.slices import HEAD
+from app.models.pictures import HEAD
 from engine.spec.edit import Rows
 
 if TYPE_CHECKING:

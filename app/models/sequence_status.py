@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.draw.format import shortened, thousands
 from app.models import Models
-from app.models.slices import Slices
+from app.models.pictures import Pictures
 from app.models.timeline import Timeline
 from engine.predict.capacity import cache_capacity, context_length
 from engine.spec.chat import TURN_ENDS
@@ -31,11 +31,11 @@ class Rates(Struct, frozen=True):
     looking_ratio: float | None
 
 
-def rates(timeline: Timeline, slices: Slices, seq_id: int) -> Rates:
+def rates(timeline: Timeline, pictures: Pictures, seq_id: int) -> Rates:
     """Decode speed, time to a sequence's first token, and the share of the engine's time spent on statistics and
     pictures."""
     recent = timeline.records[-RECENT_STEPS:]
-    return Rates(_speed(recent), _first_token_ms(timeline, seq_id), _looking(recent, slices))
+    return Rates(_speed(recent), _first_token_ms(timeline, seq_id), _looking(recent, pictures))
 
 
 def seconds_left(timeline: Timeline, info: SequenceInfo) -> float | None:
@@ -81,12 +81,12 @@ def _first_token_ms(timeline: Timeline, seq_id: int) -> float | None:
     return None
 
 
-def _looking(recent: Sequence[StepRecord], slices: Slices) -> float | None:
+def _looking(recent: Sequence[StepRecord], pictures: Pictures) -> float | None:
     if not recent:
         return None
-    pictures = slices.cost_ms(recent[0].wall_time, recent[-1].wall_time)
-    looking = pictures + sum(record.timings.observe_ms for record in recent)
-    total = pictures + sum(record.timings.total_ms for record in recent)
+    pictures_ms = pictures.cost_ms(recent[0].wall_time, recent[-1].wall_time)
+    looking = pictures_ms + sum(record.timings.observe_ms for record in recent)
+    total = pictures_ms + sum(record.timings.total_ms for record in recent)
     return looking / total if total > 0 else None
 
 

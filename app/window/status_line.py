@@ -108,7 +108,7 @@ class NonFiniteLog:
 
 
 class StatusLine(Reader[Shown], QWidget):
-    """Shows the state of the timeline, the slices and the status. Signal: `warnings_wanted()`, their number was
+    """Shows the state of the timeline, the pictures and the status. Signal: `warnings_wanted()`, their number was
     clicked."""
 
     warnings_wanted = Signal()
@@ -253,7 +253,7 @@ class StatusLine(Reader[Shown], QWidget):
 
     def read(self) -> Shown:
         models, now = self._models, self._models.selection.now
-        found, held = rates(models.timeline, models.slices, now.seq_id), models.timeline.num_bytes(now.step)
+        found, held = rates(models.timeline, models.pictures, now.seq_id), models.timeline.num_bytes(now.step)
         status, is_running = models.status.now, models.status.is_running
         model, work = status.model, status.work
         lasting = [why for why in (models.status.unwritten, models.draft.warning) if why]

@@ -27,8 +27,8 @@ from engine.loop.loop import EngineLoop
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_command, encode
 from engine.wire.events import Event, Failed, Stopped
+from engine.wire.pictures import Picture, PictureUpdate
 from engine.wire.records import StepRecord
-from engine.wire.slices import Slice, SliceUpdate
 
 HEARTBEAT_S = 1.0
 # How long an export or a step may take to end once the window is gone.
@@ -131,7 +131,7 @@ class Line:
         for event in events:
             messages = _encoded(event)
             if self._limit is not None:
-                is_picture = isinstance(event, Slice | SliceUpdate)
+                is_picture = isinstance(event, Picture | PictureUpdate)
                 if is_picture:
                     ready = self._wait_for_room(ready)
                 for message in messages:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from threading import Condition, RLock
 
 from engine.wire.events import Event, StateChanged
+from engine.wire.pictures import Picture, PictureUpdate
 from engine.wire.records import StepRecord
-from engine.wire.slices import Slice, SliceUpdate
 
-FOLLOWED_BY_STATUS = StepRecord | Slice | SliceUpdate
+FOLLOWED_BY_STATUS = StepRecord | Picture | PictureUpdate
 # The number of waiting pictures from which the window is behind; then updates of several steps are merged.
 MAX_PICTURES = 32
 
@@ -49,10 +49,10 @@ class Outbox:
     def put(self, event: Event) -> None:
         """Append an event, and wake whoever waits for it."""
         with self._ready:
-            if isinstance(event, Slice) and event.reply_to:
+            if isinstance(event, Picture) and event.reply_to:
                 self._drop_older(event)
             self._events.append(event)
-            is_picture = isinstance(event, Slice | SliceUpdate)
+            is_picture = isinstance(event, Picture | PictureUpdate)
             self._num_pictures += is_picture
             self._is_within_step = isinstance(event, StepRecord) or (is_picture and self._is_within_step)
             self._is_urgent = self._is_urgent or not _is_of_run(event)
@@ -98,9 +98,9 @@ class Outbox:
             self._has_notified = True
             self._callback()
 
-    def _drop_older(self, event: Slice) -> None:
+    def _drop_older(self, event: Picture) -> None:
         is_older = [
-            isinstance(old, Slice | SliceUpdate)
+            isinstance(old, Picture | PictureUpdate)
             and old.reply_to == event.reply_to
             and type(old.request) is type(event.request)
             for old in self._events

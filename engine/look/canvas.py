@@ -32,8 +32,8 @@ from engine.look.source import ALL_ROWS, Held, Source, rewrites, slots_of
 from engine.look.tile_statistics import TileStatistics
 from engine.spec.codec import Part
 from engine.spec.lenses import LENSES, Lens
+from engine.wire.pictures import HeadRequest, WallRequest
 from engine.wire.records import Floats, Ints, read_only_ints
-from engine.wire.slices import HeadRequest, WallRequest
 
 EXACT_NUMBERS = (
     1 << 24

@@ -23,8 +23,8 @@ from engine.look.lenses import RowsOfLayers, read_all, rows_at_once
 from engine.look.magnitude_counts import COUNTED_AT_ONCE, EDGES, Counts, LayerCount, counted, joined
 from engine.look.source import Held, Source
 from engine.spec.lenses import LENSES, Lens
+from engine.wire.pictures import Magnitudes
 from engine.wire.records import read_only_floats
-from engine.wire.slices import Magnitudes
 
 QUANTILE = 0.995
 # Limit of the colour range in medians. In small layers one outlier channel, 1 / (H_kv * D) of the numbers, is more than

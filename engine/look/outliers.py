@@ -19,23 +19,23 @@ from engine.look.seen import Seen
 from engine.look.source import PARTS, Source, provenance_of
 from engine.spec.codec import Part
 from engine.spec.lenses import LENSES
-from engine.wire.slices import Attended, Outlier, OutliersRequest, OutliersSlice
+from engine.wire.pictures import Attended, Outlier, OutliersPicture, OutliersRequest
 
 
-def outliers_slice(
+def outliers_picture(
     request: OutliersRequest,
     source: Source,
     geometry: CacheGeometry,
     seen: Seen,
     attention: Mapping[int, torch.Tensor],
     num_attended: int,
-) -> OutliersSlice:
+) -> OutliersPicture:
     """The list for the window. `attention` `[H, S]` by layer: weights of the newest of `num_attended` tokens, NaN where
     a row had been evicted."""
     began = time.perf_counter()
     held = held_of_all(source, LENSES["keys"], [layer.index for layer in geometry.attention_layers])
     keys, values = (seen.blocks.of(LENSES[part], source, held) for part in PARTS)
-    return OutliersSlice(
+    return OutliersPicture(
         request=request,
         provenance=provenance_of(source, sorted(keys.keys() | values.keys())),
         keys=largest(keys, source, "keys", request.count),

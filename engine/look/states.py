@@ -8,8 +8,8 @@ from engine.cache.contract import StateMatrix
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.reductions import per_cell, pooled
 from engine.look.source import Source
+from engine.wire.pictures import StatePicture
 from engine.wire.records import read_only_floats
-from engine.wire.slices import StatePicture
 
 MOST_COLUMNS, MOST_ROWS = 64, 32
 MOST_MATRICES = 64  # drawn of one layer; layers with a delta rule have one for each head

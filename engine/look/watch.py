@@ -14,26 +14,26 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.look.canvas import Canvas
-from engine.look.slices import within
+from engine.look.pictures import within
 from engine.wire.commands import PICTURES_PER_SECOND, SetPace, Watched
-from engine.wire.records import StepRecord
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
     CellUpdate,
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
     OutliersRequest,
+    Picture,
+    PictureRequest,
+    PictureUpdate,
+    RowPicture,
     RowRequest,
-    RowSlice,
-    Slice,
-    SliceRequest,
-    SliceUpdate,
+    TablePicture,
     TableRequest,
-    TableSlice,
     Unchanged,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
+from engine.wire.records import StepRecord
 
 if TYPE_CHECKING:
     from engine.look.source import Source
@@ -51,13 +51,13 @@ COUNTS_PER_SECOND = 4
 
 @dataclass(eq=False)
 class WatchedPicture:
-    """A watched picture and what was last sent of it: the `request` that it answered, the `piece` (after an update only
-    with the changed cells; None: send it whole), and the `source` that it was made of. `num_counted` rows are included
-    in its numbers about all rows."""
+    """A watched picture and what was last sent of it: the `request` that it answered, the picture that was `sent`
+    (after an update only with the changed cells; None: send it whole), and the `source` that it was made of.
+    `num_counted` rows are included in its numbers about all rows."""
 
     watched: Watched
-    request: SliceRequest | None = None
-    piece: Slice | None = None
+    request: PictureRequest | None = None
+    sent: Picture | None = None
     source: Source | None = None
     num_counted: int = 0
     canvas: Canvas = field(default_factory=Canvas)
@@ -93,11 +93,11 @@ class Watcher:
         self._interval_s = 0.0 if rate is None else 1 / rate
         self._due = 0.0
 
-    def watch(self, session: Session, pictures: tuple[Watched, ...]) -> list[Slice | SliceUpdate]:
+    def watch(self, session: Session, pictures: tuple[Watched, ...]) -> list[Picture | PictureUpdate]:
         """Watch these pictures and no others; returns those that are new, whole."""
         before = {picture.watched: picture for picture in self._pictures}
         self._pictures = [before.get(watched, WatchedPicture(watched)) for watched in pictures]
-        return self._updates_for(session, [picture for picture in self._pictures if picture.piece is None])
+        return self._updates_for(session, [picture for picture in self._pictures if picture.sent is None])
 
     def take_failures(self) -> list[tuple[int, Exception]]:
         """The pictures that failed since the last call, by id, with their errors: these are no longer watched."""
@@ -121,13 +121,13 @@ class Watcher:
         for picture in self._pictures:
             picture.forget()
 
-    def at_phase(self, session: Session) -> list[Slice | SliceUpdate]:
+    def at_phase(self, session: Session) -> list[Picture | PictureUpdate]:
         """Every picture, whole, of a step that is suspended."""
         self.invalidate()
         self._is_late, self._shows_half = False, True
         return self._updates_for(session, self._pictures)
 
-    def undone(self, session: Session) -> list[Slice | SliceUpdate]:
+    def undone(self, session: Session) -> list[Picture | PictureUpdate]:
         """After a step that failed or was given up: if a part of it was shown, every picture as it was before it."""
         self.invalidate()
         found = self._updates_for(session, self._pictures) if self._shows_half else []
@@ -136,7 +136,7 @@ class Watcher:
 
     def after_step(
         self, session: Session, record: StepRecord, *, is_last: bool, is_behind: bool = False
-    ) -> list[Slice | SliceUpdate]:
+    ) -> list[Picture | PictureUpdate]:
         """What to send after a step: nothing if pictures are not due, or if the client is behind with the ones before.
         After the last step of a run everything is sent."""
         self._previous.update({part.seq_id: part.first_position for part in record.sequences})
@@ -154,11 +154,11 @@ class Watcher:
             return []
         return self._catch_up(session, is_counted=not self._interval_s or began >= self._counts_due)
 
-    def catch_up(self, session: Session) -> list[Slice | SliceUpdate]:
+    def catch_up(self, session: Session) -> list[Picture | PictureUpdate]:
         """What has changed since pictures were last sent, when no step follows."""
         return self._catch_up(session, is_counted=True) if self._is_late or self._is_uncounted else []
 
-    def _catch_up(self, session: Session, *, is_counted: bool) -> list[Slice | SliceUpdate]:
+    def _catch_up(self, session: Session, *, is_counted: bool) -> list[Picture | PictureUpdate]:
         began = self._cost()  # CPU time of this thread: wall time would include other processes
         found = self._updates_for(session, self._pictures, is_counted=is_counted)
         now, cost_s = self._clock(), self._cost() - began
@@ -173,9 +173,9 @@ class Watcher:
     @torch.inference_mode()
     def _updates_for(
         self, session: Session, pictures: list[WatchedPicture], *, is_counted: bool = True
-    ) -> list[Slice | SliceUpdate]:
+    ) -> list[Picture | PictureUpdate]:
         """What is to be sent of each picture; one that fails does not stop the others."""
-        found: list[Slice | SliceUpdate] = []
+        found: list[Picture | PictureUpdate] = []
         failed: list[WatchedPicture] = []
         shown: dict[int, VisibleSequence] = {}  # shared by several pictures, so that rows are dequantised once
         for picture in pictures:
@@ -189,11 +189,11 @@ class Watcher:
 
     def _update_for(
         self, session: Session, picture: WatchedPicture, shown: dict[int, VisibleSequence], *, is_counted: bool
-    ) -> Iterator[Slice | SliceUpdate]:
+    ) -> Iterator[Picture | PictureUpdate]:
         seq_id = picture.watched.request.seq_id
         if seq_id not in shown:
             try:
-                shown[seq_id] = session.slices.visible(seq_id)
+                shown[seq_id] = session.pictures.visible(seq_id)
             except InputError:  # it was removed
                 return
         visible = shown[seq_id]
@@ -205,19 +205,19 @@ class Watcher:
         is_owed = is_counted and picture.source is not None and picture.num_counted < picture.source.num_tokens
         if request is None or (request == picture.request and not is_owed):
             return
-        found: Slice | SliceUpdate
-        before = picture.piece if picture.source is not None else None  # None: it is to be sent whole
+        found: Picture | PictureUpdate
+        before = picture.sent if picture.source is not None else None  # None: it is to be sent whole
         if isinstance(request, (WallRequest, HeadRequest)):
-            assert before is None or isinstance(before, (WallSlice, HeadSlice))
-            found = session.slices.drawn(request, visible, picture.canvas, before, is_counted=is_counted)
+            assert before is None or isinstance(before, (WallPicture, HeadPicture))
+            found = session.pictures.drawn(request, visible, picture.canvas, before, is_counted=is_counted)
         elif is_row_unchanged(picture, visible.source):
             found = Unchanged(request)
         else:
-            found = session.slices.picture(request, visible)
-            if isinstance(found, TableSlice) and is_same_table(found, before):
+            found = session.pictures.picture(request, visible)
+            if isinstance(found, TablePicture) and is_same_table(found, before):
                 found = Unchanged(request)
         if not isinstance(found, Unchanged):
-            picture.piece = found.piece if isinstance(found, CellUpdate) else found
+            picture.sent = found.picture if isinstance(found, CellUpdate) else found
         picture.request, picture.source = request, visible.source
         if is_counted or not isinstance(found, CellUpdate):
             picture.num_counted = visible.source.num_tokens
@@ -226,21 +226,21 @@ class Watcher:
 
 def is_row_unchanged(picture: WatchedPicture, source: Source) -> bool:
     """Whether a watched row of a token is as it was sent."""
-    was, before = picture.source, picture.piece
-    if not isinstance(before, RowSlice) or was is None or was.owner != source.owner:
+    was, before = picture.source, picture.sent
+    if not isinstance(before, RowPicture) or was is None or was.owner != source.owner:
         return False
     deltas = source.changes(was.num_tokens) if source.num_tokens >= was.num_tokens else None
     return deltas is not None and not any(delta.touches(before.request.position) for delta in set(deltas))
 
 
-def is_same_table(table: TableSlice, before: Slice | None) -> bool:
+def is_same_table(table: TablePicture, before: Picture | None) -> bool:
     """Whether no page has come or gone, so that the table need not be sent with every token that fills a page."""
-    if not isinstance(before, TableSlice) or len(table.tables) != len(before.tables):
+    if not isinstance(before, TablePicture) or len(table.tables) != len(before.tables):
         return False
     return all(np.array_equal(a, b) for a, b in zip(table.tables, before.tables, strict=True))
 
 
-def request_now(watched: Watched, count: int, last_step: int | None, previous: int | None) -> SliceRequest | None:
+def request_now(watched: Watched, count: int, last_step: int | None, previous: int | None) -> PictureRequest | None:
     """The request of a watched picture when its sequence has `count` tokens, and had `previous` before its newest step;
     None where the requested row does not exist."""
     request, extent = watched.request, watched.extent

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
-from engine.wire.commands import StartDuel, TakeSlice
+from engine.wire.commands import StartDuel, TakePicture
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStep, OtherStep
-from engine.wire.slices import Slice
+from engine.wire.pictures import Picture
 
 if TYPE_CHECKING:
     from engine.analysis.duel.duel import Duel
@@ -181,8 +181,8 @@ class Duelling:
             self.end("its rows cannot be compared")
         self._is_scanned = True
 
-    def slice(self, command: TakeSlice) -> Slice:
-        """A slice of one side or of the difference."""
+    def slice(self, command: TakePicture) -> Picture:
+        """A picture of one side or of the difference."""
         if self._duel is None or command.side is None:
             raise InputError("There is no other run to look at: start a comparison first.")
         return self._duel.slice(command.request, command.side)

@@ -201,14 +201,14 @@ def _remove_sequence(loop: EngineLoop, command: commands.RemoveSequence) -> None
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _take_slice(loop: EngineLoop, command: commands.TakeSlice) -> None:
+def _take_picture(loop: EngineLoop, command: commands.TakePicture) -> None:
     snapshot = loop.workspace.opened.snapshot
     if command.side is not None:
         loop.reporter.reply(loop.duelling.slice(command))
     elif snapshot is not None:
         loop.reporter.reply(snapshot.take(command.request))
     else:
-        loop.reporter.reply(loop.session.take_slice(command.request, command.node))
+        loop.reporter.reply(loop.session.take_picture(command.request, command.node))
 
 
 def _watch(loop: EngineLoop, command: commands.Watch) -> None:
@@ -256,7 +256,7 @@ HANDLERS: dict[type[Command], Callable[[EngineLoop, Any], object]] = {
     commands.JoinBranches: lambda loop, command: _report_forks(loop, *loop.session.join(command.steps)),
     commands.StopSequence: lambda loop, command: loop.session.halt(command.seq_id),
     commands.RemoveSequence: _remove_sequence,
-    commands.TakeSlice: _take_slice,
+    commands.TakePicture: _take_picture,
     commands.Watch: _watch,
     commands.SetPace: _set_pace,
     commands.Tokenize: _tokenize,

@@ -27,7 +27,7 @@ RECORDS_AT_ONCE = 256
 
 class OpenFile:
     """Holds at most one opened file: a snapshot, or a saved session. Its steps are reported in batches between
-    commands; slices of a snapshot are answered at once."""
+    commands; pictures of a snapshot are answered at once."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from engine.loop.reporter import Reporter
 from engine.wire.commands import SetPace, Watch
+from engine.wire.pictures import Picture, PictureUpdate
 from engine.wire.records import StepRecord
-from engine.wire.slices import Slice, SliceUpdate
 
 if TYPE_CHECKING:
     from engine.look.watch import Watcher
@@ -70,8 +70,8 @@ class Watching:
         if self._watcher is not None:
             self._emit(self._watcher, self._watcher.undone(session))
 
-    def _emit(self, watcher: Watcher, pieces: list[Slice | SliceUpdate]) -> None:
-        for piece in pieces:
-            self._reporter.emit(piece)
+    def _emit(self, watcher: Watcher, pictures: list[Picture | PictureUpdate]) -> None:
+        for picture in pictures:
+            self._reporter.emit(picture)
         for self._reporter.reply_to, error in watcher.take_failures():
             self._reporter.fail(error, "watching")

@@ -1,4 +1,4 @@
-"""An opened snapshot: takes slices of it with the same functions as for a live sequence."""
+"""An opened snapshot: takes pictures of it with the same functions as for a live sequence."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 
 from engine.errors import InputError
 from engine.files.llama import kind_of
-from engine.look.outliers import outliers_slice
+from engine.look.outliers import outliers_picture
+from engine.look.pictures import NewestQuery, attention_picture, limited, of_queries, take
 from engine.look.seen import Seen
-from engine.look.slices import NewestQuery, attention_slice, limited, of_queries, take
 from engine.opened.description import model_info, opened_file, sequence_info, tokens_of
 from engine.opened.rows import FileRows, FileSource
 from engine.saved.session import joined_text
 from engine.snapshot.read import SnapshotFile
 from engine.spec.lenses import LENSES
 from engine.spec.sampling import SamplingParams
-from engine.wire.slices import AttentionRequest, OutliersRequest, Slice, SliceRequest
+from engine.wire.pictures import AttentionRequest, OutliersRequest, Picture, PictureRequest
 from engine.wire.status import EngineStatus, Work
 
 MARKER = re.compile(r"<(?![0-9A-F]{2}>)[^<>\s]+>|\[CLS\]")  # a token that begins a text, as vocabularies write it
@@ -116,8 +116,8 @@ class OpenedSnapshot:
     # ---- pictures ------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def take(self, request: SliceRequest) -> Slice:
-        """Take one slice, as a session does of a live sequence."""
+    def take(self, request: PictureRequest) -> Picture:
+        """Take one picture, as a session does of a live sequence."""
         geometry = self.info.geometry
         request, source = limited(request, self.at(self.num_tokens), geometry, "this snapshot")
         match request:
@@ -125,13 +125,13 @@ class OpenedSnapshot:
                 layers = geometry.attention_layers if self._is_newest(request.step) else ()
                 rows = ((layer.index, self.attention(layer.index)) for layer in layers)
                 known = {layer: row for layer, row in rows if row is not None}
-                return outliers_slice(request, source, geometry, self._seen, known, self.num_tokens)
+                return outliers_picture(request, source, geometry, self._seen, known, self.num_tokens)
             case AttentionRequest():
                 if LENSES[request.lens].reads == "queries":
-                    return attention_slice(request, of_queries(request, source), geometry)
+                    return attention_picture(request, of_queries(request, source), geometry)
                 row = self.attention(request.layer) if self._is_newest(request.step) else None
                 note = "" if row is not None else f"The attention of step {request.step} is not in the file."
-                return attention_slice(request, NewestQuery(row, self.num_tokens - 1, "recorded", note), geometry)
+                return attention_picture(request, NewestQuery(row, self.num_tokens - 1, "recorded", note), geometry)
         return take(request, source, geometry, self._seen)
 
     def _is_newest(self, step: int) -> bool:

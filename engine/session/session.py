@@ -31,18 +31,18 @@ from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.session.observe import Observer
 from engine.session.phases import Reached
+from engine.session.pictures import PictureReader
 from engine.session.prompt import encode_forced
 from engine.session.rerun import Reruns
 from engine.session.scheduler import Scheduler
-from engine.session.slices import SliceReader
 from engine.session.stepper import Stepper
 from engine.session.visible import OtherBranches
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.sampling import SamplingParams
 from engine.wire.events import ForkMade
+from engine.wire.pictures import Picture, PictureRequest
 from engine.wire.records import CacheBytes, StepRecord
-from engine.wire.slices import Slice, SliceRequest
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo, Work
 from engine.wire.tree import Node
 
@@ -98,13 +98,13 @@ class Session:
             self.observer, is_scratch,
         )  # fmt: skip
         others = OtherBranches(self.history, self.restorer, self.kept)
-        self.slices = SliceReader(model, self.live, self.history, self.stepper, others)
+        self.pictures = PictureReader(model, self.live, self.history, self.stepper, others)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def step(self, check: Callable[[], None] | None = None, reached: Reached | None = None) -> StepRecord:
         """Do one unit of work and return its record. `check` is called between the layers of a prefill and raises to
-        cancel. `reached` is called at every phase of the step; the step waits until it returns, and slices meanwhile
+        cancel. `reached` is called at every phase of the step; the step waits until it returns, and pictures meanwhile
         show what has been computed so far. Raises and changes nothing if any part fails."""
         self._begin_step(check)
         return self.stepper.step(check, reached)
@@ -203,16 +203,16 @@ class Session:
         """The bytes that all caches hold now."""
         return self.ledger.now()
 
-    # ---- slices --------------------------------------------------------------------------------------------------
+    # ---- pictures --------------------------------------------------------------------------------------------------
 
-    def take_slice(self, request: SliceRequest, node: int | None = None) -> Slice:
-        """One screen-sized slice of the live sequences, or of the state at a node of any branch; see
-        `engine.look.slices`."""
-        return self.slices.take(request, node)
+    def take_picture(self, request: PictureRequest, node: int | None = None) -> Picture:
+        """One screen-sized picture of the live sequences, or of the state at a node of any branch; see
+        `engine.look.pictures`."""
+        return self.pictures.take(request, node)
 
     def rows_at(self, seq_id: int, num_tokens: int) -> LiveSource:
         """The rows of a live sequence as they were when it had `num_tokens` tokens."""
-        return self.slices.rows_at(seq_id, num_tokens)
+        return self.pictures.rows_at(seq_id, num_tokens)
 
     # ---- commands ------------------------------------------------------------------------------------------------
 

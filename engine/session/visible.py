@@ -1,4 +1,4 @@
-"""What slices of a sequence are taken from: its live cache, or a kept state of another branch."""
+"""What pictures of a sequence are taken from: its live cache, or a kept state of another branch."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from engine.wire import devices, exporting, measurements, serving, stopping  # n
 from engine.wire.changes import Change
 from engine.wire.duel import Opponent
 from engine.wire.message import Command, Facts, Part
-from engine.wire.slices import Side, SliceRequest
+from engine.wire.pictures import PictureRequest, Side
 from engine.wire.tree import Node
 
 
@@ -253,21 +253,21 @@ class RemoveSequence(Command, frozen=True):
     seq_id: int
 
 
-def _picture_kind(command: TakeSlice) -> Hashable:
-    return TakeSlice, type(command.request), command.side
+def _picture_kind(command: TakePicture) -> Hashable:
+    return TakePicture, type(command.request), command.side
 
 
-class TakeSlice(Command, frozen=True):
-    """Answer with one screen-sized slice of the present state; of several waiting requests of a kind only the newest is
-    answered. In a duel it can be of one `side`, or of the difference A - B. With a `node` it is of that moment, if its
-    rows are kept; otherwise, on another branch, an empty slice gives the reason, and on the live path the rows are as
-    stored now."""
+class TakePicture(Command, frozen=True):
+    """Answer with one screen-sized picture of the present state; of several waiting requests of a kind only the newest
+    is answered. In a duel it can be of one `side`, or of the difference A - B. With a `node` it is of that step,
+    if its rows are kept; otherwise, on another branch, an empty picture gives the reason, and on the live path the rows
+    are as stored now."""
 
     facts: ClassVar[Facts] = Facts(
         "taking a picture", needs="rows", answers="one", effect="looks", newest=_picture_kind, is_quiet=True
     )
 
-    request: SliceRequest
+    request: PictureRequest
     side: Side | None = None
     node: int | None = None
 
@@ -280,14 +280,14 @@ class Watched(Part, frozen=True):
     (`fixed`).
     """
 
-    request: SliceRequest
+    request: PictureRequest
     extent: Literal["all", "newest", "fixed"] = "all"
     id: int = 0
 
 
 class Watch(Command, frozen=True):
     """Replace the watched pictures: each new one is sent whole at once; after every later step, what the step changed
-    in it (an update, or a whole slice). Another cache mode, another history and going back end this: send it again
+    in it (an update, or a whole picture). Another cache mode, another history and going back end this: send it again
     then."""
 
     facts: ClassVar[Facts] = Facts("taking pictures", needs="nothing", effect="looks", newest=type, is_quiet=True)

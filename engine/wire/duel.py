@@ -10,8 +10,8 @@ from pathlib import Path
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire.message import Event, Part, Variant
+from engine.wire.pictures import TensorName
 from engine.wire.records import Candidate, Floats
-from engine.wire.slices import TensorName
 
 
 class DuelSide(Part, frozen=True):

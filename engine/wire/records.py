@@ -95,7 +95,7 @@ class RowStats(Part, frozen=True, eq=False):
     """Statistics of the new rows of K and V as the step wrote them, measured on the engine's device.
 
     Norms are `[L, H_kv, T]` (L2 over head_dim). Later changes of a row, by a codec that waits or a change of the mode,
-    are not included: `RowSlice` has the norms of the row as it is stored.
+    are not included: `RowPicture` has the norms of the row as it is stored.
     """
 
     layers: tuple[int, ...]
@@ -115,7 +115,7 @@ class NonFinite(Part, frozen=True):
 
 class AttentionSummary(Part, frozen=True, eq=False):
     """Attention of the newest query, `[L, H]` each: the mass on position 0, and on the last 16 positions. Other sums
-    need the whole row, which `AttentionSlice` shows."""
+    need the whole row, which `AttentionPicture` shows."""
 
     layers: tuple[int, ...]
     first_mass: Floats

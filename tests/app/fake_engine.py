@@ -21,7 +21,7 @@ from engine.wire.commands import (
     Run,
     Step,
     SubmitPrompt,
-    TakeSlice,
+    TakePicture,
     UndoEdit,
     Watch,
     Watched,
@@ -29,16 +29,16 @@ from engine.wire.commands import (
 from engine.wire.events import BranchDeleted, Event, NodeAdded, Restarted, StateChanged, Submitted, WentTo
 from engine.wire.measurements import CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.message import Command
-from engine.wire.records import StepRecord
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
+    Picture,
+    PictureRequest,
     RowRequest,
-    Slice,
-    SliceRequest,
     WallRequest,
 )
+from engine.wire.records import StepRecord
 from engine.wire.status import EngineStatus, SequenceInfo
 from engine.wire.tree import Node
 from tests.app import samples
@@ -62,7 +62,7 @@ class FakeEngine:
     def send(self, command: Command) -> None:
         self.numbered.append(command)
         # a test compares with what it would have sent itself; what is answered at length is known by its id
-        is_known = isinstance(command, TakeSlice | WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep)
+        is_known = isinstance(command, TakePicture | WhatIf | CheckParity | MapDamage | MeasureRegret | Sweep)
         self.sent.append(command if is_known else replace(command, id=0))
         if not self.is_silent:
             self.respond(command)
@@ -80,7 +80,7 @@ class FakeEngine:
             self._enter(step, self.num_fed[self.live] + 1)
         if steps and not self.is_silent:
             for watched in self.watched:
-                self._answer_slice(self._request_now(watched), watched.id)
+                self._answer_picture(self._request_now(watched), watched.id)
 
     def loaded(self) -> None:
         """Say that a model is there."""
@@ -133,13 +133,13 @@ class FakeEngine:
                 self.add_edit(edit, command.id)
             case UndoEdit():
                 self._go_to(self.parents[self.live], command.id)
-            case TakeSlice():
-                self._answer_slice(command.request, command.id)
+            case TakePicture():
+                self._answer_picture(command.request, command.id)
             case Watch():
                 before, self.watched = self.watched, command.pictures
                 for watched in self.watched:
                     if watched not in before:
-                        self._answer_slice(self._request_now(watched), watched.id)
+                        self._answer_picture(self._request_now(watched), watched.id)
             case _:
                 pass
 
@@ -168,7 +168,7 @@ class FakeEngine:
         self.parents[step], self.num_fed[step] = self.live, num_fed
         self.live, self.next_step = step, max(self.next_step, step + 1)
 
-    def _request_now(self, watched: Watched) -> SliceRequest:
+    def _request_now(self, watched: Watched) -> PictureRequest:
         """What a watched picture asks for after the newest step."""
         request, count = watched.request, samples.PROMPT + max(0, self.num_fed[self.live] - 1)
         positions: dict[str, int | None] = {}
@@ -181,22 +181,24 @@ class FakeEngine:
             return replace(request, step=self.live or 0, **positions)
         return replace(request, num_tokens=count, **positions)
 
-    def _answer_slice(self, request: SliceRequest, number: int) -> None:
+    def _answer_picture(self, request: PictureRequest, number: int) -> None:
         if isinstance(request, WallRequest):
-            self._reply(number, samples.wall_slice(request))
+            self._reply(number, samples.wall_picture(request))
         elif isinstance(request, HeadRequest):
-            self._reply(number, samples.head_slice(request))
+            self._reply(number, samples.head_picture(request))
         elif isinstance(request, AttentionRequest):
             self._reply(
                 number,
-                samples.attention_slice(request, samples.PROMPT + self.num_fed.get(request.step, request.step + 1) - 1),
+                samples.attention_picture(
+                    request, samples.PROMPT + self.num_fed.get(request.step, request.step + 1) - 1
+                ),
             )
         elif isinstance(request, OutliersRequest):
-            self._reply(number, samples.outliers_slice(request))
+            self._reply(number, samples.outliers_picture(request))
         elif isinstance(request, RowRequest):
-            self._reply(number, samples.row_slice(request))
+            self._reply(number, samples.row_picture(request))
 
-    def _reply(self, number: int, piece: Slice) -> None:
+    def _reply(self, number: int, piece: Picture) -> None:
         self.emit(replace(piece, reply_to=number))
 
     def tell(self) -> None:
@@ -207,11 +209,11 @@ class FakeEngine:
         self.emit(StateChanged(self.status))
 
 
-def _pictures(commands: Sequence[Command]) -> dict[int, SliceRequest]:
+def _pictures(commands: Sequence[Command]) -> dict[int, PictureRequest]:
     """Every picture that was asked for, by its id."""
-    found: dict[int, SliceRequest] = {}
+    found: dict[int, PictureRequest] = {}
     for command in commands:
-        if isinstance(command, TakeSlice):
+        if isinstance(command, TakePicture):
             found[command.id] = command.request
         elif isinstance(command, Watch):
             found |= {watched.id: watched.request for watched in command.pictures}

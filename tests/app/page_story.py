@@ -10,8 +10,8 @@ from engine.cache.paged.table import PageTable
 from engine.spec.cache import CacheSpec
 from engine.wire.page_events import KEPT, WhyNotReused
 from engine.wire.page_map import PageMap, PageTracker
+from engine.wire.pictures import TablePicture, TableRequest
 from engine.wire.records import SequenceStep, StepRecord
-from engine.wire.slices import TableRequest, TableSlice
 from engine.wire.status import SequenceInfo
 from tests.app import samples
 
@@ -90,10 +90,10 @@ class PageStory:
             for seq_id, ids in self.ids.items()
         )  # fmt: skip
 
-    def table_slice(self, request: TableRequest) -> TableSlice:
+    def table_picture(self, request: TableRequest) -> TablePicture:
         count = -(-request.num_tokens // self.pool.page_size)
         pages = np.array(self.tables[request.seq_id].page_ids[:count], np.int64)
-        return TableSlice(request, self.pool.page_size, (pages,), request.num_tokens, "")
+        return TablePicture(request, self.pool.page_size, (pages,), request.num_tokens, "")
 
     def _part(self, seq_id: int, first: int) -> SequenceStep:
         ids = self.ids[seq_id]

@@ -17,6 +17,16 @@ from engine.spec.tuning import tuned
 from engine.wire.changes import EditMade, TokensForced
 from engine.wire.events import NodeAdded
 from engine.wire.measurements import EditMeasured, KeptRows
+from engine.wire.pictures import (
+    AttentionRequest,
+    HeadPicture,
+    HeadRequest,
+    OutliersRequest,
+    RowRequest,
+    TensorName,
+    WallPicture,
+    WallRequest,
+)
 from engine.wire.records import (
     ByteGap,
     CacheBytes,
@@ -27,16 +37,6 @@ from engine.wire.records import (
     NonFinite,
     StepRecord,
     Survivors,
-)
-from engine.wire.slices import (
-    AttentionRequest,
-    HeadRequest,
-    HeadSlice,
-    OutliersRequest,
-    RowRequest,
-    TensorName,
-    WallRequest,
-    WallSlice,
 )
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo
 from engine.wire.stopping import StopState
@@ -181,9 +181,9 @@ def rich_models() -> Models:
 # ---- what the engine answers ---------------------------------------------------------------------------------------
 
 
-def wall(request: WallRequest) -> WallSlice:
+def wall(request: WallRequest) -> WallPicture:
     """Heads that a layer has not are NaN, dropped rows too; V of layer 4 is far beyond its range."""
-    piece = samples.wall_slice(request)
+    piece = samples.wall_picture(request)
     low, high = piece.low.copy(), piece.high.copy()
     for layer, heads in enumerate(HEADS):
         low[layer, heads:], high[layer, heads:] = np.nan, np.nan
@@ -201,9 +201,9 @@ def wall(request: WallRequest) -> WallSlice:
     )  # fmt: skip
 
 
-def head(request: HeadRequest) -> HeadSlice:
+def head(request: HeadRequest) -> HeadPicture:
     """A dropped row, two NaN and one infinity."""
-    piece = samples.head_slice(request)
+    piece = samples.head_picture(request)
     low, high = piece.low.copy(), piece.high.copy()
     absent = np.zeros(len(low), np.int64)
     if len(low) > 7:
@@ -222,18 +222,20 @@ def feed(models: Models, step: int | None = None) -> None:
     count = models.timeline.num_tokens(now.seq_id, now.step)
     tensor: TensorName = now.lens
     if wanted.wall_size is not None:
-        models.slices.put(wall(WallRequest(now.seq_id, count, count - 1, tensor, now.change, *wanted.wall_size)))
+        models.pictures.put(wall(WallRequest(now.seq_id, count, count - 1, tensor, now.change, *wanted.wall_size)))
     if wanted.head_columns is not None:
         start, stop = rows_of(wanted.head_range, count)
-        models.slices.put(
+        models.pictures.put(
             head(HeadRequest(now.seq_id, count, tensor, now.layer, now.kv_head, start, stop, wanted.head_columns))
         )
     if wanted.attention_columns is not None:
         start, stop = rows_of(wanted.attention_range, count)
         request = AttentionRequest(now.seq_id, found.step, now.layer, wanted.attention_columns, start, stop)
-        models.slices.put(samples.attention_slice(request, count))
+        models.pictures.put(samples.attention_picture(request, count))
     if wanted.wants_row:
         position = count - 1 if now.position is None else now.position
-        models.slices.put(replace(samples.row_slice(RowRequest(now.seq_id, count, position)), note="a note of the row"))
+        models.pictures.put(
+            replace(samples.row_picture(RowRequest(now.seq_id, count, position)), note="a note of the row")
+        )
     if wanted.wants_outliers:
-        models.slices.put(samples.outliers_slice(OutliersRequest(now.seq_id, count, found.step)))
+        models.pictures.put(samples.outliers_picture(OutliersRequest(now.seq_id, count, found.step)))

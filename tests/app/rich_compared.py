@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from app.draw.grid import rows_of
 from app.models import Models
-from app.models.comparison import SIDES, Pictures
+from app.models.comparison import SIDES, ComparedPictures
 from engine.spec.presets import cache_named
 from engine.wire.duel import DuelSide, DuelStarted, DuelStep, FirstDifference, OtherRun
-from engine.wire.slices import AttentionRequest, HeadRequest, Side, Slice, SliceRequest, WallRequest
+from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, PictureRequest, Side, WallRequest
 from tests.app import samples
 from tests.app.rich import LIVE, head, rich_models, wall
 
@@ -60,7 +60,7 @@ def feed_compared(models: Models) -> None:
     count = models.timeline.num_tokens(0, now.step)
     if wanted is None or not count:
         return
-    request: SliceRequest
+    request: PictureRequest
     if wanted.kind == "wall":
         request = WallRequest(0, count, count - 1, now.lens, False, wanted.columns, wanted.rows)
     elif wanted.kind == "head":
@@ -71,13 +71,13 @@ def feed_compared(models: Models) -> None:
         found = models.timeline.fed(0, now.step)
         assert found is not None
         request = AttentionRequest(0, found.step, now.layer, wanted.columns, start, stop)
-    models.comparison.put(Pictures(*(_piece(request, side, count) for side in SIDES)))
+    models.comparison.put(ComparedPictures(*(_piece(request, side, count) for side in SIDES)))
 
 
-def _piece(request: SliceRequest, side: Side, count: int) -> Slice:
+def _piece(request: PictureRequest, side: Side, count: int) -> Picture:
     provenance = "difference" if side == "difference" else "live cache"
     if isinstance(request, AttentionRequest):
-        row = samples.attention_slice(request, count)
+        row = samples.attention_picture(request, count)
         other = row.weights[::-1]
         weights = {"a": row.weights, "b": other, "difference": row.weights - other}[side]
         return replace(row, weights=weights, provenance=provenance)

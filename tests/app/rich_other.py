@@ -12,8 +12,8 @@ from app.draw.grid import rows_of
 from app.kit.provenance import STORED_NOW
 from app.models import Models
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.wire.pictures import HeadRequest, Magnitudes, StatePicture, TensorName, WallPicture, WallRequest
 from engine.wire.records import LayerBytes, RowStats, StepRecord
-from engine.wire.slices import HeadRequest, Magnitudes, StatePicture, TensorName, WallRequest, WallSlice
 from tests.app import samples
 from tests.app.rich import feed, rich_models, wall
 
@@ -62,12 +62,12 @@ def _decoded(step: int) -> StepRecord:
 
 def feed_encoder(models: Models) -> None:
     feed(models)
-    if (piece := models.slices.wall) is not None:
-        low, high = samples.wall_slice(piece.request).low.copy(), samples.wall_slice(piece.request).high.copy()
+    if (piece := models.pictures.wall) is not None:
+        low, high = samples.wall_picture(piece.request).low.copy(), samples.wall_picture(piece.request).high.copy()
         for picture in (low, high):
             picture[:3, :, :SOURCE] = picture[3:, :, SOURCE:] = np.nan
         held = np.array([[SOURCE, piece.num_tokens]] * 3 + [[0, SOURCE]] * (len(piece.layers) - 3))
-        models.slices.put(replace(samples.wall_slice(piece.request), low=low, high=high, held=held))
+        models.pictures.put(replace(samples.wall_picture(piece.request), low=low, high=high, held=held))
 
 
 def hybrid_models() -> Models:
@@ -101,23 +101,23 @@ def feed_hybrid(models: Models) -> None:
     """Three layers have rows, two have a state; of the head of a layer without rows its state is shown."""
     feed(models)
     now, wanted = models.selection.now, models.viewport.now
-    if (piece := models.slices.wall) is not None and len(piece.layers) == samples.LAYERS:
-        models.slices.put(_with_states(piece))
-    if (row := models.slices.row) is not None and len(row.layers) == samples.LAYERS:
+    if (piece := models.pictures.wall) is not None and len(piece.layers) == samples.LAYERS:
+        models.pictures.put(_with_states(piece))
+    if (row := models.pictures.row) is not None and len(row.layers) == samples.LAYERS:
         keys, values = (tuple(part[n] for n in KEPT) for part in (row.keys, row.values))
-        models.slices.put(replace(samples.row_slice(row.request), layers=tuple(KEPT), keys=keys, values=values))
+        models.pictures.put(replace(samples.row_picture(row.request), layers=tuple(KEPT), keys=keys, values=values))
     if wanted.head_columns is not None and now.layer == 1:
         count = models.timeline.num_tokens(now.seq_id, now.step)
         start, stop = rows_of(wanted.head_range, count)
         tensor: TensorName = now.lens
         request = HeadRequest(now.seq_id, count, tensor, 1, now.kv_head, start, stop, wanted.head_columns)
-        models.slices.put(replace(samples.head_slice(request), state_shape=(1, 16, 8), tensor_label="recurrence"))
+        models.pictures.put(replace(samples.head_picture(request), state_shape=(1, 16, 8), tensor_label="recurrence"))
 
 
-def _with_states(piece: WallSlice) -> WallSlice:
+def _with_states(piece: WallPicture) -> WallPicture:
     limits = samples.magnitudes()
     parts = Magnitudes(limits.limit[KEPT], limits.largest[KEPT], limits.clipped[KEPT])
-    whole = samples.wall_slice(piece.request)
+    whole = samples.wall_picture(piece.request)
     states = (_state(1, "convolution", 3, 8), _state(1, "recurrence", 16, 8), _state(5, "recurrence", 8, 4))
     return replace(
         whole, layers=tuple(KEPT), heads=(_HEADS,) * 3, low=whole.low[KEPT], high=whole.high[KEPT], magnitudes=parts,
@@ -157,20 +157,20 @@ def gone_models() -> Models:
 
 def feed_gone(models: Models) -> None:
     feed(models)
-    now, slices = models.selection.now, models.slices
+    now, pictures = models.selection.now, models.pictures
     count = models.timeline.num_tokens(now.seq_id, now.step)
     request = WallRequest(now.seq_id, count, count - 1, now.lens, now.change, 40, 40)
-    piece = slices.wall or wall(request)
+    piece = pictures.wall or wall(request)
     assert piece.holders is not None
     holders = piece.holders.copy()
     holders[:, 5] = 20, 6
-    slices.put(replace(piece, provenance=STORED_NOW, holders=holders))
-    if (tile := slices.head) is not None:
-        slices.put(replace(tile, provenance=STORED_NOW))
-    if (row := slices.row) is not None:
+    pictures.put(replace(piece, provenance=STORED_NOW, holders=holders))
+    if (tile := pictures.head) is not None:
+        pictures.put(replace(tile, provenance=STORED_NOW))
+    if (row := pictures.row) is not None:
         written = tuple(keys + np.float32(0.25 * (layer % 2)) for layer, keys in enumerate(row.keys))
         gone = tuple((0,) if layer == 1 else () for layer in row.layers)
-        slices.put(replace(row, provenance=STORED_NOW, dropped=gone, written_keys=written, written_values=row.values))
+        pictures.put(replace(row, provenance=STORED_NOW, dropped=gone, written_keys=written, written_values=row.values))
 
 
 Run = tuple[Callable[[], Models], Callable[[Models], None]]

@@ -10,8 +10,8 @@ from app.models import Models
 from engine.spec.bookmark import Bookmark, OnPage
 from engine.wire.page_events import KEPT
 from engine.wire.page_map import NO_OWNER, PageCell, PageMap
+from engine.wire.pictures import TableRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import TableRequest
 from tests.app import samples
 from tests.app.page_story import SPEC, WORDS, PageStory
 from tests.app.rich import feed as feed_pictures
@@ -56,8 +56,8 @@ class PagedRun:
         )
         if now.seq_id in self.story.tables:
             count = self.models.timeline.num_tokens(now.seq_id)
-            table = self.story.table_slice(TableRequest(now.seq_id, count))
-            self.models.slices.put(replace(table, tables=(table.tables[0], table.tables[0][::-1])))
+            table = self.story.table_picture(TableRequest(now.seq_id, count))
+            self.models.pictures.put(replace(table, tables=(table.tables[0], table.tables[0][::-1])))
 
 
 def _with_others(pool: PageMap) -> PageMap:

@@ -16,6 +16,21 @@ from engine.spec.presets import cache_named
 from engine.spec.sampling import SamplingParams
 from engine.spec.terms import Term
 from engine.wire.duel import DuelSide, DuelStarted, DuelStep, Opponent, OtherRun
+from engine.wire.pictures import (
+    Attended,
+    AttentionPicture,
+    AttentionRequest,
+    HeadPicture,
+    HeadRequest,
+    Magnitudes,
+    Outlier,
+    OutliersPicture,
+    OutliersRequest,
+    RowPicture,
+    RowRequest,
+    WallPicture,
+    WallRequest,
+)
 from engine.wire.records import (
     AttentionSummary,
     ByteGap,
@@ -26,21 +41,6 @@ from engine.wire.records import (
     SequenceStep,
     StepRecord,
     Timings,
-)
-from engine.wire.slices import (
-    Attended,
-    AttentionRequest,
-    AttentionSlice,
-    HeadRequest,
-    HeadSlice,
-    Magnitudes,
-    Outlier,
-    OutliersRequest,
-    OutliersSlice,
-    RowRequest,
-    RowSlice,
-    WallRequest,
-    WallSlice,
 )
 from engine.wire.status import EngineStatus, ModelInfo, SequenceInfo
 
@@ -212,13 +212,13 @@ def _read_only(piece: S) -> S:
     return piece
 
 
-def wall_slice(request: WallRequest) -> WallSlice:
+def wall_picture(request: WallRequest) -> WallPicture:
     per_column = max(1, math.ceil(request.num_tokens / max(1, request.max_columns)))
     per_row = max(1, math.ceil(HEAD_DIM / max(1, request.max_rows)))
     columns, rows = math.ceil(request.num_tokens / per_column), math.ceil(HEAD_DIM / per_row)
     salt = (7 if request.lens == "values" else 0) + (31 if request.change else 0)
     low, high = _wall(columns, rows, salt)
-    return WallSlice(
+    return WallPicture(
         request, "live cache", "float32", tuple(range(LAYERS)), (KV_HEADS,) * LAYERS, low, high,
         request.num_tokens, per_column, per_row, "", 1.5, magnitudes=magnitudes(),
     )  # fmt: skip
@@ -242,17 +242,17 @@ def magnitudes(layers: int = LAYERS) -> Magnitudes:
     return Magnitudes(limit, limit * 1.5, np.full(layers, 0.005, np.float32))
 
 
-def head_slice(request: HeadRequest) -> HeadSlice:
-    return replace(_head_slice(request))
+def head_picture(request: HeadRequest) -> HeadPicture:
+    return replace(_head_picture(request))
 
 
 @lru_cache(maxsize=512)
-def _head_slice(request: HeadRequest) -> HeadSlice:
+def _head_picture(request: HeadRequest) -> HeadPicture:
     per_column = max(1, math.ceil((request.stop - request.start) / max(1, request.max_columns)))
     positions = np.arange(request.start, request.stop, per_column, dtype=np.int64)
     values = _field(len(positions), HEAD_DIM, 97 * request.layer + request.kv_head)
     counts, edges = np.histogram(values, bins=64)
-    return _read_only(HeadSlice(
+    return _read_only(HeadPicture(
         request=request, provenance="live cache", dtype="float32", low=values,
         high=values if per_column == 1 else values + 0.1, positions=positions, tokens_per_column=per_column,
         counts=counts.astype(np.int64), edges=edges.astype(np.float32),
@@ -264,12 +264,12 @@ def _head_slice(request: HeadRequest) -> HeadSlice:
     ))  # fmt: skip
 
 
-def attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSlice:
-    return replace(_attention_slice(request, num_tokens))
+def attention_picture(request: AttentionRequest, num_tokens: int) -> AttentionPicture:
+    return replace(_attention_picture(request, num_tokens))
 
 
 @lru_cache(maxsize=1024)
-def _attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSlice:
+def _attention_picture(request: AttentionRequest, num_tokens: int) -> AttentionPicture:
     stop = num_tokens if request.stop is None else min(request.stop, num_tokens)
     per_column = max(1, math.ceil((stop - request.start) / max(1, request.max_columns)))
     rng = np.random.default_rng(request.layer * 1000 + request.step)
@@ -279,25 +279,25 @@ def _attention_slice(request: AttentionRequest, num_tokens: int) -> AttentionSli
     top = np.argsort(-row, axis=1)[:, :5]
     positions = np.arange(request.start, stop, per_column, dtype=np.int64)
     weights = np.maximum.reduceat(row[:, request.start : stop], positions - request.start, axis=1)
-    return _read_only(AttentionSlice(
+    return _read_only(AttentionPicture(
         request, "live cache", weights, positions, per_column, HEADS // KV_HEADS, num_tokens - 1, "", 0.4,
         top_positions=top.astype(np.int64), top_weights=np.take_along_axis(row, top, 1),
         entropy=-(row * np.log(np.maximum(row, 1e-30))).sum(axis=1),
     ))  # fmt: skip
 
 
-def outliers_slice(request: OutliersRequest) -> OutliersSlice:
+def outliers_picture(request: OutliersRequest) -> OutliersPicture:
     """A channel of V far beyond its layer's range, and ordinary ones."""
     keys = tuple(Outlier(n, n % KV_HEADS, 3 + n, 2 * n, 4.0 - 0.1 * n, 1.9 - 0.1 * n) for n in range(LAYERS))
     values = (Outlier(4, 2, 17, 9, -21.5, 5.6), *(replace(one, value=-one.value) for one in keys))
     attended = (Attended(0, 0.4, 1, 5, 2, 0.9), Attended(7, 0.1, 3, 0, 0, 0.3))
-    return OutliersSlice(request, "live cache", keys, values, attended, "", 0.3)
+    return OutliersPicture(request, "live cache", keys, values, attended, "", 0.3)
 
 
-def row_slice(request: RowRequest) -> RowSlice:
+def row_picture(request: RowRequest) -> RowPicture:
     rng = np.random.default_rng(request.position)
     tiles = tuple(rng.normal(0, 1.5, (KV_HEADS, HEAD_DIM)).astype(np.float32) for _ in range(2 * LAYERS))
-    return RowSlice(
+    return RowPicture(
         request, "live cache", "float32", tuple(range(LAYERS)), tiles[:LAYERS], tiles[LAYERS:], "", 0.2
     )  # fmt: skip
 

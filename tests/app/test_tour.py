@@ -15,7 +15,7 @@ from app.shell import Shell
 from app.start.arguments import parse
 from app.tour import Tour
 from engine.spec.model import BUNDLED_NAME
-from engine.wire.commands import Continue, Fork, Run, SetCache, SubmitPrompt, TakeSlice, Tokenize, Watch
+from engine.wire.commands import Continue, Fork, Run, SetCache, SubmitPrompt, TakePicture, Tokenize, Watch
 from engine.wire.events import Failed, ForkMade, Restarted, StateChanged
 from engine.wire.exporting import Export, Exported
 from engine.wire.message import Command
@@ -81,7 +81,7 @@ class Driven:
             if until is not before and until is not None:
                 self.lines.append(f"waits for {until.what}, {until.patience_s:g} s at most")
             before = until
-            sent = [one for one in self.engine.sent if not isinstance(one, Watch | TakeSlice | Tokenize)]
+            sent = [one for one in self.engine.sent if not isinstance(one, Watch | TakePicture | Tokenize)]
             self.engine.sent.clear()
             self.lines += [f"  sends {told(one)}".replace(self.folder, "FOLDER")[:160] for one in sent]
             if until is None:

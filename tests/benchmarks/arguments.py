@@ -25,7 +25,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire import duel, exporting, slices
+from engine.wire import duel, exporting, pictures
 from engine.wire.status import EngineStatus
 
 ODD_NUMBERS = (-(2**63), -7, -1, 0, 1, 2, 3, 7, 129, 4096, 10**6, 2**40)
@@ -152,7 +152,7 @@ class Arguments:
             path, self.sequence, count, form=form, layers=layers, kind=kind, with_script=self.often(0.2)
         )
 
-    def picture(self) -> slices.SliceRequest:
+    def picture(self) -> pictures.PictureRequest:
         seq_id = self.sequence
         held = self.tokens_of(seq_id)
         count = self.number(0, held)
@@ -161,19 +161,21 @@ class Arguments:
         match self.random.randrange(6):
             case 0:
                 sizes = self.number(1, 64), self.number(1, 16)
-                return slices.WallRequest(seq_id, count, self.number(0, count), tensor, self.often(0.4), *sizes)
+                return pictures.WallRequest(seq_id, count, self.number(0, count), tensor, self.often(0.4), *sizes)
             case 1:
                 start = self.number(0, count)
                 columns = self.number(1, 64)
-                return slices.HeadRequest(seq_id, count, tensor, layer, head, start, self.number(start, count), columns)
+                return pictures.HeadRequest(
+                    seq_id, count, tensor, layer, head, start, self.number(start, count), columns
+                )
             case 2:
-                return slices.AttentionRequest(seq_id, self.step, layer, self.number(1, 64))
+                return pictures.AttentionRequest(seq_id, self.step, layer, self.number(1, 64))
             case 3:
-                return slices.RowRequest(seq_id, count, self.number(0, count))
+                return pictures.RowRequest(seq_id, count, self.number(0, count))
             case 4:
-                return slices.OutliersRequest(seq_id, count, self.step, self.number(1, 10))
+                return pictures.OutliersRequest(seq_id, count, self.step, self.number(1, 10))
             case _:
-                return slices.TableRequest(seq_id, count)
+                return pictures.TableRequest(seq_id, count)
 
     def edit(self) -> Edit:
         """An edit of rows, of what attention sees, of the tokens or of the logits."""

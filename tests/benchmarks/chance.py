@@ -61,7 +61,7 @@ class Chance(Arguments):
             (lambda: commands.RemoveSequence(self.sequence), 1),
             (lambda: commands.SetCache(self.cache()), 6),
             (lambda: commands.SetSampling(self.sampling(), None if self.often(0.2) else self.sequence), 3),
-            (lambda: commands.TakeSlice(self.picture()), 26),
+            (lambda: commands.TakePicture(self.picture()), 26),
             (self.watch, 4),
             (self.pace, 1),
             (self.stops, 1),

@@ -33,8 +33,8 @@ from app.panels.wall.view import WallView
 from engine.geometry.dimensions import CacheGeometry
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import SamplingParams
+from engine.wire.pictures import HeadPicture, HeadRequest, WallPicture, WallRequest
 from engine.wire.records import CacheBytes, SequenceStep, StepRecord, Timings
-from engine.wire.slices import HeadRequest, HeadSlice, WallRequest, WallSlice
 from engine.wire.status import EngineStatus, ModelInfo
 from tests.benchmarks.protocol import Paired, header
 
@@ -78,7 +78,7 @@ def models_of(num_tokens: int) -> Models:
     return models
 
 
-def head_slices(num_tokens: int, count: int) -> list[HeadSlice]:
+def head_pictures(num_tokens: int, count: int) -> list[HeadPicture]:
     rng = np.random.default_rng(num_tokens)
     per_column = max(1, math.ceil(num_tokens / COLUMNS))
     columns = math.ceil(num_tokens / per_column)
@@ -90,7 +90,7 @@ def head_slices(num_tokens: int, count: int) -> list[HeadSlice]:
         counts, edges = np.histogram(low, 64)
         positions = np.arange(columns, dtype=np.int64) * per_column
         pieces.append(
-            HeadSlice(
+            HeadPicture(
                 request,
                 "live cache",
                 "float32",
@@ -114,7 +114,7 @@ def head_slices(num_tokens: int, count: int) -> list[HeadSlice]:
     return pieces
 
 
-def wall_slices(models: Models, num_tokens: int, count: int) -> list[WallSlice]:
+def wall_pictures(models: Models, num_tokens: int, count: int) -> list[WallPicture]:
     rng = np.random.default_rng(3)
     wanted = models.viewport.now.wall_size
     assert wanted is not None
@@ -122,7 +122,7 @@ def wall_slices(models: Models, num_tokens: int, count: int) -> list[WallSlice]:
     shape = (LAYERS, KV_HEADS, math.ceil(num_tokens / per_column), math.ceil(64 / per_row))
     request = WallRequest(0, num_tokens, 0, "keys", False, *wanted)
     return [
-        WallSlice(
+        WallPicture(
             request,
             "live cache",
             "float32",
@@ -140,10 +140,10 @@ def wall_slices(models: Models, num_tokens: int, count: int) -> list[WallSlice]:
     ]
 
 
-def frame(models: Models, piece: HeadSlice | WallSlice, view: QWidget) -> float:
+def frame(models: Models, piece: HeadPicture | WallPicture, view: QWidget) -> float:
     """Milliseconds from the slice's arrival to painted pixels."""
     began = time.perf_counter()
-    models.slices.put(piece)
+    models.pictures.put(piece)
     QApplication.processEvents()
     return (time.perf_counter() - began) * 1e3
 
@@ -173,11 +173,11 @@ def main() -> None:
     for name, num_tokens in CONTEXTS.items():
         models = models_of(num_tokens)
         view = shown(HeadView(models), 1920, 1080)
-        pieces = head_slices(num_tokens, options.frames)
+        pieces = head_pictures(num_tokens, options.frames)
         cases[name] = _runner(models, view, pieces)
     walls = models_of(1024)
     wall = shown(WallView(walls), 965, 317)
-    wall_run = _runner(walls, wall, wall_slices(walls, 1024, options.frames))
+    wall_run = _runner(walls, wall, wall_pictures(walls, 1024, options.frames))
     for run in (*cases.values(), wall_run):
         run()  # warm-up
     frames: dict[str, list[float]] = {name: [] for name in CONTEXTS}
@@ -196,7 +196,7 @@ def main() -> None:
     print(Paired(tuple(medians["3,456"]), tuple(medians["128k"])).row("head, as many cells: over 3,456", "ms"))
 
 
-def _runner(models: Models, view: QWidget, pieces: list[HeadSlice] | list[WallSlice]) -> Callable[[], list[float]]:
+def _runner(models: Models, view: QWidget, pieces: list[HeadPicture] | list[WallPicture]) -> Callable[[], list[float]]:
     def run() -> list[float]:
         return [frame(models, piece, view) for piece in pieces]
 

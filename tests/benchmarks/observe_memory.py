@@ -29,7 +29,7 @@ def decoding(is_looking: bool, context: int, steps: int) -> dict[str, float]:
     from engine.spec.presets import cache_preset
     from engine.spec.sampling import Prompt
     from engine.wire.commands import Watched
-    from engine.wire.slices import HeadRequest, WallRequest
+    from engine.wire.pictures import HeadRequest, WallRequest
     from tests.benchmarks.protocol import smollm_shape
 
     session = Session(

@@ -54,7 +54,7 @@ class Ours:
         self._session = Session(model, spec)
         self.longest_s = self._looked = 0.0
         self.chunks: list[int] = []
-        self.slices_s: list[float] = []  # of the surprisal of the last prompt
+        self.pictures_s: list[float] = []  # of the surprisal of the last prompt
 
     def _look(self) -> None:
         now = time.perf_counter()
@@ -71,11 +71,11 @@ class Ours:
             self._look()
             self.chunks.append(len(record.sequences[0].token_ids))
         took = seconds_since(began, session.model.device)
-        self.slices_s.clear()
+        self.pictures_s.clear()
         while session.history.surprisal.is_waiting:
             began = mark(session.model.device)
             session.history.surprisal.advance()
-            self.slices_s.append(seconds_since(began, session.model.device))
+            self.pictures_s.append(seconds_since(began, session.model.device))
         session.remove(seq_id)
         session.forget_history()
         return took
@@ -97,8 +97,8 @@ def measure(place: Place, model: LoadedModel, cache: str, count: int, pairs: int
     name, cancel = f"{count:,} tokens", f"{count:,} tokens: longest until a cancel is seen"
     note_ratios(place.named(cancel), "s", (CANCEL_S,), (ours.longest_s,), ("limit", "ours"))
     longest = f" longest between looks {ours.longest_s * 1e3:.0f} ms, chunks {ours.chunks}"
-    slowest = max(ours.slices_s, default=0.0) * 1e3
-    late = f"; surprisal {sum(ours.slices_s):.2f} s later, its longest slice {slowest:.0f} ms"
+    slowest = max(ours.pictures_s, default=0.0) * 1e3
+    late = f"; surprisal {sum(ours.pictures_s):.2f} s later, its longest slice {slowest:.0f} ms"
     print(found.row(place.named(name), "s"), longest + late, flush=True)
 
 

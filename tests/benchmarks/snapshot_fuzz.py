@@ -41,12 +41,12 @@ from engine.snapshot.verify import verified
 from engine.spec.sampling import SamplingParams
 from engine.wire.encoding import encode
 from engine.wire.exporting import Export
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
+    PictureRequest,
     RowRequest,
-    SliceRequest,
     TableRequest,
     WallRequest,
 )
@@ -86,7 +86,7 @@ def _looked_at(path: Path, sound: Path, model: LoadedModel, chance: random.Rando
     try:
         n, last = opened.num_tokens, opened.last_step or 0
         layers = range(len(opened.info.geometry.layers))
-        requests: list[SliceRequest] = [AttentionRequest(0, last, layer, 40) for layer in layers[:4]]
+        requests: list[PictureRequest] = [AttentionRequest(0, last, layer, 40) for layer in layers[:4]]
         for tensor in PARTS:
             requests += (WallRequest(0, n, n - 1, tensor, change, 30, 20) for change in (False, True))
             requests += (HeadRequest(0, n, tensor, layer, 1, 0, n, 30) for layer in layers[:4])

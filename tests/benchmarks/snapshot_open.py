@@ -36,7 +36,7 @@ from engine.snapshot.write import LazyTensor, Snapshot, header_of
 from engine.spec.cache import CacheSpec
 from engine.wire.commands import OpenSnapshot, Watch, Watched
 from engine.wire.events import Failed, Restarted
-from engine.wire.slices import HeadRequest, RowRequest, WallRequest, WallSlice
+from engine.wire.pictures import HeadRequest, RowRequest, WallPicture, WallRequest
 from tests.benchmarks.protocol import note_ratios
 
 LAYERS, HEADS, DIMS = 32, 8, 128
@@ -84,7 +84,7 @@ def first_picture_ms(client: ThreadClient, path: Path) -> float:
             if isinstance(event, Restarted) and waits_for_file:
                 waits_for_file = False
                 client.send(Watch((Watched(request, id=2),)))
-            if isinstance(event, WallSlice):
+            if isinstance(event, WallPicture):
                 return (time.perf_counter() - began) * 1e3
         time.sleep(0.0002)
 

@@ -39,7 +39,7 @@ from tests.benchmarks.random_commands import write_models
 NOT_TRIED = {"quit", "view.full"}  # the first ends the test, the second needs a window manager
 SLOW = ("theme.", "layout.", "engine.", "measure.bench", "measure.sweep")  # mostly left out: the same each time
 # What the window alone sends, because it keeps account of the answers.
-OWN = (commands.Watch, commands.TakeSlice, commands.Redo, commands.Tokenize, commands.PreviewPrompt)
+OWN = (commands.Watch, commands.TakePicture, commands.Redo, commands.Tokenize, commands.PreviewPrompt)
 CHECKED_EVERY, COUNTED_EVERY, LATEST = 25, 1000, 40
 
 

@@ -30,16 +30,16 @@ from app.kit.provenance import (
     tensor_name,
     token_name,
 )
-from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, slices
+from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, pictures
 from app.kit.text_lines import TextPainter
 from app.kit.theme import current_theme, font_fixed, font_text
 from app.kit.view import MARGIN
 from app.models import Models
 from app.models.loaded import head_of, layer_label
-from app.models.slices import ATTENTION
+from app.models.pictures import ATTENTION
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
-from engine.wire.slices import AttentionSlice
+from engine.wire.pictures import AttentionPicture
 
 _MASS_WIDTH = 96
 _LEAST_PITCH = 11.0
@@ -187,10 +187,10 @@ _HEIGHT_FOR_ONE_LINE = 120
 
 
 class Shown(Struct, frozen=True):
-    """A slice with its description, what is selected in it, its colour scale, and the size it is drawn in. `head` is
+    """A picture with its description, what is selected in it, its colour scale, and the size it is drawn in. `head` is
     the query head that was clicked."""
 
-    piece: AttentionSlice
+    picture: AttentionPicture
     words: str
     selected: PositionSpan | None
     scale: str
@@ -207,7 +207,7 @@ class AttentionView(MapView[Shown]):
     name = "attention"
     kind = ATTENTION
     name_length, readout_size = 8, 11.5
-    follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, slices(ATTENTION))
+    follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, pictures(ATTENTION))
     needs = "rows"
     choices = (
         (LOG, "log", "By decades of the weight, from a twentieth of an even share to 1"),
@@ -231,15 +231,15 @@ class AttentionView(MapView[Shown]):
 
     def pick(self, point: QPointF) -> None:
         if (cell := self.cell_at(point)) is not None:
-            kv_head = draw.kv_head_of(cell.place.head, self.piece.group_size)
+            kv_head = draw.kv_head_of(cell.place.head, self.picture.group_size)
             self._models.viewport.update(query_head=cell.place.head)
             self._models.selection.update(position=cell.first, kv_head=kv_head, layer=cell.place.layer)
 
     def rows_between(self, first: MatrixCell, last: MatrixCell) -> Rows:
-        return draw.rows_between(self.piece, first, last)
+        return draw.rows_between(self.picture, first, last)
 
     def pin(self, is_pinned: bool) -> None:
-        layer = self.piece.request.layer if self.piece is not None else self._models.selection.now.layer
+        layer = self.picture.request.layer if self.picture is not None else self._models.selection.now.layer
         self._models.viewport.update(attention_layer=layer if is_pinned else None)
 
     # ---- showing -------------------------------------------------------------------------------------------------
@@ -251,12 +251,12 @@ class AttentionView(MapView[Shown]):
 
     def refresh(self) -> None:
         super().refresh()
-        piece, wanted = self._models.slices.attention, self._models.viewport.now
+        picture, wanted = self._models.pictures.attention, self._models.viewport.now
         shown = (wanted.attention_lens, wanted.attention_latest)
-        self._lenses.show_lens(*(shown if piece is None else (piece.request.lens, piece.request.latest)))
+        self._lenses.show_lens(*(shown if picture is None else (picture.request.lens, picture.request.latest)))
 
     def read(self) -> Shown | str:
-        piece, model = self._models.slices.attention, self._models.status.model
+        picture, model = self._models.pictures.attention, self._models.status.model
         record = shown_record(self._models)
         if record is None:
             if not self.is_measured:
@@ -268,67 +268,67 @@ class AttentionView(MapView[Shown]):
             if not model.geometry.attention_layers:
                 return "This model has no attention: its layers keep a state instead of rows."
             return "This model computes its attention in a way that cannot be watched."
-        if piece is None:
+        if picture is None:
             return self._models.status.why_no_rows or "Attention of the newest token is on its way."
-        if not piece.weights.size:
-            return piece.note or "This layer has no attention weights."
-        selected, head, area = selected_run(self._models), self._chosen_head(piece), self._area(piece)
+        if not picture.weights.size:
+            return picture.note or "This layer has no attention weights."
+        selected, head, area = selected_run(self._models), self._chosen_head(picture), self._area(picture)
         return Shown(
-            piece, self._words(piece), None if area else selected, self.choice, head, self.map.plot_rect,
-            self.width(), area, self._edited(piece),
+            picture, self._words(picture), None if area else selected, self.choice, head, self.map.plot_rect,
+            self.width(), area, self._edited(picture),
         )  # fmt: skip
 
-    def _area(self, piece: AttentionSlice) -> Box | None:
+    def _area(self, picture: AttentionPicture) -> Box | None:
         """The part of the selected area in this layer, as a box of positions and query heads; None if there is none."""
         now = self._models.selection.now.area
-        if now is None or is_map(piece) or now.kv_heads is None or not touches(now, piece.request.layer):
+        if now is None or is_map(picture) or now.kv_heads is None or not touches(now, picture.request.layer):
             return None
-        matrix = matrix_of(piece)
-        group, num_heads = max(1, piece.group_size), len(piece.weights)
+        matrix = matrix_of(picture)
+        group, num_heads = max(1, picture.group_size), len(picture.weights)
         first, last = min(now.kv_heads) * group, (max(now.kv_heads) + 1) * group
         return Box(max(now.start, matrix.start), min(now.stop, matrix.stop), first, min(last, num_heads))
 
-    def _edited(self, piece: AttentionSlice) -> tuple[Box, ...]:
+    def _edited(self, picture: AttentionPicture) -> tuple[Box, ...]:
         """The boxes of edited rows in this layer, by query heads."""
-        group, num_heads, found = max(1, piece.group_size), len(piece.weights), []
-        if is_map(piece):
+        group, num_heads, found = max(1, picture.group_size), len(picture.weights), []
+        if is_map(picture):
             return ()
-        for one in edits_shown(self._models, piece.request.seq_id):
-            if touches(one.rows, piece.request.layer):
+        for one in edits_shown(self._models, picture.request.seq_id):
+            if touches(one.rows, picture.request.layer):
                 heads = [(0, num_heads)] if one.rows.kv_heads is None else runs(one.rows.kv_heads)
                 for first, last in heads if one.rows.kv_heads is None else [(a * group, b * group) for a, b in heads]:
                     found.append(Box(one.rows.start, one.rows.stop, first, min(last, num_heads), one.is_hidden))
         return tuple(found)
 
-    def _words(self, piece: AttentionSlice) -> str:
-        name_of = partial(token_name, self._models, piece.request.seq_id, max_chars=self.name_length)
-        if is_map(piece):
-            words = [f"head {piece.request.head}: each row is where a query looked"]
-            if piece.first_query:
-                words.append(f"from query {piece.first_query} on")
-        elif LENSES[piece.request.lens].reads == "queries":
-            words = [f"colours up to {brief(draw.largest(piece))}"]
+    def _words(self, picture: AttentionPicture) -> str:
+        name_of = partial(token_name, self._models, picture.request.seq_id, max_chars=self.name_length)
+        if is_map(picture):
+            words = [f"head {picture.request.head}: each row is where a query looked"]
+            if picture.first_query:
+                words.append(f"from query {picture.first_query} on")
+        elif LENSES[picture.request.lens].reads == "queries":
+            words = [f"colours up to {brief(draw.largest(picture))}"]
         else:
-            words = [f"where {piece.query_position} {name_of(piece.query_position)} looked"]
-        words += self._sink_words(piece)
-        if piece.absent is not None:
+            words = [f"where {picture.query_position} {name_of(picture.query_position)} looked"]
+        words += self._sink_words(picture)
+        if picture.absent is not None:
             words.append("hatched: evicted before")
-        if piece.note:
-            words.append(piece.note)
+        if picture.note:
+            words.append(picture.note)
         return " · ".join(words)
 
-    def _sink_words(self, piece: AttentionSlice, first: int = 0, last: int | None = None) -> list[str]:
+    def _sink_words(self, picture: AttentionPicture, first: int = 0, last: int | None = None) -> list[str]:
         """What is said of each sink at the positions `first … last`; None: at all."""
-        name_of = partial(token_name, self._models, piece.request.seq_id, max_chars=self.name_length)
+        name_of = partial(token_name, self._models, picture.request.seq_id, max_chars=self.name_length)
         return [
             f"▼ attention sink: {one.position} {name_of(one.position)} takes {percent(one.weight)} in the mean of heads"
-            for one in draw.sinks(piece)
+            for one in draw.sinks(picture)
             if first <= one.position and (last is None or one.position <= last)
         ]
 
     def provenance(self, state: Shown) -> Provenance:
-        piece, now = state.piece, self._models.selection.now
-        request = piece.request
+        picture, now = state.picture, self._models.selection.now
+        request = picture.request
         pinned = self._models.viewport.now.attention_layer
         layer = now.layer if pinned is None else pinned
         lens = self._models.viewport.now.attention_lens
@@ -337,29 +337,29 @@ class AttentionView(MapView[Shown]):
             shown = f"{shown} {layer_label(self._models, request.layer)}"
             wanted = f"{wanted} {layer_label(self._models, layer)}"
         return picture_source(
-            self._models, piece.provenance, "", request.seq_id, piece.query_position + 1, shown, wanted,
+            self._models, picture.provenance, "", request.seq_id, picture.query_position + 1, shown, wanted,
             is_whole=self.map.is_loaded,
         )  # fmt: skip
 
     def show_state(self, state: Shown) -> None:
-        piece = state.piece
-        self.set_title(f"{self.title} · {layer_label(self._models, piece.request.layer)}")
+        picture = state.picture
+        self.set_title(f"{self.title} · {layer_label(self._models, picture.request.layer)}")
         self.set_detail(state.words)
-        indices = draw.attention_indices(piece, state.scale)
-        matrix = matrix_of(piece)
+        indices = draw.attention_indices(picture, state.scale)
+        matrix = matrix_of(picture)
         marks = Marks(
-            left=40 if is_map(piece) else 24,
+            left=40 if is_map(picture) else 24,
             selected=span_of_run(matrix.span_of, state.selected),
             area=state.area,
             edited=state.edited,
-            flags=tuple(one.position + 0.5 for one in draw.sinks(piece)),
+            flags=tuple(one.position + 0.5 for one in draw.sinks(picture)),
         )
         self.map.show_matrix(matrix, color_scale(current_theme(), is_signed=False), indices, marks)
         self.map.setAccessibleName(
-            f"{LENSES[piece.request.lens].words}: {'queries' if is_map(piece) else 'heads'} by tokens"
+            f"{LENSES[picture.request.lens].words}: {'queries' if is_map(picture) else 'heads'} by tokens"
         )
-        self.masses.show_masses(self._mass_of(piece), self.map.plot_rect)
-        rows = self.rows(piece)
+        self.masses.show_masses(self._mass_of(picture), self.map.plot_rect)
+        rows = self.rows(picture)
         width = self.width() * 3 // 10 if self.width() >= _ROOM_FOR_TOKENS else 0
         self.tops.show_rows(rows, self.map.plot_rect, width)
         self.tell(self.map.hover)
@@ -369,7 +369,7 @@ class AttentionView(MapView[Shown]):
         self.set_title(self.title)
 
     def describe(self, state: Shown) -> None:
-        rows = enumerate(self.rows(state.piece))
+        rows = enumerate(self.rows(state.picture))
         words = [f"head {head}: {attended_words(row, self._token_name)}" for head, row in rows]
         self.map.setAccessibleDescription("Most attended: " + "; ".join(words))
         tip = plain_tip("\n".join(("Most attended tokens", *words)))
@@ -377,31 +377,31 @@ class AttentionView(MapView[Shown]):
         self.tops.setToolTip(tip)
         self.masses.describe()
 
-    def rows(self, piece: AttentionSlice) -> tuple[tuple[PositionWeight, ...], ...]:
-        if piece.top_positions is None:
+    def rows(self, picture: AttentionPicture) -> tuple[tuple[PositionWeight, ...], ...]:
+        if picture.top_positions is None:
             return ()
-        return tuple(draw.top_positions(piece, head) for head in range(piece.weights.shape[0]))
+        return tuple(draw.top_positions(picture, head) for head in range(picture.weights.shape[0]))
 
-    def _chosen_head(self, piece: AttentionSlice) -> int:
+    def _chosen_head(self, picture: AttentionPicture) -> int:
         """The query head that was clicked, or the first that reads the selected kv head."""
-        now, lens = self._models.selection.now, piece.request.lens
-        if is_map(piece):
-            return piece.request.head
-        return min(head_of(self._models, lens, piece.request.layer, now.kv_head), max(0, len(piece.weights) - 1))
+        now, lens = self._models.selection.now, picture.request.lens
+        if is_map(picture):
+            return picture.request.head
+        return min(head_of(self._models, lens, picture.request.layer, now.kv_head), max(0, len(picture.weights) - 1))
 
-    def _mass_of(self, piece: AttentionSlice) -> tuple[HeadMass, ...]:
-        seq_id, timeline = piece.request.seq_id, self._models.timeline
-        record = timeline.fed(seq_id, piece.request.step)  # a finished sequence keeps its last row while others go on
+    def _mass_of(self, picture: AttentionPicture) -> tuple[HeadMass, ...]:
+        seq_id, timeline = picture.request.seq_id, self._models.timeline
+        record = timeline.fed(seq_id, picture.request.step)  # a finished sequence keeps its last row while others go on
         part = timeline.part(seq_id, record.step) if record is not None else None
-        if part is None or part.attention is None or piece.entropy is None or self.width() < _ROOM_FOR_MASSES:
+        if part is None or part.attention is None or picture.entropy is None or self.width() < _ROOM_FOR_MASSES:
             return ()
-        return draw.masses(part.attention, piece.request.layer, piece.entropy)
+        return draw.masses(part.attention, picture.request.layer, picture.entropy)
 
     def tell(self, point: QPointF | None) -> None:
-        piece = self.piece
+        picture = self.picture
         cell = self.cell_at(point)
-        if piece is None or cell is None:
-            self._show_readout([] if piece is None else self.summary(piece))
+        if picture is None or cell is None:
+            self._show_readout([] if picture is None else self.summary(picture))
             self.readout.setEnabled(False)
             return
         head, first, where, weight = cell.place.head, cell.first, cell.span, cell.low
@@ -411,16 +411,16 @@ class AttentionView(MapView[Shown]):
             query, until = cell.place.queries
             who = f"query {query} {self._token_name(query)}" if query == until else f"queries {query}…{until}"
         place, short = f"{who} → {where} {self._token_name(first)}", f"{who} → {where}"
-        if LENSES[piece.request.lens].columns == "queries" and not is_map(piece):
+        if LENSES[picture.request.lens].columns == "queries" and not is_map(picture):
             place, short = f"head {head}, query {where} {self._token_name(first)}", f"head {head}, query {where}"
         if weight != weight and cell.is_gone:
-            self.readout.setText(f"{place}   {self._fate(piece, cell)}")
+            self.readout.setText(f"{place}   {self._fate(picture, cell)}")
             return
-        shown = f"{exact(weight)}  ({percent(weight)})" if draw.is_weights(piece) else exact(weight)
-        kv_head = draw.kv_head_of(head, piece.group_size)
-        edited = words_at(self._models, first, piece.request.layer, kv_head, seq_id=piece.request.seq_id)
+        shown = f"{exact(weight)}  ({percent(weight)})" if draw.is_weights(picture) else exact(weight)
+        kv_head = draw.kv_head_of(head, picture.group_size)
+        edited = words_at(self._models, first, picture.request.layer, kv_head, seq_id=picture.request.seq_id)
         self.map.setToolTip(
-            plain_tip("\n".join((*filter(None, (edited,)), *self._sink_words(piece, first, cell.last))))
+            plain_tip("\n".join((*filter(None, (edited,)), *self._sink_words(picture, first, cell.last))))
         )
         fits = self.readout.fontMetrics().horizontalAdvance(f"{place}   {shown}") <= self._readout_room()
         self.readout.setText(f"{place if fits else short}   {shown}")
@@ -442,23 +442,23 @@ class AttentionView(MapView[Shown]):
     def _fit_readout(self) -> None:
         self.readout.setFixedHeight(self._num_lines() * self.readout.fontMetrics().height())
 
-    def summary(self, piece: AttentionSlice) -> list[str]:
+    def summary(self, picture: AttentionPicture) -> list[str]:
         """What the selected head attended to most, while the mouse is elsewhere."""
-        head = self._chosen_head(piece)
-        found = draw.top_positions(piece, head)
+        head = self._chosen_head(picture)
+        found = draw.top_positions(picture, head)
         if not found:
             return ["point at a cell for its weight"]
-        sinks = {one.position for one in draw.sinks(piece)}
+        sinks = {one.position for one in draw.sinks(picture)}
         entries = zip(found, entries_of(found, self._token_name), strict=True)
         first, *others = (f"{words} (sink)" if one.position in sinks else words for one, words in entries)
-        return [f"{layer_label(self._models, piece.request.layer)} head {head} → {first}", *others]
+        return [f"{layer_label(self._models, picture.request.layer)} head {head} → {first}", *others]
 
-    def _fate(self, piece: AttentionSlice, cell: MatrixCell) -> str:
+    def _fate(self, picture: AttentionPicture, cell: MatrixCell) -> str:
         """Why there was no row to attend to."""
         if cell.last > cell.first:
             return "all evicted before"
-        kv_head = draw.kv_head_of(cell.place.head, piece.group_size)
-        request = piece.request
+        kv_head = draw.kv_head_of(cell.place.head, picture.group_size)
+        request = picture.request
         return eviction_words(self._models, request.layer, kv_head, cell.first, request.step - 1, request.seq_id)
 
     def resizeEvent(self, event: QResizeEvent) -> None:

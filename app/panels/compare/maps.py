@@ -17,7 +17,7 @@ from app.draw.matrix import LayerName, Matrix, layer_limits, on_same_positions, 
 from app.kit.heatmap_marks import Marks
 from app.kit.matrix_maps import MatrixMaps
 from app.kit.theme import Themed
-from engine.wire.slices import Side
+from engine.wire.pictures import Side
 
 Display = Literal["beside", "swap", "blink", "overlay"]
 BLINK_MS = 600

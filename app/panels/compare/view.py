@@ -27,7 +27,7 @@ from app.kit.reader import SELECTION, STATUS, STEPS, VIEWPORT, SignalSource
 from app.kit.theme import font_fixed, font_text
 from app.kit.view import COMPARE, View
 from app.models import Models
-from app.models.comparison import Pictures
+from app.models.comparison import ComparedPictures
 from app.models.loaded import head_of, heads_shared, layer_label, layer_words
 from app.models.selection import Selected, WantedPair
 from app.panels.compare import words
@@ -36,7 +36,7 @@ from engine.spec.model import Dtype, ModelSpec
 from engine.spec.presets import PRESETS
 from engine.wire.commands import Cancel, EndDuel, StartDuel
 from engine.wire.duel import DuelStarted, FirstDifference, Opponent, OtherFile, OtherRun, OtherStep
-from engine.wire.slices import AttentionSlice, Slice
+from engine.wire.pictures import AttentionPicture, Picture
 from engine.wire.status import ModelInfo
 
 STEP, MODEL, FILE = "the step", "another model", "a snapshot"
@@ -158,7 +158,7 @@ class CompareShown(Struct, frozen=True):
     num_steps: int
     first: FirstDifference | None
     num_scanned: int | None
-    pictures: Pictures | None
+    pictures: ComparedPictures | None
     no_pictures: str
     selected: Selected
     visible: TokenRange | None
@@ -369,8 +369,8 @@ class CompareView(View[CompareShown]):
 
     def _show_pictures(self, state: CompareShown) -> None:
         pictures = state.pictures
-        pieces = (pictures.a, pictures.b, pictures.difference) if pictures else ()
-        sides = [matrix_of(piece, partial(layer_label, self._models)) for piece in pieces]
+        every = (pictures.a, pictures.b, pictures.difference) if pictures else ()
+        sides = [matrix_of(picture, partial(layer_label, self._models)) for picture in every]
         has_pictures = bool(sides) and any(side.low.size for side in sides[:2])
         self._stack.setCurrentWidget(self.maps if has_pictures else self.why)
         self.shown = None
@@ -381,7 +381,7 @@ class CompareView(View[CompareShown]):
             return
         is_here = state.selected.seq_id == state.compared.seq_id
         position = state.selected.position if is_here else None
-        is_signed = not isinstance(pictures.a, AttentionSlice)
+        is_signed = not isinstance(pictures.a, AttentionPicture)
         subject = words.subject(pictures.a)
         row, parting = self._row(state, sides[0]), self._models.comparison.parting_in(pictures)
         named = partial(layer_words, self._models)
@@ -393,15 +393,15 @@ class CompareView(View[CompareShown]):
     def _row(self, state: CompareShown, matrix: Matrix) -> int | None:
         """The row of the selected channel, or the first row of the selected head if there are several heads; None
         otherwise."""
-        now, piece = state.selected, state.pictures.a if state.pictures is not None else None
+        now, picture = state.selected, state.pictures.a if state.pictures is not None else None
         if now.channel is None and len({(place.layer, place.head) for place in matrix.places}) == 1:
             return None
-        head = head_of(self._models, self._lens_of(piece), now.layer, now.kv_head) if piece is not None else 0
-        return matrix.row_of(now.layer, head, None if isinstance(piece, AttentionSlice) else now.channel)
+        head = head_of(self._models, self._lens_of(picture), now.layer, now.kv_head) if picture is not None else 0
+        return matrix.row_of(now.layer, head, None if isinstance(picture, AttentionPicture) else now.channel)
 
     @staticmethod
-    def _lens_of(piece: Slice) -> str:
-        return str(getattr(piece.request, "lens", "keys"))
+    def _lens_of(picture: Picture) -> str:
+        return str(getattr(picture.request, "lens", "keys"))
 
     def provenance(self, state: CompareShown) -> Provenance | None:
         pictures = state.pictures
@@ -409,10 +409,10 @@ class CompareView(View[CompareShown]):
             return None
         seq_id, request = state.compared.seq_id, pictures.a.request
         count = getattr(request, "num_tokens", None)
-        if isinstance(pictures.a, AttentionSlice):
+        if isinstance(pictures.a, AttentionPicture):
             count = pictures.a.query_position + 1
         shown = tensor_name(request.lens) if hasattr(request, "lens") else ""
-        is_of_queries = isinstance(pictures.a, AttentionSlice)
+        is_of_queries = isinstance(pictures.a, AttentionPicture)
         lens = self._models.viewport.now.attention_lens if is_of_queries else state.selected.lens
         wanted = tensor_name(lens) if shown else ""
         newest = self._models.comparison.at(self._models.selection.now.step)
@@ -420,8 +420,8 @@ class CompareView(View[CompareShown]):
         late = lateness(self._models, seq_id, count or 0, shown, wanted, is_last=is_last)
         step = step_of(self._models, seq_id, count or 0)
         sources = " · ".join(
-            f"{name}: {source_words(self._models, piece)}, {short_dtype(side.dtype)}"
-            for name, piece, side in (("A", pictures.a, state.compared.a), ("B", pictures.b, state.compared.b))
+            f"{name}: {source_words(self._models, picture)}, {short_dtype(side.dtype)}"
+            for name, picture, side in (("A", pictures.a, state.compared.a), ("B", pictures.b, state.compared.b))
         )
         where = late or ("an undone step" if step is None else f"step {step}")
         sentence = f"{sources} · A − B: cell by cell, before anything is pooled · {where}"

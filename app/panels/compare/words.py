@@ -9,13 +9,13 @@ from app.kit.cells import ColumnHead, TableCell
 from app.kit.provenance import tensor_name
 from app.kit.theme import TextRole
 from app.models import Models
-from app.models.comparison import Pictures
+from app.models.comparison import ComparedPictures
 from app.models.loaded import layer_label
 from engine.counted import counted
 from engine.spec.lenses import LENSES
 from engine.wire.duel import DuelSide, DuelStarted, DuelStep, FirstDifference, OtherStep, TokenDivergence
+from engine.wire.pictures import AttentionPicture, HeadPicture, Picture, WallPicture
 from engine.wire.records import Candidate
-from engine.wire.slices import AttentionSlice, HeadSlice, Slice, WallSlice
 
 INVITATION = (
     "Two runs side by side: choose above what this one is compared with. The other run is fed the same tokens, step "
@@ -59,31 +59,31 @@ def caption(compared: DuelStarted, side: DuelSide) -> str:
     return side.name if compared.a.dtype == compared.b.dtype else f"{side.name} · {side.dtype}"
 
 
-def subject(piece: Slice) -> str:
+def subject(picture: Picture) -> str:
     """What a picture shows, and when: `K of layer 1, kv head 0, at 70 tokens`."""
-    match piece:
-        case WallSlice():
-            name = tensor_name(piece.request.lens)
-            return f"{name} of every layer and head, at {counted(piece.num_tokens, 'token')}"
-        case HeadSlice(request=request):
+    match picture:
+        case WallPicture():
+            name = tensor_name(picture.request.lens)
+            return f"{name} of every layer and head, at {counted(picture.num_tokens, 'token')}"
+        case HeadPicture(request=request):
             name = tensor_name(request.lens)
             head = "head" if LENSES[request.lens].heads == "query" else "kv head"
             where = f"layer {request.layer}, {head} {request.kv_head}"
             return f"{name} of {where}, at {counted(request.num_tokens, 'token')}"
-        case AttentionSlice():
-            count = counted(piece.query_position + 1, "token")
-            lens = LENSES[piece.request.lens]
-            where = f"{lens.label} of layer {piece.request.layer}"
-            where += f", head {piece.request.head}" if not lens.is_of_every_head else ""
+        case AttentionPicture():
+            count = counted(picture.query_position + 1, "token")
+            lens = LENSES[picture.request.lens]
+            where = f"{lens.label} of layer {picture.request.layer}"
+            where += f", head {picture.request.head}" if not lens.is_of_every_head else ""
             return f"{where}, newest query at {count}"
     return ""
 
 
-def why_no_pictures(compared: DuelStarted, pictures: Pictures | None, otherwise: str) -> str:
+def why_no_pictures(compared: DuelStarted, pictures: ComparedPictures | None, otherwise: str) -> str:
     """The text shown instead of pictures, if there are none."""
     if compared.no_rows:
         return compared.no_rows
-    notes = [piece.note for piece in (pictures.a, pictures.b, pictures.difference)] if pictures else []
+    notes = [picture.note for picture in (pictures.a, pictures.b, pictures.difference)] if pictures else []
     return next((note for note in (*notes, otherwise) if note), "The pictures of both sides are on their way.")
 
 

@@ -34,16 +34,16 @@ from app.kit.provenance import (
     tensor_name,
 )
 from app.kit.range_bar import RangeBar
-from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, slices
+from app.kit.reader import EDITS, SELECTION, STATUS, STEPS, VIEWPORT, pictures
 from app.kit.theme import current_theme
 from app.models import Models
 from app.models.loaded import heads_shared, layer_words
+from app.models.pictures import HEAD
 from app.models.selection import chosen_cell
-from app.models.slices import HEAD
 from engine.counted import counted
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
-from engine.wire.slices import HeadSlice
+from engine.wire.pictures import HeadPicture
 
 PER_HEAD, PER_LAYER, FIXED = "head", "layer", "fixed"
 _SCOPE_WORDS = {PER_HEAD: "robust 99.5 %", PER_LAYER: "per layer", FIXED: "fixed"}
@@ -55,7 +55,7 @@ class Shown(Struct, frozen=True):
     """A picture with its colour range and how that is chosen; the selected positions and channel, or area; and
     edits."""
 
-    piece: HeadSlice
+    picture: HeadPicture
     limit: float
     scope: str
     selected: PositionSpan | None
@@ -67,7 +67,7 @@ class Shown(Struct, frozen=True):
 class HeadView(MapView[Shown]):
     name = "head"
     kind = HEAD
-    follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, slices(HEAD))
+    follows = (SELECTION, STATUS, STEPS, VIEWPORT, EDITS, pictures(HEAD))
     abilities = frozenset(("view.reset", "view.zoom", "view.colors"))
 
     def __init__(self, models: Models) -> None:
@@ -112,7 +112,7 @@ class HeadView(MapView[Shown]):
     def fit_colors(self) -> None:
         """Fit the colour range to what is visible; in FIXED scope it is fitted once and stays."""
         if self._scope == FIXED:
-            self._fixed = self.piece.limit if self.piece is not None else 1.0
+            self._fixed = self.picture.limit if self.picture is not None else 1.0
         else:
             self._scope = PER_HEAD
         self.refresh()
@@ -120,7 +120,7 @@ class HeadView(MapView[Shown]):
     def _on_scope(self) -> None:
         action = self.scopes.checkedAction()
         if action is not None:
-            self._fixed = self._limit(self.piece)
+            self._fixed = self._limit(self.picture)
             self._scope = str(action.data())
             self.refresh()
 
@@ -130,64 +130,64 @@ class HeadView(MapView[Shown]):
 
     def pick(self, point: QPointF) -> None:
         cell = self.cell_at(point)
-        if cell is not None and not self.piece.state_shape:
+        if cell is not None and not self.picture.state_shape:
             self._models.selection.update(position=cell.first, channel=cell.row)
 
     def _token_name(self, position: int) -> str:
-        return "" if self.piece is not None and self.piece.state_shape else super()._token_name(position)
+        return "" if self.picture is not None and self.picture.state_shape else super()._token_name(position)
 
     def rows_between(self, first: MatrixCell, last: MatrixCell) -> Rows:
-        piece = self.piece
+        picture = self.picture
         low, high = sorted((first.row, last.row))
-        is_all = high - low + 1 == piece.low.shape[1]
+        is_all = high - low + 1 == picture.low.shape[1]
         return Rows(
-            min(first.first, last.first), max(first.last, last.last) + 1, (piece.request.layer,),
-            (self._kv_head_of(piece),), None if is_all else tuple(range(low, high + 1)),
-            LENSES[piece.request.lens].part or "both",
+            min(first.first, last.first), max(first.last, last.last) + 1, (picture.request.layer,),
+            (self._kv_head_of(picture),), None if is_all else tuple(range(low, high + 1)),
+            LENSES[picture.request.lens].part or "both",
         )  # fmt: skip
 
     def pin(self, is_pinned: bool) -> None:
         now = self._models.selection.now
         place = (now.layer, now.kv_head, now.lens)
-        if self.piece is not None:
-            request = self.piece.request
-            place = (request.layer, self._kv_head_of(self.piece), request.lens)
+        if self.picture is not None:
+            request = self.picture.request
+            place = (request.layer, self._kv_head_of(self.picture), request.lens)
         self._models.viewport.update(head_place=place if is_pinned else None)
 
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         super().refresh()
-        piece = self._models.slices.head
+        picture = self._models.pictures.head
         now = self._models.selection.now
-        self._lenses.show_lens(now.lens if piece is None else piece.request.lens)
-        if piece is not None and self.isVisible():  # the title is set even if there is nothing to draw
-            request = piece.request
+        self._lenses.show_lens(now.lens if picture is None else picture.request.lens)
+        if picture is not None and self.isVisible():  # the title is set even if there is nothing to draw
+            request = picture.request
             name = layer_words(self._models, request.layer).capitalize()
-            if piece.state_shape:
-                self.set_title(f"{name} · {piece.tensor_label}")
+            if picture.state_shape:
+                self.set_title(f"{name} · {picture.tensor_label}")
                 return
-            self.set_title(f"{name} · {LENSES[request.lens].head_word} {request.kv_head} · {piece.tensor_label}")
+            self.set_title(f"{name} · {LENSES[request.lens].head_word} {request.kv_head} · {picture.tensor_label}")
 
     def read(self) -> Shown | str:
         """In one line why there is nothing to draw."""
-        piece = self._models.slices.head
+        picture = self._models.pictures.head
         if shown_record(self._models) is None:
             return "One head, token by channel, appears here with the first step: type a prompt and press F10."
-        if piece is None:
+        if picture is None:
             return self._models.status.why_no_rows or "This head is on its way."
-        if piece.low.size:
-            limit = self._limit(piece)
-            run, area = selected_run(self._models), self._area(piece)
-            if piece.state_shape:
-                return Shown(piece, limit, self._scope, None, None, None, ())
-            place = piece.request
-            kv_head, num_channels = self._kv_head_of(piece), piece.low.shape[1]
+        if picture.low.size:
+            limit = self._limit(picture)
+            run, area = selected_run(self._models), self._area(picture)
+            if picture.state_shape:
+                return Shown(picture, limit, self._scope, None, None, None, ())
+            place = picture.request
+            kv_head, num_channels = self._kv_head_of(picture), picture.low.shape[1]
             edited = head_boxes(self._models, place.seq_id, place.layer, kv_head, place.lens, num_channels)
-            return Shown(piece, limit, self._scope, None if area else run, self._channel(piece), area, edited)
-        if matrix_of(piece).asked is not None and not piece.note:
+            return Shown(picture, limit, self._scope, None if area else run, self._channel(picture), area, edited)
+        if matrix_of(picture).asked is not None and not picture.note:
             return "These positions have left this head's window: press Home to see what it holds."
-        return piece.note or "This head holds no tokens yet."
+        return picture.note or "This head holds no tokens yet."
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
@@ -196,8 +196,8 @@ class HeadView(MapView[Shown]):
     def show_state(self, state: Shown) -> None:
         self.range.show()
         self._draw(state)
-        self._show_range(self._range_text(state.piece, state.limit))
-        self.label(state.piece)
+        self._show_range(self._range_text(state.picture, state.limit))
+        self.label(state.picture)
         for action in self.scopes.actions():
             action.setChecked(action.data() == self._scope)
 
@@ -207,90 +207,90 @@ class HeadView(MapView[Shown]):
             hint = self.range.sizeHint()
             self.range.setFixedSize(steady(self.range.width(), hint.width()), hint.height())
 
-    def _range_text(self, piece: HeadSlice, limit: float) -> str:
-        reach = self._scale(piece).words(brief(limit))
+    def _range_text(self, picture: HeadPicture, limit: float) -> str:
+        reach = self._scale(picture).words(brief(limit))
         if self.width() < NARROW + 60:
             return f"{reach} ▾"
         return f"range {reach} · {_SCOPE_WORDS[self._scope]} ▾"
 
-    def label(self, piece: HeadSlice) -> None:
-        heads = ", ".join(str(head) for head in piece.query_heads)
+    def label(self, picture: HeadPicture) -> None:
+        heads = ", ".join(str(head) for head in picture.query_heads)
         words = [f"serves heads {heads}"] if heads else []
-        if piece.state_shape:
-            words = [f"state, fixed size · {list(piece.state_shape)} {piece.dtype}"]
-        if piece.absent is not None and piece.absent.any():
-            evicted, matrix = int(piece.absent.sum()), matrix_of(piece)
+        if picture.state_shape:
+            words = [f"state, fixed size · {list(picture.state_shape)} {picture.dtype}"]
+        if picture.absent is not None and picture.absent.any():
+            evicted, matrix = int(picture.absent.sum()), matrix_of(picture)
             num_rows = matrix.stop - matrix.start
-            is_now = piece.provenance == STORED_NOW
+            is_now = picture.provenance == STORED_NOW
             gone = f"{counted(num_rows, 'row')} evicted by now" if is_now else f"{thousands(num_rows)} evicted"
             words.append(f"hatched: {thousands(evicted)} of {gone}")
-        if self._residual(piece):
+        if self._residual(picture):
             words.append(LINE)
-        if piece.num_nan or piece.num_inf:
-            words.append(f"▲ {piece.num_nan} NaN, {piece.num_inf} Inf")
-        self.set_detail(" · ".join([*words, piece.note] if piece.note else words))
+        if picture.num_nan or picture.num_inf:
+            words.append(f"▲ {picture.num_nan} NaN, {picture.num_inf} Inf")
+        self.set_detail(" · ".join([*words, picture.note] if picture.note else words))
 
     def provenance(self, state: Shown) -> Provenance:
-        piece, now = state.piece, self._models.selection.now
-        request = piece.request
+        picture, now = state.picture, self._models.selection.now
+        request = picture.request
         layer, kv_head, tensor = self._models.viewport.now.head_place or (now.layer, now.kv_head, now.lens)
         shown, wanted = tensor_name(request.lens), tensor_name(tensor)
-        if (request.layer, self._kv_head_of(piece)) != (layer, kv_head):
-            shown, wanted = f"{shown}[{request.layer}, {self._kv_head_of(piece)}]", f"{wanted}[{layer}, {kv_head}]"
+        if (request.layer, self._kv_head_of(picture)) != (layer, kv_head):
+            shown, wanted = f"{shown}[{request.layer}, {self._kv_head_of(picture)}]", f"{wanted}[{layer}, {kv_head}]"
         return picture_source(
-            self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted,
-            is_whole=self.map.is_loaded, parts=parts_words(self._models, piece),
+            self._models, picture.provenance, picture.dtype, request.seq_id, request.num_tokens, shown, wanted,
+            is_whole=self.map.is_loaded, parts=parts_words(self._models, picture),
         )  # fmt: skip
 
     def _draw(self, state: Shown) -> None:
-        piece, limit = state.piece, state.limit
-        matrix, scale = matrix_of(piece), self._scale(piece)
-        is_map = self._has_tokens_down(piece)
+        picture, limit = state.picture, state.limit
+        matrix, scale = matrix_of(picture), self._scale(picture)
+        is_map = self._has_tokens_down(picture)
         marks = Marks(
             left=_TOKENS_LEFT if is_map else Marks().left,
             selected=span_of_run(matrix.span_of, state.selected),
             selected_row=state.channel,
             area=state.area,
             edited=state.edited,
-            x_lines=self._residual(piece),
-            alarms=self._alarms(piece),
+            x_lines=self._residual(picture),
+            alarms=self._alarms(picture),
         )
         indices = np.ascontiguousarray(scale.index(matrix.shown, limit))
         names = self._row_token if is_map else None
         self.map.show_matrix(matrix, scale, indices, marks, row_name=names, has_numbers=True)
-        self.bar.show_range(scale, piece, limit)
+        self.bar.show_range(scale, picture, limit)
         self.tell(self.map.hover)
 
-    def _scale(self, piece: HeadSlice) -> ColorScale:
-        is_signed = bool(piece.state_shape) or LENSES[piece.request.lens].is_signed
+    def _scale(self, picture: HeadPicture) -> ColorScale:
+        is_signed = bool(picture.state_shape) or LENSES[picture.request.lens].is_signed
         return color_scale(current_theme(), is_signed=is_signed)
 
-    def _has_tokens_down(self, piece: HeadSlice) -> bool:
+    def _has_tokens_down(self, picture: HeadPicture) -> bool:
         """Whether the rows of a picture are tokens, too."""
-        return not piece.state_shape and LENSES[piece.request.lens].values == "tokens"
+        return not picture.state_shape and LENSES[picture.request.lens].values == "tokens"
 
     def _row_token(self, row: int) -> str:
-        position = row * (self.piece.values_per_row if self.piece is not None else 1)
+        position = row * (self.picture.values_per_row if self.picture is not None else 1)
         return f"{self._token_name(position)} {position}"
 
-    def _kv_head_of(self, piece: HeadSlice) -> int:
+    def _kv_head_of(self, picture: HeadPicture) -> int:
         """The kv head of a picture, which a query head shares with others."""
-        return piece.request.kv_head // heads_shared(self._models, piece.request.lens, piece.request.layer)
+        return picture.request.kv_head // heads_shared(self._models, picture.request.lens, picture.request.layer)
 
-    def _channel(self, piece: HeadSlice) -> int | None:
+    def _channel(self, picture: HeadPicture) -> int | None:
         """The selected channel, if the picture shows its head."""
-        now, request = self._models.selection.now, piece.request
-        is_here = (request.layer, self._kv_head_of(piece), request.lens) == (now.layer, now.kv_head, now.lens)
-        return now.channel if is_here and now.channel is not None and now.channel < piece.low.shape[1] else None
+        now, request = self._models.selection.now, picture.request
+        is_here = (request.layer, self._kv_head_of(picture), request.lens) == (now.layer, now.kv_head, now.lens)
+        return now.channel if is_here and now.channel is not None and now.channel < picture.low.shape[1] else None
 
-    def _area(self, piece: HeadSlice) -> Box | None:
+    def _area(self, picture: HeadPicture) -> Box | None:
         """The part of the selected area in this head, as a box of positions and channels; None if there is none."""
-        now, request = self._models.selection.now.area, piece.request
-        if now is None or not touches(now, request.layer, self._kv_head_of(piece), request.lens):
+        now, request = self._models.selection.now.area, picture.request
+        if now is None or not touches(now, request.layer, self._kv_head_of(picture), request.lens):
             return None
-        num_channels = piece.low.shape[1]
+        num_channels = picture.low.shape[1]
         channels = now.channels or (0, num_channels - 1)
-        matrix = matrix_of(piece)
+        matrix = matrix_of(picture)
         return Box(
             max(now.start, matrix.start),
             min(now.stop, matrix.stop),
@@ -298,81 +298,83 @@ class HeadView(MapView[Shown]):
             min(max(channels) + 1, num_channels),
         )
 
-    def _residual(self, piece: HeadSlice) -> tuple[int, ...]:
+    def _residual(self, picture: HeadPicture) -> tuple[int, ...]:
         """Where the rows that a codec leaves exact begin, if the picture has others before them."""
-        matrix = matrix_of(piece)
-        start = residual_start(piece.exact_from, matrix.start, matrix.stop)
+        matrix = matrix_of(picture)
+        start = residual_start(picture.exact_from, matrix.start, matrix.stop)
         return () if start is None else (start,)
 
-    def _alarms(self, piece: HeadSlice) -> tuple[float, ...]:
-        if not (piece.num_nan or piece.num_inf):
+    def _alarms(self, picture: HeadPicture) -> tuple[float, ...]:
+        if not (picture.num_nan or picture.num_inf):
             return ()
-        matrix = matrix_of(piece)
+        matrix = matrix_of(picture)
         bad = np.flatnonzero(~np.isfinite(matrix.shown).all(axis=0))[:_MAX_ALARMS]
         return tuple(float(matrix.start + (column + 0.5) * matrix.per_column) for column in bad)
 
-    def _limit(self, piece: HeadSlice | None) -> float:
+    def _limit(self, picture: HeadPicture | None) -> float:
         """The colour range of a picture: ± this value."""
-        if piece is None or self._scope == FIXED:
+        if picture is None or self._scope == FIXED:
             return self._fixed
         if self._scope == PER_LAYER:
-            return (float(piece.magnitudes.limit[0]) if piece.magnitudes is not None else 0.0) or 1.0
-        return piece.limit
+            return (float(picture.magnitudes.limit[0]) if picture.magnitudes is not None else 0.0) or 1.0
+        return picture.limit
 
     def tell(self, point: QPointF | None) -> None:
         """Show the exact value under the cursor, else that of the selected cell."""
-        piece = self.piece
-        if point is None and piece is not None:
-            point = self._chosen_point(piece)
+        picture = self.picture
+        if point is None and picture is not None:
+            point = self._chosen_point(picture)
         cell = self.cell_at(point)
         text = ""
-        if piece is not None and cell is not None:
-            text = f"{readout(piece, cell)}   {self._token_name(cell.first)}{self._fate(piece, cell)}"
-            place = piece.request
-            if parts_words(self._models, piece):
-                text += f"   {run_words(piece.exact_from, cell.first, cell.last + 1)}"
+        if picture is not None and cell is not None:
+            text = f"{readout(picture, cell)}   {self._token_name(cell.first)}{self._fate(picture, cell)}"
+            place = picture.request
+            if parts_words(self._models, picture):
+                text += f"   {run_words(picture.exact_from, cell.first, cell.last + 1)}"
             if edited := words_at(
                 self._models,
                 cell.first,
                 place.layer,
-                self._kv_head_of(piece),
+                self._kv_head_of(picture),
                 place.lens,
                 cell.row,
                 place.seq_id,
             ):
                 text += f"   {edited}"
         self.readout.setText(text or "point at a cell for its exact value")
-        self.readout.setToolTip(plain_tip(f"{text}\n{self._place_words(piece)}" if piece is not None and text else ""))
+        self.readout.setToolTip(
+            plain_tip(f"{text}\n{self._place_words(picture)}" if picture is not None and text else "")
+        )
         self.readout.setEnabled(bool(text))
 
-    def _place_words(self, piece: HeadSlice) -> str:
+    def _place_words(self, picture: HeadPicture) -> str:
         """What the numbers in the brackets of a value's place are."""
-        lens = LENSES[piece.request.lens]
+        lens = LENSES[picture.request.lens]
         column = "query" if lens.columns == "queries" else "token"
         row = {"dims": "channel", "tokens": "token", 1: "0"}[lens.values]
         return f"In brackets: layer, {lens.head_word}, {column}, {row}"
 
-    def _chosen_point(self, piece: HeadSlice) -> QPointF | None:
-        now, request = self._models.selection.now, piece.request
+    def _chosen_point(self, picture: HeadPicture) -> QPointF | None:
+        now, request = self._models.selection.now, picture.request
         cell = chosen_cell(now)
-        is_here = (request.layer, self._kv_head_of(piece), request.lens) == (now.layer, now.kv_head, now.lens)
-        if cell is None or not (is_here or self._area(piece)) or cell[1] >= piece.low.shape[1]:
+        is_here = (request.layer, self._kv_head_of(picture), request.lens) == (now.layer, now.kv_head, now.lens)
+        if cell is None or not (is_here or self._area(picture)) or cell[1] >= picture.low.shape[1]:
             return None
         return QPointF(cell[0] + 0.5, cell[1] + 0.5)
 
     def copy_value(self) -> None:
         """Copy the exact number of the selected cell."""
-        piece = self.piece
-        point = self._chosen_point(piece) if piece is not None else None
+        picture = self.picture
+        point = self._chosen_point(picture) if picture is not None else None
         cell = self.cell_at(point)
-        if piece is None or cell is None or cell.is_gone:
+        if picture is None or cell is None or cell.is_gone:
             self.told.emit("Nothing is copied: Head shows no value of the selected cell")
             return
-        place, _, value = readout(piece, cell).partition(" = ")
+        place, _, value = readout(picture, cell).partition(" = ")
         QGuiApplication.clipboard().setText(value)
         self.told.emit(f"Copied the value of {place}")
 
-    def _fate(self, piece: HeadSlice, cell: MatrixCell) -> str:
+    def _fate(self, picture: HeadPicture, cell: MatrixCell) -> str:
         """What happened to the evicted rows of a cell; empty if there are none."""
         if not cell.num_gone:
             return ""
@@ -380,16 +382,16 @@ class HeadView(MapView[Shown]):
             return f"   {cell.num_gone} of {counted(cell.last - cell.first + 1, 'row')} evicted"
         if cell.last > cell.first:
             return "   all evicted"
-        step = self._models.selection.now.step if piece.provenance != STORED_NOW else None
-        place = piece.request
-        words = eviction_words(self._models, place.layer, self._kv_head_of(piece), cell.first, step, place.seq_id)
+        step = self._models.selection.now.step if picture.provenance != STORED_NOW else None
+        place = picture.request
+        words = eviction_words(self._models, place.layer, self._kv_head_of(picture), cell.first, step, place.seq_id)
         return f"   {words}"
 
 
-def readout(piece: HeadSlice, cell: MatrixCell) -> str:
+def readout(picture: HeadPicture, cell: MatrixCell) -> str:
     """`K[3, 1, 13, 5] = -1.8342`: layer, kv head, position, channel and the exact value in the cache; without a value
     if the row was evicted."""
-    first, request = cell.row * piece.values_per_row, piece.request
-    values = f"{first}…{first + piece.values_per_row - 1}" if piece.values_per_row > 1 else str(first)
-    place = f"{piece.tensor_label}[{request.layer}, {request.kv_head}, {cell.span}, {values}]"
+    first, request = cell.row * picture.values_per_row, picture.request
+    values = f"{first}…{first + picture.values_per_row - 1}" if picture.values_per_row > 1 else str(first)
+    place = f"{picture.tensor_label}[{request.layer}, {request.kv_head}, {cell.span}, {values}]"
     return place if cell.is_gone else f"{place} = {extremes(cell.low, cell.high, exact)}"

@@ -10,11 +10,11 @@ from app.kit.boxes import column
 from app.kit.facts import Fact, Facts, WholeLines
 from app.kit.labels import plain_label
 from app.kit.provenance import Provenance, shown_record, source_of
-from app.kit.reader import EDITS, SELECTION, STEPS, slices
+from app.kit.reader import EDITS, SELECTION, STEPS, pictures
 from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models, Token
-from app.models.slices import ATTENTION, ROW, TABLE, WALL
+from app.models.pictures import ATTENTION, ROW, TABLE, WALL
 from app.panels.inspector.words import token_facts
 
 
@@ -31,7 +31,7 @@ class InspectorView(View[Shown]):
     """Follows the selection; without a selected token it shows the newest."""
 
     name = "inspector"
-    follows = (SELECTION, STEPS, EDITS, slices(ROW, ATTENTION, TABLE, WALL, at_rest=True))
+    follows = (SELECTION, STEPS, EDITS, pictures(ROW, ATTENTION, TABLE, WALL, at_rest=True))
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)

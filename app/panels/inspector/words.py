@@ -20,8 +20,8 @@ from app.models import Models, Token
 from app.models.loaded import geometry_of, layer_label, num_source
 from app.models.page_places import page_of
 from engine.counted import counted
+from engine.wire.pictures import AttentionPicture, RowPicture
 from engine.wire.records import StepRecord
-from engine.wire.slices import AttentionSlice, RowSlice
 
 SURPRISAL = "Minus the logarithm of the probability that the model gave this token before it came."
 ATTENTION = (
@@ -33,7 +33,7 @@ _SAME = 1e-4  # relative; two ways to sum the same squares differ by less
 
 
 def token_facts(models: Models, record: StepRecord, token: Token) -> tuple[Fact, ...]:
-    """List what the history and the newest slices say of a token at the step of a record."""
+    """List what the history and the newest pictures say of a token at the step of a record."""
     row, attention = _row_of(models, token), _attention_at(models, record)
     return (
         *_about(models, token),
@@ -45,19 +45,19 @@ def token_facts(models: Models, record: StepRecord, token: Token) -> tuple[Fact,
     )
 
 
-def _row_of(models: Models, token: Token) -> RowSlice | None:
-    """The newest slice of rows, if it is for this token."""
-    piece, now = models.slices.row, models.selection.now
-    is_mine = piece is not None and (piece.request.seq_id, piece.request.position) == (now.seq_id, token.position)
-    return piece if is_mine else None
+def _row_of(models: Models, token: Token) -> RowPicture | None:
+    """The newest picture of rows, if it is for this token."""
+    picture, now = models.pictures.row, models.selection.now
+    is_mine = picture is not None and (picture.request.seq_id, picture.request.position) == (now.seq_id, token.position)
+    return picture if is_mine else None
 
 
-def _attention_at(models: Models, record: StepRecord) -> AttentionSlice | None:
-    """The newest slice of attention, if it is for the selected sequence at this step."""
-    piece, seq_id = models.slices.attention, models.selection.now.seq_id
-    if piece is None or not piece.weights.size:
+def _attention_at(models: Models, record: StepRecord) -> AttentionPicture | None:
+    """The newest picture of attention, if it is for the selected sequence at this step."""
+    picture, seq_id = models.pictures.attention, models.selection.now.seq_id
+    if picture is None or not picture.weights.size:
         return None
-    return piece if (piece.request.seq_id, piece.request.step) == (seq_id, record.step) else None
+    return picture if (picture.request.seq_id, picture.request.step) == (seq_id, record.step) else None
 
 
 def _about(models: Models, token: Token) -> list[Fact]:
@@ -128,7 +128,7 @@ def _page(models: Models, token: Token) -> list[Fact]:
     return [Fact("page · slot", f"{thousands(page_id)} · {thousands(slot)}", tip=tip)]
 
 
-def _norms(models: Models, token: Token, row: RowSlice | None) -> list[Fact]:
+def _norms(models: Models, token: Token, row: RowPicture | None) -> list[Fact]:
     """The norms of the rows as the forward wrote them and, where they differ, as the cache stores them."""
     part = models.timeline.part(models.selection.now.seq_id, token.step)
     norms = spark_draw.token_norms(part, token.position) if part is not None else None
@@ -173,7 +173,7 @@ def _norm_fact(
     return Fact(label, text, bars=bars, marked=marked, color=color, tip=tip)
 
 
-def _looked_at(models: Models, token: Token, attention: AttentionSlice | None) -> list[Fact]:
+def _looked_at(models: Models, token: Token, attention: AttentionPicture | None) -> list[Fact]:
     """The attention of the newest token to this one, per head of the layer that is shown."""
     weights = attention_draw.received(attention, token.position) if attention is not None else None
     if attention is None or weights is None:
@@ -188,7 +188,7 @@ def _looked_at(models: Models, token: Token, attention: AttentionSlice | None) -
     return [Fact(label, share, bars=bars, color="good", short=percent(float(held.mean())), tip=ATTENTION)]
 
 
-def _values(models: Models, row: RowSlice | None) -> list[Fact]:
+def _values(models: Models, row: RowPicture | None) -> list[Fact]:
     """The token's rows of K and V in the selected layer and head, as strips of colour with their lowest and highest
     value.
     """
@@ -205,7 +205,7 @@ def _values(models: Models, row: RowSlice | None) -> list[Fact]:
     return [*facts, *_read_as(row, index), *_changed(row, index, now.kv_head)]
 
 
-def _read_as(row: RowSlice, index: int) -> list[Fact]:
+def _read_as(row: RowPicture, index: int) -> list[Fact]:
     """Whether attention reads the row from quantised codes, in a cache that has some."""
     if not (row.coded_keys or row.coded_values):
         return []
@@ -214,7 +214,7 @@ def _read_as(row: RowSlice, index: int) -> list[Fact]:
     return [Fact("read as", keys if keys == values else f"K {keys} · V {values}", tip=tip)]
 
 
-def _changed(row: RowSlice, index: int, kv_head: int) -> list[Fact]:
+def _changed(row: RowPicture, index: int, kv_head: int) -> list[Fact]:
     """How far the stored row differs from the written one, if that was captured."""
     facts = []
     for name, held, written in (("K", row.keys, row.written_keys), ("V", row.values, row.written_values)):
@@ -228,7 +228,7 @@ def _changed(row: RowSlice, index: int, kv_head: int) -> list[Fact]:
     return facts
 
 
-def _held(models: Models, row: RowSlice) -> list[Fact]:
+def _held(models: Models, row: RowPicture) -> list[Fact]:
     """How many heads and layers still hold the token's row, if some evicted it."""
     holders = holders_of(models)
     if holders is None or row.request.position >= len(holders.heads):
@@ -240,7 +240,7 @@ def _held(models: Models, row: RowSlice) -> list[Fact]:
     return [Fact(label, text, role="muted" if heads < holders.all_heads else "text", tip=tip)]
 
 
-def _gone(models: Models, row: RowSlice) -> list[Fact]:
+def _gone(models: Models, row: RowPicture) -> list[Fact]:
     """At which step a rule evicted the row of the selected layer and head, and why."""
     status, now = models.status.now, models.selection.now
     if status.cache.retention.keeps_all:

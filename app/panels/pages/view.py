@@ -15,13 +15,13 @@ from app.kit.chart.key import ColorKey, ColorName
 from app.kit.labels import ElidedLabel, plain_tip, set_text_role
 from app.kit.page_words import record_lines
 from app.kit.provenance import Provenance, shown_record, source_of
-from app.kit.reader import BOOKMARKS, SELECTION, STATUS, STEPS, slices
+from app.kit.reader import BOOKMARKS, SELECTION, STATUS, STEPS, pictures
 from app.kit.theme import current_theme, font_fixed
 from app.kit.view import PAGED, View
 from app.models import Models
 from app.models.page_places import chosen_page, place_of, table_pages
+from app.models.pictures import TABLE
 from app.models.sequence_status import why_all_ended
-from app.models.slices import TABLE
 from app.panels.pages.canvas import PageCanvas, grid_colors
 from app.panels.pages.draw import Mode
 from app.panels.pages.words import legend_keys, page_owners, page_words, pool_names, pools_words
@@ -54,7 +54,7 @@ class PagesView(View[Shown]):
 
     name = "pages"
     reads_size = True
-    follows = (SELECTION, STATUS, STEPS, BOOKMARKS, slices(TABLE, at_rest=True))
+    follows = (SELECTION, STATUS, STEPS, BOOKMARKS, pictures(TABLE, at_rest=True))
     choices = (
         ("state", "state", "Free, used, shared, cached"),
         ("owner", "owner", "Which sequence holds a page"),

@@ -15,13 +15,13 @@ from app.kit.changes import connect_all
 from app.kit.heatmap_marks import edits_shown
 from app.kit.moment_words import origin_words
 from app.kit.provenance import holders_of
-from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, slices
+from app.kit.reader import BOOKMARKS, EACH_STEP, EDITS, SELECTION, STATUS, pictures
 from app.kit.theme import font_fixed
 from app.kit.view import View
 from app.models import Models, Selected
 from app.models.loaded import num_source
+from app.models.pictures import WALL
 from app.models.sequence_status import after_edit
-from app.models.slices import WALL
 from app.panels.tokens.canvas import Chips, SurprisalKey, TokenCanvas
 from engine.spec.edit import Rows
 from engine.wire.records import SequenceStep, has_chosen
@@ -53,7 +53,7 @@ class TokensPanel(View[Chips]):
     screen)`, for the selection."""
 
     name = "tokens"
-    follows = (EACH_STEP, SELECTION, STATUS, EDITS, BOOKMARKS, slices(WALL))
+    follows = (EACH_STEP, SELECTION, STATUS, EDITS, BOOKMARKS, pictures(WALL))
 
     menu_wanted = Signal(object)
 

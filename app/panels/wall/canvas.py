@@ -37,7 +37,7 @@ from app.panels.wall import magnitudes as sizes
 from app.panels.wall.draw import Margins, RowLabel, Thumbnail, WallLayout, WallRow
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES
-from engine.wire.slices import StatePicture, WallSlice
+from engine.wire.pictures import StatePicture, WallPicture
 
 
 class WallEdits(Struct, frozen=True):
@@ -50,37 +50,37 @@ class WallEdits(Struct, frozen=True):
 
 
 def area_between(
-    piece: WallSlice, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None
+    picture: WallPicture, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None
 ) -> Rows | None:
     """The rows between two places, both included: the tokens between them inside one thumbnail, or all tokens of the
     layers and heads from one thumbnail to another."""
     layers, heads = sorted((first.layer, last.layer)), sorted((first.kv_head, last.kv_head))
     if first != last:
-        chosen = tuple(layer for layer in piece.layers if layers[0] <= layer <= layers[1])
-        is_all = heads == [0, max(piece.heads) - 1]
-        return Rows(0, piece.num_tokens, chosen, None if is_all else tuple(range(heads[0], heads[1] + 1)))
+        chosen = tuple(layer for layer in picture.layers if layers[0] <= layer <= layers[1])
+        is_all = heads == [0, max(picture.heads) - 1]
+        return Rows(0, picture.num_tokens, chosen, None if is_all else tuple(range(heads[0], heads[1] + 1)))
     if position is None or other is None:
         return None
-    start, stop = min(position, other), max(position, other) + piece.tokens_per_column
-    return Rows(start, min(stop, piece.num_tokens), (first.layer,), (first.kv_head,))
+    start, stop = min(position, other), max(position, other) + picture.tokens_per_column
+    return Rows(start, min(stop, picture.num_tokens), (first.layer,), (first.kv_head,))
 
 
-def paint_by_hand(painter: QPainter, layout: WallLayout, piece: WallSlice, marks: WallEdits, ratio: float) -> None:
+def paint_by_hand(painter: QPainter, layout: WallLayout, picture: WallPicture, marks: WallEdits, ratio: float) -> None:
     """Paint a line below the edited tokens of each thumbnail, a hatch over masked ones, and the outline of the area."""
     is_marked = marks.edited or marks.noted or marks.area is not None
-    for tile in [tile for tile in layout.tiles if not is_beside_rows(piece, tile)] if is_marked else ():
+    for tile in [tile for tile in layout.tiles if not is_beside_rows(picture, tile)] if is_marked else ():
         if (tile.layer, tile.kv_head) in marks.noted:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             paint_ribbon(painter, (tile.x + layout.tile_width) / ratio - 2, tile.y / ratio - 1)
             painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
         for one in marks.edited:
-            tensor = "" if one.is_hidden else piece.request.lens
+            tensor = "" if one.is_hidden else picture.request.lens
             if touches(one.rows, tile.layer, tile.kv_head, tensor):
-                _paint_edited(painter, _place(tile, piece, one.rows, ratio), is_hidden=one.is_hidden)
+                _paint_edited(painter, _place(tile, picture, one.rows, ratio), is_hidden=one.is_hidden)
         if marks.area is not None and touches(marks.area, tile.layer, tile.kv_head):
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.setPen(QPen(current_theme().color("selected"), 1))
-            painter.drawRect(_place(tile, piece, marks.area, ratio).adjusted(-0.5, -0.5, -0.5, -0.5))
+            painter.drawRect(_place(tile, picture, marks.area, ratio).adjusted(-0.5, -0.5, -0.5, -0.5))
 
 
 def _paint_edited(painter: QPainter, place: QRectF, *, is_hidden: bool) -> None:
@@ -91,31 +91,31 @@ def _paint_edited(painter: QPainter, place: QRectF, *, is_hidden: bool) -> None:
     painter.fillRect(QRectF(place.left(), place.bottom() - 1, place.width(), 2), current_theme().color("edited"))
 
 
-def _place(tile: Thumbnail, piece: WallSlice, rows: Rows, ratio: float) -> QRectF:
+def _place(tile: Thumbnail, picture: WallPicture, rows: Rows, ratio: float) -> QRectF:
     """The rectangle of some tokens in a thumbnail; empty if none of them is in the picture."""
-    last = min(rows.stop, piece.num_tokens)
-    span = span_of_run(partial(draw.column_span, tile, piece), (rows.start, last)) if rows.start < last else None
+    last = min(rows.stop, picture.num_tokens)
+    span = span_of_run(partial(draw.column_span, tile, picture), (rows.start, last)) if rows.start < last else None
     if span is None:
         return QRectF()
     left, right = span[0] / ratio, span[1] / ratio
     return QRectF(left, tile.y / ratio, max(right - left, 2.0), tile.height / ratio)
 
 
-def state_at(piece: WallSlice, tile: Thumbnail) -> StatePicture | None:
+def state_at(picture: WallPicture, tile: Thumbnail) -> StatePicture | None:
     """The state that a thumbnail shows; None if it shows rows."""
-    mine = [state for state in piece.states if state.layer == tile.layer]
-    number = tile.kv_head - num_heads(piece, tile.layer)
+    mine = [state for state in picture.states if state.layer == tile.layer]
+    number = tile.kv_head - num_heads(picture, tile.layer)
     return mine[number] if 0 <= number < len(mine) else None
 
 
-def num_heads(piece: WallSlice, layer: int) -> int:
+def num_heads(picture: WallPicture, layer: int) -> int:
     """How many heads of a layer have rows; its states are numbered after them."""
-    return piece.heads[piece.layers.index(layer)] if layer in piece.layers else 0
+    return picture.heads[picture.layers.index(layer)] if layer in picture.layers else 0
 
 
-def is_beside_rows(piece: WallSlice | None, tile: Thumbnail) -> bool:
+def is_beside_rows(picture: WallPicture | None, tile: Thumbnail) -> bool:
     """Whether a thumbnail shows the state of a layer that also has rows: it is not a head that can be selected."""
-    return piece is not None and tile.layer in piece.layers and tile.kv_head >= num_heads(piece, tile.layer)
+    return picture is not None and tile.layer in picture.layers and tile.kv_head >= num_heads(picture, tile.layer)
 
 
 def state_words(state: StatePicture) -> str:
@@ -123,15 +123,15 @@ def state_words(state: StatePicture) -> str:
     return f"state, fixed size · {state.name} {list(state.shape)} {state.dtype} · max {brief(state.largest)}"
 
 
-def paint(picture: Pixels, layout: WallLayout, piece: WallSlice, scale: ColorScale) -> None:
+def paint(pixels: Pixels, layout: WallLayout, picture: WallPicture, scale: ColorScale) -> None:
     """Paint the states into their thumbnails, each with a colour range of its own."""
-    for tile in layout.tiles if piece.states else ():
-        state = state_at(piece, tile)
+    for tile in layout.tiles if picture.states else ():
+        state = state_at(picture, tile)
         if state is not None:
             values = larger(state.low, state.high) / (state.largest or 1.0)
             columns, rows = (source_cells(n, m) for n, m in zip(values.shape, (tile.width, tile.height), strict=True))
             shown = values[columns][:, rows].T
-            picture[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] = np.take(
+            pixels[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width] = np.take(
                 packed(scale.table), scale.index(shown, 1.0)
             )
 
@@ -180,7 +180,7 @@ class WallCanvas(QWidget):
         self.layout_now: WallLayout | None = None
         self.image = QImage()
         self.thumbnails = QRegion()
-        self._piece: WallSlice | None = None
+        self._picture: WallPicture | None = None
         self._selected: tuple[int, int, PositionSpan | None] = (0, 0, None)
         self._by_hand = WallEdits()
         self._pressed: QPointF | None = None
@@ -202,10 +202,10 @@ class WallCanvas(QWidget):
             self._room = room
             self._arrange()
 
-    def show_picture(self, image: QImage, piece: WallSlice, marks: WallMarks) -> None:
+    def show_picture(self, image: QImage, picture: WallPicture, marks: WallMarks) -> None:
         """Show the thumbnails; the labels beside them are painted again only if their texts changed."""
         painted, is_blank = (self.marks.words, self._head_name), self.image.isNull()
-        self.image, self._piece, self.marks = image, piece, marks
+        self.image, self._picture, self.marks = image, picture, marks
         are_labels_painted = not is_blank and painted == (marks.words, self._head_name)
         self.update(self.thumbnails if are_labels_painted else QRegion(self.rect()))
 
@@ -268,9 +268,9 @@ class WallCanvas(QWidget):
         if has_notes or not event.region().subtracted(self.thumbnails).isEmpty():
             self._paint_header(painter, self.layout_now)
             self._paint_labels(painter, self.layout_now)
-        if self._piece is not None and not self.image.isNull():
-            paint_by_hand(painter, self.layout_now, self._piece, self._by_hand, self.devicePixelRatioF())
-            self._paint_residual(painter, self.layout_now, self._piece)
+        if self._picture is not None and not self.image.isNull():
+            paint_by_hand(painter, self.layout_now, self._picture, self._by_hand, self.devicePixelRatioF())
+            self._paint_residual(painter, self.layout_now, self._picture)
         self._paint_selected(painter, self.layout_now)
         self._paint_alarms(painter, self.layout_now)
 
@@ -289,9 +289,9 @@ class WallCanvas(QWidget):
     @property
     def _head_name(self) -> str:
         """What a column is one of."""
-        if self._piece is None:
+        if self._picture is None:
             return "kv head"
-        return LENSES[self._piece.request.lens].head_word if self._piece.layers else "part"  # of a state
+        return LENSES[self._picture.request.lens].head_word if self._picture.layers else "part"  # of a state
 
     def _paint_labels(self, painter: QPainter, layout: WallLayout) -> None:
         font = font_fixed(10.5)
@@ -346,8 +346,8 @@ class WallCanvas(QWidget):
     def _paint_selected(self, painter: QPainter, layout: WallLayout) -> None:
         layer, kv_head, run = self._selected
         painter.setBrush(Qt.BrushStyle.NoBrush)
-        if run is not None and self._piece is not None and not self.image.isNull():
-            self._paint_columns(painter, layout, self._piece, run)
+        if run is not None and self._picture is not None and not self.image.isNull():
+            self._paint_columns(painter, layout, self._picture, run)
         tile = layout.tile(layer, kv_head)
         if tile is not None:
             rect = self._rect(tile)
@@ -356,27 +356,31 @@ class WallCanvas(QWidget):
             painter.setPen(QPen(current_theme().color("selected"), 1.6))
             painter.drawRect(rect.adjusted(-1.5, -1.5, 1.0, 1.0))
 
-    def _paint_residual(self, painter: QPainter, layout: WallLayout, piece: WallSlice) -> None:
+    def _paint_residual(self, painter: QPainter, layout: WallLayout, picture: WallPicture) -> None:
         """A hairline in each thumbnail where the rows that the codec leaves exact begin."""
-        ratio, starts = self.devicePixelRatioF(), residual_starts(piece)
+        ratio, starts = self.devicePixelRatioF(), residual_starts(picture)
         painter.setPen(QPen(current_theme().color("text", 170), 1))
         for tile in layout.tiles if starts else ():
             start = starts.get(tile.layer)
-            span = draw.column_span(tile, piece, start) if start is not None and state_at(piece, tile) is None else None
+            span = (
+                draw.column_span(tile, picture, start)
+                if start is not None and state_at(picture, tile) is None
+                else None
+            )
             if span is not None:
                 left, top = round(span[0] / ratio), tile.y / ratio
                 painter.drawLine(QPointF(left, top), QPointF(left, top + tile.height / ratio - 1))
 
-    def _paint_columns(self, painter: QPainter, layout: WallLayout, piece: WallSlice, run: PositionSpan) -> None:
+    def _paint_columns(self, painter: QPainter, layout: WallLayout, picture: WallPicture, run: PositionSpan) -> None:
         """Mark the selected tokens: a frame in the selected thumbnail, a tick above each of the others, where frames
         would distract from what a step changed."""
         ratio = self.devicePixelRatioF()
         ticks: list[QRectF] = []
         painter.setPen(QPen(current_theme().color("selected"), 1))
         for tile in layout.tiles:
-            if state_at(piece, tile) is not None:
+            if state_at(picture, tile) is not None:
                 continue  # a state has no tokens
-            span = span_of_run(partial(draw.column_span, tile, piece), run)
+            span = span_of_run(partial(draw.column_span, tile, picture), run)
             if span is None:
                 continue
             left, top, width = span[0] / ratio, tile.y / ratio, max((span[1] - span[0]) / ratio, 2.0)
@@ -416,9 +420,9 @@ class WallCanvas(QWidget):
             return None, None
         point = pixel * self.devicePixelRatioF()
         tile = self.layout_now.hit(point.x(), point.y())
-        if tile is None or self._piece is None or tile.layer not in self._piece.layers:
+        if tile is None or self._picture is None or tile.layer not in self._picture.layers:
             return tile, None
-        return tile, draw.position_at(tile, self._piece, point.x())
+        return tile, draw.position_at(tile, self._picture, point.x())
 
     def _name_at(self, pixel: QPointF) -> tuple[int | None, int | None]:
         """The layer, or the head, whose name is at a point."""

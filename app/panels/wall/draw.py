@@ -16,7 +16,7 @@ from app.draw.colormap import ColorScale, Floats, larger, packed
 from app.draw.ghost import Flags, Hatch, Pixels, foot, lines, outside_held, shares
 from app.draw.grid import cell_at, cell_span, first_cells, resample, source_cells
 from app.panels.wall.magnitudes import FAR
-from engine.wire.slices import WallSlice
+from engine.wire.pictures import WallPicture
 
 _GOOD_WIDTH, _GOOD_HEIGHT = 110, 22
 _LEAST_WIDTH, _LEAST_HEIGHT = 12, 6
@@ -110,32 +110,32 @@ def arrange(rows: Sequence[WallRow], width: int, height: int, margins: Margins) 
     return _place(rows, best[0], best[1], width, height, margins)
 
 
-def cell_values(piece: WallSlice, rows: Sequence[WallRow]) -> tuple[Floats, Flags]:
+def cell_values(picture: WallPicture, rows: Sequence[WallRow]) -> tuple[Floats, Flags]:
     """`[L, H_kv, columns, rows]`: each cell's value farthest from zero, and which cells are empty because the layer has
     no rows there. These are NaN as well, but no computation failed."""
-    values = larger(piece.low, piece.high)
+    values = larger(picture.low, picture.high)
     absent = np.zeros(values.shape, dtype=np.bool_)
     known = {row.layer: row for row in rows if row.first_head == 0}
-    for index, layer in enumerate(piece.layers):
-        row = known.get(layer, WallRow(layer, piece.heads[index]))
+    for index, layer in enumerate(picture.layers):
+        row = known.get(layer, WallRow(layer, picture.heads[index]))
         if row.dims is not None:
-            absent[index, :, :, -(-row.dims // piece.dims_per_row) :] = True
-    absent |= (shares(outside_held(piece), piece.tokens_per_column, piece.num_tokens) >= 1)[:, None, :, None]
-    if piece.absent is not None:
-        absent |= (ghost_shares(piece) >= 1)[..., None]
+            absent[index, :, :, -(-row.dims // picture.dims_per_row) :] = True
+    absent |= (shares(outside_held(picture), picture.tokens_per_column, picture.num_tokens) >= 1)[:, None, :, None]
+    if picture.absent is not None:
+        absent |= (ghost_shares(picture) >= 1)[..., None]
     return values, absent
 
 
-def ghost_shares(piece: WallSlice) -> Floats:
+def ghost_shares(picture: WallPicture) -> Floats:
     """`[L, H_kv, columns]`: the fraction of each column's rows that a head has evicted, 0 … 1."""
-    if piece.absent is None:
-        return np.zeros(piece.low.shape[:3], dtype=np.float32)
-    return shares(piece.absent, piece.tokens_per_column, piece.num_tokens)
+    if picture.absent is None:
+        return np.zeros(picture.low.shape[:3], dtype=np.float32)
+    return shares(picture.absent, picture.tokens_per_column, picture.num_tokens)
 
 
 def paint(
     layout: WallLayout,
-    piece: WallSlice,
+    picture: WallPicture,
     values: Floats,
     absent: Flags,
     limits: Floats,
@@ -146,60 +146,60 @@ def paint(
     """All thumbnails as one picture `[height, width]`, 0xAARRGGBB. Gaps and empty cells are transparent, evicted rows
     are hatched. Cells beyond `FAR` times the range get the colour `far`, which is in no table: otherwise they would
     look like any clipped value."""
-    picture = np.zeros((layout.height, layout.width), dtype=np.uint32)
+    pixels = np.zeros((layout.height, layout.width), dtype=np.uint32)
     if not values.size:
-        return picture
+        return pixels
     colours = _colours(layout, values, absent, limits, scale, far)  # [L, H_kv, rows, columns]
     num_heads, num_rows, num_columns = colours.shape[1:]
     lines_of_cells = np.zeros((colours.size // num_columns + 1, num_columns), dtype=np.uint32)
     lines_of_cells[1:] = colours.reshape(-1, num_columns)  # line 0 stays transparent, for the gaps
     wide = lines_of_cells.take(source_cells(num_columns, layout.tile_width), axis=1)
     rows = source_cells(num_rows, layout.tile_height) + 1
-    held = list(_held(layout, piece))
+    held = list(_held(layout, picture))
     # A whole column of thumbnails is assembled at once: many small copies take longer than the pixels.
     for x in {tile.x for tile, _ in held}:
         shown = np.zeros(layout.height, dtype=np.intp)
         for tile, index in held:
             if tile.x == x:
                 shown[tile.y : tile.y + tile.height] = (index * num_heads + tile.kv_head) * num_rows + rows
-        picture[:, x : x + layout.tile_width] = wide.take(shown, axis=0)
-    if piece.absent is not None and hatch is not None:
-        _hatch(picture, held, ghost_shares(piece), hatch)
-    return picture
+        pixels[:, x : x + layout.tile_width] = wide.take(shown, axis=0)
+    if picture.absent is not None and hatch is not None:
+        _hatch(pixels, held, ghost_shares(picture), hatch)
+    return pixels
 
 
-def _held(layout: WallLayout, piece: WallSlice) -> Iterator[tuple[Thumbnail, int]]:
-    """The thumbnails that the slice has data for, each with the index of its layer in the slice."""
-    row_of = {layer: index for index, layer in enumerate(piece.layers)}
+def _held(layout: WallLayout, picture: WallPicture) -> Iterator[tuple[Thumbnail, int]]:
+    """The thumbnails that the picture has data for, each with the index of its layer in the picture."""
+    row_of = {layer: index for index, layer in enumerate(picture.layers)}
     for tile in layout.tiles:
         index = row_of.get(tile.layer)
-        if index is not None and tile.kv_head < piece.heads[index]:
+        if index is not None and tile.kv_head < picture.heads[index]:
             yield tile, index
 
 
-def _hatch(picture: Pixels, held: Sequence[tuple[Thumbnail, int]], ghosts: Floats, hatch: Hatch) -> None:
+def _hatch(pixels: Pixels, held: Sequence[tuple[Thumbnail, int]], ghosts: Floats, hatch: Hatch) -> None:
     """Draw the hatch of evicted rows over the thumbnails."""
     for tile, index in held:
         share = ghosts[index, tile.kv_head]
         if share.any():
             is_hatched = lines(tile.height, tile.width, tile.x, tile.y, hatch.pitch)
             is_gone = foot(share.take(source_cells(share.size, tile.width)), tile.height)
-            picture[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width][is_gone & is_hatched] = hatch.line
+            pixels[tile.y : tile.y + tile.height, tile.x : tile.x + tile.width][is_gone & is_hatched] = hatch.line
 
 
-def position_at(tile: Thumbnail, piece: WallSlice, x: float) -> int | None:
+def position_at(tile: Thumbnail, picture: WallPicture, x: float) -> int | None:
     """The first position of the column at `x` of a thumbnail; None if it has no columns."""
-    columns = piece.low.shape[2]
+    columns = picture.low.shape[2]
     if not columns:
         return None
     column = cell_at(int(x) - tile.x, columns, tile.width)
-    return min(column * piece.tokens_per_column, piece.num_tokens - 1)
+    return min(column * picture.tokens_per_column, picture.num_tokens - 1)
 
 
-def column_span(tile: Thumbnail, piece: WallSlice, position: int) -> tuple[int, int] | None:
+def column_span(tile: Thumbnail, picture: WallPicture, position: int) -> tuple[int, int] | None:
     """The x range `start … stop` of a position's column in a thumbnail; None if it has none."""
-    columns = piece.low.shape[2]
-    column = position // piece.tokens_per_column
+    columns = picture.low.shape[2]
+    column = position // picture.tokens_per_column
     if not 0 <= column < columns:
         return None
     start, stop = cell_span(column, columns, tile.width)
@@ -214,7 +214,7 @@ def _colours(
     if has_gaps:  # empty cells are NaN, which must not win where cells are pooled
         scaled[absent] = 0
     for axis, size in ((2, layout.tile_width), (3, layout.tile_height)):
-        if scaled.shape[axis] > size:  # the slice was made for a larger window
+        if scaled.shape[axis] > size:  # the picture was made for a larger window
             absent = np.logical_and.reduceat(absent, first_cells(absent.shape[axis], size), axis=axis)
             scaled = larger(*resample(scaled, scaled, size, axis))
     colours = np.take(packed(scale.table), scale.index(scaled, 1.0))

@@ -13,21 +13,21 @@ from app.panels.wall.draw import WallRow
 from engine.counted import counted
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.spec.lenses import LENSES, Lens
-from engine.wire.slices import WallSlice
+from engine.wire.pictures import WallPicture
 
 GROUP = -1  # layer number of a row that is the title of a group
 
 
-def wall_rows(models: Models, piece: WallSlice | None) -> tuple[WallRow, ...]:
-    """Every layer of the model: with thumbnails where the slice has some, else with the reason."""
+def wall_rows(models: Models, picture: WallPicture | None) -> tuple[WallRow, ...]:
+    """Every layer of the model: with thumbnails where the picture has some, else with the reason."""
     geometry = geometry_of(models)
     if geometry is None:
-        if piece is None:
+        if picture is None:
             return ()
-        return tuple(WallRow(layer, heads) for layer, heads in zip(piece.layers, piece.heads, strict=True))
-    lens = LENSES[piece.request.lens if piece is not None else models.selection.now.lens]
-    held = dict(zip(piece.layers, piece.heads, strict=True)) if piece is not None else None
-    counts = Counter(state.layer for state in piece.states) if piece is not None else Counter[int]()
+        return tuple(WallRow(layer, heads) for layer, heads in zip(picture.layers, picture.heads, strict=True))
+    lens = LENSES[picture.request.lens if picture is not None else models.selection.now.lens]
+    held = dict(zip(picture.layers, picture.heads, strict=True)) if picture is not None else None
+    counts = Counter(state.layer for state in picture.states) if picture is not None else Counter[int]()
     rows = [row for layer in geometry.layers for row in layer_rows(layer, held, lens, counts[layer.index])]
     if not geometry.has_encoder:
         return tuple(rows)

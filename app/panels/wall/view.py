@@ -31,12 +31,12 @@ from app.kit.provenance import (
     tensor_name,
     token_name,
 )
-from app.kit.reader import BOOKMARKS, EDITS, SELECTION, STATUS, STEPS, slices
+from app.kit.reader import BOOKMARKS, EDITS, SELECTION, STATUS, STEPS, pictures
 from app.kit.theme import current_theme
 from app.kit.view import View
 from app.models import Models
 from app.models.loaded import geometry_of, head_of, heads_shared, layer_label, layer_words
-from app.models.slices import WALL
+from app.models.pictures import WALL
 from app.panels.wall import canvas, draw
 from app.panels.wall import magnitudes as sizes
 from app.panels.wall.canvas import WallCanvas, WallEdits, WallMarks, area_between
@@ -45,7 +45,7 @@ from app.panels.wall.rows import wall_rows
 from engine.counted import counted
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES, TABLE
-from engine.wire.slices import WallSlice
+from engine.wire.pictures import WallPicture
 
 _COLUMN_STEP = 16
 _CHOICES = {"K": ("keys", False), "V": ("values", False), "dK": ("keys", True), "dV": ("values", True)}
@@ -66,7 +66,7 @@ class Shown(Struct, frozen=True):
     """A picture (None: only the frames), the layout of its thumbnails, the selection (layer, head, positions), and the
     selected area, edits and bookmarks."""
 
-    piece: WallSlice | None
+    picture: WallPicture | None
     layout: WallLayout | None
     selected: tuple[int, int, PositionSpan | None]
     by_hand: WallEdits
@@ -84,7 +84,7 @@ class WallView(View[Shown]):
     for the selection."""
 
     name = "wall"
-    follows = (SELECTION, STATUS, STEPS, EDITS, BOOKMARKS, slices(WALL))
+    follows = (SELECTION, STATUS, STEPS, EDITS, BOOKMARKS, pictures(WALL))
     choices = (
         ("K", "K", "Keys"),
         ("V", "V", "Values"),
@@ -137,45 +137,45 @@ class WallView(View[Shown]):
     @property
     def _lens(self) -> str:
         """The lens of the picture, which for a moment may not be the selected one."""
-        shown = self._models.slices.wall
+        shown = self._models.pictures.wall
         return self._models.selection.now.lens if shown is None else shown.request.lens
 
     def _shared(self, layer: int) -> int:
         return heads_shared(self._models, self._lens, layer)
 
     def _on_picked(self, tile: Thumbnail, position: int | None) -> None:
-        piece = self._models.slices.wall
+        picture = self._models.pictures.wall
         shared = self._shared(tile.layer)
         place: dict[str, int] = {"layer": tile.layer, "kv_head": tile.kv_head // shared}
         if shared > 1:
             self._models.viewport.update(query_head=tile.kv_head)
-        if canvas.is_beside_rows(piece, tile):
+        if canvas.is_beside_rows(picture, tile):
             return
-        if position is not None and (piece is None or canvas.state_at(piece, tile) is None):
+        if position is not None and (picture is None or canvas.state_at(picture, tile) is None):
             place["position"] = position
         self._models.selection.update(**place)
 
     def _on_dragged(self, first: Thumbnail, position: int | None, last: Thumbnail, other: int | None) -> None:
-        piece = self._models.slices.wall
-        if piece is None or canvas.is_beside_rows(piece, first) or canvas.is_beside_rows(piece, last):
+        picture = self._models.pictures.wall
+        if picture is None or canvas.is_beside_rows(picture, first) or canvas.is_beside_rows(picture, last):
             return
-        area = area_between(piece, first, position, last, other)
+        area = area_between(picture, first, position, last, other)
         if area is not None:
             self._models.selection.update(position=area.start, area=area)
 
     def _on_menu_wanted(self, tile: Thumbnail | None, place: QPoint) -> None:
         """Open the menu for the thumbnail under the mouse, or for the selected area if that contains it."""
-        piece, area = self._models.slices.wall, self._models.selection.now.area
+        picture, area = self._models.pictures.wall, self._models.selection.now.area
         is_part = tile is not None and area is not None and touches(area, tile.layer, tile.kv_head)
-        if tile is not None and piece is not None and not is_part and not canvas.is_beside_rows(piece, tile):
+        if tile is not None and picture is not None and not is_part and not canvas.is_beside_rows(picture, tile):
             kv_head = tile.kv_head // self._shared(tile.layer)
-            rows = Rows(0, piece.num_tokens, (tile.layer,), (kv_head,))
+            rows = Rows(0, picture.num_tokens, (tile.layer,), (kv_head,))
             self._models.selection.update(layer=tile.layer, kv_head=kv_head, position=0, area=rows)
         self.menu_wanted.emit(place)
 
     def _on_pointed(self, tile: Thumbnail | None, position: int | None) -> None:
         text, state = "", None
-        if tile is not None and (shown := self._models.slices.wall) is not None:
+        if tile is not None and (shown := self._models.pictures.wall) is not None:
             state = canvas.state_at(shown, tile)
         if tile is not None:
             text = f"{layer_words(self._models, tile.layer)} · {LENSES[self._lens].head_word} {tile.kv_head}"
@@ -185,25 +185,25 @@ class WallView(View[Shown]):
             text += f" · token {position} {token_name(self._models, self._shown_seq_id, position)}"
         if text != self._pointed:
             self._pointed = text
-            piece = self.state.piece if self.state is not None else None
+            picture = self.state.picture if self.state is not None else None
             edited = self._edited_words(tile, position)
-            more = sizes.magnitude_words(piece, tile.layer) if piece is not None and tile is not None else ""
-            rows = layer_rows_words(piece, tile.layer) if piece is not None and tile is not None else ""
+            more = sizes.magnitude_words(picture, tile.layer) if picture is not None and tile is not None else ""
+            rows = layer_rows_words(picture, tile.layer) if picture is not None and tile is not None else ""
             found = None if tile is None else self._models.bookmarks.on_heads(self._shown_seq_id)
             notes = () if tile is None or found is None else tip_lines(found.get((tile.layer, tile.kv_head)))
             self.canvas.setToolTip(plain_tip("\n".join(line for line in (text, more, rows, edited, *notes) if line)))
-            self.set_detail(self._words(piece), tip=CELL_TIP)
+            self.set_detail(self._words(picture), tip=CELL_TIP)
 
     def _on_name_pointed(self, layer: int | None, head: int | None) -> None:
         """Say in a tooltip what the name of a layer or head, and the number below it, stand for."""
-        piece = self._models.slices.wall
+        picture = self._models.pictures.wall
         if layer is not None:
             lines = [layer_words(self._models, layer).capitalize()]
-            if piece is not None:
-                lines += [sizes.magnitude_words(piece, layer), layer_rows_words(piece, layer)]
-            if piece is not None and layer in sizes.times_range(piece):
+            if picture is not None:
+                lines += [sizes.magnitude_words(picture, layer), layer_rows_words(picture, layer)]
+            if picture is not None and layer in sizes.times_range(picture):
                 lines.append("Below the name: its largest value as a multiple of its colour range.")
-        elif head is not None and (piece is None or piece.layers):
+        elif head is not None and (picture is None or picture.layers):
             name = LENSES[self._lens].head_word.capitalize()
             lines = [f"{name} {head} of each layer", self._shared_by_name(head)]
         else:
@@ -232,7 +232,7 @@ class WallView(View[Shown]):
     @property
     def _shown_seq_id(self) -> int:
         """The sequence that the picture shows, which for a moment may not be the selected one."""
-        shown = self._models.slices.wall
+        shown = self._models.pictures.wall
         return self._models.selection.now.seq_id if shown is None else shown.request.seq_id
 
     def _scroll_to_selected(self) -> None:
@@ -246,7 +246,7 @@ class WallView(View[Shown]):
     def want(self, *, is_visible: bool) -> None:
         size = None
         if is_visible:
-            self.canvas.set_rows(self.rows(self._models.slices.wall))
+            self.canvas.set_rows(self.rows(self._models.pictures.wall))
             layout = self.canvas.layout_now
             if layout is not None:
                 # in steps, so that dragging a splitter does not request a hundred pictures
@@ -258,28 +258,28 @@ class WallView(View[Shown]):
 
     def refresh(self) -> None:
         super().refresh()
-        now, piece = self._models.selection.now, self._models.slices.wall
-        shown = (now.lens, now.change) if piece is None else (piece.request.lens, piece.request.change)
+        now, picture = self._models.selection.now, self._models.pictures.wall
+        shown = (now.lens, now.change) if picture is None else (picture.request.lens, picture.request.change)
         self.set_choice(next((k for k, place in _CHOICES.items() if place == shown), ""))  # of the picture shown
         self._lenses.show_lens(shown[0])
 
     def read(self) -> Shown | str:
-        piece, now = self._models.slices.wall, self._models.selection.now
+        picture, now = self._models.pictures.wall, self._models.selection.now
         if shown_record(self._models) is None:
             return "Every layer and head of the cache appears here with the first step: type a prompt and press F10."
-        if piece is None and (why_not := self._models.status.why_no_rows):
+        if picture is None and (why_not := self._models.status.why_no_rows):
             return why_not
-        if piece is None and not self.rows(piece):
+        if picture is None and not self.rows(picture):
             return "The cache is on its way."
-        if piece is not None and not (piece.low.size or piece.states):
-            return piece.note or "The cache holds no K and V now."
+        if picture is not None and not (picture.low.size or picture.states):
+            return picture.note or "The cache holds no K and V now."
         area = None if now.area is None or (now.area.layers, now.area.kv_heads) == (None, None) else now.area
         seq_id = self._shown_seq_id
         bookmarks = tuple(self._models.bookmarks.on_heads(seq_id))
         by_hand = WallEdits(area, edits_shown(self._models, seq_id), bookmarks)
         run = selected_run(self._models) if area is None else None
         head = head_of(self._models, self._lens, now.layer, now.kv_head)
-        return Shown(piece, self.canvas.layout_now, (now.layer, head, run), by_hand)
+        return Shown(picture, self.canvas.layout_now, (now.layer, head, run), by_hand)
 
     def show_nothing(self, why: str) -> None:
         super().show_nothing(why)
@@ -288,37 +288,41 @@ class WallView(View[Shown]):
 
     def show_state(self, state: Shown) -> None:
         self.canvas.set_marks(state.selected, state.by_hand)
-        self._name_largest(state.piece)
-        self.set_detail(self._words(state.piece), tip=CELL_TIP)
-        key = (state.piece, state.layout, current_theme())
+        self._name_largest(state.picture)
+        self.set_detail(self._words(state.picture), tip=CELL_TIP)
+        key = (state.picture, state.layout, current_theme())
         is_blank = self.canvas.image.isNull()  # another arrangement has discarded the picture
-        if state.piece is not None and state.layout is not None and (key != self._drawn or is_blank):
-            self._draw(state.piece, state.layout)
+        if state.picture is not None and state.layout is not None and (key != self._drawn or is_blank):
+            self._draw(state.picture, state.layout)
         self._drawn = key
 
-    def _draw(self, piece: WallSlice, layout: WallLayout) -> None:
-        values, absent = draw.cell_values(piece, self.rows(piece))
+    def _draw(self, picture: WallPicture, layout: WallLayout) -> None:
+        values, absent = draw.cell_values(picture, self.rows(picture))
         theme, ratio = current_theme(), self.canvas.devicePixelRatioF()
-        scale = color_scale(theme, is_signed=sizes.is_signed(piece))
-        limits, far, hatch = sizes.layer_limits(piece), argb(theme.text), ghost_hatch(theme, ratio)
-        pixels = draw.paint(layout, piece, values, absent, limits, scale, hatch, far)
-        canvas.paint(pixels, layout, piece, color_scale(theme, is_signed=True))
+        scale = color_scale(theme, is_signed=sizes.is_signed(picture))
+        limits, far, hatch = sizes.layer_limits(picture), argb(theme.text), ghost_hatch(theme, ratio)
+        pixels = draw.paint(layout, picture, values, absent, limits, scale, hatch, far)
+        canvas.paint(pixels, layout, picture, color_scale(theme, is_signed=True))
         image = pixels_image(pixels, ratio)
-        marks = WallMarks(*sizes.marked_tiles(piece, values, absent), sizes.times_range(piece))
-        self.canvas.show_picture(image, piece, marks)
+        marks = WallMarks(*sizes.marked_tiles(picture, values, absent), sizes.times_range(picture))
+        self.canvas.show_picture(image, picture, marks)
 
     def describe(self, state: Shown) -> None:
-        if (piece := state.piece) is not None:
+        if (picture := state.picture) is not None:
             words = (
-                (layer_label(self._models, layer), sizes.magnitude_words(piece, layer), layer_rows_words(piece, layer))
-                for layer in piece.layers
+                (
+                    layer_label(self._models, layer),
+                    sizes.magnitude_words(picture, layer),
+                    layer_rows_words(picture, layer),
+                )
+                for layer in picture.layers
             )
             layers = (f"{name}: {found}" + f" · {rows}" * bool(rows) for name, found, rows in words)
             self.canvas.setAccessibleDescription("\n".join(layers))
 
-    def _name_largest(self, piece: WallSlice | None) -> None:
+    def _name_largest(self, picture: WallPicture | None) -> None:
         """Show the value that is farthest beyond its layer's range: `max V L17 4.1× ▾`."""
-        found = sizes.farthest(piece) if piece is not None else None
+        found = sizes.farthest(picture) if picture is not None else None
         self.largest.setVisible(found is not None)
         if found is None:
             return
@@ -331,45 +335,46 @@ class WallView(View[Shown]):
             hint = self.largest.sizeHint()
             self.largest.setFixedSize(steady(self.largest.width(), hint.width()), hint.height())
 
-    def _words(self, piece: WallSlice | None) -> str:
+    def _words(self, picture: WallPicture | None) -> str:
         """The place under the cursor, else what a cell of the picture stands for."""
-        if piece is None:
+        if picture is None:
             return ""
         words = [
-            self._pointed or ("colours per layer" if piece.layers else "states of fixed size, colours of each its own")
+            self._pointed
+            or ("colours per layer" if picture.layers else "states of fixed size, colours of each its own")
         ]
         cell = []
-        if piece.tokens_per_column > 1:
-            cell.append(counted(piece.tokens_per_column, "token"))
-        if piece.dims_per_row > 1:
-            cell.append(counted(piece.dims_per_row, "channel"))
+        if picture.tokens_per_column > 1:
+            cell.append(counted(picture.tokens_per_column, "token"))
+        if picture.dims_per_row > 1:
+            cell.append(counted(picture.dims_per_row, "channel"))
         if cell and not self._pointed:
             words.append("a cell: largest of {}".format(" × ".join(cell)))
-        if piece.absent is not None and not self._pointed:
-            is_now = piece.provenance == STORED_NOW
-            is_half = suspended_step(self._models, piece.request.seq_id, piece.num_tokens) is not None
+        if picture.absent is not None and not self._pointed:
+            is_now = picture.provenance == STORED_NOW
+            is_half = suspended_step(self._models, picture.request.seq_id, picture.num_tokens) is not None
             gone = (
                 "rows evicted by now" if is_now else "rows evicted, or not written yet" if is_half else "evicted rows"
             )
             words.append(f"hatched: {gone}")
-        if not self._pointed and residual_starts(piece):
+        if not self._pointed and residual_starts(picture):
             words.append(LINE)
-        if piece.note:
-            words.append(piece.note)
+        if picture.note:
+            words.append(picture.note)
         return " · ".join(words)
 
     def provenance(self, state: Shown) -> Provenance | None:
-        if (piece := state.piece) is None:
+        if (picture := state.picture) is None:
             return None
-        request, now = piece.request, self._models.selection.now
+        request, now = picture.request, self._models.selection.now
         shown, wanted = tensor_name(request.lens, change=request.change), tensor_name(now.lens, change=now.change)
         return picture_source(
-            self._models, piece.provenance, piece.dtype, request.seq_id, request.num_tokens, shown, wanted,
-            parts=parts_words(self._models, piece),
+            self._models, picture.provenance, picture.dtype, request.seq_id, request.num_tokens, shown, wanted,
+            parts=parts_words(self._models, picture),
         )  # fmt: skip
 
-    def rows(self, piece: WallSlice | None) -> tuple[WallRow, ...]:
-        return wall_rows(self._models, piece)
+    def rows(self, picture: WallPicture | None) -> tuple[WallRow, ...]:
+        return wall_rows(self._models, picture)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

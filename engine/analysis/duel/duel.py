@@ -15,9 +15,9 @@ from engine.analysis.tolerance import tolerance_between
 from engine.common_prefix import num_common
 from engine.errors import InputError
 from engine.geometry.dimensions import LayerGeometry
+from engine.look.pictures import NewestQuery, attention_picture, held_columns, of_queries, take
 from engine.look.reductions import missing_rows
 from engine.look.seen import Seen
-from engine.look.slices import NewestQuery, attention_slice, held_columns, of_queries, take
 from engine.look.source import Difference, Source
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
@@ -26,7 +26,7 @@ from engine.spec.lenses import LENSES
 from engine.spec.presets import cache_label
 from engine.spec.sampling import Prompt
 from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, Opponent, TokenDivergence
-from engine.wire.slices import AttentionRequest, HeadRequest, RowRequest, Side, Slice, SliceRequest, WallRequest
+from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, PictureRequest, RowRequest, Side, WallRequest
 
 
 @torch.inference_mode()
@@ -135,8 +135,8 @@ class Duel:
         return DuelScanned(count, first_difference(*self._sources(count), layers, self.tolerance, check))
 
     @torch.inference_mode()
-    def slice(self, request: SliceRequest, side: Side) -> Slice:
-        """A slice of one side, or of the difference A - B, at the same number of tokens."""
+    def slice(self, request: PictureRequest, side: Side) -> Picture:
+        """A picture of one side, or of the difference A - B, at the same number of tokens."""
         count = getattr(request, "num_tokens", None)
         if isinstance(request, AttentionRequest):
             return replace(self.a.slice(request), request=request) if side == "a" else self._attention(request, side)
@@ -149,7 +149,7 @@ class Duel:
             raise InputError(self.no_rows)
         return self._picture(request, side, Difference(*self._sources(count)))
 
-    def _picture(self, request: SliceRequest, side: Side, source: Source) -> Slice:
+    def _picture(self, request: PictureRequest, side: Side, source: Source) -> Picture:
         """A picture of rows that no session or file shows; what was drawn and counted of them is used again."""
         is_change = isinstance(request, WallRequest) and request.change
         if is_change or not isinstance(request, WallRequest | HeadRequest | RowRequest):
@@ -167,7 +167,7 @@ class Duel:
             return now, self.b.source(num_tokens)
         return self.a.source(num_tokens), self.b.source(num_tokens)
 
-    def _attention(self, request: AttentionRequest, side: Side) -> Slice:
+    def _attention(self, request: AttentionRequest, side: Side) -> Picture:
         compared = (step.num_tokens for step in reversed(self.steps) if step.step <= request.step)
         count = next(compared, self.b.num_tokens)
         theirs = self.b.step_with(count)
@@ -176,10 +176,10 @@ class Duel:
             return replace(self.b.slice(asked), request=request)
         if LENSES[request.lens].reads == "queries":
             found = of_queries(request, Difference(*self._sources(count)))
-            return attention_slice(request, found, self.a.geometry)
+            return attention_picture(request, found, self.a.geometry)
         mine, other = (run.attention(count).get(request.layer) for run in (self.a, self.b))
         layer = self.a.geometry.layers[request.layer]
-        return attention_slice(request, attention_difference(mine, other, count - 1, layer), self.a.geometry)
+        return attention_picture(request, attention_difference(mine, other, count - 1, layer), self.a.geometry)
 
     def _parting(self) -> TokenDivergence | None:
         """The point from which A and B are fed different tokens; None if one of them ends before."""

@@ -17,7 +17,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
 from engine.wire.duel import DuelSide
-from engine.wire.slices import Slice, SliceRequest
+from engine.wire.pictures import Picture, PictureRequest
 
 if TYPE_CHECKING:
     from engine.opened.file import OpenedSnapshot
@@ -77,9 +77,9 @@ class LiveRun:
         step = self.step_with(num_tokens)
         return {} if step is None else self.session.history.attention_at(self.seq_id, step)
 
-    def slice(self, request: SliceRequest) -> Slice:
-        """A slice of this run, whatever sequence the request names."""
-        return self.session.take_slice(replace(request, seq_id=self.seq_id))
+    def slice(self, request: PictureRequest) -> Picture:
+        """A picture of this run, whatever sequence the request names."""
+        return self.session.take_picture(replace(request, seq_id=self.seq_id))
 
     @property
     def mode(self) -> CacheSpec:
@@ -173,7 +173,7 @@ class FileRun:
         rows = ((layer.index, self._opened.attention(layer.index)) for layer in self.geometry.attention_layers)
         return {index: row for index, row in rows if row is not None}
 
-    def slice(self, request: SliceRequest) -> Slice:
+    def slice(self, request: PictureRequest) -> Picture:
         return self._opened.take(request)
 
     @property

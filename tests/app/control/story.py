@@ -67,7 +67,7 @@ class Story:
             ("reset", self.models.timeline.reset),
             ("notice", self.models.status.noticed),
             ("failure", self.models.status.failed),
-            ("slices", self.models.slices.changed),
+            ("pictures", self.models.pictures.changed),
             ("pictured", self.models.comparison.pictured),
         ):
             signal.connect(lambda *said, name=name: self.heard.append(" ".join((name, *map(str, said)))))
@@ -140,7 +140,8 @@ class Story:
         yield f"edits {[m.step for m in models.edits.on_path()]}, undone {[m.step for m in models.edits.undone]}"
         yield f"measured edits {[m.step for m in models.edits.made if models.edits.measured(m.step)]}"
         yield f"engine {status.engine!r} {status.loss!r} {status.busy!r}, busy {status.is_busy}"
-        yield f"pictures: {[k for k in ('wall', 'head', 'attention', 'row') if getattr(models.slices, k) is not None]}"
+        kinds = ("wall", "head", "attention", "row")
+        yield f"pictures: {[kind for kind in kinds if getattr(models.pictures, kind) is not None]}"
         for each in models.measurements.all:
             words = f"{each.state.value} {told(each.question)} at {each.step} {each.refusal}"
             yield f"measurement {each.command.__name__}: {words} {len(each.answers)} {each.done}/{each.total}"

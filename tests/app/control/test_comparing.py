@@ -12,10 +12,10 @@ from app.models import Models
 from app.models.comparison import SIDES
 from app.models.selection import WantedPair
 from engine.spec.presets import cache_named
-from engine.wire.commands import Cancel, EndDuel, StartDuel, TakeSlice
+from engine.wire.commands import Cancel, EndDuel, StartDuel, TakePicture
 from engine.wire.duel import DuelEnded, DuelScanned, FirstDifference, OtherRun, OtherStep
 from engine.wire.events import EngineLost, Event, Failed
-from engine.wire.slices import HeadRequest, WallRequest
+from engine.wire.pictures import HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 
@@ -37,8 +37,8 @@ def ask_for_pictures(controller: Controller, models: Models, engine: FakeEngine)
     controller.tick()
 
 
-def asked(engine: FakeEngine) -> list[TakeSlice]:
-    return [one for one in cast(list[TakeSlice], engine.of(TakeSlice)) if one.side is not None]
+def asked(engine: FakeEngine) -> list[TakePicture]:
+    return [one for one in cast(list[TakePicture], engine.of(TakePicture)) if one.side is not None]
 
 
 def test_a_comparison_is_asked_for_and_told(stepped: Controller, models: Models, engine: FakeEngine) -> None:
@@ -129,7 +129,7 @@ def test_three_pictures_of_one_moment_come_together(stepped: Controller, models:
     assert tuple(one.side for one in mine) == SIDES
     assert len({one.request for one in mine}) == 1
     assert cast(HeadRequest, mine[0].request).num_tokens == samples.PROMPT + 3
-    pieces = [replace(samples.head_slice(cast(HeadRequest, one.request)), reply_to=one.id) for one in mine]
+    pieces = [replace(samples.head_picture(cast(HeadRequest, one.request)), reply_to=one.id) for one in mine]
     engine.emit(*pieces[:2])
     stepped.tick()
     assert models.comparison.pictures is None
@@ -149,7 +149,7 @@ def test_pictures_of_a_comparison_that_is_over_are_shown_no_more(
     stepped: Controller, models: Models, engine: FakeEngine, news: Event
 ) -> None:
     ask_for_pictures(stepped, models, engine)
-    pieces = [replace(samples.head_slice(cast(HeadRequest, one.request)), reply_to=one.id) for one in asked(engine)]
+    pieces = [replace(samples.head_picture(cast(HeadRequest, one.request)), reply_to=one.id) for one in asked(engine)]
     engine.emit(*pieces)
     stepped.tick()
     assert models.comparison.pictures is not None

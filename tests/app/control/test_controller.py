@@ -12,7 +12,7 @@ from app.control.waiting import PICTURE_WAIT_S
 from app.draw.grid import TokenRange
 from app.models import Models, refresh_queue
 from engine.wire.events import Failed, StateChanged
-from engine.wire.slices import HeadRequest
+from engine.wire.pictures import HeadRequest
 from engine.wire.status import CaptureState
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
@@ -100,10 +100,10 @@ def test_a_picture_a_person_asked_for_is_awaited_beyond_the_next_step(
     engine.emit(samples.step_record(4), running)
     controller.tick(with_words=False)
     assert controller.frame_ms == 0
-    engine.answer(samples.head_slice(request))
+    engine.answer(samples.head_picture(request))
     controller.tick(with_words=False)
-    assert models.slices.head is not None
-    assert models.slices.head.request.layer == 2
+    assert models.pictures.head is not None
+    assert models.pictures.head.request.layer == 2
     assert controller.frame_ms == FRAME_MS
 
 
@@ -111,8 +111,8 @@ def watch_the_wall(controller: Controller, models: Models) -> None:
     models.viewport.update(wall_size=(64, 16))
     controller.tick()
     controller.tick()
-    assert models.slices.wall is not None
-    assert models.slices.wall.num_tokens == models.timeline.num_tokens(0)
+    assert models.pictures.wall is not None
+    assert models.pictures.wall.num_tokens == models.timeline.num_tokens(0)
 
 
 def test_the_picture_of_a_step_is_shown_before_its_words(
@@ -126,8 +126,8 @@ def test_the_picture_of_a_step_is_shown_before_its_words(
     count = models.timeline.num_tokens(0)
     stepped.intents.on_step()
     stepped.tick(pictures_first=True)
-    assert models.slices.wall is not None
-    assert models.slices.wall.num_tokens == count + 1
+    assert models.pictures.wall is not None
+    assert models.pictures.wall.num_tokens == count + 1
     assert models.status.now is before
     assert not told
     assert not stepped.is_idle
@@ -210,10 +210,10 @@ class Told(QObject):
         super().__init__()
         self._models = models
         self.read: list[tuple[str, int]] = []
-        models.slices.changed.connect(self._on_slice)
+        models.pictures.changed.connect(self._on_picture)
         models.timeline.texts_due.connect(self._on_texts_due)
 
-    def _on_slice(self, _kind: str) -> None:
+    def _on_picture(self, _kind: str) -> None:
         self._models.refreshes.ask(self.on_picture)
 
     def _on_texts_due(self) -> None:

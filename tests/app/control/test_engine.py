@@ -11,7 +11,7 @@ from app.control.engine import Engine
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
-from engine.wire.commands import LoadModel, OpenSnapshot, TakeSlice, Watch
+from engine.wire.commands import LoadModel, OpenSnapshot, TakePicture, Watch
 from engine.wire.events import EngineBack, EngineLost, Event, Failed, Restarted, StateChanged
 from engine.wire.message import Command
 from tests.app.conftest import turn
@@ -29,11 +29,11 @@ def test_a_lost_engine_is_a_banner_with_a_way_on_and_nothing_is_lost(running: Sh
     assert running.models.status.failure.startswith("The engine was killed (SIGKILL): restart it.")
     assert button(banner, "Restart engine").isVisible()
     assert len(running.models.timeline) == 21
-    assert running.models.slices.wall is not None
+    assert running.models.pictures.wall is not None
     engine.sent.clear()
     running.models.selection.update(layer=4)
     turn(running)
-    assert not engine.of(Watch) + engine.of(TakeSlice), "nobody is there to answer"
+    assert not engine.of(Watch) + engine.of(TakePicture), "nobody is there to answer"
     button(banner, "Restart engine").click()
     assert wanted == [""]
 

@@ -9,7 +9,7 @@ from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import GoTo
 from engine.wire.events import EVENTS, BranchDeleted, CacheChanged, Failed, Restarted, StateChanged, WentTo
-from engine.wire.slices import WallRequest
+from engine.wire.pictures import WallRequest
 from engine.wire.status import LayerDone, PhaseReached
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine

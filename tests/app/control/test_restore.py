@@ -13,7 +13,7 @@ from app.shell import Shell
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.changes import SequenceAdded, SequenceStopped
-from engine.wire.commands import Redo, StopSequence, TakeSlice, Tokenize, Watch
+from engine.wire.commands import Redo, StopSequence, TakePicture, Tokenize, Watch
 from engine.wire.events import EngineLost, Redone, Restarted, StateChanged, StepRedone, WentTo
 from engine.wire.page_events import PageAllocated
 from engine.wire.page_map import PoolStep
@@ -255,7 +255,7 @@ def test_looking_back_while_a_picture_is_on_its_way_asks_for_the_one_looked_at(
     engine.sent.clear()
     running.models.selection.update(step=3)
     turn(running, 1)
-    kinds = {type(command.request).__name__ for command in engine.of(TakeSlice)}  # type: ignore[attr-defined]
+    kinds = {type(command.request).__name__ for command in engine.of(TakePicture)}  # type: ignore[attr-defined]
     assert {"WallRequest", "HeadRequest"} <= kinds
 
 

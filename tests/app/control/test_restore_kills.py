@@ -86,10 +86,10 @@ class Desk:
 
     def seen_at(self, step: int | None) -> list[np.ndarray]:
         """The rows of every picture of a step: the wall and a head."""
-        self.models.slices.clear()
+        self.models.pictures.clear()
         self.models.selection.update(step=step)
-        self.until(lambda: self.shell.controller.is_idle and self.models.slices.head is not None)
-        head, wall = self.models.slices.head, self.models.slices.wall
+        self.until(lambda: self.shell.controller.is_idle and self.models.pictures.head is not None)
+        head, wall = self.models.pictures.head, self.models.pictures.wall
         assert head is not None
         assert wall is not None
         assert head.request.num_tokens == self.models.timeline.num_tokens(0, step)

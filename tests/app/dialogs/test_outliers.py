@@ -9,7 +9,7 @@ from pytestqt.qtbot import QtBot
 
 from app.dialogs.outliers import OutliersDialog
 from app.shell import Shell
-from engine.wire.slices import OutliersRequest
+from engine.wire.pictures import OutliersRequest
 from tests.app import samples
 from tests.app.conftest import turn
 
@@ -57,16 +57,16 @@ def test_each_line_leads_to_its_place_in_every_panel(running: Shell, qtbot: QtBo
     assert (now.layer, now.kv_head, now.position, now.lens, now.channel) == (3, 0, 7, "values", None)
     dialog.tree.itemActivated.emit(dialog.tree.topLevelItem(0), 0)
     assert models.selection.now == now, "a heading leads nowhere"
-    again = samples.outliers_slice(OutliersRequest(0, 24, 20))
-    models.slices.put(replace(again, attended=again.attended[1:]))
+    again = samples.outliers_picture(OutliersRequest(0, 24, 20))
+    models.pictures.put(replace(again, attended=again.attended[1:]))
     QApplication.processEvents()
     current = dialog.tree.currentItem()
     assert current.text(0).startswith("10.0 % · most in L3 head 0"), "the line stays chosen in the list that came"
     assert models.selection.now == now
-    models.slices.put(replace(again, attended=()))
+    models.pictures.put(replace(again, attended=()))
     QApplication.processEvents()
     assert lines(dialog)[2] == [["not recorded at this step", "", "", ""]]
-    models.slices.clear()
+    models.pictures.clear()
     QApplication.processEvents()
     assert (lines(dialog), dialog.source.text()) == ([], "The list appears with the first step.")
     dialog.reject()
@@ -78,13 +78,13 @@ def test_exact_numbers_beside_dequantised_ones_are_marked(running: Shell) -> Non
     window.actions_["view.outliers"].trigger()
     turn(running)
     (dialog,) = window.findChildren(OutliersDialog)
-    piece = samples.outliers_slice(OutliersRequest(0, 24, 20))
-    coded = tuple(replace(one, is_coded=True) for one in piece.keys)
-    models.slices.put(replace(piece, provenance="dequantised", keys=coded))
+    picture = samples.outliers_picture(OutliersRequest(0, 24, 20))
+    coded = tuple(replace(one, is_coded=True) for one in picture.keys)
+    models.pictures.put(replace(picture, provenance="dequantised", keys=coded))
     QApplication.processEvents()
     keys, values, _ = lines(dialog)
     assert [line[0].endswith(" · exact") for line in (*keys, *values)] == [False] * len(keys) + [True] * len(values)
     assert dialog.source.text().startswith("dequantised · exact where it says so")
-    models.slices.put(replace(piece, provenance="dequantised", keys=coded, values=()))
+    models.pictures.put(replace(picture, provenance="dequantised", keys=coded, values=()))
     QApplication.processEvents()
     assert not any(line[0].endswith("exact") for line in lines(dialog)[0])

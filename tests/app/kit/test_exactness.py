@@ -15,7 +15,7 @@ from app.kit.provenance import (
     source_words,
 )
 from app.models import Models
-from engine.wire.slices import HeadRequest, WallRequest
+from engine.wire.pictures import HeadRequest, WallRequest
 from tests.app import samples
 
 N = 40
@@ -42,7 +42,7 @@ def test_a_run_of_rows_is_exact_dequantised_or_both(exact_from: int, words: str)
 )
 def test_a_wall_names_the_layers_that_differ(models: Models, exact_from: tuple[int, ...], words: str) -> None:
     assert samples.LAYERS == 6
-    plain = samples.wall_slice(WallRequest(0, N, 0, "keys", False, 16, 8))
+    plain = samples.wall_picture(WallRequest(0, N, 0, "keys", False, 16, 8))
     piece = replace(plain, exact_from=exact_from, provenance="dequantised" if exact_from else "live cache")
     assert parts_words(models, piece) == words
     assert source_words(models, piece) == (words or piece.provenance)
@@ -56,7 +56,7 @@ def test_a_wall_names_the_layers_that_differ(models: Models, exact_from: tuple[i
 
 def test_rows_that_are_stored_now_and_partly_dequantised_are_both(models: Models) -> None:
     words = "dequantised, exact from token 32 on"
-    plain = samples.wall_slice(WallRequest(0, N, 0, "keys", False, 16, 8))
+    plain = samples.wall_picture(WallRequest(0, N, 0, "keys", False, 16, 8))
     piece = replace(plain, exact_from=(32,) * 6, provenance="as stored now")
     assert source_words(models, piece) == f"as stored now ({words})"
     found = source_of(models, piece.provenance, "float32", 6, parts=words)
@@ -66,5 +66,5 @@ def test_rows_that_are_stored_now_and_partly_dequantised_are_both(models: Models
 
 def test_a_head_speaks_of_the_rows_it_shows(models: Models) -> None:
     for start, words in ((0, "dequantised, exact from token 32 on"), (32, "")):
-        plain = samples.head_slice(HeadRequest(0, N, "keys", 3, 1, start, N, 64))
+        plain = samples.head_picture(HeadRequest(0, N, "keys", 3, 1, start, N, 64))
         assert parts_words(models, replace(plain, exact_from=32)) == words

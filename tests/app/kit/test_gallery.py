@@ -39,7 +39,7 @@ from app.kit.segments import Segments
 from app.kit.theme import DARK, LIGHT, apply_theme, current_theme
 from app.kit.view import TitleBar, View
 from app.models import Models
-from engine.wire.slices import HeadRequest
+from engine.wire.pictures import HeadRequest
 from tests.app import samples
 from tests.app.on_screen import assert_repainted
 from tests.app.painted import drawn
@@ -161,7 +161,7 @@ def fact_bar() -> QWidget:
 
 def range_bar() -> QWidget:
     widget = RangeBar()
-    piece = samples.head_slice(HeadRequest(0, 20, "keys", 1, 1, 0, 20, 20))
+    piece = samples.head_picture(HeadRequest(0, 20, "keys", 1, 1, 0, 20, 20))
     widget.show_range(color_scale(DARK, is_signed=True), piece, 2.5)
     return widget
 

@@ -11,11 +11,11 @@ from PySide6.QtWidgets import QApplication, QLabel
 from pytestqt.qtbot import QtBot
 
 from app.kit.provenance import Provenance, source_of
-from app.kit.reader import EACH_STEP, SELECTION, STEPS, measurement, slices
+from app.kit.reader import EACH_STEP, SELECTION, STEPS, measurement, pictures
 from app.kit.theme import DARK, LIGHT, apply_theme, current_theme
 from app.kit.view import LOAD, MEASURE, View
 from app.models import Models
-from app.models.slices import HEAD, ROW, TABLE
+from app.models.pictures import HEAD, ROW, TABLE
 from engine.wire.status import CaptureState, EngineStatus
 from tests.app import samples
 
@@ -30,7 +30,7 @@ class PlaceView(View[Place]):
     """Shows the selected layer, and counts how often it is asked and how often it shows."""
 
     title = "Place"
-    follows = (SELECTION, STEPS, slices(HEAD), slices(ROW, at_rest=True), measurement("parity"))
+    follows = (SELECTION, STEPS, pictures(HEAD), pictures(ROW, at_rest=True), measurement("parity"))
     choices = (("one", "one", ""), ("two", "two", ""))
 
     def __init__(self, models: Models) -> None:
@@ -155,7 +155,7 @@ def test_what_is_shown_is_described_at_once_at_rest_and_with_the_words_of_a_run(
 def test_only_the_kinds_that_are_followed_are_read(view: PlaceView, models: Models) -> None:
     def reads_after(kind: str) -> int:
         before = view.num_reads
-        models.slices.changed.emit(kind)
+        models.pictures.changed.emit(kind)
         return view.num_reads - before
 
     models.status.set(samples.status(1, num_tokens=5))

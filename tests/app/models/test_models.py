@@ -13,8 +13,8 @@ from pytestqt.qtbot import QtBot
 from app.models import Models, Selected
 from app.models.sequence_status import rates
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken
+from engine.wire.pictures import CellUpdate, HeadRequest, TablePicture, TableRequest, Unchanged, WallRequest
 from engine.wire.records import NonFinite
-from engine.wire.slices import CellUpdate, HeadRequest, TableRequest, TableSlice, Unchanged, WallRequest
 from engine.wire.step_table import COLUMNS, step_csv, step_table
 from tests.app import samples
 
@@ -122,20 +122,20 @@ def test_viewport_speaks_only_of_changes(models: Models) -> None:
 
 
 def test_slices_keep_the_newest_of_each_kind(qtbot: QtBot, models: Models) -> None:
-    piece = samples.head_slice(HeadRequest(0, 14, "keys", 0, 0, 0, 14, 100))
-    with qtbot.waitSignal(models.slices.changed) as caught:
-        models.slices.put(piece)
+    piece = samples.head_picture(HeadRequest(0, 14, "keys", 0, 0, 0, 14, 100))
+    with qtbot.waitSignal(models.pictures.changed) as caught:
+        models.pictures.put(piece)
     assert caught.args == ["head"]
-    assert models.slices.head is piece
-    models.slices.clear()
-    assert models.slices.head is None
+    assert models.pictures.head is piece
+    models.pictures.clear()
+    assert models.pictures.head is None
 
 
 def test_rates(models: Models) -> None:
-    nothing = rates(models.timeline, models.slices, 0)
+    nothing = rates(models.timeline, models.pictures, 0)
     assert (nothing.tokens_per_s, nothing.first_token_ms, nothing.looking_ratio) == (None, None, None)
     models.timeline.append(samples.story(40))
-    now = rates(models.timeline, models.slices, 0)
+    now = rates(models.timeline, models.pictures, 0)
     prefill = models.timeline.record(0)
     assert now.first_token_ms == pytest.approx(prefill.timings.total_ms)
     recent = models.timeline.records[-32:]
@@ -204,49 +204,49 @@ def test_each_number_of_a_step_stands_in_its_own_column() -> None:
 
 def test_only_pictures_between_two_times_are_counted(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("app.models.slices.time.time", lambda: now[0])
+    monkeypatch.setattr("app.models.pictures.time.time", lambda: now[0])
     request = HeadRequest(0, 7, "keys", 1, 2, 0, 7, 7)
     for when, took in ((100.0, 1.0), (101.0, 2.0), (102.0, 4.0), (103.0, 8.0)):
         now[0] = when
-        models.slices.put(replace(samples.head_slice(request), took_ms=took))
-    assert models.slices.cost_ms(101.0, 102.0) == 6
-    assert models.slices.cost_ms(100.5, 110.0) == 14
-    assert models.slices.cost_ms(0.0, 100.0) == 1
+        models.pictures.put(replace(samples.head_picture(request), took_ms=took))
+    assert models.pictures.cost_ms(101.0, 102.0) == 6
+    assert models.pictures.cost_ms(100.5, 110.0) == 14
+    assert models.pictures.cost_ms(0.0, 100.0) == 1
 
 
 def test_a_table_and_a_wall_that_have_not_changed_are_of_the_newest_step(models: Models) -> None:
-    table = TableSlice(TableRequest(0, 20), 4, (np.arange(5),), 20, "")
-    wall = samples.wall_slice(WallRequest(0, 20, 20, "keys", False, 30, 8))
-    models.slices.put(table, wall)
-    models.slices.put(Unchanged(TableRequest(0, 21)), Unchanged(replace(wall.request, num_tokens=21)))
-    for before, now in ((table, models.slices.table), (wall, models.slices.wall)):
+    table = TablePicture(TableRequest(0, 20), 4, (np.arange(5),), 20, "")
+    wall = samples.wall_picture(WallRequest(0, 20, 20, "keys", False, 30, 8))
+    models.pictures.put(table, wall)
+    models.pictures.put(Unchanged(TableRequest(0, 21)), Unchanged(replace(wall.request, num_tokens=21)))
+    for before, now in ((table, models.pictures.table), (wall, models.pictures.wall)):
         assert now is not None
         assert (now.num_tokens, now.request.num_tokens) == (21, 21)
         assert before.num_tokens == 20
-    assert models.slices.table.tables is table.tables
-    models.slices.put(Unchanged(HeadRequest(0, 21, "keys", 0, 0, 0, 21, 30)))  # of a picture that is not there
-    assert models.slices.head is None
+    assert models.pictures.table.tables is table.tables
+    models.pictures.put(Unchanged(HeadRequest(0, 21, "keys", 0, 0, 0, 21, 30)))  # of a picture that is not there
+    assert models.pictures.head is None
 
 
 def test_what_slices_cost_is_counted_between_two_times_and_given_up_with_them(models: Models) -> None:
-    wall = samples.wall_slice(WallRequest(0, 20, 20, "keys", False, 30, 8))
+    wall = samples.wall_picture(WallRequest(0, 20, 20, "keys", False, 30, 8))
     before = time.time()
-    models.slices.put(replace(wall, took_ms=3.0))
-    models.slices.put(replace(wall, took_ms=4.0))
-    assert models.slices.cost_ms(before, time.time()) == 7.0
-    assert models.slices.cost_ms(before - 9, before - 1) == 0.0
-    models.slices.clear()
-    assert models.slices.wall is None
-    assert models.slices.cost_ms(before, time.time()) == 0.0
+    models.pictures.put(replace(wall, took_ms=3.0))
+    models.pictures.put(replace(wall, took_ms=4.0))
+    assert models.pictures.cost_ms(before, time.time()) == 7.0
+    assert models.pictures.cost_ms(before - 9, before - 1) == 0.0
+    models.pictures.clear()
+    assert models.pictures.wall is None
+    assert models.pictures.cost_ms(before, time.time()) == 0.0
 
 
 def test_an_update_of_a_picture_that_was_given_up_is_shown_by_nobody(models: Models) -> None:
-    wall = samples.wall_slice(WallRequest(0, 14, 14, "keys", False, 20, 8))
+    wall = samples.wall_picture(WallRequest(0, 14, 14, "keys", False, 20, 8))
     places = np.zeros((3, 1), np.int64)
     update = CellUpdate(replace(wall, low=wall.low[0, 0, :1], high=wall.high[0, 0, :1]), places, wall.low.shape[2])
-    models.slices.put(wall)
-    models.slices.put(update)
-    assert models.slices.wall is not None
-    models.slices.clear()
-    models.slices.put(update)
-    assert models.slices.wall is None
+    models.pictures.put(wall)
+    models.pictures.put(update)
+    assert models.pictures.wall is not None
+    models.pictures.clear()
+    models.pictures.put(update)
+    assert models.pictures.wall is None

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from app.models import Models
 from app.models.sequence_status import RECENT_CHUNKS, rates, seconds_left
+from engine.wire.pictures import RowRequest
 from engine.wire.records import StepRecord, Timings
-from engine.wire.slices import RowRequest
 from engine.wire.status import SequenceInfo
 from tests.app import samples
 
@@ -57,27 +57,27 @@ def test_chunks_of_another_sequence_end_what_is_known_of_one(models: Models) -> 
 def test_the_time_to_the_first_token_is_that_of_all_chunks_of_the_sequence_alone(models: Models) -> None:
     timeline = models.timeline
     timeline.append([chunk(0, 10, took_ms=5, at_s=0), chunk(1, 10, took_ms=70, at_s=0, seq_id=1)])
-    assert rates(timeline, models.slices, 0).first_token_ms is None
+    assert rates(timeline, models.pictures, 0).first_token_ms is None
     timeline.append([chunk(2, 10, took_ms=6, at_s=0), chunk(3, 10, took_ms=8, at_s=0, is_last=True)])
     timeline.append([samples.step_record(4)])
-    assert rates(timeline, models.slices, 0).first_token_ms == 5 + 6 + 8
-    assert rates(timeline, models.slices, 1).first_token_ms is None, "it has chosen none"
+    assert rates(timeline, models.pictures, 0).first_token_ms == 5 + 6 + 8
+    assert rates(timeline, models.pictures, 1).first_token_ms is None, "it has chosen none"
     timeline.branch(2, 0, 3, 20)
     timeline.append([samples.step_record(5, seq_id=2)])
-    assert rates(timeline, models.slices, 2).first_token_ms is None, "a fork had none of its own"
+    assert rates(timeline, models.pictures, 2).first_token_ms is None, "a fork had none of its own"
 
 
 def test_what_looking_costs_is_of_steps_and_pictures(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     models.timeline.append([chunk(0, 10, took_ms=40, at_s=0), chunk(1, 10, took_ms=60, at_s=9)])
-    assert rates(models.timeline, models.slices, 0).looking_ratio == 0.25
+    assert rates(models.timeline, models.pictures, 0).looking_ratio == 0.25
     for at_s, took_ms in ((4.0, 20.0), (9.5, 999.0)):
         monkeypatch.setattr("time.time", lambda at_s=at_s: at_s)
-        models.slices.put(replace(samples.row_slice(RowRequest(0, 10, 1)), took_ms=took_ms))
-    assert rates(models.timeline, models.slices, 0).looking_ratio == (25 + 20) / (100 + 20)
-    assert rates(models.timeline, models.slices, 0).tokens_per_s is None, "a prompt is no decoding"
+        models.pictures.put(replace(samples.row_picture(RowRequest(0, 10, 1)), took_ms=took_ms))
+    assert rates(models.timeline, models.pictures, 0).looking_ratio == (25 + 20) / (100 + 20)
+    assert rates(models.timeline, models.pictures, 0).tokens_per_s is None, "a prompt is no decoding"
 
 
 def test_the_speed_is_that_of_decoding_alone(models: Models) -> None:
     models.timeline.append(samples.story(10))
     decoding_ms = sum(record.timings.total_ms for record in models.timeline.records[1:])
-    assert rates(models.timeline, models.slices, 0).tokens_per_s == pytest.approx(10_000 / decoding_ms)
+    assert rates(models.timeline, models.pictures, 0).tokens_per_s == pytest.approx(10_000 / decoding_ms)

@@ -7,10 +7,10 @@ from PySide6.QtWidgets import QApplication
 
 from app.draw.grid import rows_of
 from app.models import Models
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
     RowRequest,
     WallRequest,
 )
@@ -36,19 +36,21 @@ def feed(models: Models) -> None:
     assert record is not None
     count = record.sequences[0].num_tokens
     if wanted.wall_size is not None:
-        models.slices.put(samples.wall_slice(WallRequest(0, count, count - 1, now.lens, now.change, *wanted.wall_size)))
+        models.pictures.put(
+            samples.wall_picture(WallRequest(0, count, count - 1, now.lens, now.change, *wanted.wall_size))
+        )
     if wanted.head_columns is not None:
         start, stop = rows_of(wanted.head_range, count)
-        models.slices.put(head_slice(start, stop, count, wanted.head_columns))
+        models.pictures.put(head_picture(start, stop, count, wanted.head_columns))
     if wanted.attention_columns is not None:
         start, stop = rows_of(wanted.attention_range, count)
         request = AttentionRequest(0, record.step, now.layer, wanted.attention_columns, start, stop)
-        models.slices.put(samples.attention_slice(request, count))
+        models.pictures.put(samples.attention_picture(request, count))
     if wanted.wants_row and now.position is not None:
-        models.slices.put(samples.row_slice(RowRequest(0, count, now.position)))
+        models.pictures.put(samples.row_picture(RowRequest(0, count, now.position)))
     QApplication.processEvents()
 
 
-def head_slice(start: int = 0, stop: int = TOKENS, count: int = TOKENS, columns: int = 512) -> HeadSlice:
-    piece = samples.head_slice(HeadRequest(0, count, "keys", 3, 1, start, stop, columns))
+def head_picture(start: int = 0, stop: int = TOKENS, count: int = TOKENS, columns: int = 512) -> HeadPicture:
+    piece = samples.head_picture(HeadRequest(0, count, "keys", 3, 1, start, stop, columns))
     return replace(piece, tensor_label="K")

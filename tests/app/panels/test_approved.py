@@ -256,6 +256,6 @@ def begin_anew(models: Models) -> None:
     models.history.clear()
     models.bookmarks.set_all(())
     models.timeline.clear()
-    models.slices.clear()
+    models.pictures.clear()
     models.viewport.show_all()
     models.selection.update(step=None, position=None)

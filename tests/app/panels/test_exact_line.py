@@ -32,15 +32,15 @@ def test_on_head(qapp: QApplication, show: Callable[..., Any]) -> None:
     models = recorded_models()
     view = show(HeadView(models))
     feed(models)
-    piece = models.slices.head
+    piece = models.pictures.head
     assert piece is not None
     assert LINE not in view.detail.text()
     before = pixels(view.map)
-    models.slices.put(replace(piece, exact_from=TOKENS // 2))
+    models.pictures.put(replace(piece, exact_from=TOKENS // 2))
     assert LINE in view.detail.text()
     assert len(changed_columns(before, pixels(view.map))) == 1
     for whole in (0, TOKENS):
-        models.slices.put(replace(piece, exact_from=whole))
+        models.pictures.put(replace(piece, exact_from=whole))
         assert LINE not in view.detail.text()
         assert changed_columns(before, pixels(view.map)) == []
 
@@ -49,12 +49,12 @@ def test_on_the_wall_in_the_layers_that_have_both(qapp: QApplication, show: Call
     models = recorded_models()
     view = show(WallView(models))
     feed(models)
-    piece = models.slices.wall
+    piece = models.pictures.wall
     assert piece is not None
     assert LINE not in view.detail.text()
     before = pixels(view.canvas)
     half = TOKENS // 2
-    models.slices.put(replace(piece, exact_from=(half, TOKENS, *(0 for _ in range(samples.LAYERS - 2)))))
+    models.pictures.put(replace(piece, exact_from=(half, TOKENS, *(0 for _ in range(samples.LAYERS - 2)))))
     assert LINE in view.detail.text()
     assert len(changed_columns(before, pixels(view.canvas))) == samples.KV_HEADS, "one line in each head"
     rows = np.flatnonzero((before != pixels(view.canvas)).any(axis=1))

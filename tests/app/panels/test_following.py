@@ -93,7 +93,7 @@ def test_the_ledger_is_that_of_the_step_that_is_looked_at(shown: Shell, step: in
 
 
 def test_the_inspector_tells_each_tensors_extremes_and_the_slot_at_their_labels(shown: Shell) -> None:
-    row = shown.models.slices.row
+    row = shown.models.pictures.row
     assert row is not None
     told = {fact.label: fact.text for fact in shown.window.inspector.state.facts}
     for name, rows in (("K", row.keys[2][1]), ("V", row.values[2][1])):

@@ -39,13 +39,13 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
     driver.steps(2)
     models.selection.update(layer=2, kv_head=1, position=9)
     driver.wait_until_idle()
-    then = models.slices.wall
+    then = models.pictures.wall
     assert then is not None
     assert then.provenance in window.wall.provenance_label.text
     driver.steps(3)
 
     driver.look_at(2)  # as it stood then, or a word that it is not
-    again = models.slices.wall
+    again = models.pictures.wall
     assert again is not None
     assert again.provenance == past
     assert past in window.wall.provenance_label.text
@@ -61,18 +61,18 @@ def test_a_lossy_mode_from_prompt_to_lossless(drive: Callable[..., Driver], spec
 
     window.actions_["run.go_on"].trigger()
     driver.wait_until_idle(lambda: len(models.timeline) == 3)
-    assert models.slices.wall is not None
-    assert models.slices.wall.provenance == then.provenance
-    np.testing.assert_array_equal(models.slices.wall.low, then.low)
+    assert models.pictures.wall is not None
+    assert models.pictures.wall.provenance == then.provenance
+    np.testing.assert_array_equal(models.pictures.wall.low, then.low)
 
     driver.choose(CacheSpec())
     assert "stored" in models.status.notice
     assert "ms" in models.status.notice
-    assert models.slices.wall.absent is None
-    assert models.slices.wall.provenance == "live cache"
+    assert models.pictures.wall.absent is None
+    assert models.pictures.wall.provenance == "live cache"
     assert window.tokens.strip.chips.holders is None
     driver.look_at(1)
-    assert models.slices.wall.provenance == "as stored now"  # computed anew: that step read other rows
+    assert models.pictures.wall.provenance == "as stored now"  # computed anew: that step read other rows
 
 
 def test_ghosts_say_since_when_and_why(drive: Callable[..., Driver]) -> None:
@@ -118,7 +118,7 @@ def test_the_strip_knows_who_holds_what_without_the_wall(drive: Callable[..., Dr
 def test_a_refused_mode_is_a_banner_and_nothing_changes(drive: Callable[..., Driver]) -> None:
     driver = drive(CacheSpec())
     driver.send(TEXT)
-    before = driver.models.slices.wall
+    before = driver.models.pictures.wall
     quanto = tuned(cache_preset("transformers-quantized").spec, backend="quanto", bits=4)
     driver.window.top.cache.choose(quanto)
     driver.until(lambda: driver.models.status.failure, may_fail=True)
@@ -127,7 +127,7 @@ def test_a_refused_mode_is_a_banner_and_nothing_changes(drive: Callable[..., Dri
     assert driver.shell.models.status.cache == CacheSpec()
     assert driver.window.top.cache.accessibleName().startswith("Cache: Growing")
     assert before is not None
-    np.testing.assert_array_equal(driver.models.slices.wall.low, before.low)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(driver.models.pictures.wall.low, before.low)  # type: ignore[union-attr]
 
 
 # ---- what is offered ---------------------------------------------------------------------------------------------

@@ -175,10 +175,10 @@ def test_a_sequence_without_pages_shows_no_rows_and_no_positions(drive: Callable
     window = driver.window
     assert window.wall.empty.text().startswith("Nothing is held now: the sequence gave its rows up")
     assert "held no rows after step" in window.attention.empty.text()
-    assert driver.models.slices.attention is not None
-    assert not driver.models.slices.attention.weights.size
+    assert driver.models.pictures.attention is not None
+    assert not driver.models.pictures.attention.weights.size
     assert window.head.empty_text
-    assert driver.models.slices.attention.query_position == 0
+    assert driver.models.pictures.attention.query_position == 0
     assert [panel for panel, (text, _) in chips(driver).items() if "live cache" in text] == []
 
 

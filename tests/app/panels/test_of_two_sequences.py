@@ -22,8 +22,8 @@ from app.panels.timeline.view import TimelineBar
 from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
 from app.window.status_line import StatusLine
+from engine.wire.pictures import AttentionRequest, RowRequest, WallRequest
 from engine.wire.records import SequenceStep, StepRecord
-from engine.wire.slices import AttentionRequest, RowRequest, WallRequest
 from engine.wire.status import SequenceInfo
 from tests.app import samples
 
@@ -194,10 +194,10 @@ def inspector(qtbot: QtBot, models: Models) -> InspectorView:
 def test_rows_of_the_selected_token_are_facts_and_no_others(inspector: InspectorView, models: Models) -> None:
     label = "K[2, 3, 5]"
     for seq_id, position in ((0, 5), (1, 4)):
-        models.slices.put(samples.row_slice(RowRequest(seq_id, LONG + STEPS, position)))
+        models.pictures.put(samples.row_picture(RowRequest(seq_id, LONG + STEPS, position)))
         assert not [name for name in facts(inspector) if name.startswith(("K[", "V["))], "of another token"
-    piece = samples.row_slice(RowRequest(1, LONG + STEPS, 5))
-    models.slices.put(piece)
+    piece = samples.row_picture(RowRequest(1, LONG + STEPS, 5))
+    models.pictures.put(piece)
     row = piece.keys[2][3]
     least, most = (float(text) for text in facts(inspector)[label].split(" … "))
     assert least == pytest.approx(float(row.min()), rel=0.01)
@@ -211,10 +211,10 @@ def test_attention_of_the_shown_step_and_sequence_is_a_fact_and_no_other(
 ) -> None:
     label = "attention L2"
     for seq_id, step in ((0, STEPS), (1, STEPS - 1)):
-        models.slices.put(samples.attention_slice(AttentionRequest(seq_id, step, 2, 512), LONG + STEPS))
+        models.pictures.put(samples.attention_picture(AttentionRequest(seq_id, step, 2, 512), LONG + STEPS))
         assert label not in facts(inspector), "of another sequence or step"
-    piece = samples.attention_slice(AttentionRequest(1, STEPS, 2, 512), LONG + STEPS)
-    models.slices.put(piece)
+    piece = samples.attention_picture(AttentionRequest(1, STEPS, 2, 512), LONG + STEPS)
+    models.pictures.put(piece)
     assert facts(inspector)[label] == f"mean {percent(float(piece.weights[:, 5].mean()))}"
     models.selection.update(step=3)
     assert label not in facts(inspector)
@@ -226,10 +226,10 @@ def test_who_holds_the_tokens_of_another_sequence_is_told_of_none(qtbot: QtBot, 
     view.show()
 
     def bring(seq_id: int, num_tokens: int) -> None:
-        piece = samples.wall_slice(WallRequest(seq_id, num_tokens, num_tokens, "keys", False, 64, 8))
+        piece = samples.wall_picture(WallRequest(seq_id, num_tokens, num_tokens, "keys", False, 64, 8))
         held = np.full(num_tokens, samples.LAYERS * samples.KV_HEADS)
         held[3] = 5
-        models.slices.put(replace(piece, holders=np.stack([held, np.full(num_tokens, samples.LAYERS)])))
+        models.pictures.put(replace(piece, holders=np.stack([held, np.full(num_tokens, samples.LAYERS)])))
 
     bring(1, LONG + STEPS)
     assert view.state is not None

@@ -24,7 +24,7 @@ from app.panels.timings.view import TimingsView
 from app.panels.wall.view import WallView
 from engine.spec.edit import Rows
 from tests.app import rich, samples
-from tests.app.panels.recorded import STEPS, feed, head_slice, recorded_models
+from tests.app.panels.recorded import STEPS, feed, head_picture, recorded_models
 
 VIEWS: tuple[type[Any], ...] = (
     WallView, HeadView, AttentionView, NextTokenView, TimingsView, BytesView, InspectorView,
@@ -97,7 +97,7 @@ def test_a_hidden_view_asks_for_nothing_and_draws_nothing(
     assert (wanted.wall_size, wanted.head_columns, wanted.attention_columns, wanted.wants_row) == (None,) * 3 + (False,)
     paints = Paints(view)
     models.timeline.append([samples.step_record(STEPS + 1)])
-    models.slices.put(head_slice())
+    models.pictures.put(head_picture())
     QApplication.processEvents()
     assert paints.count == 0
 

@@ -12,7 +12,7 @@ from app.draw.grid import TokenRange, covers, rows_of
 from app.kit.theme import current_theme
 from app.shell import Shell
 from engine.wire.events import Restarted, StateChanged
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
     HeadRequest,
 )
@@ -38,8 +38,8 @@ def zoomed(shell: Shell) -> None:
     shell.window.head.map.zoom_to(100, 40)
     shell.window.attention.map.zoom_to(50, 20)
     turn(shell)
-    assert shell.models.slices.head.request.start == 80
-    assert shell.models.slices.attention.request.start == 40
+    assert shell.models.pictures.head.request.start == 80
+    assert shell.models.pictures.attention.request.start == 40
     assert shell.window.head.map.visible_range == (80.5, 120.5)
 
 
@@ -50,7 +50,7 @@ def test_a_new_prompt_shows_all_of_itself(fresh: Shell, engine: FakeEngine) -> N
     fresh.intents.on_run_to(9)
     turn(fresh)
     count = samples.PROMPT + 9
-    head, attention = fresh.models.slices.head.request, fresh.models.slices.attention.request
+    head, attention = fresh.models.pictures.head.request, fresh.models.pictures.attention.request
     assert (head.start, head.stop, attention.start, attention.stop) == (0, count, 0, None)
     for view in (fresh.window.head, fresh.window.attention):
         assert view.map.visible_range == (0, count)
@@ -100,7 +100,7 @@ def test_following_the_newest_asks_for_the_newest(fresh: Shell, engine: FakeEngi
     turn(fresh)
     fresh.intents.on_run_to(3)
     turn(fresh)
-    head = fresh.models.slices.head.request
+    head = fresh.models.pictures.head.request
     assert (head.start, head.stop) == (TOKENS + 3 - 64, TOKENS + 3)
     assert fresh.window.head.map.is_loaded
 
@@ -132,7 +132,7 @@ def test_home_and_f_move_the_newest_row(fresh: Shell, engine: FakeEngine) -> Non
     assert window.attention.map.visible_range == (38.5, 62.5)
     asked = engine.requests(AttentionRequest)[-1]
     assert (asked.start, asked.stop) == (38, 63)
-    assert fresh.models.slices.attention.positions.tolist() == list(range(38, 63))
+    assert fresh.models.pictures.attention.positions.tolist() == list(range(38, 63))
     window.actions_["view.reset"].trigger()
     turn(fresh)
     assert window.attention.map.visible_range == (0, TOKENS)
@@ -161,12 +161,14 @@ def test_another_model_and_a_rewind_leave_a_range_that_exists(fresh: Shell, engi
 def test_what_has_left_a_window_is_not_on_its_way(fresh: Shell, engine: FakeEngine) -> None:
     """A sliding layer holds positions from 90 on; 80 … 121 were asked for."""
     zoomed(fresh)
-    view, piece = fresh.window.head, fresh.models.slices.head
+    view, piece = fresh.window.head, fresh.models.pictures.head
     kept = slice(90 - piece.request.start, None)
-    fresh.models.slices.put(replace(piece, low=piece.low[kept], high=piece.high[kept], positions=piece.positions[kept]))
+    fresh.models.pictures.put(
+        replace(piece, low=piece.low[kept], high=piece.high[kept], positions=piece.positions[kept])
+    )
     assert view.map.visible_range == (80.5, 120.5)
     assert view.map.is_loaded
     assert chip(view)[1] == "live cache"
     nothing = np.zeros((0, piece.low.shape[1]), np.float32)
-    fresh.models.slices.put(replace(piece, low=nothing, high=nothing, positions=piece.positions[:0]))
+    fresh.models.pictures.put(replace(piece, low=nothing, high=nothing, positions=piece.positions[:0]))
     assert "have left this head's window" in view.empty.text()

@@ -12,7 +12,7 @@ from app.dialogs.outliers import OutliersDialog
 from app.draw.format import percent, token_label
 from app.shell import Shell
 from engine.wire.events import StateChanged
-from engine.wire.slices import (
+from engine.wire.pictures import (
     HeadRequest,
     OutliersRequest,
     WallRequest,
@@ -30,7 +30,7 @@ from tests.app.panels.conftest import STEPS, TOKENS, chip
 def test_after_a_fresh_start_a_token_with_two_pixels_has_a_column_of_its_own(fresh: Shell) -> None:
     window = fresh.window
     assert fresh.models.timeline.num_tokens(0) == TOKENS
-    for view, piece in ((window.head, fresh.models.slices.head), (window.attention, fresh.models.slices.attention)):
+    for view, piece in ((window.head, fresh.models.pictures.head), (window.attention, fresh.models.pictures.attention)):
         assert piece is not None
         pixels = view.map.plot_rect.width()
         assert view is window.attention or pixels >= 2 * TOKENS, "the test wants two pixels a token"
@@ -97,22 +97,22 @@ def test_a_pinned_head_is_asked_of_its_own_place(fresh: Shell, engine: FakeEngin
     turn(fresh)
     engine.emit(samples.step_record(STEPS + 1))
     turn(fresh)
-    asked, row = fresh.models.slices.head.request, fresh.models.slices.attention.request
+    asked, row = fresh.models.pictures.head.request, fresh.models.pictures.attention.request
     assert (asked.layer, asked.kv_head, asked.lens, asked.num_tokens) == (0, 0, "keys", TOKENS + 1)
     assert (row.layer, row.step) == (0, STEPS + 1)
-    assert np.isfinite(fresh.models.slices.head.low).all()
+    assert np.isfinite(fresh.models.pictures.head.low).all()
 
 
 # ---- the largest values and the most attended tokens -----------------------------------------------------------------
 
 
 def test_the_wall_names_the_farthest_value_of_both_tensors(fresh: Shell) -> None:
-    wall, piece = fresh.window.wall, fresh.models.slices.wall
+    wall, piece = fresh.window.wall, fresh.models.pictures.wall
     assert wall.largest.text() == "max K L0 1.5× ▾"
     other = samples.magnitudes()
     largest = other.largest.copy()
     largest[4] = 4.2 * other.limit[4]
-    fresh.models.slices.put(replace(piece, other_magnitudes=replace(other, largest=largest)))
+    fresh.models.pictures.put(replace(piece, other_magnitudes=replace(other, largest=largest)))
     assert wall.largest.text() == "max V L4 4.2× ▾"
 
 
@@ -152,17 +152,17 @@ def test_each_layer_tells_its_largest_value_and_what_is_clipped(fresh: Shell) ->
     lines = fresh.window.wall.canvas.accessibleDescription().splitlines()
     assert len(lines) == samples.LAYERS
     assert lines[3] == "L3: max |K| 6.75 · 1.5× the range ±4.5 · 0.50 % of the layer beyond it"
-    piece = fresh.models.slices.wall
+    piece = fresh.models.pictures.wall
     far = samples.magnitudes()
     far.largest[2] = 41.0
-    fresh.models.slices.put(replace(piece, magnitudes=far))
+    fresh.models.pictures.put(replace(piece, magnitudes=far))
     assert fresh.window.wall.canvas.marks.times_range[2] == pytest.approx(41 / 4)
     assert "L2: max |K| 41 · 10× the range" in fresh.window.wall.canvas.accessibleDescription()
 
 
 @pytest.mark.parametrize("fresh", [(2560, 1440)], indirect=True)
 def test_the_most_attended_tokens_stand_beside_their_heads_and_in_words(fresh: Shell) -> None:
-    view, piece = fresh.window.attention, fresh.models.slices.attention
+    view, piece = fresh.window.attention, fresh.models.pictures.attention
     assert view.tops.isVisible()
     assert [[one.position for one in row] for row in view.tops.rows] == piece.top_positions.tolist()
     shares = [shape.text for shape in shapes(view.tops) if "%" in shape.text]

@@ -73,7 +73,7 @@ def test_a_layer_far_beyond_its_range_keeps_its_name(
     far = samples.magnitudes()
     largest = far.largest.copy()
     largest[3] = 9.0 * far.limit[3]
-    fresh.models.slices.put(replace(fresh.models.slices.wall, magnitudes=replace(far, largest=largest)))
+    fresh.models.pictures.put(replace(fresh.models.pictures.wall, magnitudes=replace(far, largest=largest)))
     spy.drawn.clear()
     fresh.window.wall.grab()
     assert ("L3", DARK.warning) in spy.drawn
@@ -166,7 +166,7 @@ def test_the_newest_row_lists_whole_entries(sized: tuple[Shell, FakeEngine]) -> 
     for layout in ("learn", "inspect"):
         fresh.window.arrange(layout)
         turn(fresh)
-        view, piece = fresh.window.attention, fresh.models.slices.attention
+        view, piece = fresh.window.attention, fresh.models.pictures.attention
         readout, metrics = view.readout, view.readout.fontMetrics()
         lines = readout.text().split("\n")
         assert max(map(metrics.horizontalAdvance, lines)) <= readout.width(), layout

@@ -34,7 +34,7 @@ from app.window import status_line
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.stops import Stop
-from engine.wire.commands import TakeSlice, Tokenize, Watch
+from engine.wire.commands import TakePicture, Tokenize, Watch
 from engine.wire.devices import Device, DevicesFound, FindDevices, ForecastLoad, FormatHere, LoadForecast
 from engine.wire.events import (
     EngineBack,
@@ -297,7 +297,7 @@ def test_dialogs_are_as_approved(running: Shell, engine: FakeEngine) -> None:
                     engine.sent.clear()
                     dialog.accept()
                     turn(running, 1)
-                    sent = (command for command in engine.sent if not isinstance(command, Watch | TakeSlice))
+                    sent = (command for command in engine.sent if not isinstance(command, Watch | TakePicture))
                     lines += [f"sends {command}" for command in sent]
         for dialog in QApplication.topLevelWidgets():
             if isinstance(dialog, QDialog):

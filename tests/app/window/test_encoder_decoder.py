@@ -72,7 +72,7 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     inspector = panels["inspector"]
     assert isinstance(inspector, InspectorView)
     models.selection.update(layer=0, position=2)
-    bart.wait_until_idle(lambda: (piece := models.slices.row) is not None and piece.request.position == 2)
+    bart.wait_until_idle(lambda: (piece := models.pictures.row) is not None and piece.request.position == 2)
     facts = {fact.label: fact.text for fact in inspector.facts.facts}
     assert facts["read by"] == "the encoder: its rows are in the cross layers"
     written = next(text for label, text in facts.items() if label.startswith("‖k‖ "))
@@ -81,7 +81,7 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert "surprisal" not in facts
 
     models.selection.update(position=SOURCE + 3)
-    bart.wait_until_idle(lambda: (piece := models.slices.row) is not None and piece.request.position == SOURCE + 3)
+    bart.wait_until_idle(lambda: (piece := models.pictures.row) is not None and piece.request.position == SOURCE + 3)
     facts = {fact.label: fact.text for fact in inspector.facts.facts}
     assert facts["page · slot"] == "2 · 5", "the fourth of the decoder's tokens, two a page behind the null page"
     latest = models.timeline.latest
@@ -91,10 +91,10 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     models.selection.update(position=SOURCE - 1)
     assert chosen_page(models, latest) is None, "rows of the source are in no page"
     models.selection.update(layer=3, kv_head=1, position=None)
-    bart.wait_until_idle(lambda: (piece := models.slices.attention) is not None and piece.request.layer == 3)
-    bart.wait_until_idle(lambda: (piece := models.slices.head) is not None and piece.request.layer == 3)
+    bart.wait_until_idle(lambda: (piece := models.pictures.attention) is not None and piece.request.layer == 3)
+    bart.wait_until_idle(lambda: (piece := models.pictures.head) is not None and piece.request.layer == 3)
     assert "Cross layer 1 · kv head 1 · K" in head.title_label.text()
-    piece = models.slices.attention
+    piece = models.pictures.attention
     assert piece is not None
     assert piece.positions.tolist() == list(range(SOURCE))
     assert np.allclose(piece.weights.sum(1), 1, atol=1e-5)

@@ -258,7 +258,7 @@ def test_an_opened_session_shows_no_numbers_that_were_not_measured(
     records = [replace(record, timings=Timings(0.0, 0.0, 0.0, 0.0)) for record in models.timeline.records]
     models.timeline.clear()
     models.timeline.append(records)
-    assert rates(models.timeline, models.slices, 0).first_token_ms is None
+    assert rates(models.timeline, models.pictures, 0).first_token_ms is None
 
 
 def test_the_selection_saved_in_a_snapshot_is_restored(running: Shell, engine: FakeEngine, tmp_path: Path) -> None:

@@ -44,12 +44,12 @@ def on(desk: Driver, count: int = 1) -> None:
     for _ in range(count):
         before = desk.models.phases.now
         passed = 0 if before is None or before.is_written else len(before.passed)
-        wall = desk.models.slices.wall
+        wall = desk.models.pictures.wall
         desk.window.actions_["run.phase"].trigger()
 
         def has_come(passed: int = passed, wall: object = wall) -> bool:
             now = desk.models.phases.now
-            return now is not None and len(now.passed) == passed + 1 and desk.models.slices.wall is not wall
+            return now is not None and len(now.passed) == passed + 1 and desk.models.pictures.wall is not wall
 
         desk.wait_until_idle(has_come)
 
@@ -64,7 +64,7 @@ def test_the_strip_and_the_wall_follow_phase_by_phase(desk: Driver, qapp: QAppli
         assert strip.isVisible()
         assert models.phases.now is not None
         assert models.phases.now.place == number
-        piece = models.slices.wall
+        piece = models.pictures.wall
         if models.status.cache.recomputes:
             lacking.append(NUM_LAYERS - (0 if piece is None else len(piece.layers)))
         else:
@@ -90,7 +90,7 @@ def test_the_strip_and_the_wall_follow_phase_by_phase(desk: Driver, qapp: QAppli
 
 def assert_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QApplication) -> None:
     desk.wait_until_idle()
-    mine = desk.models.slices.wall
+    mine = desk.models.pictures.wall
     assert mine is not None
     other = Driver(qapp, desk.models.status.cache)
     other.send("Once upon a time")
@@ -98,7 +98,7 @@ def assert_last_picture_is_that_of_an_ordinary_step(desk: Driver, qapp: QApplica
     done = len(other.models.timeline)
     other.window.actions_["run.step"].trigger()
     other.wait_until_idle(lambda: len(other.models.timeline) > done)
-    theirs = other.models.slices.wall
+    theirs = other.models.pictures.wall
     assert theirs is not None
     assert theirs is not mine
     assert np.array_equal(mine.low, theirs.low, equal_nan=True)
@@ -120,16 +120,16 @@ def test_esc_gives_it_up_and_everything_is_as_before(growing: Driver) -> None:
     models, actions = growing.models, growing.window.actions_
     assert not actions["run.cancel"].isEnabled()
     growing.wait_until_idle()
-    before = models.slices.wall
+    before = models.pictures.wall
     assert before is not None
     on(growing, 3)
     assert actions["run.cancel"].isEnabled()
     actions["run.cancel"].trigger()
     growing.wait_until_idle(lambda: models.phases.now is None)
-    growing.wait_until_idle(lambda: models.slices.wall is not None and models.slices.wall.absent is None)
+    growing.wait_until_idle(lambda: models.pictures.wall is not None and models.pictures.wall.absent is None)
     assert models.status.notice == "The step was given up between its phases: nothing has changed"
-    assert models.slices.wall is not None
-    assert np.array_equal(models.slices.wall.low, before.low, equal_nan=True)
+    assert models.pictures.wall is not None
+    assert np.array_equal(models.pictures.wall.low, before.low, equal_nan=True)
     assert not growing.window.phases.isVisible()
     assert len(models.timeline) == 3
 
@@ -140,8 +140,8 @@ def test_step_finishes_it(growing: Driver) -> None:
     growing.wait_until_idle(lambda: len(growing.models.timeline) == 4)
     assert growing.models.phases.now is not None
     assert growing.models.phases.now.is_written
-    assert growing.models.slices.wall is not None
-    assert growing.models.slices.wall.absent is None
+    assert growing.models.pictures.wall is not None
+    assert growing.models.pictures.wall.absent is None
 
 
 def test_every_picture_says_that_its_step_is_unfinished(growing: Driver) -> None:

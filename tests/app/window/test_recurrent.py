@@ -38,7 +38,7 @@ def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mam
     wall, head = mamba.window.panels["wall"], mamba.window.panels["head"]
     assert isinstance(wall, WallView)
     assert isinstance(head, HeadView)
-    layout, piece = wall.canvas.layout_now, mamba.models.slices.wall
+    layout, piece = wall.canvas.layout_now, mamba.models.pictures.wall
     assert layout is not None
     assert piece is not None
     assert [label.name for label in layout.labels] == ["L0 state", "L1 state"]
@@ -63,8 +63,8 @@ def test_states_have_thumbnails_of_their_own_and_a_part_fills_the_head_panel(mam
     assert ledger.facts.text().startswith("formula")
 
     mamba.models.selection.update(layer=1, kv_head=1)
-    mamba.wait_until_idle(lambda: (seen := mamba.models.slices.head) is not None and seen.request.kv_head == 1)
-    found = mamba.models.slices.head
+    mamba.wait_until_idle(lambda: (seen := mamba.models.pictures.head) is not None and seen.request.kv_head == 1)
+    found = mamba.models.pictures.head
     assert found is not None
     assert found.state_shape == (1, 96, 8)
     assert head.title_label.text() == "Layer 1 · recurrence"

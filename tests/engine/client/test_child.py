@@ -17,7 +17,7 @@ from engine.client.stream import read_frames
 from engine.loop.inbox import Activity
 from engine.wire.encoding import decode_event, encode
 from engine.wire.events import Event, StateChanged, Stopped, Tokenized
-from engine.wire.slices import TableRequest, Unchanged
+from engine.wire.pictures import TableRequest, Unchanged
 from tests.app import samples
 
 

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from engine.client.outbox import MAX_PICTURES, Outbox
 from engine.wire.events import Event, Failed, StateChanged
-from engine.wire.slices import OutliersRequest, RowRequest, Unchanged
+from engine.wire.pictures import OutliersRequest, RowRequest, Unchanged
 from tests.app import samples
 
 
 def outliers(number: int, step: int) -> Any:
-    return replace(samples.outliers_slice(OutliersRequest(0, 9 + step, step)), reply_to=number)
+    return replace(samples.outliers_picture(OutliersRequest(0, 9 + step, step)), reply_to=number)
 
 
 def test_only_the_newest_whole_slice_of_a_picture_waits() -> None:
@@ -77,7 +77,7 @@ def test_it_rings_once_for_all_that_waits_and_for_a_step_when_its_status_is_ther
     outbox.listen(lambda: rings.append("rung"))
     status = StateChanged(samples.status(1, num_tokens=5))
     outbox.put(samples.step_record(1))
-    outbox.put(samples.row_slice(RowRequest(0, 5, 1)))
+    outbox.put(samples.row_picture(RowRequest(0, 5, 1)))
     assert rings == []
     outbox.put(status)
     outbox.put(status)
@@ -95,7 +95,7 @@ def test_it_rings_for_a_picture_that_no_step_brought() -> None:
     """Looking back asks for pictures at rest, and no status follows them."""
     outbox, rings = Outbox(), []
     outbox.listen(lambda: rings.append("rung"))
-    for number, picture in enumerate((samples.row_slice(RowRequest(0, 5, 1)), Unchanged(RowRequest(0, 12, 3)))):
+    for number, picture in enumerate((samples.row_picture(RowRequest(0, 5, 1)), Unchanged(RowRequest(0, 12, 3)))):
         outbox.put(picture)
         assert len(rings) == number + 1
         outbox.take_all()

@@ -179,7 +179,7 @@ import sys
 from engine.client.ssh import hello
 from engine.client.stream import read_frames, write_messages
 from engine.wire.encoding import encode
-from engine.wire.slices import TableRequest, Unchanged
+from engine.wire.pictures import TableRequest, Unchanged
 sys.stdout.buffer.write(hello())
 picture = encode(Unchanged(TableRequest(0, 1), reply_to=5))
 write_messages(sys.stdout.buffer, [picture, picture, picture])

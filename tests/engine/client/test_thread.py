@@ -12,10 +12,10 @@ import pytest
 
 from engine.client.thread import ThreadClient
 from engine.spec.cache import CacheSpec
-from engine.wire.commands import Run, SetCache, TakeSlice
+from engine.wire.commands import Run, SetCache, TakePicture
 from engine.wire.events import Stopped
 from engine.wire.exporting import Export
-from engine.wire.slices import WallRequest
+from engine.wire.pictures import WallRequest
 from tests.engine.loop.driver import Driver, prompt, shape_of
 from tests.engine.tiny import write_config
 
@@ -27,7 +27,7 @@ def test_it_ends_at_any_moment(tmp_path: Path, seed: int) -> None:
     driver = Driver(shape_of(tmp_path, max_position_embeddings=8192, num_hidden_layers=4))
     driver.send(prompt(4000), Run(), SetCache(CacheSpec("paged")))
     for _ in range(20):
-        driver.send(TakeSlice(WallRequest(0, 100, 100, "keys", False, 64, 16)))
+        driver.send(TakePicture(WallRequest(0, 100, 100, "keys", False, 64, 16)))
     driver.send(Export(tmp_path / "x.safetensors", 0))
     time.sleep(chance.random() * 0.4)
     assert driver.loop.close(2.0)

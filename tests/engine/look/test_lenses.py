@@ -19,7 +19,7 @@ from engine.spec.edit import Rows, Zero
 from engine.spec.lenses import LENSES, TABLE
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.slices import AttentionRequest, AttentionSlice, HeadRequest, HeadSlice, WallRequest, WallSlice
+from engine.wire.pictures import AttentionPicture, AttentionRequest, HeadPicture, HeadRequest, WallPicture, WallRequest
 from tests.engine.analysis.duel.duels import compared, duel_of
 from tests.engine.opened.sessions import opened
 from tests.engine.tiny import model_of, prompt_ids
@@ -86,11 +86,11 @@ def expected(session: Session, layer: int) -> dict[str, torch.Tensor]:
     }
 
 
-def head_of(session: Any, lens: str, layer: int, head: int, count: int = COUNT) -> HeadSlice:
-    piece = (session.take_slice if isinstance(session, Session) else session.take)(
+def head_of(session: Any, lens: str, layer: int, head: int, count: int = COUNT) -> HeadPicture:
+    piece = (session.take_picture if isinstance(session, Session) else session.take)(
         HeadRequest(0, count, lens, layer, head, 0, count, 100)
     )
-    assert isinstance(piece, HeadSlice)
+    assert isinstance(piece, HeadPicture)
     return piece
 
 
@@ -104,8 +104,8 @@ def test_on_the_wall_and_in_a_head_it_is_what_plain_torch_gives(mode: str) -> No
             for head in range(len(numbers)):
                 piece = head_of(session, name, layer, head)
                 np.testing.assert_allclose(piece.low, numbers[head].numpy(), rtol=2e-3, atol=2e-4, err_msg=name)
-            wall = session.take_slice(WallRequest(0, COUNT, COUNT, name, False, 100, 100))
-            assert isinstance(wall, WallSlice)
+            wall = session.take_picture(WallRequest(0, COUNT, COUNT, name, False, 100, 100))
+            assert isinstance(wall, WallPicture)
             if LENSES[name].is_of_every_head:
                 np.testing.assert_allclose(wall.low[layer], numbers.numpy(), rtol=2e-3, atol=2e-4, err_msg=name)
                 assert wall.magnitudes is not None
@@ -114,11 +114,11 @@ def test_on_the_wall_and_in_a_head_it_is_what_plain_torch_gives(mode: str) -> No
                 assert "one head" in wall.note
 
 
-def of_queries(session: Session, lens: str, layer: int, head: int = 0, **more: Any) -> AttentionSlice:
+def of_queries(session: Session, lens: str, layer: int, head: int = 0, **more: Any) -> AttentionPicture:
     step = session.last_step
     assert step is not None
-    piece = session.take_slice(AttentionRequest(0, step, layer, 100, lens=lens, head=head, max_rows=100, **more))
-    assert isinstance(piece, AttentionSlice)
+    piece = session.take_picture(AttentionRequest(0, step, layer, 100, lens=lens, head=head, max_rows=100, **more))
+    assert isinstance(piece, AttentionPicture)
     return piece
 
 
@@ -132,8 +132,8 @@ def test_the_attention_panel_shows_what_plain_torch_gives() -> None:
                 np.testing.assert_allclose(found, wanted.numpy(), rtol=2e-3, atol=2e-4, err_msg=name)
                 assert piece.provenance == "recomputed", "the prompt's queries were not recorded"
             assert head_of(session, name, 1, 0).provenance == "recomputed"
-    pooled = session.take_slice(AttentionRequest(0, session.last_step or 0, 1, 9, 2, 20, "attention-map", 1, 5))
-    assert isinstance(pooled, AttentionSlice)
+    pooled = session.take_picture(AttentionRequest(0, session.last_step or 0, 1, 9, 2, 20, "attention-map", 1, 5))
+    assert isinstance(pooled, AttentionPicture)
     assert (pooled.queries_per_row, pooled.tokens_per_column, pooled.first_query) == (6, 2, 0)
     block = expected(session, 1)["attention-map"][1, 6:12, 4:6]
     assert pooled.weights[1, 1] == pytest.approx(float(block.max()), rel=2e-3, abs=2e-4)
@@ -226,10 +226,10 @@ def test_of_a_difference_it_is_that_of_the_error() -> None:
     assert sides[1] is not None
     error = sides[0].numbers - sides[1].numbers
     piece = duel.slice(HeadRequest(0, COUNT, "keys-norm", 1, 0, 0, COUNT, 100), "difference")
-    assert isinstance(piece, HeadSlice)
+    assert isinstance(piece, HeadPicture)
     np.testing.assert_allclose(piece.low[:, 0], error[0].norm(dim=-1).numpy(), rtol=1e-5)
     wall = duel.slice(WallRequest(0, COUNT, COUNT, "keys-before-rotation", False, 100, 100), "difference")
-    assert isinstance(wall, WallSlice)
+    assert isinstance(wall, WallPicture)
     np.testing.assert_allclose((wall.low[1, 0] ** 2).sum(1) ** 0.5, error[0].norm(dim=-1).numpy(), rtol=1e-3)
 
 

@@ -17,7 +17,7 @@ from engine.spec.edit import Rows, Zero
 from engine.spec.lenses import LENSES
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.slices import HeadRequest, HeadSlice, OutliersRequest, OutliersSlice, WallRequest, WallSlice
+from engine.wire.pictures import HeadPicture, HeadRequest, OutliersPicture, OutliersRequest, WallPicture, WallRequest
 from tests.engine.session.pasts import SPECS
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -30,14 +30,14 @@ def started(spec: CacheSpec | None = None, architecture: str = "llama", length: 
     return session
 
 
-def wall(session: Session, columns: int, rows: int, tensor: str = "keys", tokens: int | None = None) -> WallSlice:
+def wall(session: Session, columns: int, rows: int, tensor: str = "keys", tokens: int | None = None) -> WallPicture:
     tokens = tokens or session.sequence(0).num_tokens
-    piece = session.take_slice(WallRequest(0, tokens, tokens, tensor, False, columns, rows))  # type: ignore[arg-type]
-    assert isinstance(piece, WallSlice)
+    piece = session.take_picture(WallRequest(0, tokens, tokens, tensor, False, columns, rows))  # type: ignore[arg-type]
+    assert isinstance(piece, WallPicture)
     return piece
 
 
-def told(piece: WallSlice) -> list[list[float]]:
+def told(piece: WallPicture) -> list[list[float]]:
     assert piece.magnitudes is not None
     return [getattr(piece.magnitudes, name).tolist() for name in ("limit", "largest", "clipped")]
 
@@ -143,7 +143,7 @@ def test_zeroed_rows_leave_the_range_of_wall_head_and_outliers(name: str, last: 
         session.step()
 
 
-def _check_range(session: Session, tensor: str, layer: int, piece: WallSlice, index: int) -> None:
+def _check_range(session: Session, tensor: str, layer: int, piece: WallPicture, index: int) -> None:
     assert piece.magnitudes is not None
     heads = [head_of(session, tensor, layer, head, piece.num_tokens) for head in range(piece.heads[index])]
     numbers = np.concatenate([np.abs(head.low).ravel() for head in heads])
@@ -162,10 +162,10 @@ def _check_range(session: Session, tensor: str, layer: int, piece: WallSlice, in
         assert head.limit == (sizes[int(0.995 * sizes.size)] if sizes.size else 1.0)
 
 
-def head_of(session: Session, tensor: str, layer: int, head: int, tokens: int) -> HeadSlice:
+def head_of(session: Session, tensor: str, layer: int, head: int, tokens: int) -> HeadPicture:
     """A head with a cell for every number."""
-    piece = session.take_slice(HeadRequest(0, tokens, tensor, layer, head, 0, tokens, tokens))  # type: ignore[arg-type]
-    assert isinstance(piece, HeadSlice)
+    piece = session.take_picture(HeadRequest(0, tokens, tensor, layer, head, 0, tokens, tokens))  # type: ignore[arg-type]
+    assert isinstance(piece, HeadPicture)
     return piece
 
 
@@ -257,7 +257,7 @@ def counts_of(session: Session, seq_id: int, tokens: int) -> dict[int, LayerCoun
     return Blocks().of(lens, source, held_of_all(source, lens, (0, 1)))
 
 
-def drawn_anew(session: Session, tokens: int) -> WallSlice:
+def drawn_anew(session: Session, tokens: int) -> WallPicture:
     session.seen.forget(0)
     return wall(session, 8, 4, tokens=tokens)
 
@@ -369,8 +369,8 @@ def test_a_fork_and_another_mode_are_counted_by_themselves() -> None:
     for _ in range(3):
         session.step()
     tokens = session.sequence(fork).num_tokens
-    piece = session.take_slice(WallRequest(fork, tokens, tokens, "keys", False, 8, 4))
-    assert isinstance(piece, WallSlice)
+    piece = session.take_picture(WallRequest(fork, tokens, tokens, "keys", False, 8, 4))
+    assert isinstance(piece, WallPicture)
     fresh = counts_of(session, fork, tokens)
     assert told(piece)[1] == magnitudes_of([fresh[0], fresh[1]]).largest.tolist()
     session.set_cache(SPECS["int8"])
@@ -383,12 +383,12 @@ def test_no_size_of_a_picture_changes_the_range_and_a_head_has_that_of_its_layer
     small, large = wall(session, 3, 2), wall(session, 200, 64)
     assert told(small) == told(large)
     tokens = session.sequence(0).num_tokens
-    piece = session.take_slice(HeadRequest(0, tokens, "keys", 1, 0, 0, tokens, 100))
-    assert isinstance(piece, HeadSlice)
+    piece = session.take_picture(HeadRequest(0, tokens, "keys", 1, 0, 0, tokens, 100))
+    assert isinstance(piece, HeadPicture)
     assert piece.magnitudes is not None
     assert piece.magnitudes.limit.tolist() == [told(small)[0][1]]
-    part = session.take_slice(HeadRequest(0, tokens, "keys", 1, 1, 5, 9, 100))
-    assert isinstance(part, HeadSlice)
+    part = session.take_picture(HeadRequest(0, tokens, "keys", 1, 1, 5, 9, 100))
+    assert isinstance(part, HeadPicture)
     assert part.magnitudes is not None
     assert part.magnitudes.limit.tolist() == piece.magnitudes.limit.tolist()
 
@@ -401,8 +401,8 @@ def test_the_list_finds_a_planted_channel_and_the_most_attended_token() -> None:
     with torch.inference_mode():
         rows.values[0, 1, :, 3] *= 30
     tokens = session.sequence(0).num_tokens
-    found = session.take_slice(OutliersRequest(0, tokens, session.last_step or 0, 5))
-    assert isinstance(found, OutliersSlice)
+    found = session.take_picture(OutliersRequest(0, tokens, session.last_step or 0, 5))
+    assert isinstance(found, OutliersPicture)
     first = found.values[0]
     assert (first.layer, first.kv_head, first.channel) == (1, 1, 3)
     assert first.value == float(rows.values[0, 1, first.position, 3])

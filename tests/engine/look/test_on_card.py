@@ -16,7 +16,7 @@ from engine.spec.codec import CodecSpec, Coding
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Watched
-from engine.wire.slices import HeadRequest, WallRequest
+from engine.wire.pictures import HeadRequest, WallRequest
 from tests.engine.card import OnCard, card, has_card, moved
 from tests.engine.card_streams import Card
 from tests.engine.look.watching import assert_same_statistics

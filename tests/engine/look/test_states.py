@@ -9,7 +9,7 @@ import torch
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
-from engine.wire.slices import HeadRequest, HeadSlice, WallRequest, WallSlice
+from engine.wire.pictures import HeadPicture, HeadRequest, WallPicture, WallRequest
 from tests.engine.tiny import model_of, prompt_ids
 
 
@@ -21,17 +21,17 @@ def stepped(architecture: str, count: int = 3) -> Session:
     return session
 
 
-def wall(session: Session, num_tokens: int | None = None) -> WallSlice:
+def wall(session: Session, num_tokens: int | None = None) -> WallPicture:
     count = session.sequence(0).num_tokens if num_tokens is None else num_tokens
-    piece = session.take_slice(WallRequest(0, count, count, "keys", False, 24, 8))
-    assert isinstance(piece, WallSlice)
+    piece = session.take_picture(WallRequest(0, count, count, "keys", False, 24, 8))
+    assert isinstance(piece, WallPicture)
     return piece
 
 
-def head(session: Session, layer: int, part: int) -> HeadSlice:
+def head(session: Session, layer: int, part: int) -> HeadPicture:
     count = session.sequence(0).num_tokens
-    piece = session.take_slice(HeadRequest(0, count, "keys", layer, part, 0, count, 500))
-    assert isinstance(piece, HeadSlice)
+    piece = session.take_picture(HeadRequest(0, count, "keys", layer, part, 0, count, 500))
+    assert isinstance(piece, HeadPicture)
     return piece
 
 
@@ -68,8 +68,8 @@ def test_a_state_moves_on_with_every_step_and_an_earlier_one_is_not_told() -> No
     assert [state.shape for state in after.states] == [state.shape for state in before]
     assert all(not np.array_equal(a.low, b.low) for a, b in zip(after.states, before, strict=True))
     assert wall(session, num_tokens=10).states == ()
-    earlier = session.take_slice(HeadRequest(0, 10, "keys", 0, 0, 0, 10, 500))
-    assert isinstance(earlier, HeadSlice)
+    earlier = session.take_picture(HeadRequest(0, 10, "keys", 0, 0, 0, 10, 500))
+    assert isinstance(earlier, HeadPicture)
     assert (earlier.low.size, earlier.state_shape) == (0, ())
     assert earlier.note.endswith("go to this step to see it.")
     session.go_to(2)

@@ -20,8 +20,8 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, CaptureLevel
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
+from engine.wire.pictures import HeadRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import HeadRequest
 from tests.engine.model.runners.test_launch import LAYOUTS, Announced, num_recorded
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -111,7 +111,7 @@ def test_a_step_is_recorded_anew_for_what_it_measures_and_for_nothing_that_is_ch
         (lambda session: session.captured.set("off", by_layer=False), 4),
         (lambda session: session.set_sampling(SamplingParams(bias=NO_END), 0), 4),
         (lambda session: session.captured.set("rows", by_layer=False), 4),
-        (lambda session: session.take_slice(HeadRequest(0, 1, "keys", 0, 0, 0, 0, 8)), 4),
+        (lambda session: session.take_picture(HeadRequest(0, 1, "keys", 0, 0, 0, 0, 8)), 4),
         (lambda session: session.go_to(session.last_step - 3), 4),  # type: ignore[operator]
         (lambda session: session.submit(Prompt(token_ids=prompt_ids(9, 4))) and session.step(), 5),
     ]

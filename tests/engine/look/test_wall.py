@@ -13,8 +13,8 @@ from engine.cache.compressed.stores import RowStore
 from engine.look import canvas
 from engine.look.lenses import held_of_all
 from engine.look.magnitudes import Blocks
+from engine.look.pictures import take
 from engine.look.seen import Seen
-from engine.look.slices import take
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -22,7 +22,7 @@ from engine.spec.edit_text import parse_edit
 from engine.spec.lenses import TABLE
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.slices import HeadRequest, HeadSlice, WallRequest, WallSlice
+from engine.wire.pictures import HeadPicture, HeadRequest, WallPicture, WallRequest
 from tests.engine.look.walls import assert_same
 from tests.engine.session.pasts import SPECS
 from tests.engine.tiny import model_of, prompt_ids
@@ -67,9 +67,9 @@ def started(name: str) -> Session:
     return session
 
 
-def taken(session: Session, request: WallRequest) -> WallSlice:
-    piece = session.take_slice(request)
-    assert isinstance(piece, WallSlice)
+def taken(session: Session, request: WallRequest) -> WallPicture:
+    piece = session.take_picture(request)
+    assert isinstance(piece, WallPicture)
     return piece
 
 
@@ -85,11 +85,11 @@ def assert_same_peaks(session: Session, num_tokens: int) -> None:
             np.testing.assert_array_equal(np.abs(count.peak), np.abs(expected[layer].peak))
 
 
-def drawn_anew(session: Session, request: WallRequest) -> WallSlice:
+def drawn_anew(session: Session, request: WallRequest) -> WallPicture:
     """The same picture by somebody who has drawn none before."""
     source = session.rows_at(0, request.num_tokens)
     piece = take(request, source, session.model.info.geometry, Seen(None))
-    assert isinstance(piece, WallSlice)
+    assert isinstance(piece, WallPicture)
     return piece
 
 
@@ -125,8 +125,8 @@ def test_one_number_of_a_cell_is_the_extreme_that_is_farthest_from_zero(name: st
     is_low = np.abs(both.low) > np.abs(both.high)
     assert is_low.any()
     np.testing.assert_array_equal(one.low, np.where(is_low, both.low, both.high))
-    head = session.take_slice(HeadRequest(0, count, "keys", 1, 0, 0, count, count))
-    assert isinstance(head, HeadSlice)
+    head = session.take_picture(HeadRequest(0, count, "keys", 1, 0, 0, count, count))
+    assert isinstance(head, HeadPicture)
     assert head.low is head.high, "a column is one token"
 
 

@@ -13,16 +13,16 @@ from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import SetPace, Watch, Watched
 from engine.wire.encoding import decode_command, encode
-from engine.wire.slices import (
+from engine.wire.pictures import (
+    AttentionPicture,
     AttentionRequest,
-    AttentionSlice,
     CellUpdate,
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
-    TableSlice,
+    TablePicture,
     Unchanged,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
 from tests.effort import effort
 from tests.engine.look.watching import HEAD, MODES, PICTURES, ROW, TABLE, TOKEN, WALL, Watching
@@ -48,7 +48,7 @@ def test_a_head_of_no_rows_is_watched_while_rows_are_dropped_and_coded(mode: str
         session.force(0, (7,))
         (piece,) = watcher.after_step(session, session.step(), is_last=False)
         assert watcher.take_failures() == []
-        assert isinstance(piece, HeadSlice)
+        assert isinstance(piece, HeadPicture)
         assert piece.positions.size == 0
 
 
@@ -81,16 +81,16 @@ def test_of_cross_layers_whose_rows_stay_the_same_as_well(mode: str) -> None:
         watching.follow(3)
         watching.check()
     session = watching.session
-    cross = session.take_slice(AttentionRequest(0, 12, 3, 64))
-    assert isinstance(cross, AttentionSlice)
+    cross = session.take_picture(AttentionRequest(0, 12, 3, 64))
+    assert isinstance(cross, AttentionPicture)
     assert cross.positions.tolist() == [0, 1, 2, 3, 4, 5]
     assert np.allclose(cross.weights.sum(1), 1, atol=1e-5)
     assert cross.absent is None or not cross.absent.any()
-    own = session.take_slice(AttentionRequest(0, 12, 1, 64))
-    assert isinstance(own, AttentionSlice)
+    own = session.take_picture(AttentionRequest(0, 12, 1, 64))
+    assert isinstance(own, AttentionPicture)
     assert own.positions.tolist() == list(range(6, 19))
-    wall = session.take_slice(WallRequest(0, 19, 19, "keys", False, 24, 8))
-    assert isinstance(wall, WallSlice)
+    wall = session.take_picture(WallRequest(0, 19, 19, "keys", False, 24, 8))
+    assert isinstance(wall, WallPicture)
     assert (wall.layers, wall.note) == ((0, 1, 2, 3), "")
     has_rows = np.isfinite(wall.low[:, 0, :, 0])
     assert has_rows[:2].tolist() == [[False] * 6 + [True] * 13] * 2
@@ -104,7 +104,7 @@ def test_rows_that_stay_as_written_come_as_new_columns(mode: str) -> None:
     assert watching.seen(WALL) == {CellUpdate}
     assert CellUpdate in watching.seen(HEAD)
     assert watching.seen(TOKEN) == {Unchanged}
-    assert watching.seen(ROW) == {AttentionSlice}
+    assert watching.seen(ROW) == {AttentionPicture}
 
 
 def test_a_new_column_brings_the_new_rows_alone() -> None:
@@ -124,10 +124,10 @@ def test_a_wall_is_sent_whole_when_more_tokens_share_a_column() -> None:
     watching = Watching(MODES["growing"])
     watching.follow(14)
     watching.follow(4)  # the 25th token
-    assert WallSlice in watching.seen(WALL)
+    assert WallPicture in watching.seen(WALL)
 
 
-@pytest.mark.parametrize(("gave_way", "kind"), [(0, WallSlice), (1, CellUpdate)])
+@pytest.mark.parametrize(("gave_way", "kind"), [(0, WallPicture), (1, CellUpdate)])
 def test_of_a_sequence_that_gave_its_rows_up_the_wall_is_sent_whole(gave_way: int, kind: type) -> None:
     """It may have read them again by now, in other pieces, to as many tokens as it had."""
     watching = Watching(MODES["paged"])
@@ -160,13 +160,13 @@ def test_a_page_table_is_sent_only_when_a_page_came() -> None:
     assert watching.session.sequence(0).num_tokens == 9
     table.seen.clear()
     watching.follow(8)
-    assert table.seen == [*[Unchanged] * 3, TableSlice, *[Unchanged] * 3, TableSlice]
+    assert table.seen == [*[Unchanged] * 3, TablePicture, *[Unchanged] * 3, TablePicture]
 
 
 def test_what_is_watched_already_goes_on_without_a_whole_slice() -> None:
     watching = Watching(MODES["growing"])
     pieces = watching.watcher.watch(watching.session, (WALL, HEAD, replace(ROW, request=replace(ROW.request, layer=0))))
-    assert [type(piece) for piece in pieces] == [AttentionSlice]
+    assert [type(piece) for piece in pieces] == [AttentionPicture]
     watching.follow(1)
     assert watching.screens[0].seen[-1] is CellUpdate
 
@@ -175,7 +175,7 @@ def test_after_a_failed_step_everything_is_sent_whole() -> None:
     watching = Watching(MODES["growing"])
     assert watching.watcher.undone(watching.session) == [], "nobody had seen a part of it"
     watching.follow(1)
-    assert watching.screens[0].seen[-1] is WallSlice
+    assert watching.screens[0].seen[-1] is WallPicture
 
 
 def test_after_a_suspended_step_everything_is_sent_whole_once() -> None:
@@ -184,13 +184,13 @@ def test_after_a_suspended_step_everything_is_sent_whole_once() -> None:
     watching.follow(1)
     watching.show(watching.watcher.at_phase(watching.session))
     watching.follow(1)
-    assert wall.seen[-3:] == [CellUpdate, WallSlice, WallSlice]
+    assert wall.seen[-3:] == [CellUpdate, WallPicture, WallPicture]
     watching.follow(2)
     assert wall.seen[-2:] == [CellUpdate, CellUpdate]
     assert watching.watcher.undone(watching.session) == [], "nobody has seen a part of this step"
     watching.show(watching.watcher.at_phase(watching.session))
     watching.show(watching.watcher.undone(watching.session))
-    assert wall.seen[-2:] == [WallSlice, WallSlice]
+    assert wall.seen[-2:] == [WallPicture, WallPicture]
     assert watching.watcher.undone(watching.session) == []
 
 

@@ -20,15 +20,15 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import SetPace, Watched
 from engine.wire.encoding import encode
-from engine.wire.slices import (
+from engine.wire.pictures import (
     CellUpdate,
     HeadRequest,
+    RowPicture,
     RowRequest,
-    RowSlice,
     TensorName,
     Unchanged,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
 from tests.effort import effort
 from tests.engine.look.watching import Screen, assert_same
@@ -102,7 +102,7 @@ class Watching:
     def check(self) -> None:
         self.session.seen.forget(0)
         for screen in self.screens.values():
-            assert_same(screen.shown, self.session.take_slice(screen.shown.request))
+            assert_same(screen.shown, self.session.take_picture(screen.shown.request))
             num_tokens = getattr(screen.shown.request, "num_tokens", None)
             assert num_tokens == self.session.sequence(0).num_tokens
 
@@ -167,7 +167,7 @@ def test_what_is_sent_of_a_step_does_not_grow_with_the_context(name: str) -> Non
         steps = [watching.step() for _ in range(16)]
         assert set(first) == {picture.id for picture in pictures}
         for screen in watching.screens.values():
-            assert set(screen.seen[2:]) <= {CellUpdate, RowSlice, Unchanged}
+            assert set(screen.seen[2:]) <= {CellUpdate, RowPicture, Unchanged}
         sizes.append([sum(step.values()) for step in steps])
     short, long = sizes
     assert max(long) <= 1.03 * max(short)
@@ -180,7 +180,7 @@ def test_where_every_row_is_computed_anew_the_change_alone_is_updated(name: str)
     for _ in range(4):  # the first of them makes the change of the prompt that of one token
         watching.step()
     seen = [set(screen.seen[2:]) for screen in watching.screens.values()]
-    assert seen == [{WallSlice}, {CellUpdate}, {WallSlice}, {CellUpdate}]
+    assert seen == [{WallPicture}, {CellUpdate}, {WallPicture}, {CellUpdate}]
 
 
 @pytest.mark.parametrize(

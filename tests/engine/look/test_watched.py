@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from engine.look.watch import COUNTS_PER_SECOND, Watcher
 from engine.wire.commands import SetPace
-from engine.wire.slices import CellUpdate, HeadSlice, WallSlice
+from engine.wire.pictures import CellUpdate, HeadPicture, WallPicture
 from tests.engine.look.watching import MODES, PICTURES, Watching, assert_same
 
 OF_ALL_ROWS = {
-    WallSlice: ("magnitudes", "other_magnitudes"),
-    HeadSlice: ("magnitudes", "counts", "edges", "limit", "lowest", "highest", "num_nan", "num_inf"),
+    WallPicture: ("magnitudes", "other_magnitudes"),
+    HeadPicture: ("magnitudes", "counts", "edges", "limit", "lowest", "highest", "num_nan", "num_inf"),
 }
 PER_SECOND = 20
 
@@ -42,7 +42,7 @@ class Running:
         """Everything but what is said of all rows is that of now."""
         for screen in self.watching.screens:
             shown = screen.shown
-            whole = self.watching.session.take_slice(shown.request)
+            whole = self.watching.session.take_picture(shown.request)
             kept = {name: getattr(shown, name) for name in OF_ALL_ROWS.get(type(whole), ())}
             assert_same(shown, replace(whole, **kept))
 
@@ -56,7 +56,7 @@ def test_cells_are_those_of_every_step_and_at_a_rest_so_is_what_is_said_of_all_r
             running.check_cells()
         if number == 7:  # somebody else looks, and all rows are counted anew
             running.watching.session.seen.forget(0)
-            running.watching.session.take_slice(running.watching.screens[0].shown.request)
+            running.watching.session.take_picture(running.watching.screens[0].shown.request)
     owed = running.watching.watcher.catch_up(running.watching.session)
     running.watching.show(owed)
     running.watching.check()

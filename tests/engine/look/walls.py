@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.wire.slices import WallSlice
+from engine.wire.pictures import WallPicture
 
 
-def assert_same(piece: WallSlice, expected: WallSlice) -> None:
+def assert_same(piece: WallPicture, expected: WallPicture) -> None:
     assert (piece.request, piece.layers, piece.note) == (expected.request, expected.layers, expected.note)
     for name in ("low", "high", "absent", "holders", "held"):
         found, wanted = getattr(piece, name), getattr(expected, name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from app.models.slices import Slices, kind_of
+from app.models.pictures import Pictures, kind_of
 from engine.look.tile_statistics import TileStatistics
 from engine.look.watch import Watcher
 from engine.session.session import Session
@@ -18,7 +18,7 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.wire.commands import SetPace, Watched
 from engine.wire.encoding import decode_event, encode
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
     HeadRequest,
     Magnitudes,
@@ -59,18 +59,18 @@ class Screen:
 
     def __init__(self, watched: Watched) -> None:
         self.id, self.request = watched.id, watched.request
-        self.slices = Slices()
+        self.pictures = Pictures()
         self.seen: list[type] = []
 
     @property
     def shown(self) -> Any:
-        return getattr(self.slices, kind_of(self))  # type: ignore[arg-type]
+        return getattr(self.pictures, kind_of(self))  # type: ignore[arg-type]
 
     def take(self, pieces: Iterable[Any]) -> None:
         for piece in pieces:
             if piece.reply_to == self.id:
                 self.seen.append(type(piece))
-                self.slices.put(piece)
+                self.pictures.put(piece)
 
 
 class Watching:
@@ -108,7 +108,7 @@ class Watching:
         for screen in self.screens:
             shown = screen.shown
             self.session.seen.forget(0)
-            assert_same(shown, self.session.take_slice(shown.request))
+            assert_same(shown, self.session.take_picture(shown.request))
             num_tokens = getattr(shown.request, "num_tokens", None)
             assert num_tokens in (None, self.session.sequence(0).num_tokens)
 

@@ -19,8 +19,8 @@ from engine.saved.recorder import SessionRecorder
 from engine.saved.session import JournalEntry
 from engine.wire import commands as c
 from engine.wire.events import Event, StateChanged
+from engine.wire.pictures import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.tree import Node
 from tests.engine.told import Entry, entry, told
 
@@ -124,7 +124,7 @@ def answers(entries: list[Entry]) -> list[Entry]:
     return [each for each in entries if not each[0].startswith(("StepRecord", "  "))]
 
 
-def pictures(seq_id: int, count: int, step: int, layer: int = 2) -> tuple[c.SliceRequest, ...]:
+def pictures(seq_id: int, count: int, step: int, layer: int = 2) -> tuple[c.PictureRequest, ...]:
     return (
         WallRequest(seq_id, count, count - 2, "values", True, 40, 24),
         HeadRequest(seq_id, count, "keys", layer, 1, 3, count, 7),

@@ -23,7 +23,7 @@ from engine.wire.devices import ForecastLoad, UnloadModel
 from engine.wire.duel import OtherFile, OtherRun, OtherStep
 from engine.wire.exporting import EstimateExport, Export
 from engine.wire.measurements import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
-from engine.wire.slices import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.pictures import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 from engine.wire.tree import Node
 from tests.engine.loop.story import Script, Story, pictures
@@ -70,7 +70,7 @@ def many_moments(folder: Path) -> Callable[[Story], Script]:
         for _ in range(9):
             yield c.NextPhase()
         for request in pictures(1, 12, 6):
-            yield c.TakeSlice(request)
+            yield c.TakePicture(request)
         yield c.Watch(watched[1:3])
         yield c.SetCapture("statistics")
         yield c.Fork(0)
@@ -89,7 +89,7 @@ def many_moments(folder: Path) -> Callable[[Story], Script]:
         yield c.JoinBranches((9,))
         yield c.DeleteBranch(10)
         yield c.DeleteBranch(5)
-        yield c.TakeSlice(WallRequest(0, 15, 15, "keys", False, 40, 24), node=9)
+        yield c.TakePicture(WallRequest(0, 15, 15, "keys", False, 40, 24), node=9)
         yield MeasureAttention(
             (AttentionPlace(3, 0, 15), AttentionPlace(4, 1, 12)), (TokenSpan(0, 3), TokenSpan(0, 0, 4))
         )
@@ -97,7 +97,7 @@ def many_moments(folder: Path) -> Callable[[Story], Script]:
         yield c.StartDuel(0, OtherRun(KIVI))
         yield c.Step(2)
         for side in ("a", "b", "difference"):
-            yield c.TakeSlice(HeadRequest(0, 12, "keys", 1, 0, 0, 12, 20), side)
+            yield c.TakePicture(HeadRequest(0, 12, "keys", 1, 0, 0, 12, 20), side)
         yield c.EndDuel()
         yield c.StartDuel(0, OtherStep(7))
         yield WhatIf(0, H2O)
@@ -113,7 +113,7 @@ def many_moments(folder: Path) -> Callable[[Story], Script]:
             yield c.Step()
             count = max(part.num_tokens for part in story.records[-1].sequences if part.seq_id == 0)
             for request in pictures(0, count, story.records[-1].step)[:3]:
-                yield c.TakeSlice(request)
+                yield c.TakePicture(request)
         yield c.GoTo(None)
 
     return script
@@ -131,7 +131,7 @@ def files(folder: Path, out: Path) -> Callable[[Story], Script]:
         turn = Chat((Turn("system", "A"), Turn("user", "Hi")))
         yield c.PreviewPrompt(Prompt(chat=turn))
         yield c.SubmitPrompt(Prompt(chat=turn, sampling=WARM), in_phases=True)
-        yield c.TakeSlice(RowRequest(0, 9, 3))
+        yield c.TakePicture(RowRequest(0, 9, 3))
         yield CheckParity(0)
         yield c.Step(3)
         yield c.PreviewPrompt(Prompt(chat=turn.answered("x", "Yo")), after=0)
@@ -145,7 +145,7 @@ def files(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield from (
             *(c.Step(0), c.Run(2, until="rows_evicted"), c.GoTo(99), c.Fork(9), c.Force(0, (500,)), c.ForceText(2, "")),
             *(c.SetCache(replace(PAGED, num_pages=3)), c.RemoveSequence(9), c.SetPace(0.0, None), c.SetKeptLimit(-1)),
-            *(c.EndDuel(), c.TakeSlice(HeadRequest(2, 9, "keys", 7, 0, 0, 9, 9)), MeasureRegret(2, KIVI)),
+            *(c.EndDuel(), c.TakePicture(HeadRequest(2, 9, "keys", 7, 0, 0, 9, 9)), MeasureRegret(2, KIVI)),
             *(c.MakeEdit(parse_edit("zero pos=40:41", 2, 50)), SetStops((Stop(1, "step = 1"), Stop(1, "step = 2")))),
             *(WhatIf(9, H2O), c.StartDuel(2, OtherFile(out / "none.safetensors")), c.CloseSnapshot(model)),
             *(c.Continue(model), c.Cancel(), c.Pause(), c.NextPhase(session=3), c.ChooseRunner("transformers")),
@@ -167,14 +167,14 @@ def files(folder: Path, out: Path) -> Callable[[Story], Script]:
             yield c.Watch((c.Watched(RowRequest(2, 0, 9), id=81),))
             seq_id = 0 if name == "x.npz" else 2
             for request in pictures(seq_id, 12, 20):
-                yield c.TakeSlice(request)
+                yield c.TakePicture(request)
             yield EstimateExport(Export(out / "y.safetensors", seq_id, 10))
         yield c.CloseSnapshot(model)
         yield c.SubmitPrompt(Prompt(token_ids=prompt_ids(5)), num_steps=2)
         yield c.OpenSnapshot(out / "x.safetensors")
         yield c.Continue(model)
         yield c.Step(2)
-        yield c.TakeSlice(RowRequest(2, 19, 17))
+        yield c.TakePicture(RowRequest(2, 19, 17))
         yield c.GoTo(None)
         yield c.GoTo(23)
         yield c.SetKeptLimit(1 << 19)
@@ -209,7 +209,7 @@ def kinds(folder: Path) -> Callable[[Story], Script]:
             yield c.SetPace(None, None)
             yield c.SubmitPrompt(Prompt(token_ids=prompt_ids(11), sampling=ENDLESS), num_steps=3)
             count = story.records[-1].sequences[0].num_tokens
-            yield c.TakeSlice(WallRequest(0, count, count - 2, "keys", True, 20, 24))
+            yield c.TakePicture(WallRequest(0, count, count - 2, "keys", True, 20, 24))
             written = Export(where / "x.safetensors", 0, form="stored")
             yield EstimateExport(written)
             yield written
@@ -217,7 +217,7 @@ def kinds(folder: Path) -> Callable[[Story], Script]:
             for file in ("rows", "x"):
                 yield c.OpenSnapshot(where / f"{file}.safetensors")
                 for request in pictures(0, count, 2, layer=1):
-                    yield c.TakeSlice(request)
+                    yield c.TakePicture(request)
             yield c.Continue(model)
             yield c.Step()
 

@@ -32,7 +32,7 @@ def beside(seq_id: int, against: Opponent, count: int, step: int) -> Iterator[c.
     yield c.Step(2)
     for side in ("a", "b", "difference"):
         for request in pictures(seq_id, count, step):
-            yield c.TakeSlice(request, side)  # type: ignore[arg-type]
+            yield c.TakePicture(request, side)  # type: ignore[arg-type]
 
 
 def compared(folder: Path, out: Path) -> Callable[[Story], Script]:
@@ -67,7 +67,7 @@ def compared(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield c.Step()
         yield c.GoTo(4)
         yield c.RemoveSequence(0)
-        yield c.TakeSlice(pictures(0, 9, 2)[0], "b")
+        yield c.TakePicture(pictures(0, 9, 2)[0], "b")
         yield c.OpenSnapshot(out / "four.safetensors")
         for against in (OtherFile(out / "eight.safetensors"), OtherRun(H2O)):
             yield from beside(0, against, 15, 3)

@@ -14,7 +14,7 @@ from engine.spec.presets import cache_named
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
-from engine.wire.slices import HeadRequest, OutliersRequest, RowRequest, WallRequest
+from engine.wire.pictures import HeadRequest, OutliersRequest, RowRequest, WallRequest
 from tests.engine.loop.story import Script, Story, pictures
 from tests.engine.tiny import prompt_ids
 from tests.engine.told import approve_story
@@ -69,7 +69,7 @@ def all_modes(folder: Path) -> Callable[[Story], Script]:
             yield c.BeginBranch(seq_id, None, (40,))
             yield c.Step(2)
             for request in pictures(seq_id, 18, story.records[-1].step):
-                yield c.TakeSlice(request)
+                yield c.TakePicture(request)
 
     return script
 

@@ -15,12 +15,12 @@ from engine.spec.presets import cache_named
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
+    PictureRequest,
     RowRequest,
-    SliceRequest,
     TableRequest,
     WallRequest,
 )  # fmt: skip
@@ -38,7 +38,7 @@ MODES = (
 )
 
 
-def of_all_sizes(seq_id: int, count: int, step: int) -> Iterator[SliceRequest]:
+def of_all_sizes(seq_id: int, count: int, step: int) -> Iterator[PictureRequest]:
     for columns, rows in ((1, 1), (3, 5), (64, 24), (0, 0)):
         yield WallRequest(seq_id, count, count - 3, "keys", False, columns, rows)
         yield WallRequest(seq_id, count, count - 3, "values", True, columns, rows)
@@ -62,7 +62,7 @@ def of_all_sizes(seq_id: int, count: int, step: int) -> Iterator[SliceRequest]:
     yield TableRequest(seq_id, count)
 
 
-def wrong(seq_id: int) -> tuple[SliceRequest, ...]:
+def wrong(seq_id: int) -> tuple[PictureRequest, ...]:
     return (
         HeadRequest(seq_id, 9, "keys", 9, 0, 0, 9, 9), HeadRequest(seq_id, 9, "keys", -1, 0, 0, 9, 9),
         HeadRequest(seq_id, 9, "keys", 0, -1, 0, 9, 9), RowRequest(99, 9, 3), AttentionRequest(seq_id, 1, 5, 9),
@@ -77,15 +77,15 @@ def of_all_modes(folder: Path) -> Callable[[Story], Script]:
         yield c.SetPace(None, None)
         yield c.SetCapture("everything")
         for request in (WallRequest(0, 3, 2, "keys", False, 8, 8), AttentionRequest(0, 0, 0, 9)):
-            yield c.TakeSlice(request)
+            yield c.TakePicture(request)
         for seq_id, mode in enumerate(MODES):
             yield c.SetCache(mode)
             yield c.SubmitPrompt(Prompt(token_ids=prompt_ids(14), sampling=ENDLESS), num_steps=4)
             count, step = 17, story.records[-1].step
             for request in (*of_all_sizes(seq_id, count, step), *of_all_sizes(seq_id, count - 2, step - 2)):
-                yield c.TakeSlice(request)
+                yield c.TakePicture(request)
         for request in wrong(seq_id):
-            yield c.TakeSlice(request)
+            yield c.TakePicture(request)
         for scale in (
             "scale by=1e38 pos=2:4 layer=1 head=0 channel=3-4",
             "scale by=-1e9 pos=3 layer=1 head=0 channel=4",
@@ -94,7 +94,7 @@ def of_all_modes(folder: Path) -> Callable[[Story], Script]:
         yield c.Force(seq_id, (7,))  # else logits that are no numbers end the sequence
         yield c.Step()
         for request in of_all_sizes(seq_id, 18, story.records[-1].step):
-            yield c.TakeSlice(request)
+            yield c.TakePicture(request)
 
     return script
 

@@ -21,7 +21,7 @@ from engine.wire.devices import UnloadModel
 from engine.wire.duel import OtherFile, OtherRun, OtherStep
 from engine.wire.exporting import Export
 from engine.wire.measurements import CheckParity, MeasureRegret, WhatIf
-from engine.wire.slices import HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
+from engine.wire.pictures import HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
 from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 from tests.engine.loop.story import Script, Story, answers
 from tests.engine.tiny import prompt_ids
@@ -46,9 +46,9 @@ def in_the_middle(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield (
             (0, prompt(9, num_steps=7)),
             (1, c.Tokenize("ab c")),
-            (2, c.TakeSlice(WallRequest(0, 10, 9, "keys", False, 8, 6))),
-            (2, c.TakeSlice(WallRequest(0, 10, 9, "values", False, 8, 6))),
-            (2, c.TakeSlice(TableRequest(0, 10))),
+            (2, c.TakePicture(WallRequest(0, 10, 9, "keys", False, 8, 6))),
+            (2, c.TakePicture(WallRequest(0, 10, 9, "values", False, 8, 6))),
+            (2, c.TakePicture(TableRequest(0, 10))),
             (3, c.SetSampling(SamplingParams(0.8, seed=5), 0)),
             (4, c.Watch((c.Watched(RowRequest(0, 0, 3), id=9), c.Watched(OutliersRequest(0, 0, 0, 2), id=8)))),
             (5, c.PreviewPrompt(Prompt(text="ab", chat=None), after=0)),
@@ -76,7 +76,7 @@ def in_the_middle(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield (
             (0, c.Run(5)),
             (1, c.StartDuel(0, OtherRun(H2O))),
-            (3, c.TakeSlice(HeadRequest(0, 12, "keys", 1, 0, 0, 12, 20), "b")),
+            (3, c.TakePicture(HeadRequest(0, 12, "keys", 1, 0, 0, 12, 20), "b")),
         )
         yield ((0, c.Run(3)), (1, c.EndDuel()), (2, c.StartDuel(0, OtherStep(2, 4))))
         yield ((0, c.Run(3)), (1, WhatIf(0, H2O)), (2, CheckParity(0)), (2, MeasureRegret(0, H2O)))
@@ -86,7 +86,7 @@ def in_the_middle(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield ((0, c.Run(6)), (1, c.SetCache(CacheSpec())), (2, c.SetCache(CacheSpec())), (4, c.SetCache(H2O)))
         yield ((0, c.Run(6)), (1, c.GoTo(6)))
         yield ((0, c.Run(6)), (1, c.BeginBranch(0, None, (60, 61))), (3, c.DeleteBranch(story.records[-1].step)))
-        yield ((0, c.Run(4)), (1, c.NextPhase()), (1, c.TakeSlice(RowRequest(0, 12, 3))), (1, c.NextPhase()))
+        yield ((0, c.Run(4)), (1, c.NextPhase()), (1, c.TakePicture(RowRequest(0, 12, 3))), (1, c.NextPhase()))
         for _ in range(2):
             yield c.NextPhase()
         yield ((0, c.Run(2)), (1, c.Step(session=2)), (1, c.Force(9, (1,))), (1, c.SetKeptLimit(-3)))

@@ -22,14 +22,14 @@ from engine.wire.commands import (
     SetCache,
     StartDuel,
     Step,
-    TakeSlice,
+    TakePicture,
     Tokenize,
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep, OtherRun, OtherStep
 from engine.wire.events import Failed, StateChanged, WentTo
 from engine.wire.message import Command
+from engine.wire.pictures import HeadPicture, HeadRequest, WallPicture, WallRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import HeadRequest, HeadSlice, WallRequest, WallSlice
 from tests.engine.loop.driver import Driver, prompt
 
 INT8 = OtherRun(cache_named("int8"))
@@ -77,9 +77,9 @@ def test_an_edit_by_hand_is_told_of_the_side_that_has_it(driver: Driver) -> None
 def test_both_sides_and_their_difference_are_drawn(driver: Driver) -> None:
     begun(driver)
     request = HeadRequest(0, 15, "keys", 0, 0, 0, 15, 100)
-    driver.send(TakeSlice(request, side="a"), TakeSlice(request, side="b"), TakeSlice(request, side="difference"))
-    driver.wait_for(HeadSlice, 3)
-    a, b, difference = driver.of(HeadSlice)
+    driver.send(TakePicture(request, side="a"), TakePicture(request, side="b"), TakePicture(request, side="difference"))
+    driver.wait_for(HeadPicture, 3)
+    a, b, difference = driver.of(HeadPicture)
     assert (a.low - b.low == difference.low).all()
     assert (difference.low != 0).any()
 
@@ -110,7 +110,7 @@ def test_it_ends_with_its_sequence_and_when_asked(driver: Driver) -> None:
     assert driver.wait_for(DuelStarted, 2).seq_id == 1
     driver.send(EndDuel())
     assert driver.wait_for(DuelEnded, 2).reason == ""
-    driver.send(TakeSlice(HeadRequest(1, 12, "keys", 0, 0, 0, 12, 100), side="b"))
+    driver.send(TakePicture(HeadRequest(1, 12, "keys", 0, 0, 0, 12, 100), side="b"))
     assert "start a comparison" in driver.wait_for(Failed).message
 
 
@@ -122,9 +122,9 @@ def test_pictures_are_of_the_sequence_that_is_compared_whatever_is_asked(driver:
     driver.send(StartDuel(1, INT8))
     assert driver.wait_for(DuelStarted).seq_id == 1
     for seq_id in (0, 1):
-        driver.send(TakeSlice(HeadRequest(seq_id, 11, "keys", 0, 0, 0, 11, 100), side="a"))
-        driver.wait_for(HeadSlice, seq_id + 1)
-    one, other = driver.of(HeadSlice)
+        driver.send(TakePicture(HeadRequest(seq_id, 11, "keys", 0, 0, 0, 11, 100), side="a"))
+        driver.wait_for(HeadPicture, seq_id + 1)
+    one, other = driver.of(HeadPicture)
     assert one.request.seq_id == 0
     assert (one.low == other.low).all()
 
@@ -270,14 +270,14 @@ def test_beside_an_earlier_step_the_rows_of_side_a_are_those_of_now(driver: Driv
     driver.send(StartDuel(0, OtherStep(2)))
     driver.wait_for(DuelStarted)
     for request in (HeadRequest(0, 14, "keys", 0, 0, 0, 14, 100), WallRequest(0, 14, 14, "keys", False, 14, 64)):
-        driver.send(*(TakeSlice(request, side=side) for side in ("a", "b", "difference")))
-    driver.wait_for(HeadSlice, 3)
-    driver.wait_for(WallSlice, 3)
-    for kind in (HeadSlice, WallSlice):
+        driver.send(*(TakePicture(request, side=side) for side in ("a", "b", "difference")))
+    driver.wait_for(HeadPicture, 3)
+    driver.wait_for(WallPicture, 3)
+    for kind in (HeadPicture, WallPicture):
         a, b, difference = driver.of(kind)
         assert (a.request, a.provenance) == (b.request, "as stored now")
         assert (a.low - b.low == difference.low).all()
-    a, b, difference = driver.of(HeadSlice)
+    a, b, difference = driver.of(HeadPicture)
     assert (difference.low[8:] != 0).any()
     assert (difference.low[:8] == 0).all()
 

@@ -18,12 +18,12 @@ from engine.loop.reporter import in_a_sentence
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import Prompt
-from engine.wire.commands import Force, GoTo, LoadModel, RemoveSequence, Run, SetCache, Step, SubmitPrompt, TakeSlice
+from engine.wire.commands import Force, GoTo, LoadModel, RemoveSequence, Run, SetCache, Step, SubmitPrompt, TakePicture
 from engine.wire.events import EngineLost, Failed, Restarted
 from engine.wire.exporting import Export
 from engine.wire.message import Command
+from engine.wire.pictures import WallRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import WallRequest
 from tests.engine.loop.driver import GROWING, Driver, prompt
 
 
@@ -38,7 +38,7 @@ from tests.engine.loop.driver import GROWING, Driver, prompt
         GoTo(77),
         RemoveSequence(7),
         SetCache(CacheSpec("static", max_length=2)),
-        TakeSlice(WallRequest(7, 6, 6, "keys", False, 8, 8)),
+        TakePicture(WallRequest(7, 6, 6, "keys", False, 8, 8)),
         Export(Path("/no/such/folder/x.safetensors"), 0),
         Export(Path("x.safetensors"), 7),
         Export(Path("x.safetensors"), 0, 999),

@@ -16,12 +16,12 @@ from engine.model.runners.decoder import Block
 from engine.session.chunks import PrefillPlan
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
-from engine.wire.commands import Cancel, Force, Pause, RemoveSequence, Run, SetPace, Shutdown, Step, TakeSlice
+from engine.wire.commands import Cancel, Force, Pause, RemoveSequence, Run, SetPace, Shutdown, Step, TakePicture
 from engine.wire.events import Cancelled, Done, Event, Failed, Submitted
 from engine.wire.measurements import CheckParity, ParityReport
 from engine.wire.message import Command
+from engine.wire.pictures import RowPicture, RowRequest, WallPicture, WallRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import RowRequest, RowSlice, WallRequest, WallSlice
 from tests.engine.loop.driver import GROWING, PATIENCE_S, Driver, prompt
 from tests.engine.tiny import prompt_ids
 
@@ -42,13 +42,13 @@ def test_the_newest_slice_wins(driver: Driver) -> None:
         patch.setattr(Session, "force", wait_then_force)
         driver.send(Force(0, (5,)))  # holds the thread while the requests pile up
         for number in range(50):
-            driver.send(TakeSlice(WallRequest(0, 6, 6, "keys", False, 8, 8), id=number))
-        driver.send(TakeSlice(RowRequest(0, 6, 2), id=99))
+            driver.send(TakePicture(WallRequest(0, 6, 6, "keys", False, 8, 8), id=number))
+        driver.send(TakePicture(RowRequest(0, 6, 2), id=99))
         gate.set()
-        driver.wait_for(RowSlice)
+        driver.wait_for(RowPicture)
         driver.rest()
-    assert [w.reply_to for w in driver.of(WallSlice)] == [49]
-    assert [r.reply_to for r in driver.of(RowSlice)] == [99]
+    assert [w.reply_to for w in driver.of(WallPicture)] == [49]
+    assert [r.reply_to for r in driver.of(RowPicture)] == [99]
     assert [c.reply_to for c in driver.of(Cancelled)] == [*range(49)]
 
 

@@ -11,12 +11,12 @@ from engine.analysis import what_if
 from engine.loop.measuring import GIVEN_UP
 from engine.session.rerun import Reruns
 from engine.spec.presets import cache_named, cache_preset
-from engine.wire.commands import Cancel, FindModels, GoTo, RemoveSequence, SetCache, Step, TakeSlice
+from engine.wire.commands import Cancel, FindModels, GoTo, RemoveSequence, SetCache, Step, TakePicture
 from engine.wire.events import Cancelled, Done, Failed, StateChanged
 from engine.wire.measurements import WhatIf, WhatIfAnswer
 from engine.wire.message import Command
+from engine.wire.pictures import WallRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import WallRequest
 from tests.engine.loop.driver import Driver, prompt
 
 INT8 = cache_named("int8")
@@ -51,7 +51,7 @@ def test_whatever_changes_what_was_asked_about_ends_the_run(driver: Driver, then
     assert driver.last_words() == [Cancelled(reply_to=7)]
 
 
-@pytest.mark.parametrize("then", [FindModels(), TakeSlice(WallRequest(0, 15, 15, "keys", False, 9, 4))])
+@pytest.mark.parametrize("then", [FindModels(), TakePicture(WallRequest(0, 15, 15, "keys", False, 9, 4))])
 def test_a_look_does_not(driver: Driver, then: Command) -> None:
     assert [answer.is_estimate for answer in tried(driver, then)] == [True, False]
     assert driver.last_words() == [Done(reply_to=7)]

@@ -26,7 +26,7 @@ from engine.wire.commands import (
     SetCache,
     Step,
     SubmitPrompt,
-    TakeSlice,
+    TakePicture,
     Watch,
     Watched,
 )
@@ -34,17 +34,17 @@ from engine.wire.devices import Unloaded, UnloadModel
 from engine.wire.events import CacheChanged, Failed, NodeAdded, Restarted, SessionOpened, StateChanged, Submitted
 from engine.wire.exporting import EstimateExport, Export, Exported, ExportEstimate
 from engine.wire.measurements import CheckParity
-from engine.wire.records import StepRecord
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
     OutliersRequest,
     RowRequest,
     TableRequest,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
+from engine.wire.records import StepRecord
 from tests.engine.loop.driver import GROWING, Driver, prompt, shape_of
 from tests.engine.snapshot.sessions import small
 from tests.engine.tiny import write_config
@@ -98,23 +98,23 @@ def test_pictures_are_answered_watched_and_once(driver: Driver, tmp_path: Path) 
     path = tmp_path / "a.safetensors"
     exported(driver, path)
     wanted = HeadRequest(0, 22, "keys", 1, 1, 0, 22, 100)
-    expected = driver.session.take_slice(wanted)
-    assert isinstance(expected, HeadSlice)
+    expected = driver.session.take_picture(wanted)
+    assert isinstance(expected, HeadPicture)
     opened(driver, path)
     driver.send(Watch((Watched(wanted, id=71), Watched(WallRequest(0, 5, 5, "keys", False, 50, 50), id=72))))
-    head, wall = driver.wait_for(HeadSlice), driver.wait_for(WallSlice)
+    head, wall = driver.wait_for(HeadPicture), driver.wait_for(WallPicture)
     np.testing.assert_array_equal(head.low, expected.low)
     assert (head.reply_to, head.provenance) == (71, "recorded")
     assert (wall.reply_to, wall.num_tokens) == (72, 22)
-    driver.send(TakeSlice(HeadRequest(0, 9, "values", 0, 0, 0, 9, 100)))
-    assert driver.wait_for(HeadSlice, 2).low.shape == (9, 16)
+    driver.send(TakePicture(HeadRequest(0, 9, "values", 0, 0, 0, 9, 100)))
+    assert driver.wait_for(HeadPicture, 2).low.shape == (9, 16)
     for request in (
         RowRequest(0, 22, 3),
         TableRequest(0, 22),
         OutliersRequest(0, 22, 10),
         AttentionRequest(0, 10, 0, 9),
     ):
-        driver.send(TakeSlice(request))
+        driver.send(TakePicture(request))
     driver.send(Step())
     driver.wait_for(Failed)
     assert len(driver.of(Failed)) == 1
@@ -174,7 +174,7 @@ def test_a_damaged_record_is_told_and_the_rows_are_looked_at(driver: Driver, tmp
     opened(driver, path)
     assert "record" in driver.wait_for(Failed).message
     driver.send(Watch((Watched(WallRequest(0, 22, 22, "keys", False, 50, 50), id=72),)))
-    assert driver.wait_for(WallSlice).num_tokens == 22
+    assert driver.wait_for(WallPicture).num_tokens == 22
 
 
 def test_steps_before_a_damaged_record_are_told_and_nothing_in_place_of_it(driver: Driver, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_steps_before_a_damaged_record_are_told_and_nothing_in_place_of_it(drive
     opened(driver, path)
     assert "record" in driver.wait_for(Failed).message
     driver.send(Watch((Watched(WallRequest(0, 22, 22, "keys", False, 50, 50), id=72),)))
-    driver.wait_for(WallSlice)
+    driver.wait_for(WallPicture)
     assert [record.step for record in driver.of(StepRecord)] == steps[:-1]
 
 

@@ -19,16 +19,16 @@ from engine.wire.commands import (
     StartDuel,
     Step,
     SubmitPrompt,
-    TakeSlice,
+    TakePicture,
 )
 from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, OtherFile, OtherRun, OtherStep
 from engine.wire.events import CacheChanged, Failed
 from engine.wire.exporting import Export, Exported
-from engine.wire.records import StepRecord
-from engine.wire.slices import (
+from engine.wire.pictures import (
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
 )
+from engine.wire.records import StepRecord
 from tests.engine.loop.driver import GROWING, Driver, shape_of
 from tests.engine.loop.test_opened import exported, opened
 from tests.engine.snapshot.sessions import small
@@ -48,9 +48,9 @@ def test_a_live_run_and_its_snapshot_are_compared(driver: Driver, tmp_path: Path
     assert (step.attention == 0).all()
     assert driver.wait_for(DuelScanned).first is None
     request = HeadRequest(0, 22, "keys", 0, 0, 0, 22, 100)
-    driver.send(*(TakeSlice(request, side=side) for side in ("a", "b", "difference")))  # type: ignore[arg-type]
-    driver.wait_for(HeadSlice, 3)
-    a, b, difference = driver.of(HeadSlice)
+    driver.send(*(TakePicture(request, side=side) for side in ("a", "b", "difference")))  # type: ignore[arg-type]
+    driver.wait_for(HeadPicture, 3)
+    a, b, difference = driver.of(HeadPicture)
     np.testing.assert_array_equal(a.low, b.low)
     assert (difference.low == 0).all()
     driver.send(Step(), EndDuel())
@@ -72,8 +72,8 @@ def test_a_live_run_whose_tokens_part_from_a_snapshot_is_compared_up_to_there(dr
     assert step.parting.num_tokens == 13
     found = driver.wait_for(DuelScanned)
     assert (found.num_tokens, found.first) == (13, None)
-    driver.send(TakeSlice(HeadRequest(0, 13, "keys", 0, 0, 0, 13, 100), side="difference"))
-    assert np.abs(driver.wait_for(HeadSlice).low).max() < 1e-5
+    driver.send(TakePicture(HeadRequest(0, 13, "keys", 0, 0, 0, 13, 100), side="difference"))
+    assert np.abs(driver.wait_for(HeadPicture).low).max() < 1e-5
 
 
 def test_two_snapshots_are_compared(driver: Driver, tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_a_snapshot_is_compared_with_its_tokens_in_other_modes_and_dtypes(with_w
         assert (step.max_abs_logit_diff == 0) == (number < 3)
         assert started.b.dtype == ("bfloat16" if number == 4 else "float32")
     request = HeadRequest(0, 22, "keys", 0, 0, 0, 22, 100)
-    driver.send(*(TakeSlice(request, side=side) for side in ("a", "b", "difference")))  # type: ignore[arg-type]
-    driver.wait_for(HeadSlice, 3)
-    a, b, difference = driver.of(HeadSlice)
+    driver.send(*(TakePicture(request, side=side) for side in ("a", "b", "difference")))  # type: ignore[arg-type]
+    driver.wait_for(HeadPicture, 3)
+    a, b, difference = driver.of(HeadPicture)
     np.testing.assert_allclose(a.low - b.low, difference.low, atol=1e-6)
     assert (difference.low != 0).any()
 

@@ -28,14 +28,14 @@ from engine.wire.commands import (
     SetCache,
     SetSampling,
     Step,
-    TakeSlice,
+    TakePicture,
     UndoEdit,
 )
 from engine.wire.events import Failed, NodeAdded, Restarted, SessionOpened, StateChanged, Submitted, WentTo
 from engine.wire.exporting import Export, Exported
 from engine.wire.measurements import EditMeasured
+from engine.wire.pictures import RowRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import RowRequest
 from engine.wire.tree import Node
 from tests.engine.loop.driver import Driver, prompt
 from tests.engine.tiny import write_config
@@ -94,7 +94,7 @@ def test_its_tokens_and_its_tree_are_told(driver: Driver, saved: SavedSession, t
     (said,) = driver.of(SessionOpened)
     assert (said.draft, said.names) == ("a draft", ((5, "the other"),))
     driver.forget()
-    driver.send(TakeSlice(RowRequest(0, 5, 1)), Step())
+    driver.send(TakePicture(RowRequest(0, 5, 1)), Step())
     driver.wait_for(Failed, 2)
     rows, step = sorted(event.message for event in driver.of(Failed))
     assert "no K and V" in rows

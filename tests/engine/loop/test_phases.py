@@ -21,7 +21,7 @@ from engine.wire.commands import (
     SetCache,
     Step,
     SubmitPrompt,
-    TakeSlice,
+    TakePicture,
     Tokenize,
     Watch,
     Watched,
@@ -30,8 +30,8 @@ from engine.wire.events import Done, Failed, StateChanged, Tokenized, WentTo
 from engine.wire.exporting import Export
 from engine.wire.measurements import CheckParity, WhatIf
 from engine.wire.message import Command
+from engine.wire.pictures import AttentionPicture, AttentionRequest, RowPicture, RowRequest, WallPicture, WallRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import AttentionRequest, AttentionSlice, RowRequest, RowSlice, WallRequest, WallSlice
 from engine.wire.status import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 from tests.engine.loop.conftest import driver  # noqa: F401  # a fixture
 from tests.engine.loop.driver import Driver, prompt
@@ -82,13 +82,13 @@ def test_it_waits_at_every_phase_and_says_where_it_stands(stepped: Driver) -> No
 
 def test_who_looks_is_answered_from_the_step_as_far_as_it_has_come(stepped: Driver) -> None:
     on(stepped, 2)
-    stepped.send(TakeSlice(RowRequest(0, 12, 11)), Tokenize("", id=9), Pause())
-    row = stepped.wait_for(RowSlice)
+    stepped.send(TakePicture(RowRequest(0, 12, 11)), Tokenize("", id=9), Pause())
+    row = stepped.wait_for(RowPicture)
     assert row.layers == (0,)
     assert "after layer 0" in row.note
     on(stepped)
-    stepped.send(TakeSlice(RowRequest(0, 12, 11)))
-    assert stepped.wait_for(RowSlice, 2).layers == (0, 1)
+    stepped.send(TakePicture(RowRequest(0, 12, 11)))
+    assert stepped.wait_for(RowPicture, 2).layers == (0, 1)
     assert where(stepped) is not None
     assert any(answer.reply_to == 9 for answer in stepped.of(Tokenized))
 
@@ -97,13 +97,13 @@ def test_watched_pictures_follow_every_phase_and_what_is_written_in_the_end(step
     wall = Watched(WallRequest(0, 0, 0, "keys", False, 200, 8), id=51)
     row = Watched(AttentionRequest(0, 0, 1, 200), id=52)
     stepped.send(Watch((wall, row)))
-    stepped.wait_for(AttentionSlice)
+    stepped.wait_for(AttentionPicture)
     stepped.rest()
     on(stepped, 5)
-    walls = stepped.of(WallSlice)
+    walls = stepped.of(WallPicture)
     counts = [(wall.num_tokens, wall.absent[:, 0, -1].tolist() if wall.absent is not None else None) for wall in walls]
     assert counts == [(11, None), (12, [1, 1]), (12, [0, 1]), (12, [0, 0]), (12, [0, 0]), (12, None)]
-    rows = stepped.of(AttentionSlice)
+    rows = stepped.of(AttentionPicture)
     assert [piece.request.step for piece in rows] == [2, 3, 3, 3, 3, 3]
     assert [piece.weights.shape[-1] for piece in rows] == [11, 0, 0, 12, 12, 12]
     assert np.allclose(rows[-1].weights, rows[-2].weights, atol=1e-7)
@@ -115,11 +115,11 @@ def test_watched_pictures_follow_every_phase_and_what_is_written_in_the_end(step
 
 def test_given_up_pictures_are_those_of_before_at_once(stepped: Driver) -> None:
     stepped.send(Watch((Watched(WallRequest(0, 0, 0, "keys", False, 200, 8), id=51),)))
-    first = stepped.wait_for(WallSlice)
+    first = stepped.wait_for(WallPicture)
     on(stepped, 2)
     stepped.send(Cancel())
     stepped.rest()
-    last = stepped.of(WallSlice)[-1]
+    last = stepped.of(WallPicture)[-1]
     assert (last.num_tokens, last.absent, where(stepped)) == (11, None, None)
     assert np.array_equal(last.low, first.low, equal_nan=True)
 
@@ -205,8 +205,8 @@ def test_a_prompt_is_read_in_phases_and_a_step_reads_the_rest_of_it(driver: Driv
     assert isinstance(first, Scheduled)
     assert (first.sequences[0].phase, len(first.sequences[0].token_ids)) == ("prefill", 9)
     on(driver)
-    driver.send(TakeSlice(WallRequest(0, 9, 9, "values", False, 50, 8)))
-    assert driver.wait_for(WallSlice).layers == (0,), "the others have nothing at all yet"
+    driver.send(TakePicture(WallRequest(0, 9, 9, "values", False, 50, 8)))
+    assert driver.wait_for(WallPicture).layers == (0,), "the others have nothing at all yet"
     driver.send(Step())
     driver.wait_for(StepRecord)
     assert driver.rest().sequences[0].num_tokens == 9

@@ -9,8 +9,8 @@ from engine.look.ring import ObservationRing, PlainSlot
 from engine.spec.stops import Stop
 from engine.wire.commands import GoTo, Pause, Run, SetCapture, Step, Watch, Watched
 from engine.wire.events import EngineLost, Failed, WentTo
+from engine.wire.pictures import CellUpdate, WallPicture, WallRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import CellUpdate, WallRequest, WallSlice
 from engine.wire.stopping import SetStops
 from tests.engine.loop.driver import Driver, prompt
 
@@ -36,8 +36,8 @@ def test_a_run_tells_every_step_in_order_and_rests_with_nothing_open(late: Drive
     for event in late.events:
         if isinstance(event, StepRecord):
             told.add(event.sequences[0].num_tokens)
-        elif isinstance(event, WallSlice | CellUpdate):
-            shown.append(event.num_tokens if isinstance(event, WallSlice) else event.piece.num_tokens)
+        elif isinstance(event, WallPicture | CellUpdate):
+            shown.append(event.num_tokens if isinstance(event, WallPicture) else event.piece.num_tokens)
             assert shown[-1] in told, "a picture of a step comes after the record of it"
     assert shown[-1] == 36
 

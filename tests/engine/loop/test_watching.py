@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from app.models.slices import Slices
+from app.models.pictures import Pictures
 from engine.client.outbox import MAX_PICTURES
 from engine.look.watch import is_row_unchanged
-from engine.session.slices import SliceReader
+from engine.session.pictures import PictureReader
 from engine.spec.sampling import Prompt
-from engine.wire.commands import GoTo, Pause, Run, SetPace, Step, SubmitPrompt, TakeSlice, Watch, Watched
+from engine.wire.commands import GoTo, Pause, Run, SetPace, Step, SubmitPrompt, TakePicture, Watch, Watched
 from engine.wire.events import Failed, StateChanged
+from engine.wire.pictures import CellUpdate, RowPicture, RowRequest, WallPicture, WallRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import CellUpdate, RowRequest, RowSlice, WallRequest, WallSlice
 from tests.engine.loop.driver import Driver
 from tests.engine.tiny import prompt_ids
 
@@ -41,7 +41,7 @@ def test_a_picture_comes_with_every_step_and_before_the_engine_rests(prompted: D
     prompted.send(SetPace(None, None), Watch((WALL,)), Step(5))
     prompted.wait_for(StepRecord, 5)
     prompted.rest()
-    assert numbers(prompted, WallSlice) == [9]
+    assert numbers(prompted, WallPicture) == [9]
     assert numbers(prompted, CellUpdate) == [10, 11, 12, 13, 14]
     kinds = [type(event) for event in prompted.events]
     last_picture = len(kinds) - 1 - kinds[::-1].index(CellUpdate)
@@ -65,29 +65,29 @@ def test_a_stalled_window_gets_many_steps_as_one_picture(prompted: Driver) -> No
         time.sleep(0.002)
     prompted.rest()
     assert len(prompted.of(StepRecord)) == 100
-    pieces: list[Any] = [event for event in prompted.events if isinstance(event, WallSlice | CellUpdate)]
+    pieces: list[Any] = [event for event in prompted.events if isinstance(event, WallPicture | CellUpdate)]
     assert MAX_PICTURES <= len(pieces) <= MAX_PICTURES + 1
     assert [piece.request.num_tokens for piece in pieces[-2:]] == [40, 109], "what waited, then the newest step"
     prompted.forget()
-    prompted.send(TakeSlice(structs.replace(WALL.request, num_tokens=109, previous_tokens=109)))
-    now = prompted.wait_for(WallSlice)
-    slices = Slices()
-    slices.put(*pieces)
-    assert slices.wall is not None
-    assert np.array_equal(slices.wall.high, now.high, equal_nan=True)
+    prompted.send(TakePicture(structs.replace(WALL.request, num_tokens=109, previous_tokens=109)))
+    now = prompted.wait_for(WallPicture)
+    pictures = Pictures()
+    pictures.put(*pieces)
+    assert pictures.wall is not None
+    assert np.array_equal(pictures.wall.high, now.high, equal_nan=True)
 
 
 def test_a_picture_that_fails_takes_no_other_with_it(prompted: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal answers the picture that failed; the wall goes on, and the row can be watched again."""
     row = Watched(RowRequest(0, 0, 3), id=52)
-    picture, are_failing = SliceReader.picture, [True]
+    picture, are_failing = PictureReader.picture, [True]
 
-    def failing(self: SliceReader, request: Any, visible: Any) -> Any:
+    def failing(self: PictureReader, request: Any, visible: Any) -> Any:
         if isinstance(request, RowRequest) and are_failing:
             raise ValueError("a broken row")
         return picture(self, request, visible)
 
-    monkeypatch.setattr(SliceReader, "picture", failing)
+    monkeypatch.setattr(PictureReader, "picture", failing)
     prompted.send(SetPace(None, None), Watch((structs.replace(WALL, id=51), row)), Step(3))
     prompted.wait_for(StepRecord, 3)
     prompted.rest()
@@ -95,9 +95,9 @@ def test_a_picture_that_fails_takes_no_other_with_it(prompted: Driver, monkeypat
     assert [(f.reply_to, "a broken row" in f.message) for f in prompted.of(Failed)] == [(52, True)]
     are_failing.clear()
     prompted.send(Watch((structs.replace(WALL, id=51), row)), Step(1))
-    prompted.wait_for(RowSlice)
+    prompted.wait_for(RowPicture)
     prompted.rest()
-    assert numbers(prompted, WallSlice) == [9], "the wall was watched all the while"
+    assert numbers(prompted, WallPicture) == [9], "the wall was watched all the while"
     assert numbers(prompted, CellUpdate) == [10, 11, 12, 13]
 
 
@@ -106,11 +106,11 @@ def test_a_picture_that_fails_after_a_step_is_told_and_the_others_go_on(
 ) -> None:
     row = Watched(RowRequest(0, 0, 3), id=52)
     prompted.send(SetPace(None, None), Watch((row, structs.replace(WALL, id=51))))
-    prompted.wait_for(WallSlice)
+    prompted.wait_for(WallPicture)
     prompted.rest()
 
     def failing(picture: Any, source: Any) -> bool:
-        if isinstance(picture.piece, RowSlice):
+        if isinstance(picture.piece, RowPicture):
             raise ValueError("a broken row")
         return is_row_unchanged(picture, source)
 
@@ -130,7 +130,7 @@ def test_going_back_ends_watching(prompted: Driver) -> None:
     prompted.send(GoTo(1), Step(1))
     prompted.wait_for(StepRecord)
     prompted.rest()
-    assert not prompted.of(WallSlice) + prompted.of(CellUpdate)
+    assert not prompted.of(WallPicture) + prompted.of(CellUpdate)
 
 
 @pytest.mark.parametrize("steps_per_second", [1e-4, 5e-324])
@@ -162,7 +162,7 @@ def test_a_pace_of_nothing_is_refused(prompted: Driver, pace: SetPace) -> None:
 
 
 def test_a_layer_that_is_not_there_is_refused_in_one_sentence(prompted: Driver) -> None:
-    from engine.wire.slices import HeadRequest
+    from engine.wire.pictures import HeadRequest
 
     prompted.send(Watch((Watched(HeadRequest(0, 9, "keys", 99, 0, 0, 9, 8)),)))
     assert prompted.wait_for(Failed).message.startswith("There is no layer 99")

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from app.models.slices import Slices
+from app.models.pictures import Pictures
 from engine.look.ring import Arrays, ObservationRing, PendingCopy
 from engine.session.session import Session
 from engine.spec.sampling import Prompt
 from engine.wire.commands import Run, SetPace, SubmitPrompt, Watch, Watched
 from engine.wire.events import Failed
+from engine.wire.pictures import CellUpdate, HeadPicture, HeadRequest, WallPicture, WallRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import CellUpdate, HeadRequest, HeadSlice, WallRequest, WallSlice
 from tests.engine.loop.driver import Driver
 from tests.engine.tiny import prompt_ids
 
@@ -38,17 +38,17 @@ def counting_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 def check_shown(driver: Driver) -> None:
     """The newest pictures are what somebody gets who looks now for the first time."""
-    slices, session = Slices(), driver.session
-    slices.put(*(event for event in driver.events if isinstance(event, WallSlice | HeadSlice | CellUpdate)))
-    wall, head = slices.wall, slices.head
+    pictures, session = Pictures(), driver.session
+    pictures.put(*(event for event in driver.events if isinstance(event, WallPicture | HeadPicture | CellUpdate)))
+    wall, head = pictures.wall, pictures.head
     assert wall is not None
     assert head is not None
     assert wall.num_tokens == head.request.num_tokens == session.sequence(0).num_tokens
     session.seen.forget(0)
-    now: Any = session.take_slice(wall.request)
+    now: Any = session.take_picture(wall.request)
     assert np.array_equal(wall.high, now.high, equal_nan=True)
     assert np.array_equal(wall.magnitudes.limit, now.magnitudes.limit)
-    now = session.take_slice(head.request)
+    now = session.take_picture(head.request)
     assert np.array_equal(head.high, now.high)
     assert np.array_equal(head.counts, now.counts)
 

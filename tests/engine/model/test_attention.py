@@ -18,7 +18,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.slices import AttentionRequest, AttentionSlice
+from engine.wire.pictures import AttentionPicture, AttentionRequest
 from tests.engine.largest import largest_tensor
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
@@ -59,8 +59,8 @@ def test_weights_of_the_newest_query_are_eagers(architecture: str, layout: str) 
     for n, full in enumerate(expected):
         assert summary.recent_mass[n] == pytest.approx(full[:, -16:].sum(-1).numpy(), abs=1e-5)
         layer = model.info.geometry.attention_layers[n].index
-        piece = session.take_slice(AttentionRequest(seq_id, record.step, layer, 64))
-        assert isinstance(piece, AttentionSlice)
+        piece = session.take_picture(AttentionRequest(seq_id, record.step, layer, 64))
+        assert isinstance(piece, AttentionPicture)
         assert piece.entropy == pytest.approx(torch.special.entr(full).sum(-1).numpy(), abs=1e-4)
         assert summary.first_mass[n] == pytest.approx(full[:, 0].numpy(), abs=1e-6)
 

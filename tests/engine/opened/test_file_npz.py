@@ -11,9 +11,9 @@ from engine.opened.file import OpenedSnapshot
 from engine.session.session import Session
 from engine.snapshot.export import export
 from engine.wire.exporting import Export
-from engine.wire.slices import (
+from engine.wire.pictures import (
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
     WallRequest,
 )
 from tests.engine.opened.sessions import opened, same
@@ -37,7 +37,7 @@ def test_an_npz_of_the_export_opens_and_leaves_nothing_behind(tmp_path: Path, mo
     assert (snapshot.file.path, snapshot.opened.why_not[:7]) == (path, "another")
     n = session.sequence(0).num_tokens
     request = WallRequest(0, n, n, "values", False, 100, 100)
-    same(session.take_slice(request), snapshot.take(request))
+    same(session.take_picture(request), snapshot.take(request))
     assert snapshot.token_ids == tuple(session.sequence(0).token_ids[:n])
 
 
@@ -45,7 +45,7 @@ def test_an_npz_of_rows_that_were_dropped_shows_them_where_they_stood(tmp_path: 
     session = begun(small("h2o"))
     snapshot, n = OpenedSnapshot(as_npz(session, tmp_path)), session.sequence(0).num_tokens
     request = WallRequest(0, n, n, "values", False, 100, 100)
-    same(session.take_slice(request), snapshot.take(request))
+    same(session.take_picture(request), snapshot.take(request))
     assert snapshot.num_tokens == n == 30
 
 
@@ -55,8 +55,8 @@ def test_an_npz_of_one_layer_opens_with_its_number(tmp_path: Path) -> None:
         pass
     n = session.sequence(0).num_tokens
     request = HeadRequest(0, n, "keys", 1, 0, 0, n, n)
-    expected, found = session.take_slice(request), OpenedSnapshot(path).take(request)
-    assert isinstance(expected, HeadSlice)
-    assert isinstance(found, HeadSlice)
+    expected, found = session.take_picture(request), OpenedSnapshot(path).take(request)
+    assert isinstance(expected, HeadPicture)
+    assert isinstance(found, HeadPicture)
     assert np.array_equal(found.low, expected.low)
     assert np.array_equal(found.high, expected.high)

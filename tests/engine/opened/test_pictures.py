@@ -17,19 +17,19 @@ from engine.opened.file import OpenedSnapshot
 from engine.opened.rows import FileSource
 from engine.session.session import Session
 from engine.snapshot import save_cache
-from engine.wire.slices import (
+from engine.wire.pictures import (
+    AttentionPicture,
     AttentionRequest,
-    AttentionSlice,
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
     Magnitudes,
     OutliersRequest,
+    PictureRequest,
+    RowPicture,
     RowRequest,
-    RowSlice,
-    SliceRequest,
     TableRequest,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
 from tests.engine.opened.sessions import opened, same
 from tests.engine.snapshot.crafted import Crafted
@@ -38,7 +38,7 @@ from tests.engine.snapshot.sessions import begun, kept, small
 MODES = ("growing", "paged", "static", "int8", "kivi-4", "h2o", "streamingllm")
 
 
-def requests(session: Session) -> list[SliceRequest]:
+def requests(session: Session) -> list[PictureRequest]:
     n, step = session.sequence(0).num_tokens, session.last_step
     assert step is not None
     return [
@@ -62,10 +62,10 @@ def test_every_picture_is_that_of_the_live_cache(name: str, tmp_path: Path) -> N
     for request in requests(session):
         found = snapshot.take(request)
         if name.startswith("kivi") and isinstance(request, WallRequest) and request.change:
-            assert isinstance(found, WallSlice)
+            assert isinstance(found, WallPicture)
             assert found.note == "What this step rewrote in older rows is not known any more."
             continue
-        same(session.take_slice(request), found, f"{name}: {request}")
+        same(session.take_picture(request), found, f"{name}: {request}")
 
 
 def test_layers_that_keep_a_window_latents_a_source_or_a_state_are_read_as_they_stand(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_layers_that_keep_a_window_latents_a_source_or_a_state_are_read_as_they_
         session = begun(small("dynamic"), architecture=architecture)
         snapshot = opened(session, tmp_path)
         for request in requests(session)[:6]:
-            live, found = session.take_slice(request), snapshot.take(request)
-            if architecture == "mamba" and isinstance(live, WallSlice):
+            live, found = session.take_picture(request), snapshot.take(request)
+            if architecture == "mamba" and isinstance(live, WallPicture):
                 assert len(live.states) == 4, "a convolution and a recurrence of two layers, and no rows"
-                assert isinstance(found, WallSlice)
+                assert isinstance(found, WallPicture)
                 live, found = (replace(piece, magnitudes=None) for piece in (live, found))
             same(live, found, f"{architecture}: {request}")
 
@@ -85,12 +85,12 @@ def test_an_earlier_step_is_cut_from_the_rows_and_says_so_where_they_are_others(
     session = begun(small("growing"))
     request = WallRequest(0, 12, 12, "keys", False, 100, 100)
     found = opened(session, tmp_path).take(request)
-    same(session.take_slice(request), found)
-    assert isinstance(found, WallSlice)
+    same(session.take_picture(request), found)
+    assert isinstance(found, WallPicture)
     assert found.provenance == "recorded"
     session = begun(small("h2o"))
     found = opened(session, tmp_path).take(request)
-    assert isinstance(found, WallSlice)
+    assert isinstance(found, WallPicture)
     assert found.provenance == "as stored now"
 
 
@@ -99,16 +99,16 @@ def test_heads_and_layers_that_were_not_written_are_not_there(tmp_path: Path) ->
     snapshot = opened(session, tmp_path, layers=(1,), kv_heads=(1,))
     n = session.sequence(0).num_tokens
     wall = snapshot.take(WallRequest(0, n, n, "keys", False, 100, 100))
-    live = session.take_slice(WallRequest(0, n, n, "keys", False, 100, 100))
-    assert isinstance(wall, WallSlice)
-    assert isinstance(live, WallSlice)
+    live = session.take_picture(WallRequest(0, n, n, "keys", False, 100, 100))
+    assert isinstance(wall, WallPicture)
+    assert isinstance(live, WallPicture)
     assert wall.layers == (1,)
     np.testing.assert_array_equal(wall.low[0, 1], live.low[1, 1])
     assert np.isnan(wall.low[0, 0]).all()
     assert wall.absent is not None
     assert (wall.absent[0] == np.array([[1], [0]])).all()
     row = snapshot.take(RowRequest(0, n, 3))
-    assert isinstance(row, RowSlice)
+    assert isinstance(row, RowPicture)
     assert (row.layers, row.dropped) == ((1,), ((0,),))
 
 
@@ -116,7 +116,7 @@ def test_only_the_attention_of_the_newest_step_is_in_a_file(tmp_path: Path) -> N
     session = begun(small("growing"))
     assert session.last_step is not None
     found = opened(session, tmp_path).take(AttentionRequest(0, session.last_step - 2, 1, 100))
-    assert isinstance(found, AttentionSlice)
+    assert isinstance(found, AttentionPicture)
     assert not found.weights.size
     assert found.note == f"The attention of step {session.last_step - 2} is not in the file."
 
@@ -142,9 +142,9 @@ def large(tmp_path: Path, length: int = LENGTH, layers: int = 3, **how: Any) -> 
     return OpenedSnapshot(path)
 
 
-def wall(snapshot: OpenedSnapshot, columns: int, rows: int) -> WallSlice:
+def wall(snapshot: OpenedSnapshot, columns: int, rows: int) -> WallPicture:
     found = snapshot.take(WallRequest(0, snapshot.num_tokens, snapshot.num_tokens, "keys", False, columns, rows))
-    assert isinstance(found, WallSlice)
+    assert isinstance(found, WallPicture)
     return found
 
 
@@ -193,7 +193,7 @@ def test_what_is_read_depends_on_what_is_shown_and_not_on_the_file(tmp_path: Pat
         at_first = snapshot.file.bytes_read - 8 * length
         wall(snapshot, 100, 16)
         head = snapshot.take(HeadRequest(0, length, "keys", 0, 1, 100, 200, 100))
-        assert isinstance(head, HeadSlice)
+        assert isinstance(head, HeadPicture)
         np.testing.assert_array_equal(head.low, snapshot.file.rows(0, "keys", 1, range(100, 200)))
         read.append((at_first, snapshot.file.bytes_read))
     (first, one), (again, other) = read
@@ -301,5 +301,5 @@ def test_what_was_never_watched_is_said_of_the_file_and_not_of_its_model(tmp_pat
     snapshot = large(tmp_path, 100, layers=3)
     assert snapshot.info.captures_attention
     found = snapshot.take(AttentionRequest(0, 0, 1, 100))
-    assert isinstance(found, AttentionSlice)
+    assert isinstance(found, AttentionPicture)
     assert found.note == "The attention of step 0 is not in the file."

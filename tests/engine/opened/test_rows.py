@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.look.pictures import take
 from engine.look.seen import Seen
-from engine.look.slices import take
 from engine.opened import rows as rooms
 from engine.spec.cache import CacheSpec
-from engine.wire.slices import WallRequest, WallSlice
+from engine.wire.pictures import WallPicture, WallRequest
 from tests.engine.opened.sessions import opened, same
 from tests.engine.snapshot.sessions import begun
 
@@ -28,10 +28,10 @@ def test_a_wall_read_in_pieces_is_that_of_one_piece(
 ) -> None:
     """Pieces end with columns, so that no cell is made of two."""
     snapshot = opened(begun(CacheSpec("dynamic"), architecture=architecture), tmp_path)
-    request, walls = WallRequest(0, 30, 30, "keys", False, 8, 3), list[WallSlice]()
+    request, walls = WallRequest(0, 30, 30, "keys", False, 8, 3), list[WallPicture]()
     for at_once in (1, 1 << 20):
         monkeypatch.setattr(rooms, "NUMBERS_AT_ONCE", at_once)
         piece = take(request, snapshot.at(30), snapshot.info.geometry, Seen(None))
-        assert isinstance(piece, WallSlice)
+        assert isinstance(piece, WallPicture)
         walls.append(piece)
     same(*walls)

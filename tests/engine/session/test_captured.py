@@ -17,7 +17,7 @@ from engine.spec.capture import CAPTURES, CaptureLevel
 from engine.spec.codec import uniform
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.slices import RowRequest, RowSlice
+from engine.wire.pictures import RowPicture, RowRequest
 from tests.engine.session.records import assert_same_records
 from tests.engine.session.sessions import GROWING, SEEDED, tensors
 from tests.engine.tiny import model_of, prompt_ids
@@ -228,13 +228,13 @@ def test_a_row_comes_with_what_was_written_before_it_was_coded(spec: CacheSpec) 
     truth = exact.cache_of(0).rows(0)
     assert truth is not None
     for position, is_coded in ((3, spec != GROWING), (9, False)):  # of the prompt, and of a step that is not coded yet
-        piece = session.take_slice(RowRequest(0, 12, position))
-        assert isinstance(piece, RowSlice)
+        piece = session.take_picture(RowRequest(0, 12, position))
+        assert isinstance(piece, RowPicture)
         assert np.array_equal(piece.written_keys[0], truth.keys[0, :, position].numpy()), "layer 0 has no codes"
         assert np.array_equal(piece.written_keys[0], piece.keys[0]) == (not is_coded)
         assert len(piece.written_values) == len(piece.values)
-    last = session.take_slice(RowRequest(0, 12, 11))
-    assert isinstance(last, RowSlice)
+    last = session.take_picture(RowRequest(0, 12, 11))
+    assert isinstance(last, RowPicture)
     assert last.written_keys == (), "that step was captured at another level"
 
 

@@ -83,19 +83,19 @@ def test_a_step_that_fails_after_an_edit_keeps_the_edit(architecture: str, spec:
 @pytest.mark.parametrize("mode", [name for name in PRESETS if not PRESETS[name].spec.recomputes])
 def test_edited_rows_are_counted_and_drawn_anew(mode: str) -> None:
     from engine.spec.edit import Scale
-    from engine.wire.slices import WallRequest, WallSlice
+    from engine.wire.pictures import WallPicture, WallRequest
 
     session = prepared("llama", small(mode), "decode")
     request = WallRequest(0, session.cache_of(0).num_tokens, 0, "keys", False, 64, 64)
-    first = session.take_slice(request)
+    first = session.take_picture(request)
     position = session.cache_of(0).held_positions(1)[0].tolist()[1]
     make_edit(session, Scale(0, Rows(position, position + 1, (1,), (0,)), 40.0))
-    after = session.take_slice(request)
+    after = session.take_picture(request)
     session.seen.forget(0)
-    anew = session.take_slice(request)
-    assert isinstance(first, WallSlice)
-    assert isinstance(after, WallSlice)
-    assert isinstance(anew, WallSlice)
+    anew = session.take_picture(request)
+    assert isinstance(first, WallPicture)
+    assert isinstance(after, WallPicture)
+    assert isinstance(anew, WallPicture)
     assert first.magnitudes is not None
     assert after.magnitudes is not None
     assert anew.magnitudes is not None

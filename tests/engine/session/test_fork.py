@@ -17,16 +17,16 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire.records import StopReason
-from engine.wire.slices import (
+from engine.wire.pictures import (
+    AttentionPicture,
     AttentionRequest,
-    AttentionSlice,
+    PictureRequest,
+    RowPicture,
     RowRequest,
-    RowSlice,
-    SliceRequest,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
+from engine.wire.records import StopReason
 from tests.effort import effort
 from tests.engine.session import sessions
 from tests.engine.session.sessions import set_state
@@ -115,26 +115,26 @@ def test_a_fork_has_pictures_and_logits_at_once(mode: str, step: int | None) -> 
     session = started(MODES[mode])
     at = 10 if step is None else step
     count = session.fork(0, step).num_tokens
-    pairs: list[tuple[SliceRequest, SliceRequest]] = [
+    pairs: list[tuple[PictureRequest, PictureRequest]] = [
         (AttentionRequest(0, at, 1, 64), AttentionRequest(1, 10, 1, 64)),
         (RowRequest(0, count, count - 1), RowRequest(1, count, count - 1)),
         (WallRequest(0, count, count, "keys", False, 32, 8), WallRequest(1, count, count, "keys", False, 32, 8)),
     ]
     for of_parent, of_child in pairs:
-        theirs, mine = session.take_slice(of_parent), session.take_slice(of_child)
-        if isinstance(mine, AttentionSlice):
-            assert isinstance(theirs, AttentionSlice)
+        theirs, mine = session.take_picture(of_parent), session.take_picture(of_child)
+        if isinstance(mine, AttentionPicture):
+            assert isinstance(theirs, AttentionPicture)
             assert mine.weights.shape[1] == count
             np.testing.assert_array_equal(mine.weights, theirs.weights)
             assert mine.provenance == "live cache", "it is the newest row of the fork"
             assert mine.query_position == count - 1
-        elif isinstance(mine, RowSlice):
-            assert isinstance(theirs, RowSlice)
+        elif isinstance(mine, RowPicture):
+            assert isinstance(theirs, RowPicture)
             assert mine.layers
             np.testing.assert_array_equal(mine.keys, theirs.keys)
         else:
-            assert isinstance(mine, WallSlice)
-            assert isinstance(theirs, WallSlice)
+            assert isinstance(mine, WallPicture)
+            assert isinstance(theirs, WallPicture)
             np.testing.assert_array_equal(mine.low, theirs.low)
     child, parent = session.history.logged_logits(1), session.history.logged_logits(0)
     assert [(e.step, e.num_tokens) for e in child] == [(e.step, e.num_tokens) for e in parent if e.step <= at]
@@ -143,13 +143,13 @@ def test_a_fork_has_pictures_and_logits_at_once(mode: str, step: int | None) -> 
 
 def test_the_history_of_a_fork_goes_on_after_its_parent_is_gone() -> None:
     session = started(MODES["growing"])
-    then = session.take_slice(AttentionRequest(0, 4, 1, 64))
+    then = session.take_picture(AttentionRequest(0, 4, 1, 64))
     session.fork(0, 6)
     session.remove(0)
     session.step()
-    child = session.take_slice(AttentionRequest(1, 4, 1, 64))
-    assert isinstance(then, AttentionSlice)
-    assert isinstance(child, AttentionSlice)
+    child = session.take_picture(AttentionRequest(1, 4, 1, 64))
+    assert isinstance(then, AttentionPicture)
+    assert isinstance(child, AttentionPicture)
     np.testing.assert_array_equal(then.weights, child.weights)
     assert [entry.step for entry in session.history.logged_logits(1)] == [*range(7), 11]
 

@@ -12,7 +12,7 @@ from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire.slices import RowRequest, RowSlice
+from engine.wire.pictures import RowPicture, RowRequest
 from tests.effort import effort
 from tests.engine.session.test_fork import FORCED, MODES, PROMPT, rows, same
 from tests.engine.snapshot.sessions import snapshot
@@ -115,12 +115,12 @@ def test_a_window_that_is_computed_anew_every_step_comes_back_by_one_forward(
 def test_pictures_before_a_change_of_mode_stay_honest_after_going_back() -> None:
     session, plain = walked(("growing", "kivi-4", "growing"), 12), walked(("growing",), 3)
     session.go_to(6)
-    piece = session.take_slice(RowRequest(0, PROMPT + 1, 3))
+    piece = session.take_picture(RowRequest(0, PROMPT + 1, 3))
     assert piece.provenance == "as stored now"  # type: ignore[union-attr]
     session.go_to(3)
-    piece, true = (s.take_slice(RowRequest(0, PROMPT + 1, 3)) for s in (session, plain))
-    assert isinstance(piece, RowSlice)
-    assert isinstance(true, RowSlice)
+    piece, true = (s.take_picture(RowRequest(0, PROMPT + 1, 3)) for s in (session, plain))
+    assert isinstance(piece, RowPicture)
+    assert isinstance(true, RowPicture)
     assert piece.provenance == true.provenance == "live cache"
     assert (piece.keys[0] == true.keys[0]).all()
 

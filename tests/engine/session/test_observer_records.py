@@ -15,7 +15,7 @@ from engine.spec.condition import TokenSpan
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.condition_values import RECENT, recorded_attention
-from engine.wire.slices import AttentionRequest
+from engine.wire.pictures import AttentionRequest
 from tests.engine.session.sessions import started
 from tests.engine.tiny import prompt_ids
 
@@ -103,13 +103,13 @@ def test_attention_of_past_steps_stays_until_it_is_rewound() -> None:
     session, seq_id = started(length=6)
     for _ in range(4):
         session.step()
-    piece = session.take_slice(AttentionRequest(seq_id, 2, 1, 100))
+    piece = session.take_picture(AttentionRequest(seq_id, 2, 1, 100))
     assert piece.provenance == "recorded"
     assert piece.query_position == 7
     assert list(piece.positions) == list(range(8))
     assert np.allclose(piece.weights.sum(-1), 1.0, atol=1e-5)
     session.go_to(1)
-    assert "no longer kept" in session.take_slice(AttentionRequest(seq_id, 2, 1, 100)).note
+    assert "no longer kept" in session.take_picture(AttentionRequest(seq_id, 2, 1, 100)).note
 
 
 def test_a_preemption_is_recorded_once_by_the_step_that_needed_the_room() -> None:

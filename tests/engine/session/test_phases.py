@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from engine.session.session import Session
-from engine.wire.slices import (
+from engine.wire.pictures import (
+    AttentionPicture,
     AttentionRequest,
-    AttentionSlice,
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
+    RowPicture,
     RowRequest,
-    RowSlice,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
 from engine.wire.status import Chosen, LayerDone, PhaseReached, Scheduled, SuspendedStep, Written
 from tests.engine.session.phases import MODES, PHASES, phased
@@ -55,7 +55,7 @@ def test_every_architecture_is_followed_layer_by_layer(architecture: str, phase:
     session, twin = (prepared(architecture, "growing", phase) for _ in range(2))
     twin.step()
     # a picture that computes queries again runs the model between its own layers
-    _, seen = phased(session, lambda _: session.take_slice(HeadRequest(0, 99, "attention-map", 0, 0, 0, 99, 9)))
+    _, seen = phased(session, lambda _: session.take_picture(HeadRequest(0, 99, "attention-map", 0, 0, 0, 99, 9)))
     assert [e.phase.layer for e in seen if isinstance(e.phase, LayerDone)] == list(range(layers_of(session)))
     assert same(tensors(session), tensors(twin))
     for event in seen:
@@ -73,8 +73,8 @@ def test_once_a_layer_is_done_it_has_the_new_row_and_later_layers_do_not(mode: s
 
     def look(event: PhaseReached) -> None:
         if isinstance(event.phase, LayerDone):
-            piece = session.take_slice(RowRequest(0, had + 1, had))
-            assert isinstance(piece, RowSlice)
+            piece = session.take_picture(RowRequest(0, had + 1, had))
+            assert isinstance(piece, RowPicture)
             rows.append(piece)
             places.append(piece.layers)
             norms = event.phase.rows[0]
@@ -87,8 +87,8 @@ def test_once_a_layer_is_done_it_has_the_new_row_and_later_layers_do_not(mode: s
     assert not rows[-1].note
     if MODES[mode].codec.is_exact:
         twin.step()
-        done = twin.take_slice(RowRequest(0, had + 1, had))
-        assert isinstance(done, RowSlice)
+        done = twin.take_picture(RowRequest(0, had + 1, had))
+        assert isinstance(done, RowPicture)
         for layer in done.layers:
             assert np.array_equal(done.values[layer], rows[-1].values[layer], equal_nan=mode != "growing")
 
@@ -104,9 +104,9 @@ def test_the_wall_says_which_layers_lack_the_new_rows(mode: str, phase: str) -> 
     def look(event: PhaseReached) -> None:
         if isinstance(event.phase, Written):
             return
-        count = session.slices.visible(0).source.num_tokens
-        wall = session.take_slice(WallRequest(0, count, count, "keys", False, 200, 200))
-        assert isinstance(wall, WallSlice)
+        count = session.pictures.visible(0).source.num_tokens
+        wall = session.take_picture(WallRequest(0, count, count, "keys", False, 200, 200))
+        assert isinstance(wall, WallPicture)
         assert wall.absent is not None
         assert wall.num_tokens == count
         new = wall.absent[:, :, had:]
@@ -126,9 +126,9 @@ def test_without_a_cache_later_layers_have_no_rows_at_all() -> None:
 
     def look(event: PhaseReached) -> None:
         if not isinstance(event.phase, Written):
-            count = session.slices.visible(0).source.num_tokens
-            wall = session.take_slice(WallRequest(0, count, count, "keys", False, 200, 200))
-            assert isinstance(wall, WallSlice)
+            count = session.pictures.visible(0).source.num_tokens
+            wall = session.take_picture(WallRequest(0, count, count, "keys", False, 200, 200))
+            assert isinstance(wall, WallPicture)
             seen.append(wall.layers)
 
     phased(session, look)
@@ -139,14 +139,14 @@ def test_a_head_and_the_newest_attention_can_be_drawn_once_their_layer_is_done()
     session, twin = prepared("llama", "growing", "decode"), prepared("llama", "growing", "decode")
     had, step = session.cache_of(0).num_tokens, (session.last_step or 0) + 1
     heads: list[tuple[int, str]] = []
-    rows: list[AttentionSlice] = []
+    rows: list[AttentionPicture] = []
 
     def look(event: PhaseReached) -> None:
         if isinstance(event.phase, LayerDone):
-            head = session.take_slice(HeadRequest(0, had + 1, "keys", 1, 0, 0, had + 1, 200))
-            row = session.take_slice(AttentionRequest(0, step, 1, 200))
-            assert isinstance(head, HeadSlice)
-            assert isinstance(row, AttentionSlice)
+            head = session.take_picture(HeadRequest(0, had + 1, "keys", 1, 0, 0, had + 1, 200))
+            row = session.take_picture(AttentionRequest(0, step, 1, 200))
+            assert isinstance(head, HeadPicture)
+            assert isinstance(row, AttentionPicture)
             heads.append((len(head.positions), head.note))
             rows.append(row)
 
@@ -155,8 +155,8 @@ def test_a_head_and_the_newest_attention_can_be_drawn_once_their_layer_is_done()
     assert ["after layer 0" in note for _, note in heads] == [True, False]
     assert (rows[0].weights.size, "after layer 0" in rows[0].note) == (0, True)
     twin.step()
-    expected = twin.take_slice(AttentionRequest(0, step, 1, 200))
-    assert isinstance(expected, AttentionSlice)
+    expected = twin.take_picture(AttentionRequest(0, step, 1, 200))
+    assert isinstance(expected, AttentionPicture)
     assert rows[1].query_position == expected.query_position == had
     assert np.allclose(rows[1].weights, expected.weights, atol=1e-7)
 
@@ -245,16 +245,16 @@ def test_pictures_of_a_finished_step_count_the_rows_as_they_were_coded() -> None
     session, twin = prepared("llama", MODES["int8"], "decode"), prepared("llama", MODES["int8"], "decode")
 
     def look(_event: PhaseReached) -> None:
-        count = session.slices.visible(0).source.num_tokens
-        session.take_slice(WallRequest(0, count, count, "keys", False, 50, 8))
+        count = session.pictures.visible(0).source.num_tokens
+        session.take_picture(WallRequest(0, count, count, "keys", False, 50, 8))
 
     phased(session, look)
     twin.step()
     count = twin.cache_of(0).num_tokens
     request = WallRequest(0, count, count, "keys", False, 50, 8)
-    one, other = session.take_slice(request), twin.take_slice(request)
-    assert isinstance(one, WallSlice)
-    assert isinstance(other, WallSlice)
+    one, other = session.take_picture(request), twin.take_picture(request)
+    assert isinstance(one, WallPicture)
+    assert isinstance(other, WallPicture)
     assert one.magnitudes is not None
     assert other.magnitudes is not None
     assert np.array_equal(one.magnitudes.limit, other.magnitudes.limit)
@@ -268,9 +268,9 @@ def test_attention_is_of_the_queries_before_it_and_of_its_newest_in_layers_that_
     session = prepared("llama", MODES[mode], phase)
     had = session.cache_of(0).num_tokens
 
-    def head(lens: str, layer: int) -> HeadSlice:
-        piece = session.take_slice(HeadRequest(0, 99, lens, layer, 0, 0, 99, 100))
-        assert isinstance(piece, HeadSlice)
+    def head(lens: str, layer: int) -> HeadPicture:
+        piece = session.take_picture(HeadRequest(0, 99, lens, layer, 0, 0, 99, 100))
+        assert isinstance(piece, HeadPicture)
         return piece
 
     lenses = ("attention-map", "attention-received", "attention-entropy")
@@ -284,8 +284,8 @@ def test_attention_is_of_the_queries_before_it_and_of_its_newest_in_layers_that_
             assert np.array_equal(piece.low, was.low, equal_nan=True)
             assert piece.note.endswith(f"Step {event.step} is suspended: its queries are added when it ends.")
             asked = AttentionRequest(0, event.step, 1, 100, lens=lens, max_rows=100)
-            of_panel = session.take_slice(asked)
-            assert isinstance(of_panel, AttentionSlice)
+            of_panel = session.take_picture(asked)
+            assert isinstance(of_panel, AttentionPicture)
             assert (of_panel.query_position, of_panel.note) == (had - 1, piece.note)
         if isinstance(event.phase, LayerDone):
             newest[event.phase.layer] = head("attention", event.phase.layer).low

@@ -8,8 +8,8 @@ import pytest
 
 from engine.errors import Cancelled
 from engine.session.session import Session
+from engine.wire.pictures import WallRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import WallRequest
 from engine.wire.status import PhaseReached
 from tests.effort import effort
 from tests.engine.faults import Injected, counting, failing_at
@@ -31,7 +31,7 @@ def test_given_up_at_any_phase_it_changes_nothing(mode: str, phase: str) -> None
 
         def give_up(event: PhaseReached, left: object = left) -> None:
             if next(left, None) is None:  # type: ignore[call-overload]
-                session.take_slice(WallRequest(0, 99, 99, "keys", False, 50, 8))
+                session.take_picture(WallRequest(0, 99, 99, "keys", False, 50, 8))
                 raise Cancelled
 
         with pytest.raises(Cancelled):

@@ -15,7 +15,7 @@ from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire.commands import Redo
-from engine.wire.slices import RowRequest, RowSlice
+from engine.wire.pictures import RowPicture, RowRequest
 from tests.engine.tiny import model_of, prompt_ids
 
 MODES = {
@@ -55,9 +55,9 @@ def redone(model: LoadedModel, command: Redo, num_computed_anew: int = 0) -> Ses
     return session
 
 
-def row(session: Session, seq_id: int, num_tokens: int, position: int) -> RowSlice:
-    piece = session.take_slice(RowRequest(seq_id, num_tokens, position))
-    assert isinstance(piece, RowSlice)
+def row(session: Session, seq_id: int, num_tokens: int, position: int) -> RowPicture:
+    piece = session.take_picture(RowRequest(seq_id, num_tokens, position))
+    assert isinstance(piece, RowPicture)
     return piece
 
 

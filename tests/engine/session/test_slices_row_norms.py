@@ -8,21 +8,21 @@ import pytest
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.presets import cache_preset
-from engine.wire.slices import (
+from engine.wire.pictures import (
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
+    RowPicture,
     RowRequest,
-    RowSlice,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
 from tests.engine.session.pasts import PROMPT, SPECS, STEPS, started
 
 
-def row_of(session: Session, position: int) -> RowSlice:
+def row_of(session: Session, position: int) -> RowPicture:
     tokens = session.sequence(0).num_tokens
-    piece = session.take_slice(RowRequest(0, tokens, position))
-    assert isinstance(piece, RowSlice)
+    piece = session.take_picture(RowRequest(0, tokens, position))
+    assert isinstance(piece, RowPicture)
     return piece
 
 
@@ -65,11 +65,11 @@ def test_pictures_of_what_is_not_there_are_cut_to_what_is_or_refused() -> None:
         WallRequest(0, 10**9, -5, "keys", True, 10**9, 8),
         HeadRequest(0, 10**9, "keys", 0, 0, -7, 10**12, 10**9),
     ):
-        piece = session.take_slice(request)
-        assert isinstance(piece, WallSlice | HeadSlice)
+        piece = session.take_picture(request)
+        assert isinstance(piece, WallPicture | HeadPicture)
         assert piece.request.num_tokens == PROMPT, "the answer says how many tokens it shows"
         assert piece.low.shape[-2] == PROMPT
     with pytest.raises(InputError, match="no head -1"):
-        session.take_slice(HeadRequest(0, 4, "keys", 0, -1, 0, 4, 8))
+        session.take_picture(HeadRequest(0, 4, "keys", 0, -1, 0, 4, 8))
     with pytest.raises(InputError, match="no layer 9"):
-        session.take_slice(HeadRequest(0, 4, "keys", 9, 0, 0, 4, 8))
+        session.take_picture(HeadRequest(0, 4, "keys", 9, 0, 0, 4, 8))

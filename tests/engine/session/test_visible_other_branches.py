@@ -13,13 +13,13 @@ from engine.look import magnitudes
 from engine.session.editing import make_edit
 from engine.session.session import Session
 from engine.spec.edit import Rows, Scale
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
+    Picture,
+    PictureRequest,
     RowRequest,
-    Slice,
-    SliceRequest,
     TableRequest,
     WallRequest,
 )
@@ -28,7 +28,7 @@ from tests.engine.session.sessions import started
 from tests.engine.tiny import prompt_ids
 
 
-def requests_of(count: int, step: int) -> tuple[SliceRequest, ...]:
+def requests_of(count: int, step: int) -> tuple[PictureRequest, ...]:
     """All kinds of picture of a sequence with so many tokens."""
     return (
         WallRequest(0, count, count, "keys", False, 200, 64),
@@ -44,7 +44,7 @@ def requests_of(count: int, step: int) -> tuple[SliceRequest, ...]:
 SAID_OF_THE_MOMENT = ("provenance", "took_ms", "written_keys", "written_values", "states")
 
 
-def numbers(piece: Slice) -> dict[str, Any]:
+def numbers(piece: Picture) -> dict[str, Any]:
     """All that a picture shows, apart from where it comes from."""
     return {name: value for name, value in msgspec.structs.asdict(piece).items() if name not in SAID_OF_THE_MOMENT}
 
@@ -62,7 +62,7 @@ def are_same(one: Any, other: Any) -> bool:
 
 
 def pictures(session: Session, count: int, step: int, node: int | None = None) -> list[dict[str, Any]]:
-    return [numbers(session.take_slice(request, node)) for request in requests_of(count, step)]
+    return [numbers(session.take_picture(request, node)) for request in requests_of(count, step)]
 
 
 def differing(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> list[str]:
@@ -112,7 +112,7 @@ def test_a_moment_of_another_branch_is_drawn_as_it_was_when_it_was_live(mode: st
     assert not_kept == ([3, 4, 5, 6] if mode == "paged h2o" else [])
     assert (session.last_step, len(list(session.kept))) == (here, kept), "the session stayed where it was"
     tip = max(seen)
-    head = session.take_slice(requests_of(seen[tip][0], tip)[2], tip)
+    head = session.take_picture(requests_of(seen[tip][0], tip)[2], tip)
     assert head.provenance == ("dequantised" if mode in ("int8", "kivi") else "kept")  # type: ignore[union-attr]
 
 
@@ -143,7 +143,7 @@ def test_page_tables_that_an_edit_changed_are_not_told_of_the_moments_before_it(
     session, seen = grown("paged")
     session.kept.drop((6, None))  # the moment before the edit, which put what it wrote into a page of its own
     count, then = seen[3]
-    table = session.take_slice(TableRequest(0, count), 3)
+    table = session.take_picture(TableRequest(0, count), 3)
     assert table.note == "Its rows were moved to other pages since."  # type: ignore[union-attr]
     others = [piece for piece in then if not isinstance(piece["request"], TableRequest)]
     now = [piece for piece in pictures(session, count, 3, 3) if not isinstance(piece["request"], TableRequest)]
@@ -172,6 +172,6 @@ def test_a_sequence_that_was_not_there_is_refused() -> None:
     session, seen = grown("growing")
     other = session.fork(0).child
     with pytest.raises(InputError, match=f"There was no sequence {other} at step {max(seen)}: choose one"):
-        session.take_slice(RowRequest(other, 4, 0), max(seen))
+        session.take_picture(RowRequest(other, 4, 0), max(seen))
     with pytest.raises(InputError, match="There is no step 999"):
-        session.take_slice(RowRequest(0, 4, 0), 999)
+        session.take_picture(RowRequest(0, 4, 0), 999)

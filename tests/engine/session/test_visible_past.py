@@ -17,17 +17,17 @@ from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.slices import (
+from engine.wire.pictures import (
+    AttentionPicture,
     AttentionRequest,
-    AttentionSlice,
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
+    RowPicture,
     RowRequest,
-    RowSlice,
+    TablePicture,
     TableRequest,
-    TableSlice,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
 from tests.effort import effort
 from tests.engine.session.pasts import PROMPT, SCORED, SPECS, STEPS, started
@@ -44,14 +44,14 @@ def looks(session: Session, tokens: int, previous: int) -> list[Any]:
         RowRequest(0, tokens, 5),
         RowRequest(0, tokens, tokens - 1),
     ]
-    return [session.take_slice(request) for request in requests]
+    return [session.take_picture(request) for request in requests]
 
 
 def same(mine: Any, theirs: Any) -> None:
     for name in ("low", "high", "absent", "holders", "counts", "positions", "num_nan"):
         if hasattr(mine, name):
             np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
-    if isinstance(mine, RowSlice):
+    if isinstance(mine, RowPicture):
         assert (mine.layers, mine.dropped) == (theirs.layers, theirs.dropped)
         for a, b in zip(mine.keys + mine.values, theirs.keys + theirs.values, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -88,17 +88,17 @@ def test_a_moment_before_an_edit_looks_as_it_stood_though_it_had_as_many_tokens(
     session.step()
     step, count = session.last_step, PROMPT + 1
     requests = WallRequest(0, count, count, "keys", False, 64, 16), HeadRequest(0, count, "keys", 1, 1, 0, count, 64)
-    before = [session.take_slice(request) for request in requests]
+    before = [session.take_picture(request) for request in requests]
     edited = make_edit(session, Zero(0, Rows(2, 9)))[0].node.step
-    zeroed = [session.take_slice(request) for request in requests]
+    zeroed = [session.take_picture(request) for request in requests]
     for request, then, now in zip(requests, before, zeroed, strict=True):
-        past, live = session.take_slice(request, step), session.take_slice(request, edited)
+        past, live = session.take_picture(request, step), session.take_picture(request, edited)
         same(past, then)
         same(live, now)
         assert (past.provenance, live.provenance) == ("kept", "live cache")
     session.kept.clear()
     for request, now in zip(requests, zeroed, strict=True):
-        past = session.take_slice(request, step)
+        past = session.take_picture(request, step)
         same(past, now)
         assert past.provenance == "as stored now"
 
@@ -121,11 +121,11 @@ def test_a_picture_of_the_change_shows_what_was_coded_late() -> None:
     for _ in range(STEPS):
         session.step()
     tokens = next(n for n in range(PROMPT + 1, PROMPT + STEPS) if n % 16 == 0)
-    piece = session.take_slice(WallRequest(0, tokens, tokens - 1, "keys", True, 64, 16))
-    assert isinstance(piece, WallSlice)
+    piece = session.take_picture(WallRequest(0, tokens, tokens - 1, "keys", True, 64, 16))
+    assert isinstance(piece, WallPicture)
     assert (piece.low[:, :, : tokens - 1] != 0).any()  # a whole residual of keys became coarse in this step
-    piece = session.take_slice(WallRequest(0, tokens + 1, tokens, "keys", True, 64, 16))
-    assert isinstance(piece, WallSlice)
+    piece = session.take_picture(WallRequest(0, tokens + 1, tokens, "keys", True, 64, 16))
+    assert isinstance(piece, WallPicture)
     assert (piece.low[:, :, :tokens] == 0).all()
     assert not piece.note
 
@@ -247,9 +247,9 @@ def test_the_change_of_the_first_step_in_a_mode_starts_from_what_the_mode_made_o
     same(again, then)
 
 
-def wall(session: Session, tokens: int) -> WallSlice:
-    piece = session.take_slice(WallRequest(0, tokens, tokens, "keys", False, 64, 8))
-    assert isinstance(piece, WallSlice)
+def wall(session: Session, tokens: int) -> WallPicture:
+    piece = session.take_picture(WallRequest(0, tokens, tokens, "keys", False, 64, 8))
+    assert isinstance(piece, WallPicture)
     return piece
 
 
@@ -264,7 +264,7 @@ def test_what_has_left_a_window_is_not_said_to_be_whole(architecture: str, mode:
     session = Session(model_of(architecture), paged.get(mode) or CacheSpec(mode), prefill_chunk=8)  # type: ignore[arg-type]
     session.submit(Prompt(token_ids=prompt_ids(4)))
     session.force(0, prompt_ids(30, seed=3))
-    then: dict[int, WallSlice] = {}
+    then: dict[int, WallPicture] = {}
     said = set()
     for _ in range(14):
         tokens = session.step().sequences[0].num_tokens
@@ -327,12 +327,12 @@ def test_recorded_attention_tells_dropped_rows_from_bad_ones() -> None:
     session = started(SPECS["h2o"])
     for _ in range(4):
         session.step()
-    piece = session.take_slice(AttentionRequest(0, 4, 0, 512))
-    assert isinstance(piece, AttentionSlice)
+    piece = session.take_picture(AttentionRequest(0, 4, 0, 512))
+    assert isinstance(piece, AttentionPicture)
     assert piece.absent is not None
     np.testing.assert_array_equal(np.isnan(piece.weights), piece.absent == 1)
-    head = session.take_slice(HeadRequest(0, PROMPT + 4, "keys", 0, 0, 0, PROMPT + 4, 512))
-    assert isinstance(head, HeadSlice)
+    head = session.take_picture(HeadRequest(0, PROMPT + 4, "keys", 0, 0, 0, PROMPT + 4, 512))
+    assert isinstance(head, HeadPicture)
     assert head.num_nan == 0
     assert head.absent is not None
     assert head.absent.sum() == PROMPT + 4 - 20
@@ -344,12 +344,12 @@ def test_recorded_attention_tells_dropped_rows_from_bad_ones() -> None:
 def test_a_sequence_that_waits_has_empty_pictures_and_no_row(name: str) -> None:
     session = Session(model_of("llama"), cache_preset(name).spec)
     session.submit(Prompt(token_ids=prompt_ids(6)))
-    wall = session.take_slice(WallRequest(0, 0, 0, "keys", False, 8, 8))
-    head = session.take_slice(HeadRequest(0, 0, "keys", 0, 0, 0, 0, 8))
-    row = session.take_slice(RowRequest(0, 0, 0))
-    assert isinstance(wall, WallSlice)
-    assert isinstance(head, HeadSlice)
-    assert isinstance(row, RowSlice)
+    wall = session.take_picture(WallRequest(0, 0, 0, "keys", False, 8, 8))
+    head = session.take_picture(HeadRequest(0, 0, "keys", 0, 0, 0, 0, 8))
+    row = session.take_picture(RowRequest(0, 0, 0))
+    assert isinstance(wall, WallPicture)
+    assert isinstance(head, HeadPicture)
+    assert isinstance(row, RowPicture)
     assert "no step has been computed" in wall.note
     assert head.low.shape[0] == 0
     assert row.layers == ()
@@ -362,12 +362,12 @@ def test_a_past_page_table_has_the_pages_that_were_dropped_since(name: str) -> N
     session = started(tuned(cache_preset(name).spec, layout="paged", page_size=4, **more))
     then = {}
     for count in range(PROMPT, PROMPT + STEPS):
-        piece = session.take_slice(TableRequest(0, count))
-        assert isinstance(piece, TableSlice)
+        piece = session.take_picture(TableRequest(0, count))
+        assert isinstance(piece, TablePicture)
         then[count] = piece.tables[0].tolist()
         session.step()
     assert then[PROMPT] != then[PROMPT + STEPS - 1][: len(then[PROMPT])], "some were dropped"
     for count, pages in then.items():
-        piece = session.take_slice(TableRequest(0, count))
-        assert isinstance(piece, TableSlice)
+        piece = session.take_picture(TableRequest(0, count))
+        assert isinstance(piece, TablePicture)
         assert piece.tables[0].tolist() == pages, count

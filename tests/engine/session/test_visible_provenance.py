@@ -16,17 +16,17 @@ from engine.spec.codec import CodecSpec, Coding, LayerCoding
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
-from engine.wire.slices import (
+from engine.wire.pictures import (
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
+    OutliersPicture,
     OutliersRequest,
-    OutliersSlice,
+    PictureRequest,
+    RowPicture,
     RowRequest,
-    RowSlice,
-    SliceRequest,
     TensorName,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
 from tests.engine.snapshot.sessions import kept, step
 from tests.engine.tiny import model_of, prompt_ids
@@ -58,16 +58,16 @@ def session_of(mode: str, architecture: str = "llama") -> Session:
     return session
 
 
-def wall(session: Session | OpenedSnapshot, tensor: TensorName = "keys") -> WallSlice:
-    return taken(session, WallRequest(0, TOKENS, 0, tensor, False, 16, 8), WallSlice)
+def wall(session: Session | OpenedSnapshot, tensor: TensorName = "keys") -> WallPicture:
+    return taken(session, WallRequest(0, TOKENS, 0, tensor, False, 16, 8), WallPicture)
 
 
-def head(session: Session | OpenedSnapshot, layer: int, tensor: TensorName = "keys", start: int = 0) -> HeadSlice:
-    return taken(session, HeadRequest(0, TOKENS, tensor, layer, 0, start, TOKENS, 64), HeadSlice)
+def head(session: Session | OpenedSnapshot, layer: int, tensor: TensorName = "keys", start: int = 0) -> HeadPicture:
+    return taken(session, HeadRequest(0, TOKENS, tensor, layer, 0, start, TOKENS, 64), HeadPicture)
 
 
-def taken(session: Session | OpenedSnapshot, request: SliceRequest, kind: type[Kind]) -> Kind:
-    piece = session.take_slice(request) if isinstance(session, Session) else session.take(request)
+def taken(session: Session | OpenedSnapshot, request: PictureRequest, kind: type[Kind]) -> Kind:
+    piece = session.take_picture(request) if isinstance(session, Session) else session.take(request)
     assert isinstance(piece, kind)
     return piece
 
@@ -87,7 +87,7 @@ def test_exact_rows_are_those_of_a_lossless_cache_and_coded_ones_are_not(mode: s
     walls = {tensor: wall(session, tensor) for tensor, _ in TENSORS}
     found = set()
     for position in range(TOKENS):
-        row, expected = (taken(one, RowRequest(0, TOKENS, position), RowSlice) for one in (session, lossless))
+        row, expected = (taken(one, RowRequest(0, TOKENS, position), RowPicture) for one in (session, lossless))
         for layer in layers & set(row.layers):
             if ids[: position + 1] != lossless.sequence(0).token_ids[: position + 1] or layer not in expected.layers:
                 continue
@@ -115,8 +115,8 @@ def test_cross_layers_are_exact_beside_coded_ones() -> None:
     num_blocks = len(session.model.info.geometry.layers) // 2
     assert wall(session).exact_from == (TOKENS,) * num_blocks + (0,) * num_blocks
     assert (head(session, 0).provenance, head(session, num_blocks).provenance) == ("dequantised", "live cache")
-    assert taken(session, RowRequest(0, TOKENS, 3), RowSlice).provenance == "live cache", "a row of the source alone"
-    found = taken(session, OutliersRequest(0, TOKENS, TOKENS - 1, 40), OutliersSlice)
+    assert taken(session, RowRequest(0, TOKENS, 3), RowPicture).provenance == "live cache", "a row of the source alone"
+    found = taken(session, OutliersRequest(0, TOKENS, TOKENS - 1, 40), OutliersPicture)
     assert {one.layer < num_blocks for one in found.keys} == {True, False}
     assert all(one.is_coded == (one.layer < num_blocks) for one in (*found.keys, *found.values))
 
@@ -125,7 +125,7 @@ def test_rows_of_a_source_are_compared_with_what_the_encoder_gave() -> None:
     session = Session(model_of("t5"), CacheSpec(), capture="everything")
     session.submit(Prompt(token_ids=prompt_ids(TOKENS - 9)))
     session.step()
-    row = taken(session, RowRequest(0, TOKENS - 9, 3), RowSlice)
+    row = taken(session, RowRequest(0, TOKENS - 9, 3), RowPicture)
     assert len(row.written_keys) == len(row.keys) == len(session.model.info.geometry.layers) // 2
     for held, written in zip(row.keys + row.values, row.written_keys + row.written_values, strict=True):
         np.testing.assert_array_equal(held, written)
@@ -134,7 +134,7 @@ def test_rows_of_a_source_are_compared_with_what_the_encoder_gave() -> None:
 def test_k_and_v_are_told_apart() -> None:
     session = session_of("K alone")
     assert (wall(session).provenance, wall(session, "values").provenance) == ("dequantised", "live cache")
-    row = taken(session, RowRequest(0, TOKENS, 3), RowSlice)
+    row = taken(session, RowRequest(0, TOKENS, 3), RowPicture)
     assert (set(row.coded_keys), row.coded_values) == ({True}, ())
 
 
@@ -142,7 +142,7 @@ def test_the_residual_is_exact() -> None:
     session = session_of("kivi")
     assert (head(session, 0).exact_from, head(session, 0, "values").exact_from) == (40, TOKENS - 8)
     assert (head(session, 0).provenance, head(session, 0, start=40).provenance) == ("dequantised", "live cache")
-    assert taken(session, RowRequest(0, TOKENS, 41), RowSlice).coded_keys == ()
+    assert taken(session, RowRequest(0, TOKENS, 41), RowPicture).coded_keys == ()
 
 
 @pytest.mark.parametrize(("form", "mode"), [("stored", "int8"), ("rows", "int8"), ("stored", "kivi"), ("rows", "kivi")])
@@ -160,5 +160,5 @@ def test_a_file_says_it_as_the_cache_did(form: str, mode: str, tmp_path: Path) -
 def test_a_wall_made_from_the_last_one_tells_of_its_own_step() -> None:
     session = session_of("int8")
     assert wall(session).exact_from[0] == TOKENS
-    before = taken(session, WallRequest(0, TOKENS - 2, 0, "keys", False, 16, 8), WallSlice)
+    before = taken(session, WallRequest(0, TOKENS - 2, 0, "keys", False, 16, 8), WallPicture)
     assert before.exact_from[0] == TOKENS - 2

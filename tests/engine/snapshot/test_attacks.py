@@ -19,7 +19,7 @@ from engine.snapshot.verify import Verified, verified, verify
 from engine.spec.edit_text import parse_edit
 from engine.spec.presets import PRESETS
 from engine.spec.tuning import tuned
-from engine.wire.slices import WallRequest
+from engine.wire.pictures import WallRequest
 from tests.benchmarks.snapshot_fuzz import survives, used
 from tests.effort import effort
 from tests.engine.snapshot.attacks import FOUND, REFUSED

@@ -24,7 +24,7 @@ from engine.spec.edit import Mask, Pin, Rows, Zero
 from engine.spec.presets import PRESETS, cache_named
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire.slices import RowRequest
+from engine.wire.pictures import RowRequest
 from tests.effort import effort
 from tests.engine.geometry.tiny_configs import TINY
 from tests.engine.snapshot.crafted import Crafted, changed
@@ -116,10 +116,10 @@ def test_moments_of_the_file_are_looked_at_after_an_edit_though_they_are_no_node
         other = resumed(session.model, file)
     count, step = session.sequence(0).num_tokens - 2, session.last_step
     request = RowRequest(0, count, 3)
-    assert other.take_slice(request, step - 2).provenance == "live cache"
+    assert other.take_picture(request, step - 2).provenance == "live cache"
     make_edit(other, Zero(0, Rows(2, 5)))
-    assert other.take_slice(request, step - 2).provenance == "as stored now"
-    assert other.take_slice(request, step).provenance == "kept"
+    assert other.take_picture(request, step - 2).provenance == "as stored now"
+    assert other.take_picture(request, step).provenance == "kept"
 
 
 @pytest.mark.parametrize("name", ["growing", "static", "h2o", "snapkv", "fp8", "kivi-4", "paged", "paged+h2o"])

@@ -16,7 +16,7 @@ from engine.snapshot.format import PARTS
 from engine.snapshot.read import SnapshotFile
 from engine.snapshot.resume import resumed
 from engine.snapshot.verify import verified
-from engine.wire.slices import WallRequest
+from engine.wire.pictures import WallRequest
 from tests.engine.snapshot.attacks import put
 from tests.engine.snapshot.crafted import Crafted, changed
 from tests.engine.snapshot.sessions import begun, kept, small
@@ -180,7 +180,7 @@ def test_what_stands_beside_some_heads_is_theirs(
     monkeypatch.setattr(pyramid, "MAX_ROWS", 3)
     session = begun(small("growing"), prompt=90)
     for tensor in PARTS:
-        session.take_slice(WallRequest(0, 99, 99, tensor, False, 100, 100))
+        session.take_picture(WallRequest(0, 99, 99, tensor, False, 100, 100))
     path = kept(session, tmp_path / "x.safetensors", kv_heads=kv_heads)
     with SnapshotFile(path) as file:
         for layer in range(2):

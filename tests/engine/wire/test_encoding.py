@@ -25,8 +25,8 @@ from engine.wire.commands import COMMANDS, Step, SubmitPrompt, Tokenize
 from engine.wire.encoding import VERSION, WireError, decode_command, decode_event, encode
 from engine.wire.events import EVENTS
 from engine.wire.exporting import Export
+from engine.wire.pictures import CellUpdate, WallPicture
 from engine.wire.records import StepRecord
-from engine.wire.slices import CellUpdate, WallSlice
 from tests.app import samples
 
 LARGE = (40, 30)  # a frame of its own; small arrays lie inside the message
@@ -92,26 +92,26 @@ def test_every_event_comes_back_with_its_arrays_read_only(kind: type, size: int)
     frames = encode(event)
     again = decode_event(frames)
     assert same(again, event)
-    if isinstance(again, WallSlice):
+    if isinstance(again, WallPicture):
         assert len(frames) == (1 if size == 1 else 16)
         assert not again.low.flags.writeable
 
 
 def test_what_is_no_array_in_memory_order_comes_back_as_well() -> None:
     turned = np.arange(1200, dtype=np.float32).reshape(LARGE).T
-    sent = msgspec.structs.replace(example(WallSlice), low=turned, high=turned[::2])
+    sent = msgspec.structs.replace(example(WallPicture), low=turned, high=turned[::2])
     again = decode_event(encode(sent))
-    assert isinstance(again, WallSlice)
+    assert isinstance(again, WallPicture)
     assert same(again.low, turned)
     assert same(again.high, turned[::2])
 
 
 def test_an_array_in_two_fields_goes_once_and_comes_back_as_one() -> None:
     cells = np.arange(1200, dtype=np.float32).reshape(LARGE)
-    sent = msgspec.structs.replace(example(WallSlice), low=cells, high=cells)
+    sent = msgspec.structs.replace(example(WallPicture), low=cells, high=cells)
     frames = encode(sent)
     again = decode_event(frames)
-    assert isinstance(again, WallSlice)
+    assert isinstance(again, WallPicture)
     assert same(again, sent)
     assert again.low is again.high
     assert sum(map(len, frames)) < 2 * cells.nbytes
@@ -123,7 +123,7 @@ def test_whole_numbers_take_as_few_bytes_as_they_need(bits: int, sign: int) -> N
     most = 2**bits - 1 if sign > 0 else -(2**bits)
     places = np.zeros((3, 400), np.int64)
     places[1, 7] = most
-    frames = encode(CellUpdate(example(WallSlice), places, 4))
+    frames = encode(CellUpdate(example(WallPicture), places, 4))
     again = decode_event(frames)
     assert isinstance(again, CellUpdate)
     assert same(again.places, places)
@@ -147,7 +147,7 @@ def test_what_the_wire_does_not_carry_is_named() -> None:
         encode(Tokenize("half \ud800"))
     with pytest.raises(WireError, match="object is not carried"):
         encode(Tokenize(object()))  # type: ignore[arg-type]
-    record = msgspec.structs.replace(example(WallSlice), low=np.array([object()]))
+    record = msgspec.structs.replace(example(WallPicture), low=np.array([object()]))
     with pytest.raises(WireError, match="arrays of object are not carried"):
         encode(record)
 
@@ -194,9 +194,9 @@ ARRAYS = [
 
 @pytest.mark.parametrize("array", ARRAYS, ids=str)
 def test_an_array_that_is_none_is_refused(array: object) -> None:
-    frames = encode(example(WallSlice))
+    frames = encode(example(WallPicture))
     fields = msgspec.msgpack.decode(bytes(frames[0])[4:])
-    fields[1 + WallSlice.__struct_fields__.index("low")] = array
+    fields[1 + WallPicture.__struct_fields__.index("low")] = array
     with pytest.raises(WireError, match="cannot be read"):
         decode_event([bytes(frames[0])[:4] + msgspec.msgpack.encode(fields)])
 
@@ -219,7 +219,9 @@ def test_a_message_with_other_bytes_in_it_is_refused_or_another_message(data: st
 
 def test_two_threads_that_read_at_once_keep_their_own_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of one message another thread reads a second one of the same kind."""
-    first, second = (msgspec.structs.replace(example(WallSlice, 2), low=np.full(LARGE, n, np.float32)) for n in (1, 2))
+    first, second = (
+        msgspec.structs.replace(example(WallPicture, 2), low=np.full(LARGE, n, np.float32)) for n in (1, 2)
+    )
     others: list[Any] = []
     frombuffer = np.frombuffer
 
@@ -234,7 +236,7 @@ def test_two_threads_that_read_at_once_keep_their_own_arrays(monkeypatch: pytest
     monkeypatch.setattr(np, "frombuffer", interrupted)
     read = decode_event(encode(first))
     for wall, number in ((read, 1), (others[1], 2)):
-        assert isinstance(wall, WallSlice)
+        assert isinstance(wall, WallPicture)
         assert (wall.low == number).all()
 
 

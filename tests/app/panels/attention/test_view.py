@@ -36,11 +36,11 @@ def test_another_token_moves_the_mark_in_the_newest_row(models: Models, show: Ca
 def test_weights_reach_the_image_and_hover_tells_them(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
     view = show(AttentionView(models))
     feed(models)
-    piece = models.slices.attention
-    assert piece is not None
+    picture = models.pictures.attention
+    assert picture is not None
     assert view.map.image.image.shape == (samples.HEADS, TOKENS)
     view.map.hover_at(QPointF(4.5, 6.5))
-    assert str(np.float32(piece.weights[6, 4])) in view.readout.text()
+    assert str(np.float32(picture.weights[6, 4])) in view.readout.text()
     plot = view.map.plot_rect
     pos = QPoint(int(plot.left() + 4.5 / TOKENS * plot.width()), int(plot.top() + 6.5 / samples.HEADS * plot.height()))
     qtbot.mouseClick(view.map, Qt.MouseButton.LeftButton, pos=pos)
@@ -57,17 +57,17 @@ def test_a_model_with_attention_of_its_own_is_shown_where_it_hands_its_weights_o
     view = show(AttentionView(models))
     feed(models)
     assert view.state is not None
-    assert view.state.piece is models.slices.attention
+    assert view.state.picture is models.pictures.attention
 
 
 def test_the_colour_scale_is_a_choice(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
     feed(models)
-    piece = models.slices.attention
+    picture = models.pictures.attention
     for scale in (LOG, PER_HEAD, LINEAR):
         view.choose(scale)
         assert view.segments.choice == scale
-        assert (view.map.image.image == attention_indices(piece, scale)).all()
+        assert (view.map.image.image == attention_indices(picture, scale)).all()
 
 
 def test_masses_stand_beside_their_heads(models: Models, show: Callable[..., Any]) -> None:
@@ -82,13 +82,13 @@ def test_masses_stand_beside_their_heads(models: Models, show: Callable[..., Any
 def test_the_attention_map_tells_queries_and_a_click_keeps_the_head(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
     feed(models)
-    piece = models.slices.attention
-    assert piece is not None
+    picture = models.pictures.attention
+    assert picture is not None
     models.viewport.update(attention_lens="attention-map")
-    request = replace(piece.request, lens="attention-map", head=5, max_rows=8)
+    request = replace(picture.request, lens="attention-map", head=5, max_rows=8)
     queries = np.linspace(0, 1, 8 * TOKENS, dtype=np.float32).reshape(8, TOKENS)
     rows = {"weights": queries, "entropy": None, "top_positions": None, "top_weights": None, "absent": None}
-    models.slices.put(replace(piece, request=request, first_query=2, queries_per_row=1, **rows))
+    models.pictures.put(replace(picture, request=request, first_query=2, queries_per_row=1, **rows))
     view.tell(QPointF(4.5, 3.5))
     said = view.findChild(QLabel, "readout").text()
     assert said.startswith("query 5")
@@ -106,12 +106,12 @@ def test_the_menu_has_how_many_queries_a_sum_is_over(models: Models, show: Calla
     of = {action.text(): action for action in menu.menu().actions()}
     assert not of["The latest 16 queries"].isEnabled(), "the newest token is one query"
     models.viewport.update(attention_lens="attention-received")
-    piece = models.slices.attention
-    assert piece is not None
-    models.slices.put(replace(piece, request=replace(piece.request, lens="attention-received")))
+    picture = models.pictures.attention
+    assert picture is not None
+    models.pictures.put(replace(picture, request=replace(picture.request, lens="attention-received")))
     of["The latest 16 queries"].trigger()
     assert models.viewport.now.attention_latest == 16
-    models.slices.put(replace(piece, request=replace(piece.request, lens="attention-received", latest=16)))
+    models.pictures.put(replace(picture, request=replace(picture.request, lens="attention-received", latest=16)))
     assert menu.text() == "attention received · 16 ▾"
     assert "of the latest 16 queries" in menu.toolTip()
     assert of["The latest 16 queries"].isEnabled()
@@ -123,10 +123,10 @@ def test_the_menu_has_how_many_queries_a_sum_is_over(models: Models, show: Calla
 def test_sums_are_told_as_sums_and_not_as_shares(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
     feed(models)
-    piece = models.slices.attention
-    assert piece is not None
-    sums = piece.weights * 7
-    models.slices.put(replace(piece, request=replace(piece.request, lens="attention-received"), weights=sums))
+    picture = models.pictures.attention
+    assert picture is not None
+    sums = picture.weights * 7
+    models.pictures.put(replace(picture, request=replace(picture.request, lens="attention-received"), weights=sums))
     view.tell(QPointF(4.5, 6.5))
     said = view.findChild(QLabel, "readout").text()
     assert str(np.float32(sums[6, 4])) in said

@@ -95,7 +95,7 @@ def text(driver: Driver) -> str:
 
 def rows(driver: Driver) -> bytes:
     """The wall as it is on the screen."""
-    wall = driver.models.slices.wall
+    wall = driver.models.pictures.wall
     assert wall is not None
     return wall.low.tobytes()
 
@@ -131,18 +131,18 @@ def test_a_moment_of_another_branch_is_drawn_and_named_without_going_there(drive
     live, live_rows = models.history.live, rows(driver)
     assert live == 9
     driver.look_at(STEPS)
-    driver.wait_until_idle(lambda: models.slices.wall is not None and models.slices.head is not None)
-    there, head = rows(driver), models.slices.head
+    driver.wait_until_idle(lambda: models.pictures.wall is not None and models.pictures.head is not None)
+    there, head = rows(driver), models.pictures.head
     assert head is not None
     assert (head.provenance, head.request.num_tokens) == ("kept", models.timeline.num_tokens(0, STEPS))
     name = branch_name(models, 0)
     for view in (window.wall, window.head, window.attention):
         driver.wait_until_idle(lambda view=view: view.provenance_label.text.endswith(name))
     driver.look_at(STEPS - 1)
-    driver.wait_until_idle(lambda: models.slices.wall.request.num_tokens == head.request.num_tokens - 1)  # type: ignore[union-attr]
+    driver.wait_until_idle(lambda: models.pictures.wall.request.num_tokens == head.request.num_tokens - 1)  # type: ignore[union-attr]
     assert models.history.live == live
     driver.look_at(None)
-    driver.wait_until_idle(lambda: models.slices.wall is not None)
+    driver.wait_until_idle(lambda: models.pictures.wall is not None)
     assert rows(driver) == live_rows
     go(driver, STEPS)
     assert rows(driver) == there
@@ -158,10 +158,10 @@ def test_a_moment_whose_rows_are_not_kept_offers_to_go_there(driver: Driver) -> 
     for view in (window.wall, window.head):
         driver.wait_until_idle(lambda view=view: view.empty.text() == why)
         assert view.remedies[GO_THERE].isVisibleTo(view)
-    driver.wait_until_idle(lambda: models.slices.attention is not None and models.slices.attention.weights.size)
+    driver.wait_until_idle(lambda: models.pictures.attention is not None and models.pictures.attention.weights.size)
     window.head.remedies[GO_THERE].click()
-    driver.wait_until_idle(lambda: models.history.live == STEPS and models.slices.wall is not None)
-    assert models.slices.wall.low.size  # type: ignore[union-attr]
+    driver.wait_until_idle(lambda: models.history.live == STEPS and models.pictures.wall is not None)
+    assert models.pictures.wall.low.size  # type: ignore[union-attr]
     driver.loop.send(SetKeptLimit(1 << 30))
     go(driver, 9)
 

@@ -12,14 +12,14 @@ from app.panels.compare.steps_view import CompareStepsView
 from app.panels.compare.view import CompareView
 from app.shell import Shell
 from engine.spec.presets import cache_named
-from engine.wire.commands import StartDuel, TakeSlice
+from engine.wire.commands import StartDuel, TakePicture
 from engine.wire.duel import DuelStarted, OtherRun
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
     HeadRequest,
+    Picture,
+    PictureRequest,
     Side,
-    Slice,
-    SliceRequest,
     WallRequest,
 )
 from tests.app import samples
@@ -37,29 +37,29 @@ def field(shape: tuple[int, ...], side: Side) -> np.ndarray:
     return (np.arange(np.prod(shape)).reshape(shape) / 8 + OFFSETS[side]).astype(np.float32)
 
 
-def piece_of(request: SliceRequest, side: Side) -> Slice:
+def piece_of(request: PictureRequest, side: Side) -> Picture:
     provenance = "difference" if side == "difference" else "live cache"
     if isinstance(request, WallRequest):
-        wall = samples.wall_slice(request)
+        wall = samples.wall_picture(request)
         values = field(wall.low.shape, side)
         return replace(wall, low=values, high=values, provenance=provenance)
     if isinstance(request, HeadRequest):
-        head = samples.head_slice(request)
+        head = samples.head_picture(request)
         values = field(head.low.shape, side)
         return replace(head, low=values, high=values, provenance=provenance)
     assert isinstance(request, AttentionRequest)
-    row = samples.attention_slice(request, samples.PROMPT + request.step)
+    row = samples.attention_picture(request, samples.PROMPT + request.step)
     return replace(row, weights=field(row.weights.shape, side), provenance=provenance)
 
 
 def pooled(low: float, high: float, first: int, stop: int, per_column: int) -> Matrix:
     """A head of two channels from a position on, with the same extremes in every cell."""
-    piece = samples.head_slice(HeadRequest(0, stop, "keys", 0, 0, 0, stop, 100))
+    picture = samples.head_picture(HeadRequest(0, stop, "keys", 0, 0, 0, stop, 100))
     positions = np.arange(first, stop, per_column)
     cells = np.ones((len(positions), 2), np.float32)
     return matrix_of(
         replace(
-            piece, low=cells * low, high=cells * high, positions=positions, tokens_per_column=per_column, absent=None
+            picture, low=cells * low, high=cells * high, positions=positions, tokens_per_column=per_column, absent=None
         )
     )
 
@@ -87,8 +87,8 @@ class CompareDesk:
         turn(self.shell, 2)
         self.answer()
 
-    def asked(self) -> list[TakeSlice]:
-        pictures = cast(list[TakeSlice], self.engine.of(TakeSlice))
+    def asked(self) -> list[TakePicture]:
+        pictures = cast(list[TakePicture], self.engine.of(TakePicture))
         return [one for one in pictures if one.side is not None and one.id not in self._answered]
 
     def answer(self) -> None:

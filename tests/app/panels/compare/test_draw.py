@@ -8,37 +8,37 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.draw.matrix import Matrix, MatrixRow, matrix_of, on_same_positions, overlaid
-from engine.wire.slices import AttentionRequest, HeadRequest, WallRequest
+from engine.wire.pictures import AttentionRequest, HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.panels.compare.desk import pooled
 
 
 def test_a_wall_is_one_matrix_of_layers_heads_and_channels() -> None:
-    piece = samples.wall_slice(WallRequest(0, 20, 20, "keys", False, 10, 8))
-    matrix = matrix_of(piece)
-    rows = piece.low.shape[3]
-    row = matrix.row_of(1, 1, 3 * piece.dims_per_row)
+    picture = samples.wall_picture(WallRequest(0, 20, 20, "keys", False, 10, 8))
+    matrix = matrix_of(picture)
+    rows = picture.low.shape[3]
+    row = matrix.row_of(1, 1, 3 * picture.dims_per_row)
     assert row == (samples.KV_HEADS + 1) * rows + 3
-    assert matrix.places[row] == MatrixRow(1, 1, 3 * piece.dims_per_row, 4 * piece.dims_per_row - 1)
-    np.testing.assert_array_equal(matrix.high[row], piece.high[1, 1, :, 3])
+    assert matrix.places[row] == MatrixRow(1, 1, 3 * picture.dims_per_row, 4 * picture.dims_per_row - 1)
+    np.testing.assert_array_equal(matrix.high[row], picture.high[1, 1, :, 3])
     assert matrix.names(samples.KV_HEADS * rows) == "L1·0"
     assert matrix.names(2 * rows - 1) == "L0·1"
     assert matrix.borders[0] == samples.KV_HEADS * rows
-    cell = matrix.at(piece.tokens_per_column, 0)
+    cell = matrix.at(picture.tokens_per_column, 0)
     assert cell is not None
-    assert (cell.column, cell.first, cell.last) == (1, piece.tokens_per_column, 2 * piece.tokens_per_column - 1)
+    assert (cell.column, cell.first, cell.last) == (1, picture.tokens_per_column, 2 * picture.tokens_per_column - 1)
 
 
 def test_positions_that_a_layer_does_not_hold_are_no_nan() -> None:
     """As those of an encoder-decoder: the first layer holds tokens 9 to 19, the others 0 to 8. A NaN within them stays
     one."""
-    piece = samples.wall_slice(WallRequest(0, 20, 20, "keys", False, 5, 8))
-    assert (piece.tokens_per_column, piece.low.shape[2]) == (4, 5)
-    low = piece.low.copy()
+    picture = samples.wall_picture(WallRequest(0, 20, 20, "keys", False, 5, 8))
+    assert (picture.tokens_per_column, picture.low.shape[2]) == (4, 5)
+    low = picture.low.copy()
     low[0, :, :2] = low[1:, :, 3:] = low[0, 1, 3, 2] = np.nan
-    held = np.array([[9, 20], *[[0, 9]] * (len(piece.layers) - 1)])
-    matrix = matrix_of(replace(piece, low=low, high=low, held=held), "X{}".format)
-    rows = piece.low.shape[3]
+    held = np.array([[9, 20], *[[0, 9]] * (len(picture.layers) - 1)])
+    matrix = matrix_of(replace(picture, low=low, high=low, held=held), "X{}".format)
+    rows = picture.low.shape[3]
     first = samples.KV_HEADS * rows
     assert np.unique(matrix.is_gone[:first], axis=0).tolist() == [[True, True, False, False, False]]
     assert np.unique(matrix.is_gone[first:], axis=0).tolist() == [[False, False, False, True, True]]
@@ -47,15 +47,15 @@ def test_positions_that_a_layer_does_not_hold_are_no_nan() -> None:
     assert matrix.gone.share[0].tolist() == [1, 1, 0.25, 0, 0]
     assert matrix.gone.share[-1].tolist() == [0, 0, 0.75, 1, 1]
     assert matrix.names(0) == "X0·0"
-    assert matrix_of(piece).gone is None
+    assert matrix_of(picture).gone is None
 
 
 def test_a_head_has_channels_below_each_other_and_ends_with_its_tokens() -> None:
-    piece = samples.head_slice(HeadRequest(0, 21, "keys", 1, 1, 4, 21, 6))
-    matrix = matrix_of(piece)
-    np.testing.assert_array_equal(matrix.low, piece.low.T)
+    picture = samples.head_picture(HeadRequest(0, 21, "keys", 1, 1, 4, 21, 6))
+    matrix = matrix_of(picture)
+    np.testing.assert_array_equal(matrix.low, picture.low.T)
     assert (matrix.start, matrix.stop) == (4, 21)
-    last, other = matrix.at(20, 0), matrix.at(4 + piece.tokens_per_column + 0.5, 2.9)
+    last, other = matrix.at(20, 0), matrix.at(4 + picture.tokens_per_column + 0.5, 2.9)
     assert last is not None
     assert (last.column, last.last) == (matrix.low.shape[1] - 1, 20)
     assert other is not None
@@ -66,7 +66,7 @@ def test_a_head_has_channels_below_each_other_and_ends_with_its_tokens() -> None
 
 def test_a_part_of_a_head_that_has_left_its_window_shows_the_rows_that_are_left() -> None:
     """The first four of eight tokens are asked for; the window still holds two of them."""
-    whole, part = (samples.head_slice(HeadRequest(0, 8, "keys", 1, 1, 0, stop, 8)) for stop in (8, 4))
+    whole, part = (samples.head_picture(HeadRequest(0, 8, "keys", 1, 1, 0, stop, 8)) for stop in (8, 4))
     slid = [replace(p, low=p.low[2:], high=p.high[2:], positions=p.positions[2:]) for p in (whole, part)]
     assert [(m.start, m.stop, m.whole, m.asked) for m in map(matrix_of, slid)] == [
         (2, 8, (2, 8), None),
@@ -75,19 +75,19 @@ def test_a_part_of_a_head_that_has_left_its_window_shows_the_rows_that_are_left(
 
 
 def test_attention_has_a_row_a_query_head() -> None:
-    piece = samples.attention_slice(AttentionRequest(0, 3, 1, 100), 12)
-    matrix = matrix_of(piece)
+    picture = samples.attention_picture(AttentionRequest(0, 3, 1, 100), 12)
+    matrix = matrix_of(picture)
     assert matrix.places[-1] == MatrixRow(1, samples.HEADS - 1, is_query=True)
-    assert matrix.borders == tuple(range(piece.group_size, samples.HEADS, piece.group_size))
+    assert matrix.borders == tuple(range(picture.group_size, samples.HEADS, picture.group_size))
     assert matrix.row_of(1, 2, None) == 2
     assert matrix.row_of(0, 2, None) is None
 
 
 def a_head(values: np.ndarray, start: int = 0, absent: np.ndarray | None = None) -> Matrix:
     """Values `[tokens, channels]` of a head from a position on."""
-    piece = samples.head_slice(HeadRequest(0, start + len(values), "keys", 0, 0, 0, start + len(values), 100))
+    picture = samples.head_picture(HeadRequest(0, start + len(values), "keys", 0, 0, 0, start + len(values), 100))
     positions = np.arange(start, start + len(values))
-    return matrix_of(replace(piece, low=values, high=values, positions=positions, absent=absent))
+    return matrix_of(replace(picture, low=values, high=values, positions=positions, absent=absent))
 
 
 def told(matrix: Matrix, position: float, row: float) -> str:
@@ -122,8 +122,8 @@ def test_a_nan_is_shown_as_nan_and_a_dropped_row_as_absent() -> None:
 
 
 def test_a_pooled_cell_shows_both_extremes() -> None:
-    piece = samples.head_slice(HeadRequest(0, 21, "keys", 1, 1, 0, 21, 6))
-    matrix = matrix_of(replace(piece, low=piece.low * 0 - 1.5, high=piece.low * 0 + 0.25))
+    picture = samples.head_picture(HeadRequest(0, 21, "keys", 1, 1, 0, 21, 6))
+    matrix = matrix_of(replace(picture, low=picture.low * 0 - 1.5, high=picture.low * 0 + 0.25))
     assert told(matrix, 0.5, 0) == "-1.5 … 0.25"
 
 

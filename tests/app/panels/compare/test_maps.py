@@ -20,7 +20,7 @@ from app.kit.labels import plain_tip
 from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.view import BLINK, OVERLAY, SWAP
 from engine.wire.events import Failed
-from engine.wire.slices import WallRequest
+from engine.wire.pictures import WallRequest
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.panels.compare import desk as desk_module
@@ -102,10 +102,10 @@ def test_both_sides_share_their_colours_and_the_difference_has_its_own(compared:
 def test_a_wall_has_a_range_of_colours_for_each_layer(qapp: QApplication) -> None:
     """Numbers of layer 1 are a hundredth of those of layer 0: both layers are drawn equally strong, in A, B and
     difference."""
-    piece = samples.wall_slice(WallRequest(0, 20, 20, "keys", False, 10, 8))
-    size = np.where(np.arange(len(piece.low)) == 0, 10, 0.1).astype(np.float32)[:, None, None, None]
-    full = np.broadcast_to(size, piece.low.shape)
-    a, b, difference = (matrix_of(replace(piece, low=full * part, high=full * part)) for part in (0.5, 1.0, -0.5))
+    picture = samples.wall_picture(WallRequest(0, 20, 20, "keys", False, 10, 8))
+    size = np.where(np.arange(len(picture.low)) == 0, 10, 0.1).astype(np.float32)[:, None, None, None]
+    full = np.broadcast_to(size, picture.low.shape)
+    a, b, difference = (matrix_of(replace(picture, low=full * part, high=full * part)) for part in (0.5, 1.0, -0.5))
     maps = CompareMaps(str)
     maps.show_pictures(Shown(a, b, difference, True, None, None), "", "")
     first = np.array([place.layer == 0 for place in a.places])

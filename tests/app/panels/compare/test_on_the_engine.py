@@ -13,7 +13,7 @@ from app.draw.format import exact
 from app.panels.compare.view import CompareView, cache_choice
 from engine.wire.duel import OtherFile
 from engine.wire.exporting import Export
-from engine.wire.slices import HeadSlice
+from engine.wire.pictures import HeadPicture
 from tests.app.driver import Driver
 
 
@@ -47,10 +47,10 @@ def test_int8_is_compared_with_exact_rows_step_by_step(driver: Driver) -> None:
     )
     pictures = comparison.pictures
     assert pictures is not None
-    a, b, difference = (piece for piece in (pictures.a, pictures.b, pictures.difference))
-    assert isinstance(a, HeadSlice)
-    assert isinstance(b, HeadSlice)
-    assert isinstance(difference, HeadSlice)
+    a, b, difference = (picture for picture in (pictures.a, pictures.b, pictures.difference))
+    assert isinstance(a, HeadPicture)
+    assert isinstance(b, HeadPicture)
+    assert isinstance(difference, HeadPicture)
     np.testing.assert_array_equal(a.low - b.low, difference.low)
     assert float(a.low[first.position, first.channel]) == first.number
     assert float(b.low[first.position, first.channel]) == first.other_number
@@ -90,6 +90,6 @@ def test_a_run_is_compared_with_the_snapshot_it_was_exported_to(driver: Driver, 
     assert view.place.words == f"All rows of K and V that both hold are the same within rounding: {count} tokens"
     pictures = comparison.pictures
     assert pictures is not None
-    assert isinstance(pictures.difference, HeadSlice)
+    assert isinstance(pictures.difference, HeadPicture)
     assert pictures.difference.low.shape[0] == count
     assert not pictures.difference.low.any()

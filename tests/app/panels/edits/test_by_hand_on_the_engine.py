@@ -35,7 +35,7 @@ def driver(qapp: QApplication) -> Iterator[Driver]:
     driver.send(TEXT)
     driver.steps(3)
     driver.models.selection.update(layer=2, kv_head=1)
-    driver.wait_until_idle(lambda: (piece := driver.models.slices.head) is not None and piece.request.kv_head == 1)
+    driver.wait_until_idle(lambda: (piece := driver.models.pictures.head) is not None and piece.request.kv_head == 1)
     yield driver
     driver.close()
 
@@ -48,7 +48,7 @@ def made(driver: Driver) -> list[object]:
 
 
 def head_place(driver: Driver, position: int, channel: int) -> QPointF:
-    chart, piece = driver.window.head.map, driver.models.slices.head
+    chart, piece = driver.window.head.map, driver.models.pictures.head
     assert piece is not None
     plot, (columns, channels) = chart.plot_rect, piece.low.shape
     width, height = plot.width() / columns, plot.height() / channels
@@ -64,7 +64,7 @@ def drag_over(driver: Driver, panel: str) -> tuple[QWidget, QPointF, Rows]:
         drag(strip.viewport(), first, last)
         return strip.viewport(), first, Rows(4, 7)
     if panel == "head":
-        channels = driver.models.slices.head.low.shape[1]  # type: ignore[union-attr]
+        channels = driver.models.pictures.head.low.shape[1]  # type: ignore[union-attr]
         drag(window.head.map, head_place(driver, 3, 0), head_place(driver, 5, channels - 1))
         return window.head.map, head_place(driver, 4, 3), Rows(3, 6, (2,), (1,), None, "keys")
     canvas = window.wall.canvas
@@ -101,13 +101,13 @@ def test_rows_that_were_dropped_by_mouse_are_gone_from_the_picture(driver: Drive
     widget, place, rows = drag_over(driver, "strip")
     choose(press_right(widget, place), "Drop")
     driver.wait_until_idle(lambda: made(driver))
-    absent = driver.models.slices.head.absent  # type: ignore[union-attr]
+    absent = driver.models.pictures.head.absent  # type: ignore[union-attr]
     assert absent is not None
     assert absent[rows.start : rows.stop].tolist() == [1, 1, 1]
     assert int(absent.sum()) == 3
     driver.window.actions_["edit.undo"].trigger()
     driver.wait_until_idle(lambda: not made(driver))
-    assert driver.models.slices.head.absent is None or not driver.models.slices.head.absent.any()  # type: ignore[union-attr]
+    assert driver.models.pictures.head.absent is None or not driver.models.pictures.head.absent.any()  # type: ignore[union-attr]
 
 
 def refused(driver: Driver, widget: QWidget, place: QPointF, entry: str) -> str:

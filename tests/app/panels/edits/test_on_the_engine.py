@@ -43,7 +43,7 @@ def started(qapp: QApplication, spec: CacheSpec) -> Driver:
     driver.send(TEXT)
     driver.steps(3)
     driver.models.selection.update(layer=2, kv_head=1)
-    driver.wait_until_idle(lambda: (piece := driver.models.slices.head) is not None and piece.request.kv_head == 1)
+    driver.wait_until_idle(lambda: (piece := driver.models.pictures.head) is not None and piece.request.kv_head == 1)
     return driver
 
 
@@ -53,7 +53,7 @@ def num_edits(desk: Driver) -> int:
 
 def numbers(desk: Driver) -> np.ndarray:
     """What the head shows: `[channels, positions]`."""
-    piece = desk.models.slices.head
+    piece = desk.models.pictures.head
     assert piece is not None
     return matrix_of(piece).values.copy()
 
@@ -101,7 +101,7 @@ def test_a_masked_token_gets_no_attention_and_looks_masked(growing: Driver) -> N
     growing.wait_until_idle(lambda: num_edits(growing) == 1)
     growing.steps(1)
     growing.wait_until_idle()
-    weights = growing.models.slices.attention.weights
+    weights = growing.models.pictures.attention.weights
     assert not np.nan_to_num(weights[:, 4:6]).any()
     assert weights[:, 3].any()
     assert [(box.start, box.stop, box.is_hidden) for box in growing.window.attention.state.edited] == [(4, 6, True)]
@@ -171,7 +171,7 @@ def test_the_counter_and_the_newest_row_are_those_of_the_edit(desk: Driver) -> N
     edit = desk.models.timeline.tip
     assert edit == (step or 0) + 1
     assert counter.accessibleName() == f"step {edit}  / {edit} live · edited"
-    piece = desk.models.slices.attention
+    piece = desk.models.pictures.attention
     assert piece is not None
     assert (piece.note, piece.query_position) == ("", desk.models.timeline.num_tokens(0) - 1)
     desk.look_at(step)

@@ -20,11 +20,11 @@ from app.draw.matrix import matrix_of
 from app.models import Models
 from app.panels.head.view import FIXED, PER_LAYER, HeadView, readout
 from engine.spec.edit import Rows as EditRows
-from engine.wire.slices import HeadRequest, WallRequest
+from engine.wire.pictures import HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.mouse import turn_wheel
 from tests.app.painted import shapes
-from tests.app.panels.recorded import STEPS, TOKENS, feed, head_slice, recorded_models
+from tests.app.panels.recorded import STEPS, TOKENS, feed, head_picture, recorded_models
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def head(models: Models, show: Callable[..., Any]) -> HeadView:
 
 
 def test_the_tile_reaches_the_image_as_bytes(head: HeadView, models: Models) -> None:
-    piece = models.slices.head
-    assert piece is not None
+    picture = models.pictures.head
+    assert picture is not None
     image = head.map.image.image
     assert image.dtype == np.uint8
     assert image.flags.c_contiguous
     assert image.shape == (samples.HEAD_DIM, TOKENS)
-    assert (image == signed_index(np.ascontiguousarray(piece.low.T), piece.limit)).all()
+    assert (image == signed_index(np.ascontiguousarray(picture.low.T), picture.limit)).all()
     assert head.map.image.autoDownsample is False
 
 
@@ -57,33 +57,33 @@ def test_the_title_says_which_head_and_whom_it_serves(head: HeadView) -> None:
 
 def test_magnitudes_are_drawn_from_zero_up(head: HeadView, models: Models) -> None:
     assert "range ±" in head.range.text()
-    piece = models.slices.head
-    sizes = np.abs(piece.low)
-    request = replace(piece.request, lens="keys-norm")
-    models.slices.put(replace(piece, request=request, low=sizes, high=sizes, tensor_label="|K|"))
+    picture = models.pictures.head
+    sizes = np.abs(picture.low)
+    request = replace(picture.request, lens="keys-norm")
+    models.pictures.put(replace(picture, request=request, low=sizes, high=sizes, tensor_label="|K|"))
     assert "range 0–" in head.range.text()
-    assert (head.map.image.image == magnitude_index(np.ascontiguousarray(sizes.T), piece.limit)).all()
+    assert (head.map.image.image == magnitude_index(np.ascontiguousarray(sizes.T), picture.limit)).all()
     assert head.bar.accessibleName().startswith("Colour range 0–")
 
 
 def test_a_map_of_tokens_by_tokens_names_them_on_both_axes(head: HeadView, models: Models) -> None:
-    piece = models.slices.head
+    picture = models.pictures.head
     assert f"{samples.word(0)} 0" not in [tick.text for tick in head.map.framed().rows]
-    request = replace(piece.request, lens="attention-map")
+    request = replace(picture.request, lens="attention-map")
     square = np.zeros((TOKENS, TOKENS), np.float32)
-    models.slices.put(replace(piece, request=request, low=square, high=square, tensor_label="attention map"))
+    models.pictures.put(replace(picture, request=request, low=square, high=square, tensor_label="attention map"))
     names = [shape.text for shape in shapes(head.map) if shape.text]
     assert any(name.endswith(" 0") and len(name) > 2 for name in names), names
     half = square[: TOKENS // 2, : TOKENS // 2]
-    models.slices.put(
-        replace(models.slices.head, low=half, high=half, positions=piece.positions[::2][: len(half)],
+    models.pictures.put(
+        replace(models.pictures.head, low=half, high=half, positions=picture.positions[::2][: len(half)],
                 tokens_per_column=2, values_per_row=2)
     )  # fmt: skip
     rows = [int(tick.text.split()[-1]) for tick in head.map.framed().rows]
     assert rows[-1] > len(half), "two tokens share a row"
-    cell = matrix_of(models.slices.head).at(4.0, 3.0)
+    cell = matrix_of(models.pictures.head).at(4.0, 3.0)
     assert cell is not None
-    assert readout(models.slices.head, cell).startswith("attention map[3, 1, 4…5, 6…7]")
+    assert readout(models.pictures.head, cell).startswith("attention map[3, 1, 4…5, 6…7]")
 
 
 def test_a_click_selects_the_token_under_it(head: HeadView, models: Models, qtbot: QtBot) -> None:
@@ -94,14 +94,14 @@ def test_a_click_selects_the_token_under_it(head: HeadView, models: Models, qtbo
 
 
 def test_the_value_under_the_cursor_is_exact(head: HeadView, models: Models) -> None:
-    piece = models.slices.head
-    assert piece is not None
+    picture = models.pictures.head
+    assert picture is not None
     head.bar.dragged.emit(1e-3)  # whatever the colours do
     head.map.hover_at(QPointF(9.5, 4.5))
-    assert head.readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    assert head.readout.text().startswith("K[3, 1, 9, 4] = " + str(picture.low[9, 4]))
     assert "In brackets: layer, kv head, token, channel" in head.readout.toolTip()
-    fresh = head_slice()
-    models.slices.put(replace(fresh, low=fresh.low + 1, high=fresh.low + 1))
+    fresh = head_picture()
+    models.pictures.put(replace(fresh, low=fresh.low + 1, high=fresh.low + 1))
     assert head.readout.text().startswith("K[3, 1, 9, 4] = " + str(fresh.low[9, 4] + 1))  # the mouse has not moved
     head.map.hover_at(None)
     assert head.readout.text() == "point at a cell for its exact value"
@@ -115,9 +115,9 @@ def test_the_value_of_the_selected_cell_is_copied(head: HeadView, models: Models
     models.selection.update(layer=3, kv_head=1)
     models.selection.update(position=9, channel=4)
     head.copy_value()
-    piece = models.slices.head
-    assert piece is not None
-    assert QGuiApplication.clipboard().text() == str(piece.low[9, 4])
+    picture = models.pictures.head
+    assert picture is not None
+    assert QGuiApplication.clipboard().text() == str(picture.low[9, 4])
     assert told[-1] == "Copied the value of K[3, 1, 9, 4]"
 
 
@@ -159,13 +159,13 @@ def wheel(heat_map: Any, position: float, notches: int) -> None:
 
 
 def test_dragging_the_range_changes_colours_and_c_fits_them_again(head: HeadView, models: Models, qtbot: QtBot) -> None:
-    piece = models.slices.head
-    assert piece is not None
-    head.bar.dragged.emit(piece.limit / 10)
-    assert head.bar.limit == pytest.approx(piece.limit / 10)
+    picture = models.pictures.head
+    assert picture is not None
+    head.bar.dragged.emit(picture.limit / 10)
+    assert head.bar.limit == pytest.approx(picture.limit / 10)
     assert (head.map.image.image == 254).mean() > 0.2
     qtbot.keyClick(head.map, Qt.Key.Key_C)
-    assert head.bar.limit == piece.limit
+    assert head.bar.limit == picture.limit
     head.fit_colors()
 
 
@@ -174,26 +174,26 @@ def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[
     """The range comes with the head's own slice: no wall is needed, and no range of another tensor can be used."""
     head = show(HeadView(models))
     feed(models)
-    other = samples.wall_slice(WallRequest(0, TOKENS, 0, "values", True, 40, 16))
-    models.slices.put(replace(other, magnitudes=samples.magnitudes(12)))
-    piece = samples.head_slice(HeadRequest(0, TOKENS, tensor, 3, 1, 0, TOKENS, 512))  # type: ignore[arg-type]
-    models.slices.put(piece)
+    other = samples.wall_picture(WallRequest(0, TOKENS, 0, "values", True, 40, 16))
+    models.pictures.put(replace(other, magnitudes=samples.magnitudes(12)))
+    picture = samples.head_picture(HeadRequest(0, TOKENS, tensor, 3, 1, 0, TOKENS, 512))  # type: ignore[arg-type]
+    models.pictures.put(picture)
     action = next(a for a in head.scopes.actions() if a.data() == PER_LAYER)
     action.trigger()
     assert "per layer" in head.range.text()
     assert head.bar.limit == samples.magnitudes().limit[3] == 4.5
     head.fit_colors()
     assert "per layer" not in head.range.text()
-    assert head.bar.limit == piece.limit
+    assert head.bar.limit == picture.limit
 
 
 def test_a_fixed_range_is_the_one_that_was_shown_and_stays(head: HeadView, models: Models) -> None:
-    piece = models.slices.head
-    assert piece is not None
+    picture = models.pictures.head
+    assert picture is not None
     next(action for action in head.scopes.actions() if action.data() == FIXED).trigger()
-    assert head.bar.limit == piece.limit
-    models.slices.put(replace(piece, low=3 * piece.low, high=3 * piece.high, limit=3 * piece.limit))
-    assert head.bar.limit == piece.limit
+    assert head.bar.limit == picture.limit
+    models.pictures.put(replace(picture, low=3 * picture.low, high=3 * picture.high, limit=3 * picture.limit))
+    assert head.bar.limit == picture.limit
 
 
 def test_an_area_of_some_channels_reaches_from_the_first_of_them_to_the_last(head: HeadView, models: Models) -> None:
@@ -210,10 +210,10 @@ def test_a_click_on_pooled_tokens_selects_the_first_of_them(
     models: Models, show: Callable[..., Any], qtbot: QtBot
 ) -> None:
     head = show(HeadView(models))
-    models.slices.put(head_slice(columns=9))
-    piece = models.slices.head
-    assert piece is not None
-    assert piece.tokens_per_column == 4
+    models.pictures.put(head_picture(columns=9))
+    picture = models.pictures.head
+    assert picture is not None
+    assert picture.tokens_per_column == 4
     plot = head.map.plot_rect
     x = plot.left() + (22.5 / TOKENS) * plot.width()  # the third of the tokens 20 … 23
     qtbot.mouseClick(head.map, Qt.MouseButton.LeftButton, pos=QPoint(int(x), int(plot.center().y())))
@@ -223,10 +223,10 @@ def test_a_click_on_pooled_tokens_selects_the_first_of_them(
 
 def test_a_selected_channel_is_marked_and_read_until_another_head_is_chosen(head: HeadView, models: Models) -> None:
     models.selection.update(position=9, channel=4)
-    piece = models.slices.head
-    assert piece is not None
+    picture = models.pictures.head
+    assert picture is not None
     assert head.map.marks.selected_row == 4
-    assert head.readout.text().startswith("K[3, 1, 9, 4] = " + str(piece.low[9, 4]))
+    assert head.readout.text().startswith("K[3, 1, 9, 4] = " + str(picture.low[9, 4]))
     assert "In brackets: layer, kv head, token, channel" in head.readout.toolTip()
     models.selection.update(kv_head=2)
     assert models.selection.now.channel is None
@@ -244,10 +244,10 @@ def test_the_arrows_move_the_range_by_a_tenth(head: HeadView, qtbot: QtBot) -> N
 
 def test_what_is_not_a_number_is_loud_marked_and_counted(models: Models, show: Callable[..., Any]) -> None:
     head = show(HeadView(models))
-    piece = head_slice()
-    low = piece.low.copy()
+    picture = head_picture()
+    low = picture.low.copy()
     low[7, 3], low[8, 3] = np.nan, np.inf
-    models.slices.put(replace(piece, low=low, high=low, num_nan=3, num_inf=1))
+    models.pictures.put(replace(picture, low=low, high=low, num_nan=3, num_inf=1))
     assert head.map.image.image[3, 7] == head.map.image.image[3, 8] == NON_FINITE
     assert head.map.marks.alarms == (7.5, 8.5)
     assert "3 NaN, 1 Inf" in head.detail.text()
@@ -280,8 +280,8 @@ def test_a_pinned_head_stays(head: HeadView, models: Models) -> None:
 def test_a_slice_without_rows_says_why(models: Models, show: Callable[..., Any]) -> None:
     head = show(HeadView(models))
     empty = np.zeros((0, 0), np.float32)
-    piece = replace(head_slice(), low=empty, high=empty, positions=np.zeros(0, np.int64), note="A recurrent state.")
-    models.slices.put(piece)
+    picture = replace(head_picture(), low=empty, high=empty, positions=np.zeros(0, np.int64), note="A recurrent state.")
+    models.pictures.put(picture)
     assert head.empty.text() == "A recurrent state."
     assert head.provenance_label.text == ""
 

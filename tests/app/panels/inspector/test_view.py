@@ -45,7 +45,7 @@ def facts_of(view: InspectorView) -> dict[str, str]:
 def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
     feed(models)
-    row, stats = models.slices.row, samples.row_stats(1, 13 - samples.PROMPT + 1)  # of the step that wrote token 13
+    row, stats = models.pictures.row, samples.row_stats(1, 13 - samples.PROMPT + 1)  # of the step that wrote token 13
     assert row is not None
     written, stored = float(stats.key_norm[3].mean()), float(np.linalg.norm(row.keys[3], axis=1).mean())
     assert written != pytest.approx(stored, rel=0.01)
@@ -54,12 +54,12 @@ def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[
     assert facts["‖k‖ stored"] == f"L3 {stored:.3g}"
     # a cache that holds what was written says it once
     same = tuple(np.tile(stats.key_norm[n, :, :1] / np.sqrt(8), 8) for n in range(samples.LAYERS))
-    models.slices.put(replace(row, keys=same))
+    models.pictures.put(replace(row, keys=same))
     facts = facts_of(view)
     assert facts["‖k‖ L0–L5"] == f"L3 {written:.3g}"
     assert "‖k‖ stored" not in facts
     assert "‖v‖ stored" in facts
-    models.slices.put(replace(row, layers=row.layers[:3], keys=row.keys[:3], values=row.values[:3]))
+    models.pictures.put(replace(row, layers=row.layers[:3], keys=row.keys[:3], values=row.values[:3]))
     assert facts_of(view)["‖k‖ stored"] == "L3 evicted"
 
 
@@ -113,12 +113,12 @@ def test_a_row_is_compared_with_the_one_that_was_written(models: Models, show: C
     view = show(InspectorView(models))
     feed(models)
     assert "K changed since" not in facts_of(view), "those rows were not captured"
-    row = models.slices.row
+    row = models.pictures.row
     assert row is not None
     off = tuple(keys.copy() for keys in row.keys)
     off[3][1, 5] += 0.25
     off[3][0, 2] += 9.0  # of another head
-    models.slices.put(replace(row, written_keys=off, written_values=row.values))
+    models.pictures.put(replace(row, written_keys=off, written_values=row.values))
     facts = facts_of(view)
     assert facts["K changed since"] == "by up to 0.25"
     assert facts["V changed since"] == "as it was written, to the bit"

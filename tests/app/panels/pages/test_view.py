@@ -18,8 +18,8 @@ from app.panels.pages.view import PagesView
 from app.panels.pages.words import page_owners
 from engine.spec.cache import CacheSpec
 from engine.wire.page_events import KEPT, MoveDirection, PageCopied, PageFreed, PageMoved, PageShared, PrefixHit
+from engine.wire.pictures import TableRequest
 from engine.wire.records import StepRecord
-from engine.wire.slices import TableRequest
 from engine.wire.status import SequenceInfo
 from tests.app import samples
 from tests.app.page_story import PAGE_SIZE, SPEC, WORDS, PageStory
@@ -45,7 +45,7 @@ class Desk:
     def bring_table(self) -> None:
         seq_id = self.models.selection.now.seq_id
         num_tokens = self.models.timeline.num_tokens(seq_id)
-        self.models.slices.put(self.story.table_slice(TableRequest(seq_id, num_tokens)))
+        self.models.pictures.put(self.story.table_picture(TableRequest(seq_id, num_tokens)))
 
 
 @pytest.fixture

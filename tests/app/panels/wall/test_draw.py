@@ -14,7 +14,7 @@ from app.panels.wall.draw import Margins, WallRow
 from app.panels.wall.rows import layer_rows
 from engine.geometry.dimensions import LayerGeometry
 from engine.spec.lenses import LENSES
-from engine.wire.slices import Magnitudes, StatePicture, WallRequest, WallSlice
+from engine.wire.pictures import Magnitudes, StatePicture, WallPicture, WallRequest
 
 MARGINS = Margins(left=30, top=16, gap=4, block_gap=16, note=13)
 SCALE = ColorScale(signed_table("#0000ff", "#000000", "#ff0000", "#ff00ff"), is_signed=True)
@@ -25,19 +25,19 @@ def rows(layers: int, heads: int) -> tuple[WallRow, ...]:
     return tuple(WallRow(layer, heads) for layer in range(layers))
 
 
-def slice_of(values: np.ndarray, per_column: int = 1, per_row: int = 1) -> WallSlice:
+def slice_of(values: np.ndarray, per_column: int = 1, per_row: int = 1) -> WallPicture:
     layers, heads, columns, _ = values.shape
     request = WallRequest(0, columns * per_column, 0, "keys", False, columns, values.shape[3])
     values = values.astype(np.float32)
-    return WallSlice(
+    return WallPicture(
         request, "live cache", "float32", tuple(range(layers)), (heads,) * layers, values, values,
         columns * per_column, per_column, per_row, "", 0.0,
     )  # fmt: skip
 
 
-def painted(piece: WallSlice, layout: draw.WallLayout, wall_rows: tuple[WallRow, ...]) -> np.ndarray:
-    values, absent = draw.cell_values(piece, wall_rows)
-    return draw.paint(layout, piece, values, absent, np.ones(len(piece.layers), np.float32), SCALE)
+def painted(picture: WallPicture, layout: draw.WallLayout, wall_rows: tuple[WallRow, ...]) -> np.ndarray:
+    values, absent = draw.cell_values(picture, wall_rows)
+    return draw.paint(layout, picture, values, absent, np.ones(len(picture.layers), np.float32), SCALE)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
         StatePicture(layer, "recurrence", (1, 2, 2), "float32", *[np.full((2, 2), value, np.float32)] * 2, 1.0)
         for layer, value in pictures
     )
-    piece = replace(slice_of(np.zeros((2, 2, 3, 4))), layers=(0, 2), states=found)
+    picture = replace(slice_of(np.zeros((2, 2, 3, 4))), layers=(0, 2), states=found)
     shown = [
         row
         for layer, count in ((both, 2), (alone, 1), (plain, 0))
@@ -116,14 +116,14 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
         ("L0", 2, 0), ("L0 state", 2, 2), ("L1 state", 1, 0), ("L2", 2, 0),
     ]  # fmt: skip
     layout = draw.arrange(shown, 400, 200, MARGINS)
-    picture = painted(piece, layout, tuple(shown))
-    canvas.paint(picture, layout, piece, SCALE)
+    picture = painted(picture, layout, tuple(shown))
+    canvas.paint(picture, layout, picture, SCALE)
     colours = {(tile.layer, tile.kv_head): int(picture[tile.y + 2, tile.x + 2]) for tile in layout.tiles}
     black = 0xFF000000
     assert colours == {
         (0, 0): black, (0, 1): black, (0, 2): RED, (0, 3): BLUE, (1, 0): BLUE, (2, 0): black, (2, 1): black,
     }  # fmt: skip
-    beside = [(tile.layer, tile.kv_head) for tile in layout.tiles if canvas.is_beside_rows(piece, tile)]
+    beside = [(tile.layer, tile.kv_head) for tile in layout.tiles if canvas.is_beside_rows(picture, tile)]
     assert beside == [(0, 2), (0, 3)], "these are no heads that could be chosen"
     assert [label.name for label in layout.labels if label.is_beside_rows] == ["L0 state"], "no largest K beside it"
 
@@ -143,28 +143,28 @@ def test_a_wall_of_notes_alone_has_no_thumbnails() -> None:
 @pytest.mark.parametrize("columns", [1, 7, 57, 200])
 def test_from_every_cell_to_its_pixels_and_back(columns: int) -> None:
     layout = draw.arrange(rows(2, 3), 500, 160, MARGINS)
-    piece = slice_of(np.zeros((2, 3, columns, 4)))
+    picture = slice_of(np.zeros((2, 3, columns, 4)))
     for tile in layout.tiles:
         for column in range(columns):
-            span = draw.column_span(tile, piece, column)
+            span = draw.column_span(tile, picture, column)
             assert span is not None
             assert layout.hit(span[0], tile.y) is tile
             if columns <= tile.width:
-                assert {draw.position_at(tile, piece, x) for x in range(*span)} == {column}
-    assert draw.column_span(layout.tiles[0], piece, columns) is None
+                assert {draw.position_at(tile, picture, x) for x in range(*span)} == {column}
+    assert draw.column_span(layout.tiles[0], picture, columns) is None
     assert layout.hit(2, 2) is None
 
 
 @pytest.mark.parametrize(("num_tokens", "last"), [(40, 36), (38, 36), (37, 36)])
 def test_a_column_that_pools_tokens_leads_to_the_first_of_them(num_tokens: int, last: int) -> None:
-    piece = replace(slice_of(np.zeros((1, 2, 10, 4))), tokens_per_column=4, num_tokens=num_tokens)
+    picture = replace(slice_of(np.zeros((1, 2, 10, 4))), tokens_per_column=4, num_tokens=num_tokens)
     tile = draw.arrange(rows(1, 2), 334, 60, MARGINS).tiles[1]
-    found = [draw.position_at(tile, piece, x) for x in range(tile.x, tile.x + tile.width)]
+    found = [draw.position_at(tile, picture, x) for x in range(tile.x, tile.x + tile.width)]
     assert sorted(set(found)) == [*range(0, 36, 4), last]
     for position, columns in ((0, 0), (3, 0), (4, 1), (last, 9)):
-        span = draw.column_span(tile, piece, position)
+        span = draw.column_span(tile, picture, position)
         assert span is not None
-        assert {draw.position_at(tile, piece, x) for x in range(*span)} == {4 * columns}
+        assert {draw.position_at(tile, picture, x) for x in range(*span)} == {4 * columns}
 
 
 def test_pixels_are_the_colours_of_their_cells_and_gaps_are_clear() -> None:
@@ -200,13 +200,13 @@ def test_a_nan_is_loud_and_an_absent_cell_is_clear() -> None:
     values[1, 0, :, 3] = np.nan  # this layer's rows are shorter
     wall_rows = (WallRow(0, 1, dims=4), WallRow(1, 1, dims=3))
     layout = draw.arrange(wall_rows, 200, 80, MARGINS)
-    piece = replace(slice_of(values), held=np.array([[0, 8], [3, 8]]))
-    _, absent = draw.cell_values(piece, wall_rows)
+    picture = replace(slice_of(values), held=np.array([[0, 8], [3, 8]]))
+    _, absent = draw.cell_values(picture, wall_rows)
     assert not absent[0].any()
     assert absent[1, 0, :3].all()
     assert absent[1, 0, :, 3].all()
     assert not absent[1, 0, 3:, :3].any()
-    picture = painted(piece, layout, wall_rows)
+    picture = painted(picture, layout, wall_rows)
     loud = np.argwhere(picture == LOUD)
     first = layout.tile(0, 0)
     assert first is not None
@@ -227,9 +227,9 @@ def told(*limits: float, largest: tuple[float, ...] = (), clipped: float = 0.0) 
 
 
 def test_colours_span_what_the_engine_says_of_each_layer_and_nothing_that_is_drawn() -> None:
-    piece = replace(slice_of(np.full((3, 2, 16, 8), 50.0)), magnitudes=told(1.0, 100.0, 0.0))
-    assert sizes.layer_limits(piece).tolist() == [1.0, 100.0, 1.0]
-    assert sizes.layer_limits(replace(piece, magnitudes=None)).tolist() == [1.0, 1.0, 1.0]
+    picture = replace(slice_of(np.full((3, 2, 16, 8), 50.0)), magnitudes=told(1.0, 100.0, 0.0))
+    assert sizes.layer_limits(picture).tolist() == [1.0, 100.0, 1.0]
+    assert sizes.layer_limits(replace(picture, magnitudes=None)).tolist() == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("width", "height"), [(300, 150), (620, 260), (945, 270), (2400, 900)])
@@ -246,53 +246,53 @@ def test_a_channel_ten_times_larger_is_seen_at_every_size(
     low, high = cells.min((3, 5)), cells.max((3, 5))
     limits = np.quantile(np.abs(tokens.reshape(30, -1)), 0.995, axis=1)
     largest = np.abs(tokens.reshape(30, -1)).max(1)
-    piece = replace(
+    picture = replace(
         slice_of(low, per_column, per_row), high=high, magnitudes=told(*limits, largest=tuple(largest), clipped=0.005)
     )
     wall_rows = rows(30, 3)
     layout = draw.arrange(wall_rows, width, height, MARGINS)
-    values, absent = draw.cell_values(piece, wall_rows)
-    picture = draw.paint(layout, piece, values, absent, sizes.layer_limits(piece), SCALE, far=0xFFFFFFFF)
+    values, absent = draw.cell_values(picture, wall_rows)
+    picture = draw.paint(layout, picture, values, absent, sizes.layer_limits(picture), SCALE, far=0xFFFFFFFF)
     line = np.argwhere(picture == 0xFFFFFFFF)
     tile = layout.tile(17, 1)
     assert tile is not None
-    assert sizes.marked_tiles(piece, values, absent) == (frozenset(), {(17, 1)})
+    assert sizes.marked_tiles(picture, values, absent) == (frozenset(), {(17, 1)})
     assert ((line[:, 0] >= tile.y) & (line[:, 0] < tile.y + tile.height)).all()  # nowhere else
     columns = np.unique(line[:, 1])
     assert columns.min() >= tile.x
     assert columns.max() < tile.x + tile.width
     assert len(columns) > tile.width * 0.4  # a line through the thumbnail, not a speck
-    assert max(sizes.times_range(piece), key=sizes.times_range(piece).__getitem__) == 17
+    assert max(sizes.times_range(picture), key=sizes.times_range(picture).__getitem__) == 17
 
 
 def test_the_largest_of_a_layer_in_words() -> None:
-    piece = replace(slice_of(np.ones((2, 1, 4, 4))), magnitudes=told(2.1, 1.0, largest=(8.6, 1.2), clipped=0.0052))
-    assert sizes.magnitude_words(piece, 0) == "max |K| 8.6 · 4.1× the range ±2.1 · 0.52 % of the layer beyond it"
-    assert sizes.magnitude_words(piece, 7) == ""
-    assert sizes.times_range(piece) == pytest.approx({0: 4.095, 1: 1.2}, rel=1e-3)
+    picture = replace(slice_of(np.ones((2, 1, 4, 4))), magnitudes=told(2.1, 1.0, largest=(8.6, 1.2), clipped=0.0052))
+    assert sizes.magnitude_words(picture, 0) == "max |K| 8.6 · 4.1× the range ±2.1 · 0.52 % of the layer beyond it"
+    assert sizes.magnitude_words(picture, 7) == ""
+    assert sizes.times_range(picture) == pytest.approx({0: 4.095, 1: 1.2}, rel=1e-3)
 
 
 def test_a_layer_of_zeros_has_no_ratio_and_is_drawn_as_zero() -> None:
     values = np.zeros((2, 1, 4, 4))
-    piece = replace(slice_of(values), magnitudes=told(0.0, 0.0, largest=(0.0, 0.0)))
-    assert sizes.times_range(piece) == {}
-    assert sizes.farthest(piece) is None
-    assert sizes.magnitude_words(piece, 0) == "no finite K other than zero"
+    picture = replace(slice_of(values), magnitudes=told(0.0, 0.0, largest=(0.0, 0.0)))
+    assert sizes.times_range(picture) == {}
+    assert sizes.farthest(picture) is None
+    assert sizes.magnitude_words(picture, 0) == "no finite K other than zero"
     layout, wall_rows = draw.arrange(rows(2, 1), 200, 90, MARGINS), rows(2, 1)
-    shown, absent = draw.cell_values(piece, wall_rows)
-    assert sizes.marked_tiles(piece, shown, absent) == (frozenset(), frozenset())
-    pixels = draw.paint(layout, piece, shown, absent, sizes.layer_limits(piece), SCALE)
+    shown, absent = draw.cell_values(picture, wall_rows)
+    assert sizes.marked_tiles(picture, shown, absent) == (frozenset(), frozenset())
+    pixels = draw.paint(layout, picture, shown, absent, sizes.layer_limits(picture), SCALE)
     assert {int(pixels[t.y + 2, t.x + 2]) for t in layout.tiles} == {0xFF000000}
 
 
 def test_a_nan_or_a_dropped_row_is_not_far() -> None:
     values = np.zeros((1, 2, 4, 4))
     values[0, 0, 1, 1], values[0, 1, 2] = np.nan, 50.0
-    piece = replace(slice_of(values), magnitudes=told(1.0))
+    picture = replace(slice_of(values), magnitudes=told(1.0))
     gone = np.zeros(values.shape, np.bool_)
     gone[0, 1, 2] = True
-    assert sizes.marked_tiles(piece, values.astype(np.float32), gone) == ({(0, 0)}, frozenset())
-    assert sizes.marked_tiles(piece, values.astype(np.float32), np.zeros_like(gone)) == ({(0, 0)}, {(0, 1)})
+    assert sizes.marked_tiles(picture, values.astype(np.float32), gone) == ({(0, 0)}, frozenset())
+    assert sizes.marked_tiles(picture, values.astype(np.float32), np.zeros_like(gone)) == ({(0, 0)}, {(0, 1)})
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, 20), (20, 7), (5, 5), (1000, 33)])
@@ -309,8 +309,8 @@ def test_resampling_keeps_the_extremes_of_every_cell(count: int, size: int) -> N
 
 def test_outside_the_positions_that_a_layer_holds_its_cells_are_empty() -> None:
     """Cells of two positions: one that is held in part is a cell of numbers at either end."""
-    piece = slice_of(np.ones((1, 1, 6, 2)), per_column=2)
+    picture = slice_of(np.ones((1, 1, 6, 2)), per_column=2)
     for held, empty in (((4, 12), [0, 1]), ((0, 5), [3, 4, 5]), ((3, 9), [0, 5]), ((0, 12), [])):
-        _, absent = draw.cell_values(replace(piece, held=np.array([held])), rows(1, 1))
+        _, absent = draw.cell_values(replace(picture, held=np.array([held])), rows(1, 1))
         assert np.flatnonzero(absent[0, 0].all(axis=1)).tolist() == empty
         assert np.flatnonzero(absent[0, 0].any(axis=1)).tolist() == empty

@@ -69,7 +69,7 @@ def test_what_is_painted_anew_of_a_wall_is_all_that_another_picture_changes(
     wall = show(WallView(models))
     canvas = wall.canvas
     feed(models)
-    piece = models.slices.wall
+    picture = models.pictures.wall
     frame = QRegion(canvas.rect())
 
     def paint(picture: QImage, region: QRegion) -> QImage:
@@ -77,10 +77,10 @@ def test_what_is_painted_anew_of_a_wall_is_all_that_another_picture_changes(
         wall.render(picture, there.boundingRect().topLeft(), there)
         return picture
 
-    for values in (-piece.low, np.where(piece.low > 0, np.float32(np.nan), piece.low)):
+    for values in (-picture.low, np.where(picture.low > 0, np.float32(np.nan), picture.low)):
         picture = paint(QImage(wall.size(), QImage.Format.Format_RGB32), frame)
         before = picture.copy()
-        models.slices.put(replace(piece, low=values, high=values))
+        models.pictures.put(replace(picture, low=values, high=values))
         paint(picture, canvas.thumbnails)
         assert picture != before
         assert picture == paint(before.copy(), frame)
@@ -92,11 +92,11 @@ def test_another_word_beside_the_wall_paints_all_of_it(models: Models, show: Cal
     canvas = wall.canvas
     feed(models)
     painted = Regions(canvas)
-    piece, far = models.slices.wall, samples.magnitudes()
-    models.slices.put(replace(piece, low=-piece.high))
+    picture, far = models.pictures.wall, samples.magnitudes()
+    models.pictures.put(replace(picture, low=-picture.high))
     assert painted.take() == canvas.thumbnails
     far.largest[2] = 41.0
-    models.slices.put(replace(piece, magnitudes=far))
+    models.pictures.put(replace(picture, magnitudes=far))
     assert painted.take() == QRegion(canvas.rect())
 
 
@@ -158,16 +158,16 @@ def test_magnitudes_are_drawn_from_zero_up(models: Models, show: Callable[..., A
     wall = show(WallView(models))
     models.selection.update(lens="keys-norm")
     feed(models)
-    piece = models.slices.wall
-    nothing = np.zeros_like(piece.low[..., :1])
-    models.slices.put(replace(piece, low=nothing, high=nothing))
+    picture = models.pictures.wall
+    nothing = np.zeros_like(picture.low[..., :1])
+    models.pictures.put(replace(picture, low=nothing, high=nothing))
     tile = wall.canvas.layout_now.tile(2, 1)
     ground = wall.canvas.image.pixel(tile.x + 3, tile.y + 3)
     assert ground == QColor(current_theme().signed_middle).rgba()
-    assert "range 0–" in magnitude_words(piece, 2)
+    assert "range 0–" in magnitude_words(picture, 2)
     models.selection.update(lens="keys")
     feed(models)
-    assert "range ±" in magnitude_words(models.slices.wall, 2)
+    assert "range ±" in magnitude_words(models.pictures.wall, 2)
 
 
 def test_names_of_layers_and_heads_have_tooltips(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:

@@ -24,7 +24,7 @@ from engine.spec.presets import PRESETS, cache_named
 from engine.spec.sampling import Prompt
 from engine.wire.commands import StartDuel
 from engine.wire.duel import OtherRun
-from engine.wire.slices import (
+from engine.wire.pictures import (
     HeadRequest,
 )
 from tests.engine.analysis.duel.duels import KIVI, compared, duel_of

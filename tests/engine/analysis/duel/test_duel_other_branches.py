@@ -12,7 +12,7 @@ from engine.session.session import Session
 from engine.spec.presets import PRESETS
 from engine.wire.commands import StartDuel
 from engine.wire.duel import DuelStep, OtherStep, TokenDivergence
-from engine.wire.slices import WallRequest, WallSlice
+from engine.wire.pictures import WallPicture, WallRequest
 from tests.engine.analysis.live import started
 
 
@@ -65,16 +65,16 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
     now.close()
     if name != "none":
         piece = one.slice(WallRequest(seq_id, mark.num_tokens, mark.num_tokens, "keys", False, 64, 8), "difference")
-        assert isinstance(piece, WallSlice)
+        assert isinstance(piece, WallPicture)
         assert abs(piece.low).max() == 0
         behind = one.slice(
             WallRequest(seq_id, mark.num_tokens + 1, mark.num_tokens + 1, "keys", False, 64, 8), "difference"
         )
-        assert isinstance(behind, WallSlice)
+        assert isinstance(behind, WallPicture)
         assert abs(behind.low[:, :, :-1]).max() == 0
         assert (abs(behind.low[:, :, -1]).max((1, 2)) > 0).all()
         whole = one.slice(WallRequest(seq_id, one.b.num_tokens, one.b.num_tokens, "keys", False, 64, 8), "b")
-        assert isinstance(whole, WallSlice)
+        assert isinstance(whole, WallPicture)
         assert whole.num_tokens == one.b.num_tokens
     one.close()
     assert (session.last_step, [live.cache.num_tokens for live in session.live]) == before

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from engine.analysis.duel.duel import Duel, attention_difference
 from engine.analysis.duel.sides import LiveRun
-from engine.look.slices import attention_slice
+from engine.look.pictures import attention_picture
 from engine.look.source import subtracted
 from engine.session.editing import make_edit
 from engine.session.session import Session
@@ -21,15 +21,15 @@ from engine.spec.edit_text import parse_edit
 from engine.spec.presets import PRESETS
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.slices import (
+from engine.wire.pictures import (
+    AttentionPicture,
     AttentionRequest,
-    AttentionSlice,
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
+    RowPicture,
     RowRequest,
-    RowSlice,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
 from tests.engine.analysis.duel.duels import KIVI, compared, duel_of
 from tests.engine.analysis.live import started
@@ -43,14 +43,14 @@ def test_the_difference_is_that_of_both_pictures() -> None:
     compared(duel)
     head = HeadRequest(seq_id, 45, "keys", 1, 0, 0, 45, 100)
     a, b, difference = (duel.slice(head, side) for side in ("a", "b", "difference"))
-    assert isinstance(a, HeadSlice)
-    assert isinstance(b, HeadSlice)
-    assert isinstance(difference, HeadSlice)
+    assert isinstance(a, HeadPicture)
+    assert isinstance(b, HeadPicture)
+    assert isinstance(difference, HeadPicture)
     assert difference.provenance == "difference"
     np.testing.assert_array_equal(difference.low, a.low - b.low)
     assert np.abs(difference.low).max() > 0
     wall = duel.slice(WallRequest(seq_id, 45, 44, "values", False, 9, 4), "difference")
-    assert isinstance(wall, WallSlice)
+    assert isinstance(wall, WallPicture)
     mine, theirs = (run.source(45).rows(1, "values") for run in (duel.a, duel.b))
     assert mine is not None
     assert theirs is not None
@@ -59,10 +59,10 @@ def test_the_difference_is_that_of_both_pictures() -> None:
         float(exact[0, : wall.tokens_per_column, : wall.dims_per_row].max()), abs=0
     )
     row = duel.slice(RowRequest(seq_id, 45, 20), "difference")
-    assert isinstance(row, RowSlice)
+    assert isinstance(row, RowPicture)
     np.testing.assert_array_equal(row.values[1][0], exact[0, 20].numpy())
     attention = duel.slice(AttentionRequest(seq_id, session.last_step or 0, 1, 10), "difference")
-    assert isinstance(attention, AttentionSlice)
+    assert isinstance(attention, AttentionPicture)
     weights = [run.attention(45)[1] for run in (duel.a, duel.b)]
     gap = (weights[0] - weights[1])[0]
     assert abs(attention.weights[0]).max() == pytest.approx(float(gap.abs().max()), abs=1e-7)
@@ -80,8 +80,8 @@ def test_whatever_was_shown_before_a_difference_is_as_a_new_duel_shows_it(agains
         tensor = chance.choice(["keys", "keys", "values"])
         request = WallRequest(seq_id, tokens, tokens - 1, tensor, False, chance.choice([9, 9, 200]), 4)
         piece, expected = (each.slice(request, "difference") for each in (duel, Duel(duel.a, duel.b, session.text_of)))
-        assert isinstance(piece, WallSlice)
-        assert isinstance(expected, WallSlice)
+        assert isinstance(piece, WallPicture)
+        assert isinstance(expected, WallPicture)
         assert_same(piece, expected)
         if number % 10 == 5:
             session.step()
@@ -106,8 +106,8 @@ def test_a_difference_after_a_side_lost_its_rows_is_as_a_new_duel_shows_it() -> 
     session.step()
     assert session.sequence(seq_id).num_tokens == 16
     piece, expected = (each.slice(request, "difference") for each in (duel, Duel(duel.a, duel.b, session.text_of)))
-    assert isinstance(piece, WallSlice)
-    assert isinstance(expected, WallSlice)
+    assert isinstance(piece, WallPicture)
+    assert isinstance(expected, WallPicture)
     assert_same(piece, expected)
 
 
@@ -120,8 +120,8 @@ def test_a_difference_follows_a_side_that_goes_on_alone() -> None:
     for _ in range(3):
         request = WallRequest(mine[1], 44, 44, "values", False, 9, 4)
         piece, expected = (each.slice(request, "difference") for each in (duel, Duel(a, b, mine[0].text_of)))
-        assert isinstance(piece, WallSlice)
-        assert isinstance(expected, WallSlice)
+        assert isinstance(piece, WallPicture)
+        assert isinstance(expected, WallPicture)
         assert_same(piece, expected)
         limits.add(str(piece.magnitudes))
         for _ in range(8):
@@ -138,8 +138,8 @@ def test_what_is_held_now_is_shown_beside_an_earlier_step_as_a_new_duel_shows_it
             request = WallRequest(seq_id, tokens, tokens - 1, "keys", False, 11, 4)
             anew = Duel(a, b, session.text_of, compares_with_now=True)
             piece, expected = (each.slice(request, side) for each in (duel, anew))  # type: ignore[arg-type]
-            assert isinstance(piece, WallSlice)
-            assert isinstance(expected, WallSlice)
+            assert isinstance(piece, WallPicture)
+            assert isinstance(expected, WallPicture)
             assert_same(piece, expected)
 
 
@@ -169,17 +169,17 @@ def test_attention_to_a_row_that_a_side_has_dropped_has_no_difference() -> None:
     two[0, 1:4] = torch.nan  # one head has dropped three rows; no head has the first of the longer side
     request = AttentionRequest(0, 5, 1, 100)
     query = attention_difference(one, two[:, 1:], 5, geometry.layers[1])
-    piece = attention_slice(request, query, geometry)
+    piece = attention_picture(request, query, geometry)
     assert piece.absent is not None
     np.testing.assert_array_equal(piece.absent[0], [1, 1, 1, 1, 0, 0])
     np.testing.assert_array_equal(piece.absent[1], [1, 0, 0, 0, 0, 0])
     assert np.isnan(piece.weights[0, :4]).all()
     np.testing.assert_array_equal(piece.weights[1, 1:], [0, 0, 0, 0, -0.375])
-    pooled = attention_slice(replace(request, max_columns=3), query, geometry)
+    pooled = attention_picture(replace(request, max_columns=3), query, geometry)
     np.testing.assert_array_equal(pooled.absent[0], [2, 2, 0])  # type: ignore[index]
     np.testing.assert_array_equal(pooled.weights[1], [0, 0, -0.375])
     same = attention_difference(one, one, 5, geometry.layers[1])
-    assert attention_slice(request, same, geometry).absent is None
+    assert attention_picture(request, same, geometry).absent is None
 
 
 @pytest.mark.parametrize(("name", "against"), [("bart", "fp8"), ("t5", "dynamic")])
@@ -193,7 +193,7 @@ def test_attention_to_the_source_has_no_columns_for_tokens_of_the_decoder(name: 
     count, layers = session.sequence(seq_id).num_tokens, session.model.info.geometry.attention_layers
     for layer in layers:
         piece = duel.slice(AttentionRequest(seq_id, session.last_step or 0, layer.index, 100), "difference")
-        assert isinstance(piece, AttentionSlice)
+        assert isinstance(piece, AttentionPicture)
         assert piece.positions.tolist() == list(range(7) if layer.kind == "cross" else range(7, 13))
         mine, theirs = (run.attention(count)[layer.index][:, : len(piece.positions)] for run in (duel.a, duel.b))
         np.testing.assert_array_equal(piece.weights, mine - theirs)
@@ -207,7 +207,7 @@ def test_a_side_that_is_behind_is_compared_as_both_stood_with_its_tokens() -> No
     session.step()  # codes row 29 of V, which was exact with 45 tokens
     assert (duel.a.num_tokens, duel.b.num_tokens) == (46, 45)
     picture = duel.slice(HeadRequest(seq_id, 46, "values", 0, 0, 0, 46, 100), "difference")
-    assert isinstance(picture, HeadSlice)
+    assert isinstance(picture, HeadPicture)
     mine, theirs = (run.source(45).rows(0, "values") for run in (duel.a, duel.b))
     assert mine is not None
     assert theirs is not None
@@ -225,7 +225,7 @@ def test_rows_that_one_side_has_dropped_are_no_difference() -> None:
     assert theirs is not None
     assert theirs.positions is not None
     picture = duel.slice(HeadRequest(seq_id, 45, "keys", 0, 1, 0, 45, 100), "difference")
-    assert isinstance(picture, HeadSlice)
+    assert isinstance(picture, HeadPicture)
     shown = [int(p) for p, column in zip(picture.positions, picture.low, strict=True) if not np.isnan(column).any()]
     assert shown == theirs.positions[1].tolist()
     assert len(shown) == 12

@@ -12,7 +12,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.slices import HeadRequest
+from engine.wire.pictures import HeadRequest
 from tests.engine.tiny import model_of, prompt_ids
 
 RULES = {
@@ -47,7 +47,7 @@ def held_and_pictured(session: Session, seq_id: int) -> tuple[list[int], Any]:
     rows = session.cache_of(seq_id).rows(1)
     assert rows is not None
     assert rows.positions is not None
-    return rows.positions[1].tolist(), session.take_slice(HeadRequest(seq_id, tokens, "keys", 1, 1, 0, tokens, 1000))
+    return rows.positions[1].tolist(), session.take_picture(HeadRequest(seq_id, tokens, "keys", 1, 1, 0, tokens, 1000))
 
 
 def roomy(rule: RetentionSpec) -> RetentionSpec:

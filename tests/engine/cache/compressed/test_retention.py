@@ -19,7 +19,7 @@ from engine.spec.codec import uniform
 from engine.spec.presets import PRESETS, preset_of
 from engine.spec.retention import RetentionSpec, parse_budget
 from engine.spec.tuning import tuned
-from engine.wire.slices import RowRequest, WallRequest
+from engine.wire.pictures import RowRequest, WallRequest
 from tests.engine.cache.compressed.prompts import finish_prompt
 from tests.engine.cache.compressed.rules import RULES, held_and_pictured, session_of
 from tests.engine.tiny import model_of
@@ -299,9 +299,9 @@ def test_pictures_leave_dropped_rows_empty() -> None:
     assert rows is not None
     assert np.array_equal(head.low[head.absent == 0], rows.keys[0, 1].numpy())
     assert head.num_nan == 0
-    wall: Any = session.take_slice(WallRequest(seq_id, tokens, 0, "values", False, 5, 4))
+    wall: Any = session.take_picture(WallRequest(seq_id, tokens, 0, "values", False, 5, 4))
     assert wall.absent.shape == wall.low.shape[:3]
     assert int(wall.absent.sum()) == 2 * 2 * (tokens - 12)
     lost = sorted(set(range(tokens)) - set(held))[0]
-    row: Any = session.take_slice(RowRequest(seq_id, tokens, lost))
+    row: Any = session.take_picture(RowRequest(seq_id, tokens, lost))
     assert 1 not in row.layers or np.isnan(row.keys[row.layers.index(1)][1]).all()

@@ -12,7 +12,7 @@ from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.slices import AttentionRequest
+from engine.wire.pictures import AttentionRequest
 from tests.engine.tiny import model_of, prompt_ids
 
 
@@ -66,7 +66,7 @@ def test_heavy_hitters_carry_what_each_row_that_is_left_has_received(layout: dic
         session.step()
         kept = session.cache_of(seq_id).stored(session.sequence(seq_id).num_tokens)
         for layer, stored in kept.layers.items():
-            row: Any = session.take_slice(AttentionRequest(seq_id, session.last_step or 0, layer, 1000))
+            row: Any = session.take_picture(AttentionRequest(seq_id, session.last_step or 0, layer, 1000))
             weights = torch.tensor(row.weights).nan_to_num(0.0).view(2, 2, -1).mean(1)  # of two heads each
             received[layer][:, torch.tensor(row.positions)] += weights
             places = stored.positions if stored.positions is not None else torch.arange(stored.num_rows).expand(2, -1)

@@ -15,7 +15,7 @@ from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
 from engine.spec.tuning import tuned
 from engine.wire.page_events import PageFreed
-from engine.wire.slices import TableRequest
+from engine.wire.pictures import TableRequest
 from tests.effort import effort
 from tests.engine.cache.compressed.prompts import masked_logits
 from tests.engine.cache.compressed.rules import assert_nothing_is_dropped, held_and_pictured, roomy
@@ -199,7 +199,7 @@ def test_pictures_leave_dropped_pages_empty() -> None:
     assert head.positions[head.absent == 0].tolist() == held
     assert not session.cache_of(seq_id).knows(20)
     assert session.cache_of(seq_id).knows(tokens - 1) == (tokens % 4 != 1)
-    table: Any = session.take_slice(TableRequest(seq_id, tokens))
+    table: Any = session.take_picture(TableRequest(seq_id, tokens))
     assert [n for n, page in enumerate(table.tables[0]) if page] == sorted({p // 4 for p in held})
 
 

@@ -1,5 +1,5 @@
 """Requests the pictures that the visible views need: pictures of the newest step are subscribed to (`Watch`), and the
-engine then keeps them up to date; pictures of an earlier step are requested once each (`TakeSlice`)."""
+engine then keeps them up to date; pictures of an earlier step are requested once each (`TakePicture`)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from app.control.sender import Sender
 from app.draw.grid import TokenRange, rows_of
 from app.models import Models, Selected, WantedPictures
 from app.models.loaded import head_of
-from app.models.slices import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, kind_of
+from app.models.pictures import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, kind_of
 from engine.spec.lenses import LENSES
-from engine.wire.commands import TakeSlice, Watch, Watched
+from engine.wire.commands import TakePicture, Watch, Watched
 from engine.wire.events import Failed
-from engine.wire.records import StepRecord
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
+    PictureUpdate,
     RowRequest,
-    SliceUpdate,
     TableRequest,
     WallRequest,
 )
+from engine.wire.records import StepRecord
 
 # A picture that the engine has not answered after this many seconds (its model was unloaded, say) is requested again.
 PATIENCE_S = 10.0
@@ -37,16 +37,16 @@ RETRY_S = 1.0
 MOST_SENT = 256
 
 
-class PendingSlice(Struct, frozen=True):
-    """The newest request for one kind of picture. `watched.id` is the picture's id, which its slices repeat. `essence`
-    is the part of the request that must change before it is sent again: without tokens and step for a subscribed
-    picture, which the engine advances by itself; with the step for a picture of a moment that it has to name."""
+class PendingPicture(Struct, frozen=True):
+    """The newest request for one kind of picture. Everything that answers it repeats its id,
+    `watched.id`. `essence` is the part of the request that must change before it is sent again: without tokens and step
+    for a subscribed picture, which the engine advances by itself; with the step that another picture has to name."""
 
     watched: Watched
     essence: object
 
 
-class SliceRequests:
+class PictureRequests:
     """Sends a request when a picture other than the last one requested is wanted; at most one request per kind is
     unanswered, and the newest counts. `ask()` is called once per tick and whenever the user moves the view."""
 
@@ -54,7 +54,7 @@ class SliceRequests:
         self._models = models
         self._sender = sender
         self._clock = clock
-        self._asked: dict[str, PendingSlice] = {}
+        self._asked: dict[str, PendingPicture] = {}
         self._is_watching = False
         self._watch_id = 0
         self._waiting: dict[str, float] = {}
@@ -80,11 +80,11 @@ class SliceRequests:
         self._refused.clear()
         self._is_watching = False
 
-    def answered(self, piece: Picture | SliceUpdate) -> bool:
+    def answered(self, picture: Picture | PictureUpdate) -> bool:
         """Note an answer or an update; False for a picture that is no longer wanted."""
-        kind = kind_of(piece)
+        kind = kind_of(picture)
         asked = self._asked.get(kind)
-        if asked is None or piece.reply_to != asked.watched.id:
+        if asked is None or picture.reply_to != asked.watched.id:
             return False
         self._waiting.pop(kind, None)
         self._refused.pop(kind, None)
@@ -120,7 +120,7 @@ class SliceRequests:
             self._waiting.pop(kind, None)
         for kind, (watched, essence) in changed.items():
             self._refused.pop(kind, None)
-            self._asked[kind] = PendingSlice(replace(watched, id=self._sender.next_id()), essence)
+            self._asked[kind] = PendingPicture(replace(watched, id=self._sender.next_id()), essence)
             self._waiting[kind] = now
         self._send_live(wanted) if is_live else self._send_once(changed)
 
@@ -132,7 +132,7 @@ class SliceRequests:
             self._tip = tip
             self._asked.clear()
             self._waiting.clear()
-            self._models.slices.clear()
+            self._models.pictures.clear()
 
     def _send_live(self, wanted: dict[str, tuple[Watched, object]]) -> None:
         self._is_watching = True
@@ -146,7 +146,7 @@ class SliceRequests:
             self._sent.append(self._sender.post(Watch(())))
         for kind in changed:
             watched = self._asked[kind].watched
-            self._sent.append(self._sender.post(TakeSlice(watched.request, node=self._named_node, id=watched.id)))
+            self._sent.append(self._sender.post(TakePicture(watched.request, node=self._named_node, id=watched.id)))
 
     def _changed(self, wanted: dict[str, tuple[Watched, object]]) -> dict[str, tuple[Watched, object]]:
         asked = self._asked

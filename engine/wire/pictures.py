@@ -1,4 +1,4 @@
-"""Requests for pictures, and the slices that answer them: screen-sized reductions of K, V and attention, and their
+"""Requests for pictures, and the pictures that answer them: screen-sized reductions of K, V and attention, and their
 updates after a step.
 
 Shapes: L attention layers, H query heads, H_kv key/value heads, S rows, D head_dim.
@@ -89,7 +89,7 @@ class OutliersRequest(Variant, frozen=True):
     count: int = 10
 
 
-SliceRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | TableRequest | OutliersRequest
+PictureRequest = WallRequest | HeadRequest | AttentionRequest | RowRequest | TableRequest | OutliersRequest
 
 
 class Magnitudes(Part, frozen=True, eq=False):
@@ -115,7 +115,7 @@ class StatePicture(Part, frozen=True, eq=False):
     largest: float
 
 
-class WallSlice(Event, frozen=True, eq=False):
+class WallPicture(Event, frozen=True, eq=False):
     """Lowest and highest value per thumbnail cell, `[L, H_kv, columns, rows]`, for the layers that keep K and V; one
     array where both are the same.
 
@@ -151,13 +151,13 @@ class WallSlice(Event, frozen=True, eq=False):
     exact_from: tuple[int, ...] = ()
 
 
-class HeadSlice(Event, frozen=True, eq=False):
+class HeadPicture(Event, frozen=True, eq=False):
     """One head, `[columns, D]`: lowest and highest value of each cell (one array if a column is one token).
 
     `positions` are those of the first token of each column. The histogram (`counts`, `edges`) covers the finite values
     of the shown rows; `limit` is the 99.5th percentile of their magnitudes. `absent` `[columns]` counts the positions
     of a column whose rows this head has dropped; a column without rows is NaN, which does not count as non-finite.
-    None: all are held. `magnitudes` are those of the layer, `[1]`. If the slice shows a part of a layer's recurrent
+    None: all are held. `magnitudes` are those of the layer, `[1]`. If the picture shows a part of a layer's recurrent
     state, `state_shape` is the shape of that tensor, and columns are not tokens but indices along its longer side.
     Rows from position `exact_from` on are exact; attention reads those before it from quantised codes. `values_per_row`
     values of the lens share a cell; more than one only where these are as many as tokens.
@@ -188,7 +188,7 @@ class HeadSlice(Event, frozen=True, eq=False):
     values_per_row: int = 1
 
 
-class AttentionSlice(Event, frozen=True, eq=False):
+class AttentionPicture(Event, frozen=True, eq=False):
     """Attention weights of one step's newest query, `[H, columns]`, the largest in each column. The weights of a row
     sum to less than one if the model has sink logits. Through another lens, its numbers, of the queries from
     `first_query` on; those of the attention map are the weights of one head, `[rows, columns]`, with `queries_per_row`
@@ -217,7 +217,7 @@ class AttentionSlice(Event, frozen=True, eq=False):
     queries_per_row: int = 1
 
 
-class RowSlice(Event, frozen=True, eq=False):
+class RowPicture(Event, frozen=True, eq=False):
     """K and V of one position: `[H_kv, D]` for every attention layer that holds it, as attention reads them.
 
     A head that has dropped the row is NaN; `dropped` lists those heads for each layer (empty: no head has).
@@ -242,7 +242,7 @@ class RowSlice(Event, frozen=True, eq=False):
     coded_values: tuple[bool, ...] = ()
 
 
-class TableSlice(Event, frozen=True, eq=False):
+class TablePicture(Event, frozen=True, eq=False):
     """The page table of a sequence, logical order → page_id, one array per pool (0: the page left the window or was
     dropped)."""
 
@@ -278,7 +278,7 @@ class Attended(Part, frozen=True):
     most: float
 
 
-class OutliersSlice(Event, frozen=True, eq=False):
+class OutliersPicture(Event, frozen=True, eq=False):
     """The channels of K and V that exceed the range of their layer most, and the tokens with the most attention."""
 
     request: OutliersRequest
@@ -290,24 +290,24 @@ class OutliersSlice(Event, frozen=True, eq=False):
     took_ms: float
 
 
-Slice = WallSlice | HeadSlice | AttentionSlice | RowSlice | TableSlice | OutliersSlice
+Picture = WallPicture | HeadPicture | AttentionPicture | RowPicture | TablePicture | OutliersPicture
 
 
 class CellUpdate(Event, frozen=True, eq=False):
     """What steps changed in a watched wall or head: a few cells, however long the context is.
 
-    `piece` is the slice as it is now, with these exceptions: `low`, `high` and `absent` hold only the `N` changed
+    `picture` is as it is now, with these exceptions: `low`, `high` and `absent` hold only the `N` changed
     cells, `holders` only the positions `holders_at` `[M]`, and `positions` of a head only its first column. `places`
-    are the indices of the changed cells: `[3, N]` for layer (index in `piece.layers`), head and column of a wall, `[1,
-    N]` for the column of a head. The picture now has `num_columns`, after its first `num_removed` were removed; new
-    cells are in `places` or are empty.
+    are the indices of the changed cells: `[3, N]` for layer (index in `picture.layers`), head and column of a wall,
+    `[1, N]` for the column of a head. The picture now has `num_columns`, after its first `num_removed` were removed;
+    new cells are in `places` or are empty.
 
-    The statistics of all rows in `piece` (magnitudes, histogram, limit, lowest and highest value, number of non-finite
-    values) are updated four times a second during a run, and with every picture if all steps are shown. They are
-    complete when the engine pauses, or when a run waits longer for its next step.
+    The statistics of all rows in `picture` (magnitudes, histogram, limit, lowest and highest value, number of
+    non-finite values) are updated four times a second during a run, and with every picture if all steps are
+    shown. They are complete when the engine pauses, or when a run waits longer for its next step.
     """
 
-    piece: WallSlice | HeadSlice
+    picture: WallPicture | HeadPicture
     places: Ints
     num_columns: int
     num_removed: int = 0
@@ -315,17 +315,17 @@ class CellUpdate(Event, frozen=True, eq=False):
 
     @property
     def request(self) -> WallRequest | HeadRequest:
-        return self.piece.request
+        return self.picture.request
 
     @property
     def took_ms(self) -> float:
-        return self.piece.took_ms
+        return self.picture.took_ms
 
 
 class Unchanged(Event, frozen=True):
     """A watched picture that the steps have not changed; it is the answer to this newer request as well."""
 
-    request: SliceRequest
+    request: PictureRequest
 
 
-SliceUpdate = CellUpdate | Unchanged
+PictureUpdate = CellUpdate | Unchanged

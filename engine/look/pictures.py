@@ -1,8 +1,8 @@
-"""Screen-sized pictures (slices) of a source, reduced on the device where the tensors are.
+"""Screen-sized pictures of a source, reduced on the device where the tensors are.
 
 A cell of a reduced picture keeps both its smallest and its largest value, so that a single outlier channel never
-averages away; a NaN makes its cell NaN. A slice of an earlier step shows the rows as they were then; where the cache no
-longer knows them, it shows what is stored now and says so.
+averages away; a NaN makes its cell NaN. A picture of an earlier step shows the rows as they were then; where the cache
+no longer knows them, it shows what is stored now and says so.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from engine.look.states import landscape, state_pictures
 from engine.look.tile_statistics import TileStatistics
 from engine.spec.codec import Part
 from engine.spec.lenses import LENSES
-from engine.wire.records import Floats, Ints, Provenance, read_only_floats, read_only_ints
-from engine.wire.slices import (
+from engine.wire.pictures import (
+    AttentionPicture,
     AttentionRequest,
-    AttentionSlice,
     CellUpdate,
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
+    Picture,
+    PictureRequest,
+    RowPicture,
     RowRequest,
-    RowSlice,
-    Slice,
-    SliceRequest,
+    TablePicture,
     TableRequest,
-    TableSlice,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
+from engine.wire.records import Floats, Ints, Provenance, read_only_floats, read_only_ints
 
 # largest share of changed cells for which an update is sent: beyond it, the cells' places make the whole wall cheaper
 WORTH_UPDATING = 0.5
 
 
-def take(request: SliceRequest, source: Source, geometry: CacheGeometry, seen: Seen) -> Slice:
+def take(request: PictureRequest, source: Source, geometry: CacheGeometry, seen: Seen) -> Picture:
     """One picture of a source. A wall reuses what the last one of the same rows has drawn."""
     match request:
         case WallRequest() | HeadRequest():
             reuses = isinstance(request, WallRequest) and not has_no_size(request)
-            piece = drawn(request, source, geometry, seen, seen.wall if reuses else Canvas())
-            assert not isinstance(piece, CellUpdate), "there is no picture before"
-            return piece
+            picture = drawn(request, source, geometry, seen, seen.wall if reuses else Canvas())
+            assert not isinstance(picture, CellUpdate), "there is no picture before"
+            return picture
         case RowRequest():
-            return row_slice(request, source, geometry)
+            return row_picture(request, source, geometry)
         case TableRequest():
-            return table_slice(request, source)
+            return table_picture(request, source)
     raise InputError("Of this there are pictures of the wall, of a head, of a row and of the page table.")
 
 
@@ -80,10 +80,10 @@ def drawn(
     geometry: CacheGeometry,
     seen: Seen,
     canvas: Canvas,
-    before: WallSlice | HeadSlice | None = None,
+    before: WallPicture | HeadPicture | None = None,
     *,
     is_counted: bool = True,
-) -> WallSlice | HeadSlice | CellUpdate:
+) -> WallPicture | HeadPicture | CellUpdate:
     """A wall or head, for which the canvas draws only what differs from the last one. Whole; or an update of the
     picture `before`, if that is what was drawn last and little of it differs: then numbers about all rows are brought
     up to date only if `is_counted`."""
@@ -103,12 +103,12 @@ def drawn(
     else:
         names = NUMBERS_OF_WALL if is_wall else NUMBERS_OF_HEAD
         numbers = {name: getattr(before, name) for name in names}
-    piece = (wall_of if is_wall else head_of)(canvas, source, geometry, places, numbers)
-    piece = structs.replace(piece, took_ms=ms_since(began))
+    picture = (wall_of if is_wall else head_of)(canvas, source, geometry, places, numbers)
+    picture = structs.replace(picture, took_ms=ms_since(began))
     if places is None:
-        return piece
-    holders_at = touched_positions(canvas) if isinstance(piece, WallSlice) and piece.holders is not None else None
-    return CellUpdate(piece, places if is_wall else places[2:], grid.num_columns, canvas.num_removed, holders_at)
+        return picture
+    holders_at = touched_positions(canvas) if isinstance(picture, WallPicture) and picture.holders is not None else None
+    return CellUpdate(picture, places if is_wall else places[2:], grid.num_columns, canvas.num_removed, holders_at)
 
 
 def provenance_through(lens: str, source: Source, layers: Sequence[int], first: int = 0) -> Provenance:
@@ -120,7 +120,7 @@ def provenance_through(lens: str, source: Source, layers: Sequence[int], first: 
 
 
 def cells_at(canvas: Canvas, places: Ints | None) -> dict[str, Any]:
-    """Extremes, and how many rows are missing, of all cells or of those at some places; as fields of a slice: `[L, H,
+    """Extremes, and how many rows are missing, of all cells or of those at some places; as fields of a picture: `[L, H,
     columns, rows]` of a wall, `[columns, rows]` of a head."""
     grid, request, absent = canvas.grid, canvas.request, absent_cells(canvas)
     assert grid is not None
@@ -170,8 +170,8 @@ NUMBERS_OF_WALL = ("magnitudes", "other_magnitudes")
 
 def wall_of(
     canvas: Canvas, source: Source, geometry: CacheGeometry, places: Ints | None, numbers: dict[str, Any]
-) -> WallSlice:
-    """The slice of a drawn wall, with all cells or those at some places."""
+) -> WallPicture:
+    """The picture of a drawn wall, with all cells or those at some places."""
     grid, request = canvas.grid, canvas.request
     assert grid is not None
     assert isinstance(request, WallRequest)
@@ -183,7 +183,7 @@ def wall_of(
     whole, held = (0, request.num_tokens), list(grid.held.values())
     spans = [(each.first, each.stop) if each.positions is None else whole for each in held]
     exact_from = [source.exact_from(layer, each) for each in (PARTS if part is None else (part,)) for layer in indices]
-    return WallSlice(
+    return WallPicture(
         request=request,
         provenance=provenance_from(source, exact_from) if part else provenance_through(request.lens, source, indices),
         dtype=held[-1].dtype if held else "",
@@ -281,8 +281,8 @@ NUMBERS_OF_HEAD = ("magnitudes", *NUMBERS_OF_TILE)
 
 def head_of(
     canvas: Canvas, source: Source, geometry: CacheGeometry, places: Ints | None, numbers: dict[str, Any]
-) -> HeadSlice:
-    """The slice of a drawn head, with all columns or those at some places."""
+) -> HeadPicture:
+    """The picture of a drawn head, with all columns or those at some places."""
     grid, request = canvas.grid, canvas.request
     assert grid is not None
     assert isinstance(request, HeadRequest)
@@ -293,7 +293,7 @@ def head_of(
     readers = range(request.kv_head * group, (request.kv_head + 1) * group)
     note = source.why_not or why_not(source, lens) or queries_words(source, lens)
     note = note or ("" if lens.reads == "queries" else missing_note(source, request.layer))
-    return HeadSlice(
+    return HeadPicture(
         request=request,
         provenance=provenance_through(request.lens, source, (request.layer,), request.start),
         dtype=grid.held[request.layer].dtype if grid.held else "",
@@ -333,12 +333,12 @@ def tile_of(request: HeadRequest, source: Source, grid: Grid, span: range) -> to
 
 
 def numbers_of_tile(statistics: TileStatistics) -> dict[str, Any]:
-    """The statistics of a tile as fields of a head's slice."""
+    """The statistics of a tile as fields of a head's picture."""
     found = {name: getattr(statistics, name) for name in NUMBERS_OF_TILE}
     return found | {"counts": read_only_ints(statistics.counts), "edges": read_only_floats(statistics.edges)}
 
 
-def state_slice(request: HeadRequest, source: Source, geometry: CacheGeometry) -> HeadSlice | None:
+def state_slice(request: HeadRequest, source: Source, geometry: CacheGeometry) -> HeadPicture | None:
     """The picture of a part of a recurrent layer's state now, where `kv_head` counts the parts; None where there is
     none."""
     began = time.perf_counter()
@@ -349,7 +349,7 @@ def state_slice(request: HeadRequest, source: Source, geometry: CacheGeometry) -
     values = landscape(matrix.values)
     per_column = per_cell(values.shape[0], request.max_columns)
     low, high, _ = pooled(values[None], 0, per_column, 1)
-    return HeadSlice(
+    return HeadPicture(
         request=request,
         provenance=source.exact_provenance,
         dtype=str(matrix.values.dtype).removeprefix("torch."),
@@ -404,7 +404,7 @@ def of_queries(request: AttentionRequest, source: Source) -> NewestQuery:
     return NewestQuery(found, newest, provenance, queries_words(source, lens), rows.first, per_row)
 
 
-def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: CacheGeometry) -> AttentionSlice:
+def attention_picture(request: AttentionRequest, query: NewestQuery, geometry: CacheGeometry) -> AttentionPicture:
     """The newest query's weights of one layer at one step, as they were computed, or what another lens has of the
     queries up to it; or a difference, of which each column shows the number farthest from zero."""
     began = time.perf_counter()
@@ -436,7 +436,7 @@ def attention_slice(request: AttentionRequest, query: NewestQuery, geometry: Cac
             top_positions, top_weights = most_attended(held, base)
         if not is_difference and lens.reads == "weights":
             entropy = read_only_floats(entropy_of(row).cpu().numpy())
-    return AttentionSlice(
+    return AttentionPicture(
         request=request,
         provenance=query.provenance,
         weights=read_only_floats(weights),
@@ -463,7 +463,7 @@ def held_columns(row: torch.Tensor, layer: LayerGeometry, query_position: int) -
     return row, query_position + 1 - row.shape[1]
 
 
-def row_slice(request: RowRequest, source: Source, geometry: CacheGeometry) -> RowSlice:
+def row_picture(request: RowRequest, source: Source, geometry: CacheGeometry) -> RowPicture:
     """K and V of one position in all layers, exact."""
     began, position = time.perf_counter(), request.position
     span, layers, dtype = range(position, position + 1), list[int](), ""
@@ -484,20 +484,20 @@ def row_slice(request: RowRequest, source: Source, geometry: CacheGeometry) -> R
     note = source.half.note if source.half is not None and position >= source.half.had else ""
     note = source.why_not or note or ("" if layers else f"Position {position} is not in the cache.")
     coded_keys, coded_values = (tuple(source.exact_from(layer, part) > position for layer in layers) for part in PARTS)
-    return RowSlice(
+    return RowPicture(
         request, provenance_of(source, layers, first=position), dtype, tuple(layers), tuple(found["keys"]),
         tuple(found["values"]), note, ms_since(began), tuple(dropped) if any(dropped) else (),
         coded_keys=coded_keys if any(coded_keys) else (), coded_values=coded_values if any(coded_values) else (),
     )  # fmt: skip
 
 
-def table_slice(request: TableRequest, source: Source) -> TableSlice:
+def table_picture(request: TableRequest, source: Source) -> TablePicture:
     """The pages of a sequence in logical order."""
     if not source.spec.is_paged:
-        return TableSlice(request, 1, (), request.num_tokens, source.why_not or "This cache mode has no pages.")
+        return TablePicture(request, 1, (), request.num_tokens, source.why_not or "This cache mode has no pages.")
     num_tokens, page_ids = source.pages()
     tables = tuple(read_only_ints(np.array(ids, np.int64)) for ids in page_ids)
-    return TableSlice(request, source.spec.page_size, tables, num_tokens, source.why_not)
+    return TablePicture(request, source.spec.page_size, tables, num_tokens, source.why_not)
 
 
 def tensor_label(kind: str, lens: str) -> str:
@@ -524,7 +524,9 @@ def missing_note(source: Source, layer: int) -> str:
     return source.half.note if source.half is not None and not source.half.has_passed(layer) else ""
 
 
-def limited(request: SliceRequest, source: Source, geometry: CacheGeometry, whose: str) -> tuple[SliceRequest, Source]:
+def limited(
+    request: PictureRequest, source: Source, geometry: CacheGeometry, whose: str
+) -> tuple[PictureRequest, Source]:
     """A request limited to existing tokens, and the rows that it is about. Raises `InputError` for a lens, layer or
     head that does not exist; `whose` names the model or file."""
     if (lens := getattr(request, "lens", "keys")) not in LENSES:
@@ -539,7 +541,7 @@ def limited(request: SliceRequest, source: Source, geometry: CacheGeometry, whos
     return request, source if wanted == source.num_tokens else source.at(wanted)
 
 
-def within(request: SliceRequest, num_tokens: int) -> SliceRequest:
+def within(request: PictureRequest, num_tokens: int) -> PictureRequest:
     """A request limited to existing tokens: since it was sent, the sequence may have gone back."""
     changes: dict[str, int] = {}
     for name in ("num_tokens", "previous_tokens", "start", "stop"):

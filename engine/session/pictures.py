@@ -1,4 +1,4 @@
-"""Answers requests for slices: screen-sized pictures of the rows of a session, now or at an earlier step."""
+"""Answers requests for pictures: screen-sized pictures of the rows of a session, now or at an earlier step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from engine.errors import InputError
 from engine.history.history import History
 from engine.look.canvas import Canvas
-from engine.look.outliers import outliers_slice
-from engine.look.slices import NewestQuery, attention_slice, drawn, limited, of_queries, row_slice, take
+from engine.look.outliers import outliers_picture
+from engine.look.pictures import NewestQuery, attention_picture, drawn, limited, of_queries, row_picture, take
 from engine.look.source import LiveSource, Source
 from engine.model.loader import LoadedModel
 from engine.session.live import LiveSequences
@@ -17,26 +17,26 @@ from engine.session.queries import Queries
 from engine.session.stepper import Stepper
 from engine.session.visible import OtherBranches, VisibleSequence, exact_provenance
 from engine.spec.lenses import LENSES
-from engine.wire.records import Provenance, read_only_floats
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
     CellUpdate,
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
+    OutliersPicture,
     OutliersRequest,
-    OutliersSlice,
+    Picture,
+    PictureRequest,
     RowRequest,
-    Slice,
-    SliceRequest,
+    TablePicture,
     TableRequest,
-    TableSlice,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
+from engine.wire.records import Provenance, read_only_floats
 
 
-class SliceReader:
-    """Takes slices of live sequences and of states of other branches; see `engine.look.slices`."""
+class PictureReader:
+    """Takes pictures of live sequences and of states of other branches; see `engine.look.pictures`."""
 
     def __init__(
         self, model: LoadedModel, live: LiveSequences, history: History, stepper: Stepper, others: OtherBranches
@@ -80,21 +80,21 @@ class SliceReader:
         return VisibleSequence(source, journal, seen)
 
     @torch.inference_mode()
-    def take(self, request: SliceRequest, node: int | None = None) -> Slice:
-        """A slice of a live sequence, or of the state at a node of any branch; empty and with the reason in its note
+    def take(self, request: PictureRequest, node: int | None = None) -> Picture:
+        """A picture of a live sequence, or of the state at a node of any branch; empty and with the reason in its note
         where the rows of that node are not kept."""
         return self.picture(request, self.visible(request.seq_id, node))
 
-    def picture(self, request: SliceRequest, visible: VisibleSequence) -> Slice:
-        """A slice of a sequence that is visible."""
+    def picture(self, request: PictureRequest, visible: VisibleSequence) -> Picture:
+        """A picture of a sequence that is visible."""
         request, source = limited(request, visible.source, self._geometry, "this model")
         match request:
             case OutliersRequest():
                 return self._outliers(request, source, visible)
             case AttentionRequest():
-                return attention_slice(request, self._query(request, visible), self._geometry)
+                return attention_picture(request, self._query(request, visible), self._geometry)
             case TableRequest() if not visible.has_tables:
-                return TableSlice(request, 1, (), request.num_tokens, "Its rows were moved to other pages since.")
+                return TablePicture(request, 1, (), request.num_tokens, "Its rows were moved to other pages since.")
             case RowRequest():
                 return self._row(request, source, visible)
         return take(request, source, self._geometry, visible.seen)
@@ -104,36 +104,36 @@ class SliceReader:
         request: WallRequest | HeadRequest,
         visible: VisibleSequence,
         canvas: Canvas,
-        before: WallSlice | HeadSlice | None,
+        before: WallPicture | HeadPicture | None,
         *,
         is_counted: bool,
-    ) -> WallSlice | HeadSlice | CellUpdate:
-        """A watched wall or head: an update of the picture before, or whole; see `engine.look.slices.drawn`."""
+    ) -> WallPicture | HeadPicture | CellUpdate:
+        """A watched wall or head: an update of the picture before, or whole; see `engine.look.pictures.drawn`."""
         source = visible.source
         if before is None:  # what was drawn before exists
             limited(request, source, self._geometry, "this model")
         return drawn(request, source, self._geometry, visible.seen, canvas, before, is_counted=is_counted)
 
-    def _row(self, request: RowRequest, source: Source, visible: VisibleSequence) -> Slice:
+    def _row(self, request: RowRequest, source: Source, visible: VisibleSequence) -> Picture:
         """A row as the cache holds it, and as it was computed if that was captured for every layer that holds it."""
-        piece = row_slice(request, source, self._geometry)
+        picture = row_picture(request, source, self._geometry)
         if not visible.is_live:
-            return piece
+            return picture
         num_source = self._live.get(request.seq_id).cache.num_source
         stops = {layer.index: num_source for layer in self._geometry.layers if layer.kind == "cross"}
         written = self._history.written_rows(request.seq_id, request.position, stops)
-        if not all(layer in written for layer in piece.layers):
-            return piece
+        if not all(layer in written for layer in picture.layers):
+            return picture
         keys, values = (
-            tuple(read_only_floats(written[layer][part].float().numpy()) for layer in piece.layers) for part in (0, 1)
+            tuple(read_only_floats(written[layer][part].float().numpy()) for layer in picture.layers) for part in (0, 1)
         )
-        return replace(piece, written_keys=keys, written_values=values)
+        return replace(picture, written_keys=keys, written_values=values)
 
-    def _outliers(self, request: OutliersRequest, source: Source, visible: VisibleSequence) -> OutliersSlice:
+    def _outliers(self, request: OutliersRequest, source: Source, visible: VisibleSequence) -> OutliersPicture:
         attention = self._history.attention_at(request.seq_id, request.step, visible.journal)
         mark = visible.journal.mark(request.seq_id, request.step)
         num_attended = mark.num_tokens if mark is not None else source.num_tokens
-        return outliers_slice(request, source, self._geometry, visible.seen, attention, num_attended)
+        return outliers_picture(request, source, self._geometry, visible.seen, attention, num_attended)
 
     def _query(self, request: AttentionRequest, visible: VisibleSequence) -> NewestQuery:
         if LENSES[request.lens].reads == "weights":

@@ -16,14 +16,14 @@ from engine.look.tile_statistics import TileStatistics
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import Prompt
-from engine.wire.slices import (
+from engine.wire.pictures import (
     AttentionRequest,
+    HeadPicture,
     HeadRequest,
-    HeadSlice,
+    RowPicture,
     RowRequest,
-    RowSlice,
+    WallPicture,
     WallRequest,
-    WallSlice,
 )
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -36,16 +36,18 @@ def stepped(architecture: str = "llama", layout: str = "growing", length: int = 
     return session
 
 
-def wall(session: Session, tokens: int, columns: int = 8, rows: int = 4, previous: int | None = None) -> WallSlice:
+def wall(session: Session, tokens: int, columns: int = 8, rows: int = 4, previous: int | None = None) -> WallPicture:
     request = WallRequest(0, tokens, previous or 0, "keys", previous is not None, columns, rows)
-    piece = session.take_slice(request)
-    assert isinstance(piece, WallSlice)
+    piece = session.take_picture(request)
+    assert isinstance(piece, WallPicture)
     return piece
 
 
-def head(session: Session, start: int, stop: int, tokens: int = 40, columns: int = 1000, kv_head: int = 1) -> HeadSlice:
-    piece = session.take_slice(HeadRequest(0, tokens, "values", 1, kv_head, start, stop, columns))
-    assert isinstance(piece, HeadSlice)
+def head(
+    session: Session, start: int, stop: int, tokens: int = 40, columns: int = 1000, kv_head: int = 1
+) -> HeadPicture:
+    piece = session.take_picture(HeadRequest(0, tokens, "values", 1, kv_head, start, stop, columns))
+    assert isinstance(piece, HeadPicture)
     return piece
 
 
@@ -167,8 +169,8 @@ def test_no_cell_claims_what_is_not_held() -> None:
 def test_latent_layers_name_what_they_cache() -> None:
     session = stepped("deepseek_v3")
     for tensor, label, dims in (("keys", "latent", 16), ("values", "rotary key", 8)):
-        piece = session.take_slice(HeadRequest(0, 40, tensor, 1, 0, 0, 40, 100))  # type: ignore[arg-type]
-        assert isinstance(piece, HeadSlice)
+        piece = session.take_picture(HeadRequest(0, 40, tensor, 1, 0, 0, 40, 100))  # type: ignore[arg-type]
+        assert isinstance(piece, HeadPicture)
         assert piece.tensor_label == label
         assert piece.low.shape == (40, dims)
 
@@ -177,8 +179,8 @@ def test_without_k_and_v_the_note_says_why() -> None:
     session = stepped("mamba")
     assert "no K and V" in wall(session, 40).note
     hybrid = stepped("lfm2")
-    piece = hybrid.take_slice(HeadRequest(0, 40, "keys", 0, 0, 0, 40, 100))
-    assert isinstance(piece, HeadSlice)
+    piece = hybrid.take_picture(HeadRequest(0, 40, "keys", 0, 0, 0, 40, 100))
+    assert isinstance(piece, HeadPicture)
     assert (piece.note, piece.state_shape) == ("", (1, 64, 3)), "a layer with a state shows that, under its own shape"
     fresh = Session(model_of("llama"), CacheSpec("none"))
     fresh.submit(Prompt(token_ids=prompt_ids(4)))
@@ -232,19 +234,19 @@ def test_bad_values_are_counted_and_leave_the_scale_alone() -> None:
 
 def test_one_position_through_all_layers() -> None:
     session = stepped("gemma3_text", "dynamic")
-    piece = session.take_slice(RowRequest(0, 40, 37))
-    assert isinstance(piece, RowSlice)
+    piece = session.take_picture(RowRequest(0, 40, 37))
+    assert isinstance(piece, RowPicture)
     assert piece.layers == (0, 1, 2, 3)
     for layer, keys in zip(piece.layers, piece.keys, strict=True):
         held = session.cache_of(0).rows(layer)
         assert held is not None
         assert np.array_equal(keys, held.keys[0, :, 37 - held.first].numpy())
-    old = session.take_slice(RowRequest(0, 40, 3))
-    assert isinstance(old, RowSlice)
+    old = session.take_picture(RowRequest(0, 40, 3))
+    assert isinstance(old, RowPicture)
     assert set(old.layers) < {0, 1, 2, 3}, "the sliding layers have dropped it"
     for position in (40, -1, 10**6):
-        none = session.take_slice(RowRequest(0, 40, position))
-        assert isinstance(none, RowSlice)
+        none = session.take_picture(RowRequest(0, 40, position))
+        assert isinstance(none, RowPicture)
         assert none.layers == ()
         assert none.note
 
@@ -258,7 +260,7 @@ def test_requests_for_what_does_not_exist_are_refused() -> None:
         AttentionRequest(0, 0, 9, 100),
     ):
         with pytest.raises(InputError):
-            session.take_slice(request)
+            session.take_picture(request)
 
 
 @pytest.mark.parametrize("layout", ["growing", "static", "dynamic", "paged", "none"])
@@ -267,7 +269,7 @@ def test_looking_changes_nothing(layout: str) -> None:
     for _ in range(3):
         wall(seen, seen.sequence(0).num_tokens)
         head(seen, 0, 40)
-        seen.take_slice(RowRequest(0, 40, 3))
+        seen.take_picture(RowRequest(0, 40, 3))
         one, other = seen.step(), unseen.step()
         assert one.sequences[0].sampled == other.sequences[0].sampled
         a, b = seen.logits(0), unseen.logits(0)

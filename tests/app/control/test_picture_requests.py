@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from app.control.picture_requests import PATIENCE_S, RETRY_S, PictureRequests
 from app.control.sender import Sender
-from app.control.slice_requests import PATIENCE_S, RETRY_S, SliceRequests
 from app.draw.grid import TokenRange
 from app.models import Models
 from app.shell import Shell
 from engine.spec.edit import Rows, Zero
-from engine.wire.commands import TakeSlice, Watch
+from engine.wire.commands import TakePicture, Watch
 from engine.wire.events import Failed
-from engine.wire.slices import AttentionRequest, HeadRequest, RowRequest, Unchanged, WallRequest
+from engine.wire.pictures import AttentionRequest, HeadRequest, RowRequest, Unchanged, WallRequest
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -27,11 +27,11 @@ class Hand:
         return self.now
 
 
-def requests_of(models: Models, engine: FakeEngine, *, running: bool, hand: Hand | None = None) -> SliceRequests:
+def requests_of(models: Models, engine: FakeEngine, *, running: bool, hand: Hand | None = None) -> PictureRequests:
     models.timeline.append(samples.story(10))
     models.status.set(samples.status(10, num_tokens=14, running=running))
     engine.is_silent = True
-    return SliceRequests(models, Sender(engine.send), hand or Hand())
+    return PictureRequests(models, Sender(engine.send), hand or Hand())
 
 
 def watches(engine: FakeEngine) -> list[list[str]]:
@@ -61,7 +61,7 @@ def test_another_wish_watches_anew_and_what_is_watched_already_keeps_its_id(mode
     requests.ask()
     before = engine.of(Watch)[0].pictures
     models.selection.update(layer=2)
-    requests.answered(engine.addressed(samples.head_slice(before[1].request)))
+    requests.answered(engine.addressed(samples.head_picture(before[1].request)))
     requests.ask()
     after = engine.of(Watch)[1].pictures
     assert after[0] == before[0]
@@ -116,7 +116,7 @@ def test_what_becomes_of_the_visible_positions_as_tokens_come(
     models.timeline.append([samples.step_record(11)])
     for watched in (head, attention):
         requests.answered(
-            samples.head_slice(head.request) if watched is head else samples.attention_slice(attention.request, 14)
+            samples.head_picture(head.request) if watched is head else samples.attention_picture(attention.request, 14)
         )
     requests.ask()
     assert len(engine.of(Watch)) == 1  # the engine keeps up by itself what moves with the tokens
@@ -130,7 +130,7 @@ def test_one_on_its_way_then_the_latest_wish(models: Models, engine: FakeEngine)
         models.selection.update(layer=layer)
         requests.ask()
     assert len(engine.sent) == 1
-    assert requests.answered(engine.addressed(samples.head_slice(engine.requests(HeadRequest)[0])))
+    assert requests.answered(engine.addressed(samples.head_picture(engine.requests(HeadRequest)[0])))
     requests.ask()
     assert [request.layer for request in engine.requests(HeadRequest)] == [0, 3]
 
@@ -142,13 +142,13 @@ def test_a_past_step_is_asked_once_with_its_length_and_nothing_is_watched(models
     wall, head = (engine.requests(kind)[-1] for kind in (WallRequest, HeadRequest))
     engine.sent.clear()
     models.selection.update(step=3, change=True, position=2)
-    for piece in (samples.wall_slice(wall), samples.head_slice(head)):
+    for piece in (samples.wall_picture(wall), samples.head_picture(head)):
         requests.answered(engine.addressed(piece))
     requests.ask()
     assert watches(engine) == [[]]
     wall = engine.requests(WallRequest)[0]
     assert (wall.num_tokens, wall.previous_tokens, wall.change) == (7, 6, True)
-    assert all(command.request.num_tokens == 7 for command in engine.of(TakeSlice))
+    assert all(command.request.num_tokens == 7 for command in engine.of(TakePicture))
     head = engine.requests(HeadRequest)[0]
     assert (head.start, head.stop) == (2, 5)
     models.viewport.update(head_range=TokenRange(9, 12))  # of a longer sequence: as many, moved into what there is
@@ -168,19 +168,19 @@ def test_updates_of_pictures_that_are_wanted_no_more_are_dropped(models: Models,
     requests.ask()
     first = engine.requests(WallRequest)[0]
     unchanged = engine.addressed(Unchanged(first))
-    assert requests.answered(engine.addressed(samples.wall_slice(first)))
+    assert requests.answered(engine.addressed(samples.wall_picture(first)))
     assert requests.answered(unchanged)
     models.selection.update(lens="values")
     requests.ask()
     assert not requests.answered(unchanged)
-    assert requests.answered(engine.addressed(samples.wall_slice(engine.requests(WallRequest)[1])))
+    assert requests.answered(engine.addressed(samples.wall_picture(engine.requests(WallRequest)[1])))
 
 
 def test_answers_from_before_a_reset_are_dropped(models: Models, engine: FakeEngine) -> None:
     requests = requests_of(models, engine, running=False)
     models.viewport.update(wall_size=(40, 16))
     requests.ask()
-    late = engine.addressed(samples.wall_slice(engine.requests(WallRequest)[0]))
+    late = engine.addressed(samples.wall_picture(engine.requests(WallRequest)[0]))
     requests.reset()
     assert not requests.answered(late)
     requests.ask()
@@ -221,7 +221,7 @@ def test_a_refused_picture_is_asked_again_after_a_later_step_and_not_at_once(
     models.viewport.update(wall_size=(40, 16), wants_outliers=True)
     requests.ask()
     wall, outliers = engine.of(Watch)[-1].pictures
-    requests.answered(structs.replace(samples.wall_slice(wall.request), reply_to=wall.id))
+    requests.answered(structs.replace(samples.wall_picture(wall.request), reply_to=wall.id))
     requests.refused(Failed("No room for it.", reply_to=outliers.id))
     hand.now += RETRY_S
     requests.ask()
@@ -249,7 +249,7 @@ def test_a_picture_that_came_after_it_was_refused_is_asked_no_more(models: Model
     requests.ask()
     (wall,) = engine.of(Watch)[-1].pictures
     requests.refused(Failed("No room for it.", reply_to=wall.id))
-    requests.answered(structs.replace(samples.wall_slice(wall.request), reply_to=wall.id))
+    requests.answered(structs.replace(samples.wall_picture(wall.request), reply_to=wall.id))
     models.timeline.append([samples.step_record(11)])
     hand.now += RETRY_S
     requests.ask()
@@ -279,7 +279,7 @@ def test_what_is_never_answered_is_asked_again(models: Models, engine: FakeEngin
 def test_a_moment_before_an_edit_is_named_as_its_tokens_are_as_many(running: Shell, engine: FakeEngine) -> None:
     running.models.selection.update(step=7)
     turn(running)
-    assert {command.node for command in engine.of(TakeSlice)} == {None}, "the number of tokens tells it"
+    assert {command.node for command in engine.of(TakePicture)} == {None}, "the number of tokens tells it"
     running.models.selection.update(step=None)
     running.intents.on_edited(Zero(0, Rows(1, 3)))
     turn(running)
@@ -288,4 +288,4 @@ def test_a_moment_before_an_edit_is_named_as_its_tokens_are_as_many(running: She
         engine.sent.clear()
         running.models.selection.update(step=step)
         turn(running)
-        assert {command.node for command in engine.of(TakeSlice)} == {named}
+        assert {command.node for command in engine.of(TakePicture)} == {named}

@@ -16,7 +16,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import CodecSpec, Coding
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt
-from engine.wire.slices import AttentionRequest, HeadRequest, OutliersRequest, RowRequest, SliceRequest, WallRequest
+from engine.wire.pictures import AttentionRequest, HeadRequest, OutliersRequest, PictureRequest, RowRequest, WallRequest
 from tests.engine.tiny import model_of, prompt_ids, uneven_model
 
 H2O = RetentionSpec("h2o", budget=14, sinks=1)
@@ -61,8 +61,8 @@ class Looked:
                 found[layer.index, head, at] = numbers[head, slot]
         return found
 
-    def take(self, request: SliceRequest) -> Any:
-        return self.session.take_slice(request)
+    def take(self, request: PictureRequest) -> Any:
+        return self.session.take_picture(request)
 
 
 @pytest.fixture(params=CASES, scope="module")

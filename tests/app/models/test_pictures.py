@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from app.models import Models
-from app.models.slices import ColumnBuffer
-from engine.wire.slices import HeadRequest, Unchanged, WallRequest
+from app.models.pictures import ColumnBuffer
+from engine.wire.pictures import HeadRequest, Unchanged, WallRequest
 from tests.app import samples
 
 
@@ -50,10 +50,10 @@ def test_columns_come_and_go_as_in_a_plain_array(axis: int) -> None:
 def test_a_picture_that_no_step_altered_is_that_of_the_newer_request(models: Models) -> None:
     """Each kind, with the number of tokens where the picture has one."""
     old, new = HeadRequest(0, 5, "keys", 1, 2, 0, 5, 40), HeadRequest(0, 6, "keys", 1, 2, 0, 6, 40)
-    models.slices.put(samples.head_slice(old), Unchanged(new))
-    assert models.slices.head is not None
-    assert models.slices.head.request == new
+    models.pictures.put(samples.head_picture(old), Unchanged(new))
+    assert models.pictures.head is not None
+    assert models.pictures.head.request == new
     wall = WallRequest(0, 5, 4, "keys", False, 20, 8)
-    models.slices.put(samples.wall_slice(wall), Unchanged(replace(wall, num_tokens=7)))
-    assert models.slices.wall is not None
-    assert (models.slices.wall.request.num_tokens, models.slices.wall.num_tokens) == (7, 7)
+    models.pictures.put(samples.wall_picture(wall), Unchanged(replace(wall, num_tokens=7)))
+    assert models.pictures.wall is not None
+    assert (models.pictures.wall.request.num_tokens, models.pictures.wall.num_tokens) == (7, 7)
