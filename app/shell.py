@@ -106,7 +106,7 @@ class Shell(QObject):
         self.window.top.model.set_recent(settings.recent_models)
         self.window.recent.set_paths(settings.recent_snapshots)
         self.intents.loading = settings.loading
-        self.intents.on_stops_changed(settings.kept_stops())
+        self.intents.on_breakpoints_changed(settings.kept_breakpoints())
         self.window.restore_state(settings.geometry, settings.docks, settings.layout)
         if settings.set_aside is not None:
             self.models.status.notify(f"The settings were damaged: the old file is kept as {settings.set_aside}")
@@ -116,7 +116,7 @@ class Shell(QObject):
         self.settings.prompt = self.window.prompt.draft
         self.settings.layout = self.window.docks.layout_name
         self.settings.loading = self.intents.loading
-        self.settings.keep_stops(self.models.stops.stops)
+        self.settings.keep_breakpoints(self.models.breakpoints.listed)
         self.settings.geometry, self.settings.docks = self.window.save_state()
 
     def remember_export_folder(self, folder: Path) -> None:
@@ -200,7 +200,7 @@ class Shell(QObject):
             (self.actions.triggered, self._on_action),
             (window.prompt.submitted, intents.on_prompt_submitted),
             (window.prompt.sampling_changed, intents.on_sampling_changed),
-            (window.stops.stops_changed, intents.on_stops_changed),
+            (window.breakpoints.breakpoints_changed, intents.on_breakpoints_changed),
             (window.edits.repeated, intents.on_edits_repeated),
             (window.notes.wanted, intents.on_bookmark_wanted),
             (window.notes.edited, self._on_note_edited),

@@ -97,7 +97,7 @@ class Actions(QObject):
         states = (
             models.status, models.selection, models.draft, models.comparison, models.edits, models.kept_sessions,
         )  # fmt: skip
-        told = models.timeline.reset, models.stops.changed, models.stops.found, models.status.engine_changed
+        told = models.timeline.reset, models.breakpoints.changed, models.breakpoints.found, models.status.engine_changed
         for moved in (*told, *(state.changed for state in states)):
             moved.connect(self._on_moved)
         models.timeline.appended.connect(self._on_appended)

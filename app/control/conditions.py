@@ -239,14 +239,14 @@ def needs_parameters(models: Models) -> str:
 
 def needs_matches(models: Models) -> str:
     """Steps at which the condition searched for held."""
-    search = models.stops.queried
+    search = models.breakpoints.queried
     if search is None:
         return "type a condition to look for first"
     return "" if search.matches else "it held at no step"
 
 
-def needs_stops(models: Models) -> str:
-    return "" if models.stops.stops else "there is no breakpoint"
+def needs_breakpoints(models: Models) -> str:
+    return "" if models.breakpoints.listed else "there is no breakpoint"
 
 
 def needs_cell(models: Models) -> str:

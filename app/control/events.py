@@ -21,7 +21,7 @@ from app.models.pictures import Picture
 from app.models.sequence_status import selected_info, why_ended
 from engine.counted import counted
 from engine.spec.presets import cache_label
-from engine.wire import devices, duel, events, serving, stopping
+from engine.wire import breakpoints, devices, duel, events, serving
 from engine.wire.changes import EditMade
 from engine.wire.events import StateChanged
 from engine.wire.measurements import EditMeasured
@@ -131,7 +131,7 @@ OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, events.Done, events.
 class EventHandlers(QObject):
     """The only writer of timeline, pictures, pages and status.
 
-    Signal: `session_opened(event)` with the names, bookmarks, stops and draft of that session.
+    Signal: `session_opened(event)` with the names, bookmarks, breakpoints and draft of that session.
     """
 
     session_opened = Signal(object)
@@ -176,7 +176,7 @@ class EventHandlers(QObject):
             duel.DuelScanned: requests.comparing.take_scanned,
             duel.DuelEnded: requests.comparing.take_ended,
             serving.ServersChanged: models.servers.take,
-            stopping.StopHit: self._on_stop_hit,
+            breakpoints.BreakpointHit: self._on_breakpoint_hit,
             **dict.fromkeys(Answer.__subclasses__(), ignore),
         }
 
@@ -263,7 +263,7 @@ class EventHandlers(QObject):
         for first, name in event.names:
             self._models.history.rename(first, name)
         self._models.bookmarks.set_all(event.bookmarks)
-        self._requests.stopping.bring_back(event.stops)
+        self._requests.breakpoints.bring_back(event.stops)
         self._status.write()  # whoever shows the place looked at asks for its pictures, which a file may not have
         self.session_opened.emit(event)
 
@@ -348,8 +348,8 @@ class EventHandlers(QObject):
 
     # ---- answers and failures ------------------------------------------------------------------------------------
 
-    def _on_stop_hit(self, hit: stopping.StopHit) -> None:
-        self._models.stops.take_hit(hit)
+    def _on_breakpoint_hit(self, hit: breakpoints.BreakpointHit) -> None:
+        self._models.breakpoints.take_hit(hit)
         self._notify(f"Halted at step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}")
 
     def _on_unloaded(self, event: devices.Unloaded) -> None:

@@ -22,12 +22,12 @@ from engine.errors import InputError
 from engine.saved.folder import check_nobody_writes
 from engine.saved.session import spec_of
 from engine.spec.bookmark import Bookmark, BookmarkTarget
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.capture import CaptureLevel
 from engine.spec.chat import Chat
 from engine.spec.edit import Edit
 from engine.spec.model import BUNDLED, ModelSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.stops import Stop
 from engine.wire import commands, exporting
 from engine.wire.devices import UnloadModel
 from engine.wire.message import Command
@@ -178,19 +178,19 @@ class Intents(QObject):
 
     def on_match_wanted(self, direction: int) -> None:
         """Show the next (+1) or previous (-1) step at which the condition searched for held."""
-        step = self._models.stops.next_match(self._models.selection.now.step, direction)
+        step = self._models.breakpoints.next_match(self._models.selection.now.step, direction)
         if step is not None:
             self._models.selection.update(step=step)
 
-    def on_all_stops_switched(self) -> None:
-        """Enable all stops if at least one is disabled, else disable all."""
-        stops = self._models.stops.stops
-        is_enabled = not all(stop.is_enabled for stop in stops)
-        self.on_stops_changed(tuple(replace(stop, is_enabled=is_enabled) for stop in stops))
+    def on_all_breakpoints_switched(self) -> None:
+        """Enable all breakpoints if at least one is disabled, else disable all."""
+        breakpoints = self._models.breakpoints.listed
+        is_enabled = not all(stop.is_enabled for stop in breakpoints)
+        self.on_breakpoints_changed(tuple(replace(stop, is_enabled=is_enabled) for stop in breakpoints))
 
-    def on_stops_changed(self, stops: tuple[Stop, ...]) -> None:
+    def on_breakpoints_changed(self, breakpoints: tuple[Breakpoint, ...]) -> None:
         """Replace the conditions that halt a run."""
-        self._requests.stopping.set(stops)
+        self._requests.breakpoints.set(breakpoints)
         self._waiting.wake()
 
     def _look_from_here(self, direction: int) -> None:

@@ -19,8 +19,8 @@ from app.models.kept_sessions import session_title
 from engine.errors import InputError
 from engine.saved.document import read_session
 from engine.saved.folder import RUNNING, JournalFolder
+from engine.spec.breakpoints import written_breakpoints
 from engine.spec.model import ModelSpec
-from engine.spec.stops import written_stops
 from engine.wire.commands import Continue, OpenSnapshot
 from engine.wire.events import Failed, SessionOpened
 from engine.wire.status import EngineStatus
@@ -66,7 +66,7 @@ class Recovering(QObject):
         self._controller = controller
         self._intents, self._saving = controller.intents, controller.saving
         self._draft = draft  # the text that the editor begins with
-        self._stops = written_stops(models.stops.stops)  # the stops that this window begins with
+        self._stops = written_breakpoints(models.breakpoints.listed)  # the breakpoints that this window begins with
         self._claimed: ClaimedJournal | None = None
         self._read.connect(models.recovery.offer)
         self._unreadable.connect(models.status.notify)
@@ -104,8 +104,8 @@ class Recovering(QObject):
         opened, written = read_session(path), path.stat().st_mtime
         session = opened.session
         has_draft = session.draft not in ("", self._draft) or session.draft_chat is not None
-        has_stops = bool(session.stops) and session.stops != self._stops
-        if not (session.nodes or session.pending or session.bookmarks or has_draft or has_stops):
+        has_breakpoints = bool(session.stops) and session.stops != self._stops
+        if not (session.nodes or session.pending or session.bookmarks or has_draft or has_breakpoints):
             return None
         return UnclosedSession(path, session, written, opened.problem)
 
@@ -153,7 +153,7 @@ class Recovering(QObject):
             self._claimed = ClaimedJournal(left, stream, left.session.spec, draft)
             self._intents.take(Question(OpenSnapshot(left.path), on_refusal=self._on_refused))
         else:
-            self._controller.requests.stopping.bring_back(left.session.stops)
+            self._controller.requests.breakpoints.bring_back(left.session.stops)
             stream.close()
             self._folder.delete(left.path)
 

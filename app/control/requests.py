@@ -16,12 +16,13 @@ from app.draw.format import byte_size, milliseconds
 from app.draw.grid import rows_of
 from app.kit.question import Question
 from app.models import Models
+from app.models.breakpoints import Place, spans_in
 from app.models.comparison import SIDES, ComparedPictures
 from app.models.loaded import head_of
 from app.models.measurement import Measurement, Request
-from app.models.stops import Place, spans_in
 from engine.counted import counted
-from engine.spec.stops import Stop, read_stops
+from engine.spec.breakpoints import Breakpoint, read_breakpoints
+from engine.wire.breakpoints import AttentionPlace, MeasureAttention, SetBreakpoints
 from engine.wire.commands import (
     BeginBranch,
     EndDuel,
@@ -40,7 +41,6 @@ from engine.wire.events import Event, Failed, ForkMade, Redone, Restarted, Submi
 from engine.wire.exporting import Export, ExportCancelled, Exported
 from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, PictureRequest, Side, WallRequest
 from engine.wire.status import EngineStatus
-from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 
 
 class Comparing:
@@ -240,8 +240,8 @@ class Restore:
         return Redo(nodes, history.live, pending) if nodes or pending else None
 
 
-Setting = SetPace | SetStops | SetKeptLimit
-DEFAULTS: tuple[Setting, ...] = (PACES[USUAL_PACE].command, SetStops(()))  # that every engine begins with
+Setting = SetPace | SetBreakpoints | SetKeptLimit
+DEFAULTS: tuple[Setting, ...] = (PACES[USUAL_PACE].command, SetBreakpoints(()))  # that every engine begins with
 
 
 class EngineSettings:
@@ -266,23 +266,23 @@ class EngineSettings:
 LONGEST = 80  # characters of a condition in a sentence
 
 
-class Stopping:
-    """The only writer of `Models.stops`."""
+class SetAndSearched:
+    """The only writer of `Models.breakpoints`."""
 
     def __init__(self, models: Models, sender: Sender, settings: EngineSettings) -> None:
         self._models, self._sender, self._settings = models, sender, settings
-        models.stops.attention_wanted.connect(self.ask)
+        models.breakpoints.attention_wanted.connect(self.ask)
 
-    def set(self, stops: tuple[Stop, ...]) -> None:
-        """Replace the stops."""
-        self._models.stops.set(stops)
-        self._settings.choose(SetStops(stops))
+    def set(self, breakpoints: tuple[Breakpoint, ...]) -> None:
+        """Replace the breakpoints."""
+        self._models.breakpoints.set(breakpoints)
+        self._settings.choose(SetBreakpoints(breakpoints))
 
     def bring_back(self, texts: tuple[str, ...]) -> None:
-        """Set the stops of an opened session, if it has any, and report one that cannot be read."""
-        stops, others = read_stops(texts)
-        if stops:
-            self.set(stops)
+        """Set the breakpoints of an opened session, if it has any, and report one that cannot be read."""
+        breakpoints, others = read_breakpoints(texts)
+        if breakpoints:
+            self.set(breakpoints)
         if others:
             words = f"A breakpoint of this session cannot be read and is left out: {others[0][:LONGEST]}"
             self._models.status.notify(words + (f" (and {len(others) - 1} more)" if len(others) > 1 else ""))
@@ -296,10 +296,12 @@ class Stopping:
         }
         wanted = tuple(AttentionPlace(step, seq_id, count) for (step, seq_id), count in counts.items())
         question = MeasureAttention(wanted, spans_in(places))
-        self._sender.ask(Question(question, self._models.stops.take_masses, self._stay_unknown, slot=MeasureAttention))
+        self._sender.ask(
+            Question(question, self._models.breakpoints.take_masses, self._stay_unknown, slot=MeasureAttention)
+        )
 
     def _stay_unknown(self, _failure: Failed) -> None:
-        self._models.stops.take_masses(None)
+        self._models.breakpoints.take_masses(None)
 
 
 class NewSequences:
@@ -417,7 +419,7 @@ class Requests:
         self.comparing = Comparing(models, sender)
         self.exports = Exporting(models, sender)
         self.settings = EngineSettings(models, sender)
-        self.stopping = Stopping(models, sender, self.settings)
+        self.breakpoints = SetAndSearched(models, sender, self.settings)
 
     @property
     def are_all_answered(self) -> bool:

@@ -1,4 +1,4 @@
-"""Keeps the session in memory and in a journal file as it happens: the tree of steps, draft, names, notes and stops."""
+"""Keeps the session in memory and in a journal file as it happens: steps, draft, names, notes and breakpoints."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from engine.saved.folder import JournalFolder
 from engine.saved.journal import JournalFile
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import JournalEntry, SavedSession, entries_of
+from engine.spec.breakpoints import written_breakpoints
 from engine.spec.chat import Chat
-from engine.spec.stops import written_stops
 from engine.wire.events import Event
 
 REWRITTEN_BYTES = 64 << 20  # a journal longer than this is rewritten without its outdated entries
@@ -47,7 +47,7 @@ class Saving(QObject):
         self._rewritten_at = REWRITTEN_BYTES
         models.history.changed.connect(self._on_history)
         models.bookmarks.changed.connect(self._on_bookmarks)
-        models.stops.changed.connect(self._on_stops)
+        models.breakpoints.changed.connect(self._on_breakpoints)
 
     @property
     def session(self) -> SavedSession:
@@ -116,8 +116,8 @@ class Saving(QObject):
     def _on_bookmarks(self) -> None:
         self._recorder.put(bookmarks=self._models.bookmarks.all)
 
-    def _on_stops(self) -> None:
-        self._recorder.put(stops=written_stops(self._models.stops.stops))
+    def _on_breakpoints(self) -> None:
+        self._recorder.put(stops=written_breakpoints(self._models.breakpoints.listed))
 
     # ---- the journal: `SessionRecorder` calls these ------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from engine.counted import counted
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
 from engine.spec.bookmark import MAX_CHARACTERS, Bookmark, BookmarkTarget
+from engine.spec.breakpoints import parsed, why_never
 from engine.spec.condition import HOW_TO_COMBINE, help_lines
-from engine.spec.stops import parsed, why_never
 from engine.wire.serving import ServerSpec
 from engine.wire.status import EngineStatus
 
@@ -139,7 +139,7 @@ class RunToDialog(QuestionDialog):
         name = "Tokens of the sequence to run to"
         self.tokens = whole_field(name, self._num_tokens + 32, 1, MOST, is_grouped=True)
         tip = "\n".join((*help_lines(), HOW_TO_COMBINE))
-        self.condition = line_field("Condition to run to", models.stops.query, "entropy > 2", tip)
+        self.condition = line_field("Condition to run to", models.breakpoints.query, "entropy > 2", tip)
         which = f"sequence {self._seq_id} has" if info is not None else "the sequence has"
         texts = ("So many steps", f"Until {which} so many tokens", "Until this holds")
         self.ways = [QRadioButton(text) for text in texts]

@@ -83,7 +83,7 @@ PANELS: Mapping[str, PanelRow] = {
         "What was changed by hand, and what each edit did to the next token.",
         "undo list, interventions, ablation, activation patching",
     ),
-    "stops": PanelRow(
+    "breakpoints": PanelRow(
         "Breakpoints",
         "Conditions at which a run halts; the steps where the typed one held are marked on the timeline.",
         "stops, conditions, conditional breakpoints, halt, watch",

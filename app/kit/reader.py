@@ -39,7 +39,7 @@ STATUS = SignalSource("status")
 VIEWPORT = SignalSource("viewport")
 EDITS = SignalSource("edits")
 PHASES = SignalSource("phases")
-STOPS = SignalSource("stops", ("changed", "found"))
+BREAKPOINTS = SignalSource("breakpoints", ("changed", "found"))
 BOOKMARKS = SignalSource("bookmarks")
 DRAFT = SignalSource("draft")
 

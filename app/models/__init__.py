@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from app.models.bookmarks import Bookmarks
+from app.models.breakpoints import Breakpoints
 from app.models.comparison import Comparison
 from app.models.draft import Draft
 from app.models.edits import Edits, MadeEdit
@@ -20,12 +21,12 @@ from app.models.selection import Selected, Selection, Viewport, WantedPictures
 from app.models.sequence_tokens import Token
 from app.models.servers import Servers
 from app.models.status import Status
-from app.models.stops import Stops
 from app.models.timeline import Timeline
 
 __all__ = [
     "Bookmarks",
     "Branch",
+    "Breakpoints",
     "Comparison",
     "Draft",
     "Edits",
@@ -46,7 +47,6 @@ __all__ = [
     "Selection",
     "Servers",
     "Status",
-    "Stops",
     "Timeline",
     "Token",
     "UnclosedSession",
@@ -76,10 +76,10 @@ class Models:
     edits: Edits = field(default_factory=Edits)
     servers: Servers = field(default_factory=Servers)
     refreshes: RefreshQueue = field(default_factory=RefreshQueue)
-    stops: Stops = field(init=False)
+    breakpoints: Breakpoints = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stops", Stops(self.timeline, self.comparison))
+        object.__setattr__(self, "breakpoints", Breakpoints(self.timeline, self.comparison))
         self.edits.follow(self.history)
         self.selection.follow(self.timeline)
         self.selection.changed.connect(self.timeline.on_selected)  # connected first, so that views read the new path

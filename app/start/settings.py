@@ -15,8 +15,8 @@ from app.control.pace import PACES, USUAL_PACE
 from app.kit.theme import ThemeChoice
 from engine.client import ClientChoice, check_choice
 from engine.errors import InputError
+from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint, read_breakpoints, written_breakpoints
 from engine.spec.model import AUTO_DEVICE, Dtype, ModelSpec, WeightFormat
-from engine.spec.stops import MAX_STOPS, Stop, read_stops, written_stops
 
 MAX_RECENT = 8
 MAX_PROMPT = 20_000
@@ -42,7 +42,7 @@ class Settings:
     recent_snapshots: list[str] = field(default_factory=list)
     loading: ModelSpec = field(default_factory=ModelSpec)  # where and how models are loaded; its source is unused
     kept_bytes: int | None = None  # that earlier moments may take in memory; None: the engine's default
-    stops: list[str] = field(default_factory=list)  # conditions; a sign marks one that is switched off
+    breakpoints: list[str] = field(default_factory=list)  # conditions; a sign marks one that is switched off
     _overruled: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # name: value for this run, value in the file
 
     @classmethod
@@ -62,7 +62,7 @@ class Settings:
             loading=_loading(store),
             recent_models=_texts(store, "models/recent")[:MAX_RECENT],
             recent_snapshots=_texts(store, "snapshots/recent")[:MAX_RECENT],
-            stops=_texts(store, "run/stops")[:MAX_STOPS],
+            breakpoints=_texts(store, "run/stops")[:MAX_BREAKPOINTS],
             kept_bytes=_kept_bytes(store),
             prompt=_text(store, "prompt/text", DEFAULT_PROMPT)[:MAX_PROMPT],
             geometry=_bytes(store, "window/geometry"),
@@ -102,7 +102,7 @@ class Settings:
         store.setValue("load/threads", str(self.loading.num_threads or ""))
         store.setValue("models/recent", self.recent_models[:MAX_RECENT])
         store.setValue("snapshots/recent", self.recent_snapshots[:MAX_RECENT])
-        store.setValue("run/stops", self.stops)
+        store.setValue("run/stops", self.breakpoints)
         # An INI file is no place for a megabyte of text, nor for lone surrogates.
         store.setValue("prompt/text", _storable(self.prompt) if len(self.prompt) <= MAX_PROMPT else DEFAULT_PROMPT)
         store.setValue("window/geometry", base64.b64encode(self.geometry).decode("ascii"))
@@ -110,13 +110,13 @@ class Settings:
         store.sync()
         return store.status() == QSettings.Status.NoError
 
-    def keep_stops(self, stops: Sequence[Stop]) -> None:
+    def keep_breakpoints(self, breakpoints: Sequence[Breakpoint]) -> None:
         """Remember the conditions that stop a run, for the next start."""
-        self.stops = [_storable(text) for text in written_stops(stops)]
+        self.breakpoints = [_storable(text) for text in written_breakpoints(breakpoints)]
 
-    def kept_stops(self) -> tuple[Stop, ...]:
+    def kept_breakpoints(self) -> tuple[Breakpoint, ...]:
         """Return the conditions of the last run; those that cannot be read are left out."""
-        return read_stops(self.stops)[0]
+        return read_breakpoints(self.breakpoints)[0]
 
     def remember_model(self, source: str) -> None:
         """Put a model first in the list of recent models."""

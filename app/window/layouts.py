@@ -26,7 +26,7 @@ GRIDS: Mapping[str, Grid] = {
 }
 # Panels that share a place with another one, as tabs behind it.
 Tabs = Mapping[str, tuple[str, ...]]
-LISTS = ("sequences", "edits", "stops", "notes")
+LISTS = ("sequences", "edits", "breakpoints", "notes")
 TABS: Mapping[str, Tabs] = {
     "learn": {"attention": (*LISTS, "branches")},
     "inspect": {"bytes": LISTS, "timings": ("pages", "branches")},

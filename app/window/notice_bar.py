@@ -145,7 +145,7 @@ def offer_words(left: UnclosedSession) -> str:
     when = f"{datetime.fromtimestamp(left.written):%d %b, %H:%M}"
     if not session.nodes:
         what = "a prompt was taken and not read" if session.pending else "a prompt was being written"
-        what = counted(len(session.stops), "stop") + " for runs" if has_stops_alone(session) else what
+        what = counted(len(session.stops), "breakpoint") if has_breakpoints_alone(session) else what
         return f"The window of {when} ended without being closed: {what}"
     parts = [f"The session {prose(first_words(session))} of {when} ended without being closed"]
     parts += [prose(session.model.name)] if session.model is not None else []
@@ -157,11 +157,11 @@ def what_is_done(session: SavedSession) -> str:
     """What accepting the offer does, in one line."""
     if session.nodes:
         return "Do its steps once more, and compare them with what they were"
-    return "Set its breakpoints again" if has_stops_alone(session) else "Put the prompt into the editor"
+    return "Set its breakpoints again" if has_breakpoints_alone(session) else "Put the prompt into the editor"
 
 
-def has_stops_alone(session: SavedSession) -> bool:
-    """Whether the session contains nothing but stops."""
+def has_breakpoints_alone(session: SavedSession) -> bool:
+    """Whether the session contains nothing but breakpoints."""
     return bool(session.stops) and not (session.pending or session.draft or session.draft_chat)
 
 

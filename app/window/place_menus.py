@@ -18,8 +18,8 @@ from engine.spec.bookmark import BookmarkTarget
 
 TIMELINE_GROUPS = (
     ("run.here", "run.go_on", "run.live", "run.return"),
-    ("run.to", "stops.add", "note.add"),
-    ("stops.find", "stops.next", "stops.previous"),
+    ("run.to", "breakpoints.add", "note.add"),
+    ("breakpoints.find", "breakpoints.next", "breakpoints.previous"),
 )
 
 

@@ -32,6 +32,7 @@ from app.models.chosen_rows import chosen_rows
 from app.models.saved_view import Arrangement
 from app.panels.attention.view import AttentionView
 from app.panels.branches.view import BranchesView
+from app.panels.breakpoints.view import BreakpointsView
 from app.panels.bytes.view import BytesView
 from app.panels.edits.view import EditsView
 from app.panels.head.view import HeadView
@@ -41,7 +42,6 @@ from app.panels.notes.view import NotesView
 from app.panels.pages.view import PagesView
 from app.panels.prompt.view import PromptPanel
 from app.panels.sequences.view import SequencesView
-from app.panels.stops.view import StopsView
 from app.panels.timeline.view import TimelineBar
 from app.panels.timings.view import TimingsView
 from app.panels.tokens.view import TokensPanel
@@ -175,12 +175,12 @@ class MainWindow(QMainWindow):
         self.bytes = BytesView(models)
         self.inspector = InspectorView(models)
         self.edits = EditsView(models)
-        self.stops = StopsView(models)
+        self.breakpoints = BreakpointsView(models)
         self.notes = NotesView(models)
         self.panels: dict[str, View[Any]] = {part.name: part for part in vars(self).values() if isinstance(part, View)}
         for button, action in (
             (self.notes.new, "note.add"), (self.edits.undo, "edit.undo"), (self.edits.redo, "edit.redo"),
-            (self.stops.previous, "stops.previous"), (self.stops.next, "stops.next"),
+            (self.breakpoints.previous, "breakpoints.previous"), (self.breakpoints.next, "breakpoints.next"),
         ):  # fmt: skip
             button.set_action(actions[action])
         self.docks = DockHost(self.panels)
@@ -306,10 +306,10 @@ class MainWindow(QMainWindow):
         """Compare with another run in the Compare panel."""
         self.compare().compare_with(against)
 
-    def show_stops(self) -> StopsView:
-        """Show the Stops panel and return it."""
-        self._show("inspect", "stops")
-        return self.stops
+    def show_breakpoints(self) -> BreakpointsView:
+        """Show the Breakpoints panel and return it."""
+        self._show("inspect", "breakpoints")
+        return self.breakpoints
 
     def _show(self, layout: str, name: str) -> View[Any]:
         """Bring a panel to the front and return it; if it is hidden, arrange a layout that contains it."""

@@ -33,6 +33,7 @@ from engine.predict.capacity import setting_of, static_capacity
 from engine.saved.document import write_session
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import SavedSession
+from engine.spec.breakpoints import parsed
 from engine.spec.cache import CacheSpec
 from engine.spec.capture import CAPTURES, DEFAULT_CAPTURE, check_capture
 from engine.spec.condition import HOW_TO_COMBINE, help_lines
@@ -40,7 +41,6 @@ from engine.spec.edit import AddNoise, Drop, Mask, Overwrite, Pin, Scale, Zero
 from engine.spec.edit_text import EXAMPLE, FORMS, parse_edit, parse_numbers
 from engine.spec.presets import NAMES, cache_label, cache_name
 from engine.spec.sampling import NEWEST_DRAWS, Prompt, SamplingParams
-from engine.spec.stops import parsed
 from engine.spec.tuning import fitted
 from engine.wire.changes import replacing_tokens
 from engine.wire.events import NodeAdded, StateChanged
@@ -51,9 +51,9 @@ from engine.wire.records import SequenceStep, StepRecord, has_chosen
 if TYPE_CHECKING:
     from engine.model.loader import LoadedModel
     from engine.session.session import Session
+    from engine.wire.breakpoints import BreakpointHit
     from engine.wire.page_events import PageEvent
     from engine.wire.status import ModelInfo
-    from engine.wire.stopping import StopHit
 
 
 def add_export_arguments(run: argparse.ArgumentParser) -> None:
@@ -122,7 +122,7 @@ def in_words(line: dict[str, Any]) -> str:
     return f"\n[{line['edit']}{moved}]\n{line.get('text', '')}"
 
 
-def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
+def add_breakpoint_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that end a run early; the help lists the quantities of conditions."""
     parser.add_argument("--stop", metavar="TEXT", action="append", default=[], help="end where this text is generated")
     parser.add_argument(
@@ -154,7 +154,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=int)
     parser.add_argument("--top-p", type=float)
     parser.add_argument("--min-p", type=float)
-    add_stop_arguments(parser)
+    add_breakpoint_arguments(parser)
     parser.add_argument(
         "--capture", default=DEFAULT_CAPTURE, help=f"how much every step measures: {', '.join(CAPTURES)}"
     )
@@ -322,7 +322,7 @@ class Run:
             check_can_hold(text, setting_of(session.model.info, session.cache, is_compared=False))
         self.session, self.generated, self.records = session, generated, records
         self.page_events: list[PageEvent] = []
-        self.hits: list[StopHit] = []
+        self.hits: list[BreakpointHit] = []
         self._args, self._edits, self._checker = args, args.edit, ConditionChecker()
 
     def _lacks_tokens(self, seq_id: int) -> bool:

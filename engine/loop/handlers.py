@@ -13,7 +13,7 @@ from engine.errors import InputError
 from engine.loop import exporting, replaying
 from engine.loop.loading import forecast_of, found_devices, found_models, listed
 from engine.spec.sampling import Prompt
-from engine.wire import commands, devices, measurements, serving, stopping
+from engine.wire import breakpoints, commands, devices, measurements, serving
 from engine.wire.events import (
     BranchDeleted,
     CacheChanged,
@@ -61,7 +61,7 @@ def _begin_with(loop: EngineLoop, command: commands.SubmitPrompt, prompt: Prompt
             session.remove(other)
         session.forget_history()
         loop.watching.forget()
-        loop.stops.forget()
+        loop.breakpoints.forget()
         loop.duelling.follow(session)
         loop.reporter.reply(Restarted())
     loop.steps.submit(command, was_running=was_running)
@@ -98,7 +98,7 @@ def _step(loop: EngineLoop, command: commands.Step) -> None:
 
 def _run(loop: EngineLoop, command: commands.Run) -> None:
     loop.session.go_on()
-    loop.stops.begin(command, loop.session)
+    loop.breakpoints.begin(command, loop.session)
     loop.steps.run(command)
 
 
@@ -183,7 +183,7 @@ def _report_other_rows(loop: EngineLoop, *answers: Event) -> None:
     loop.watching.forget()
     for answer in answers:
         loop.reporter.reply(answer)
-    loop.stops.set_live_step(session.last_step)
+    loop.breakpoints.set_live_step(session.last_step)
     loop.duelling.restart(session)
 
 
@@ -280,6 +280,6 @@ HANDLERS: dict[type[Command], Callable[[EngineLoop, Any], object]] = {
     measurements.MeasureRegret: lambda loop, command: loop.measuring.measure_regret(loop.session, command),
     measurements.Sweep: lambda loop, command: loop.measuring.sweep(loop.session, command),
     measurements.Bench: lambda loop, command: loop.measuring.bench(loop.session, command),
-    stopping.SetStops: lambda loop, command: loop.stops.set(command),
-    stopping.MeasureAttention: lambda loop, command: loop.stops.measure(loop.session, command),
+    breakpoints.SetBreakpoints: lambda loop, command: loop.breakpoints.set(command),
+    breakpoints.MeasureAttention: lambda loop, command: loop.breakpoints.measure(loop.session, command),
 }

@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.errors import Cancelled, DeviceLost, InputError, first_line
+from engine.loop.breakpoints import Breakpoints
 from engine.loop.duelling import Duelling
 from engine.loop.handlers import HANDLERS
 from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.loop.measuring import MeasurementRunner
 from engine.loop.prompt_surprisal import SurprisalReporter
 from engine.loop.reporter import Reporter
-from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.loop.workspace import Workspace
 from engine.wire.commands import NextPhase, Shutdown
@@ -44,10 +44,10 @@ class EngineLoop:
         self.measuring: MeasurementRunner = MeasurementRunner(self.reporter, self.inbox)
         self.duelling: Duelling = Duelling(self.reporter, self.inbox)
         self.steps: StepsToDo = StepsToDo()
-        self.stops: StopConditions = StopConditions(self.reporter, self.steps, self.duelling)
+        self.breakpoints: Breakpoints = Breakpoints(self.reporter, self.steps, self.duelling)
         self._surprisal = SurprisalReporter(self.reporter)
         self.watching: Watching = Watching(self.reporter)
-        parts = self.steps, self.stops, self.watching, self.duelling
+        parts = self.steps, self.breakpoints, self.watching, self.duelling
         self.workspace: Workspace = Workspace(self.reporter, self.inbox, self.activity, *parts)
         self.reporter.memory = self.workspace.memory
 
@@ -132,7 +132,7 @@ class EngineLoop:
             status = EngineStatus(None, cache, sampling, (), None, running=False, work=self.reporter.work)
         else:
             status = current.status(self.workspace.sampling, self.reporter.work, running=self._has_work)
-        return self.stops.added_to(status, self._session)
+        return self.breakpoints.added_to(status, self._session)
 
     def _next_command(self) -> Command | None:
         """The next command; None when none has come and there is work to do. Waits for a command when there is no work,
@@ -217,7 +217,7 @@ class EngineLoop:
         self.reporter.answer(self.steps.asked_by, record)
         self.watching.after_step(session, record, is_last=self._pauses_now, is_behind=self._is_behind())
         self.duelling.follow(session)
-        if self.stops.halt(session, record):
+        if self.breakpoints.halt(session, record):
             self.watching.catch_up(session)
         self.reporter.send_status()
 
@@ -227,7 +227,7 @@ class EngineLoop:
         """Whether the next step may start before the measurements of this one are read: only in an unpaced decode run
         whose records no stop condition and no comparison waits for."""
         is_run = self.steps.count is None or self.steps.count > 1
-        is_read = self.stops.is_evaluating or self.duelling.is_on or session.is_prefilling or self.steps.is_paced
+        is_read = self.breakpoints.is_evaluating or self.duelling.is_on or session.is_prefilling or self.steps.is_paced
         return session.ring.late_steps > 0 and is_run and not is_read
 
     def _advance_late(self, session: Session, records: list[StepRecord]) -> None:

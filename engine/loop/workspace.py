@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.errors import InputError, Memory
+from engine.loop.breakpoints import Breakpoints
 from engine.loop.duelling import Duelling
 from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.loop.loading import HeldModel, load_model, session_of, start_libraries
 from engine.loop.opened import OpenFile
 from engine.loop.reporter import Reporter
-from engine.loop.stops import StopConditions
 from engine.loop.watching import Watching
 from engine.predict.capacity import possible_layout
 from engine.spec.cache import CacheSpec
@@ -39,12 +39,12 @@ class Workspace:
         inbox: Inbox,
         activity: Activity,
         steps: StepsToDo,
-        stops: StopConditions,
+        breakpoints: Breakpoints,
         watching: Watching,
         duelling: Duelling,
     ) -> None:
         self._reporter, self._inbox, self._activity = reporter, inbox, activity
-        self._steps, self._stops, self._watching, self._duelling = steps, stops, watching, duelling
+        self._steps, self._breakpoints, self._watching, self._duelling = steps, breakpoints, watching, duelling
         self.session: Session | None = None
         self.opened = OpenFile(reporter)
         self.sampling = SamplingParams(draws=NEWEST_DRAWS)  # of the next prompt that comes without its own
@@ -141,7 +141,7 @@ class Workspace:
                 self._reporter.reply(NodeAdded(node, is_live=True))
             self.session.close()
         self.session = self._model = model = None
-        self._stops.forget()
+        self._breakpoints.forget()
         self._watching.begin()
         release_memory(device)
         freed = max(0, before - used_bytes(device))
@@ -191,7 +191,7 @@ class Workspace:
 
             release_memory(left)
         self.opened.close()
-        self._stops.forget()
+        self._breakpoints.forget()
         self._watching.begin()
 
     # ---- an opened file ------------------------------------------------------------------------------------------

@@ -25,14 +25,14 @@ VERSION = 1
 MAX_DRAFT = 1 << 22  # characters
 MAX_NAME = 200  # characters of the name of a branch
 MAX_NAMES = 1 << 12
-MAX_STOPS = 200
-MAX_STOP = 2_000  # characters of a condition
+MAX_BREAKPOINTS = 200
+MAX_BREAKPOINT = 2_000  # characters of a condition
 MAX_TEXT = 1 << 12  # characters of a token
 MAX_NODES = 1 << 20
 MAX_VIEW = 1 << 17  # characters
 
 Name = Annotated[str, Meta(max_length=MAX_NAME)]
-Stop = Annotated[str, Meta(max_length=MAX_STOP)]
+Stop = Annotated[str, Meta(max_length=MAX_BREAKPOINT)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
@@ -63,7 +63,7 @@ class SavedSession(Struct, frozen=True, kw_only=True):
     origin: str = ""
     names: Annotated[tuple[tuple[int, Name], ...], Meta(max_length=MAX_NAMES)] = ()
     bookmarks: tuple[Bookmark, ...] = ()
-    stops: Annotated[tuple[Stop, ...], Meta(max_length=MAX_STOPS)] = ()
+    stops: Annotated[tuple[Stop, ...], Meta(max_length=MAX_BREAKPOINTS)] = ()
     view: Annotated[str, Meta(max_length=MAX_VIEW)] = "{}"
     live: int | None = None
     pending: tuple[Change, ...] = ()
@@ -203,7 +203,7 @@ def entries_of(session: SavedSession) -> Iterable[JournalEntry]:
 LIMITED: dict[str, Callable[[Any], object]] = {
     "draft": lambda draft: draft[:MAX_DRAFT],
     "names": lambda names: tuple((step, name[:MAX_NAME]) for step, name in names[:MAX_NAMES]),
-    "stops": lambda stops: tuple(text for text in stops if len(text) <= MAX_STOP)[:MAX_STOPS],
+    "stops": lambda stops: tuple(text for text in stops if len(text) <= MAX_BREAKPOINT)[:MAX_BREAKPOINTS],
     "view": lambda view: view if len(view) <= MAX_VIEW else "{}",
     "bookmarks": lambda bookmarks: bookmarks[:MAX_BOOKMARKS],
     "texts": lambda texts: {token_id: text[:MAX_TEXT] for token_id, text in texts.items()},

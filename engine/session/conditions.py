@@ -11,11 +11,11 @@ import torch
 from engine.cache.stacking import on_one_device
 from engine.errors import InputError
 from engine.session.session import Session
+from engine.spec.breakpoints import ConditionSetting, parsed, why_never
 from engine.spec.condition import Condition, TokenSpan, comparisons_of
-from engine.spec.stops import ConditionSetting, parsed, why_never
+from engine.wire.breakpoints import AttentionMass, AttentionMeasured, BreakpointHit, MeasureAttention
 from engine.wire.condition_values import TEXT_TAIL, Attention, ConditionEvaluator, Norms, with_rows
 from engine.wire.records import SequenceStep, StepRecord
-from engine.wire.stopping import AttentionMass, AttentionMeasured, MeasureAttention, StopHit
 
 KEPT_STEPS = 256  # steps whose row norms are kept, so that they are still known after going back
 MAX_PLACES = 4096
@@ -44,16 +44,16 @@ class ConditionChecker:
         record: StepRecord,
         asked: Iterable[tuple[int | None, str]],
         differs: Differs = not_compared,
-    ) -> list[StopHit]:
-        """Which of the conditions `asked` (id of the stop, text of the condition) hold at the step of `record`."""
-        conditions = [(stop_id, text, parsed(text)) for stop_id, text in asked]
+    ) -> list[BreakpointHit]:
+        """Which of the conditions `asked` (id of the breakpoint, its text) hold at the step of `record`."""
+        conditions = [(breakpoint_id, text, parsed(text)) for breakpoint_id, text in asked]
         norms = self._norms_before(record, [condition for _, _, condition in conditions])
         judge = ConditionEvaluator(SessionSurroundings(session, norms, differs), self.too_slow)
         found = []
-        for stop_id, text, condition in conditions:
+        for breakpoint_id, text, condition in conditions:
             verdict = judge.verdict(condition, record)
             if verdict.holds and verdict.seq_id is not None:
-                found.append(StopHit(stop_id, text, record.step, verdict.seq_id, verdict.value))
+                found.append(BreakpointHit(breakpoint_id, text, record.step, verdict.seq_id, verdict.value))
         self.live_step = record.step
         return found
 

@@ -1,5 +1,5 @@
-"""Conditions on the record of a step, as frozen data. `engine.spec.stops` reads them from text; `str` of a condition is
-a text that reads back as the same condition.
+"""Conditions on the record of a step, as frozen data. `engine.spec.breakpoints` reads them from text; `str` of a
+condition is a text that reads back as the same condition.
 
 ::
 

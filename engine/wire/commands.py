@@ -11,7 +11,7 @@ from engine.spec.capture import CaptureLevel
 from engine.spec.edit import Edit
 from engine.spec.model import ModelSpec, PagedAttentionName, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire import devices, exporting, measurements, serving, stopping  # noqa: F401  # COMMANDS has theirs too
+from engine.wire import breakpoints, devices, exporting, measurements, serving  # noqa: F401  # COMMANDS has theirs too
 from engine.wire.changes import Change
 from engine.wire.duel import Opponent
 from engine.wire.message import Command, Facts, Part
@@ -113,8 +113,8 @@ class Step(Command, frozen=True):
 
 
 class Run(Command, frozen=True):
-    """Run until paused or finished, for `num_steps` units, until a stop's condition holds, or the condition `until`,
-    which is for this run only."""
+    """Run until paused or finished, for `num_steps` units, until a breakpoint's condition holds, or the condition
+    `until`, which is for this run only."""
 
     facts: ClassVar[Facts] = Facts(effect="steps", goes_with_cancel=True)
 

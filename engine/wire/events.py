@@ -6,7 +6,7 @@ from engine.spec.bookmark import Bookmark
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat
 from engine.spec.sampling import SamplingParams
-from engine.wire import devices, duel, exporting, measurements, pictures, serving, stopping  # noqa: F401  # EVENTS has theirs too
+from engine.wire import breakpoints, devices, duel, exporting, measurements, pictures, serving  # noqa: F401  # EVENTS has theirs too
 from engine.wire.message import Answer, Command, Part
 from engine.wire.message import Event as Event
 from engine.wire.page_events import ContinuedFrom, PageEvent
@@ -28,8 +28,8 @@ class Restarted(Event, frozen=True):
 
 class SessionOpened(Event, frozen=True):
     """What a person had written and chosen in the session that was opened: the draft of a prompt, the sampling of the
-    next prompt, names of branches by their first step, bookmarks, the texts of stops, and the state of the window as a
-    JSON object."""
+    next prompt, names of branches by their first step, bookmarks, the texts of breakpoints, and the state of the window
+    as a JSON object."""
 
     draft: str
     sampling: SamplingParams

@@ -12,11 +12,11 @@ from engine.spec.cache import CacheSpec
 from engine.spec.capture import DEFAULT_CAPTURE, CaptureLevel
 from engine.spec.model import PagedAttentionName, RunnerName, WeightFormat
 from engine.spec.sampling import SamplingParams
+from engine.wire.breakpoints import BreakpointHit, BreakpointState
 from engine.wire.changes import Change
 from engine.wire.message import Event, Part, Variant
 from engine.wire.page_events import WhyNotReused
 from engine.wire.records import Candidate, Floats, Phase, SequencePhase, StopReason
-from engine.wire.stopping import StopHit, StopState
 from engine.wire.tree import BranchBytes
 
 
@@ -238,10 +238,10 @@ class EngineStatus(Part, frozen=True):
 
     `step` is the newest step, None before the first; `sampling` is the default for prompts that bring none. With
     `opened`, a file is shown instead of a live session, and `model` is what the file says of its model. `pending` are
-    changes since the live moment, which will be part of the next node. `halted_by` is the stop that ended the last run,
-    None if none did; `suspended` is a step that waits in one of its phases. `kept` are the moments, besides the live
-    one, that can be restored without computing; they take `kept_bytes` of their own, and beyond `kept_limit` the least
-    recently used one is dropped.
+    changes since the live moment, which will be part of the next node. `halted_by` is the breakpoint that ended the
+    last run, None if none did; `suspended` is a step that waits in one of its phases. `kept` are the steps, besides the
+    live one, that can be restored without computing; they take `kept_bytes` of their own, and beyond `kept_limit` the
+    least recently used one is dropped.
     """
 
     model: ModelInfo | None
@@ -253,8 +253,8 @@ class EngineStatus(Part, frozen=True):
     work: Work | None
     opened: OpenedFile | None = None
     pending: tuple[Change, ...] = ()
-    stops: tuple[StopState, ...] = ()
-    halted_by: StopHit | None = None
+    breakpoints: tuple[BreakpointState, ...] = ()
+    halted_by: BreakpointHit | None = None
     suspended: SuspendedStep | None = None
     kept: tuple[BranchBytes, ...] = ()
     kept_bytes: int = 0

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from app.draw.grid import rows_of
 from app.models import Models
 from engine.spec.bookmark import Bookmark, OnHead, OnStep, OnToken
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.edit import Rows, Scale, Zero
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import SamplingParams
-from engine.spec.stops import Stop
 from engine.spec.tuning import tuned
+from engine.wire.breakpoints import BreakpointState
 from engine.wire.changes import EditMade, TokensForced
 from engine.wire.events import NodeAdded
 from engine.wire.measurements import EditMeasured, KeptRows
@@ -39,7 +40,6 @@ from engine.wire.records import (
     Survivors,
 )
 from engine.wire.status import CaptureState, EngineStatus, SequenceInfo
-from engine.wire.stopping import StopState
 from engine.wire.tree import BranchBytes, Node
 from tests.app import samples
 
@@ -133,9 +133,9 @@ def status() -> EngineStatus:
         SequenceInfo(2, "waiting", 0, 33, None, None, num_preemptions=1),
     )
     stops = (
-        StopState(Stop(1, "entropy > 2"), 3),
-        StopState(Stop(2, "step = 90", False)),
-        StopState(Stop(3, "surprisal > 4"), 0, "never here"),
+        BreakpointState(Breakpoint(1, "entropy > 2"), 3),
+        BreakpointState(Breakpoint(2, "step = 90", False)),
+        BreakpointState(Breakpoint(3, "surprisal > 4"), 0, "never here"),
     )
     base = samples.status(10, cache=SPEC)
     assert base.model is not None
@@ -143,7 +143,7 @@ def status() -> EngineStatus:
     capture = CaptureState("everything", costs_ms=(("off", 0.125), ("everything", 0.75)))
     kept = (BranchBytes(5, 2_000, 3_000), BranchBytes(OTHER_EDIT, 700, 5_000))
     return replace(
-        base, model=model, sequences=infos, stops=stops, capture=capture, kept=kept, kept_bytes=8_000,
+        base, model=model, sequences=infos, breakpoints=stops, capture=capture, kept=kept, kept_bytes=8_000,
         kept_limit=1 << 28,
         sampling=SamplingParams(temperature=0.7, top_p=0.9, seed=7),
     )  # fmt: skip
@@ -167,7 +167,7 @@ def rich_models() -> Models:
     models.edits.take(edit_measured())
     models.history.rename(4, "the other way")
     models.status.set(status())
-    models.stops.set(one.stop for one in status().stops)
+    models.breakpoints.set(one.breakpoint for one in status().breakpoints)
     for target, text in (
         (OnStep(6), "a moment"), (OnToken(8, 0, 8), "a token"), (OnHead(9, 0, 3, 1), "a head\nof two lines"),
         (OnStep(4), "left behind"), (OnToken(2, 1, 10), ""),

@@ -30,14 +30,14 @@ from engine.garbage import garbage
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, entries_of
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat, Turn
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
-from engine.spec.stops import Stop
+from engine.wire.breakpoints import SetBreakpoints
 from engine.wire.commands import SetKeptLimit, SetPace
 from engine.wire.events import Event, Restarted, StateChanged
-from engine.wire.stopping import SetStops
 from tests.app import samples
 from tests.app.conftest import sweep, turn
 from tests.app.found import opened_menu
@@ -46,7 +46,7 @@ CHOSEN = Settings(
     theme="light", layout="learn", recent_models=["org/a", "/models/ü, b"], prompt='Say "hi";\n=[x]\\',
     geometry=b"\x00\x01geo", docks=b"@docks", pace="5", engine="process", recent_snapshots=["/a.npz", "/b.safetensors"],
     loading=ModelSpec(device="cpu", dtype="bfloat16", weights="int8", num_threads=3), kept_bytes=5 << 20,
-    stops=["step = 90", "# entropy > 9"],
+    breakpoints=["step = 90", "# entropy > 9"],
 )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def test_what_was_remembered_reaches_window_and_engine_and_is_remembered_again(
     assert [told for told in engine.told if told[0] == "start"] == [("start", model, CacheSpec(), None, True)]
     say(engine, found, StateChanged(samples.status()), Restarted())
     settings = [
-        SetPace(5, None), SetStops((Stop(1, "step = 90"), Stop(2, "entropy > 9", is_enabled=False))),
+        SetPace(5, None), SetBreakpoints((Breakpoint(1, "step = 90"), Breakpoint(2, "entropy > 9", is_enabled=False))),
         SetKeptLimit(5 << 20),
     ]  # fmt: skip
     assert sorted(engine.sent[:3], key=repr) == sorted(settings, key=repr)
@@ -161,7 +161,7 @@ def test_what_was_remembered_reaches_window_and_engine_and_is_remembered_again(
     found.shell.set_theme("dark")
     found.shell.set_kept_limit(7 << 20)
     found.shell.intents.on_loading_chosen(ModelSpec("org/a", "float16"))
-    found.shell.intents.on_stops_changed((Stop(4, "step = 8", is_enabled=False),))
+    found.shell.intents.on_breakpoints_changed((Breakpoint(4, "step = 8", is_enabled=False),))
     found.shell.actions["engine.thread"].trigger()
     say(engine, found, StateChanged(samples.status(model=replace(samples.model_info("New"), source="org/new"))))
     window.close()

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from engine.errors import InputError
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.capture import CaptureLevel
 from engine.spec.codec import uniform
 from engine.spec.condition import TokenSpan
 from engine.spec.grid import SweepMode, SweepText
 from engine.spec.model import PagedAttentionName
-from engine.spec.stops import Stop
-from engine.wire import commands, devices, exporting, measurements, serving, stopping
+from engine.wire import breakpoints, commands, devices, exporting, measurements, serving
 from engine.wire.changes import SequenceAdded
 from engine.wire.message import Command
 from engine.wire.tree import Node, PlannedPart, PlannedStep
@@ -131,16 +131,18 @@ class Chance(Arguments):
         )
 
     def stops(self) -> Command:
-        """Stops, few of which hold often: otherwise every run would end at once."""
+        """Breakpoints, few of which hold often: otherwise every run would end at once."""
         ids = range(self.random.choice((0, 0, 1, 2, 3, 70)))
-        return stopping.SetStops(tuple(Stop(number, self.condition(), self.often(0.5)) for number in ids))
+        return breakpoints.SetBreakpoints(
+            tuple(Breakpoint(number, self.condition(), self.often(0.5)) for number in ids)
+        )
 
     def attention(self) -> Command:
         places = tuple(
-            stopping.AttentionPlace(self.step, self.sequence, self.number(1, 40))
+            breakpoints.AttentionPlace(self.step, self.sequence, self.number(1, 40))
             for _ in range(self.random.randint(0, 3))
         )
-        return stopping.MeasureAttention(places, (TokenSpan(newest=4), TokenSpan(2, 7))[: self.random.randint(0, 2)])
+        return breakpoints.MeasureAttention(places, (TokenSpan(newest=4), TokenSpan(2, 7))[: self.random.randint(0, 2)])
 
     def damage(self) -> Command:
         codec = uniform(self.random.choice(("exact", "fp8", "int8", "kivi-4", "kivi-2")))

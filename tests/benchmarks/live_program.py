@@ -181,7 +181,7 @@ class LiveProgram:
         if self.models.status.has_file or self.models.status.model is None:
             raise AssertionError("there is no live model")
         self.shell.intents.send(EndDuel())
-        self.shell.intents.on_stops_changed(())
+        self.shell.intents.on_breakpoints_changed(())
         self.post(SetCache(cache))
         window = self.window
         window.prompt.choose(TEXT)

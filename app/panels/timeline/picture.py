@@ -116,7 +116,7 @@ class Left(Struct, frozen=True):
 
 
 class FoundSteps(Struct, frozen=True):
-    """The query, at how many steps it held, at how many each enabled stop held, and how many halts are known."""
+    """The query, at how many steps it held, at how many each enabled breakpoint held, and how many halts are known."""
 
     query: str = ""
     num_found: int = 0
@@ -125,9 +125,14 @@ class FoundSteps(Struct, frozen=True):
 
     @classmethod
     def of(cls, models: Models) -> FoundSteps:
-        stops = models.stops
-        held = tuple((text, len(search.matches)) for text, search in stops.halting)
-        return cls(stops.query, len(stops.queried.matches) if stops.queried else 0, held, len(stops.hits))
+        breakpoints = models.breakpoints
+        held = tuple((text, len(search.matches)) for text, search in breakpoints.halting)
+        return cls(
+            breakpoints.query,
+            len(breakpoints.queried.matches) if breakpoints.queried else 0,
+            held,
+            len(breakpoints.hits),
+        )
 
     @property
     def words(self) -> str:
@@ -177,11 +182,11 @@ HALT = QRectF(-2.5, 1, 5, 5)
 
 
 def paint_found(painter: QPainter, models: Models, left: float, right: float) -> None:
-    """Paint a bar above each step found, and a red block where a stop held or a run halted, on a line of steps from
-    `left` to `right`; at most one for each condition and pixel."""
-    stops, on_path, theme = models.stops, models.timeline.nodes, current_theme()
-    found = stops.queried.matches if stops.queried else ()
-    halts = (*(search.matches for _, search in stops.halting), sorted(stops.hits))
+    """Paint a bar above each step found, and a red block where a breakpoint held or a run halted, on a line of steps
+    from `left` to `right`; at most one for each condition and pixel."""
+    breakpoints, on_path, theme = models.breakpoints, models.timeline.nodes, current_theme()
+    found = breakpoints.queried.matches if breakpoints.queried else ()
+    halts = (*(search.matches for _, search in breakpoints.halting), sorted(breakpoints.hits))
     for steps, mark, role in ((found, FOUND, "accent"), *((steps, HALT, "bad") for steps in halts)):
         color = theme.color(role)
         for x in marked_pixels(steps, on_path, left, right):
@@ -209,12 +214,12 @@ def marked_pixels(steps: Sequence[int], on_path: Sequence[int], left: float, rig
 
 def words_at(models: Models, step: int) -> list[str]:
     """What held at a step, and what a run was halted by there."""
-    stops = models.stops
-    verdict = stops.queried.verdicts.get(step) if stops.queried is not None else None
-    words = [f"found: {stops.query} · {verdict.value}"] if verdict is not None else []
-    if (hit := stops.hits.get(step)) is not None:
+    breakpoints = models.breakpoints
+    verdict = breakpoints.queried.verdicts.get(step) if breakpoints.queried is not None else None
+    words = [f"found: {breakpoints.query} · {verdict.value}"] if verdict is not None else []
+    if (hit := breakpoints.hits.get(step)) is not None:
         words.append(f"halted: {hit.condition} · {hit.value}")
-    for text, search in stops.halting:
+    for text, search in breakpoints.halting:
         if (verdict := search.verdicts.get(step)) is not None and (hit is None or hit.condition != text):
             words.append(f"breakpoint: {text} · {verdict.value}")
     return words

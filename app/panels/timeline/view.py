@@ -17,7 +17,7 @@ from app.draw.format import milliseconds, shortened, thousands, visible
 from app.kit.bookmark_places import tip_lines
 from app.kit.labels import Opaque, TellsPlaces
 from app.kit.moment_words import node_lines
-from app.kit.reader import BOOKMARKS, EACH_STEP, SELECTION, STATUS, STOPS, Reader, SignalSource
+from app.kit.reader import BOOKMARKS, BREAKPOINTS, EACH_STEP, SELECTION, STATUS, Reader, SignalSource
 from app.models import Models
 from app.models.branches import PathMark, path_marks, steps_ahead
 from app.models.sequence_status import can_go_on
@@ -31,7 +31,7 @@ class TimelineBar(Reader[Shown], TellsPlaces, Opaque, QWidget):
     """Writes the selected step; the newest node of the path is the live one. Signals: `ran_here()`, run to the chosen
     place; `menu_wanted(point on the screen)`, for that place or the step shown."""
 
-    follows = (EACH_STEP, SELECTION, STATUS, STOPS, BOOKMARKS, SignalSource("history", ("reshaped",)))
+    follows = (EACH_STEP, SELECTION, STATUS, BREAKPOINTS, BOOKMARKS, SignalSource("history", ("reshaped",)))
 
     ran_here = Signal()
     menu_wanted = Signal(object)

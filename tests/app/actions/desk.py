@@ -132,14 +132,14 @@ class Desk:
         self.models.selection.update(step=7)
 
     def type_condition(self) -> None:
-        self.window.show_stops().line.setText("step = 20")
+        self.window.show_breakpoints().line.setText("step = 20")
 
     def search(self) -> None:
         """Between two steps at which a condition held."""
-        self.models.stops.search("step = 20 or step = 40")
+        self.models.breakpoints.search("step = 20 or step = 40")
         turn(self.shell, 3)
-        assert self.models.stops.queried is not None
-        assert self.models.stops.queried.matches == [20, 40]
+        assert self.models.breakpoints.queried is not None
+        assert self.models.breakpoints.queried.matches == [20, 40]
         self.models.selection.update(step=30)
 
     def edit(self) -> None:

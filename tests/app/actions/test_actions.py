@@ -13,11 +13,12 @@ from PySide6.QtGui import QGuiApplication
 from app.control.pace import PACES
 from app.kit.theme import current_theme
 from engine.saved.document import is_session
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.capture import CAPTURES
 from engine.spec.edit import Drop, Edit, Mask, Pin, Zero
 from engine.spec.model import PAGED_ATTENTION, RUNNERS, ModelSpec
 from engine.spec.presets import PRESETS
-from engine.spec.stops import Stop
+from engine.wire.breakpoints import SetBreakpoints
 from engine.wire.commands import (
     Cancel,
     ChoosePagedAttention,
@@ -39,7 +40,6 @@ from engine.wire.commands import (
 )
 from engine.wire.devices import UnloadModel
 from engine.wire.measurements import Bench, CheckParity, MeasureRegret, Sweep
-from engine.wire.stopping import SetStops
 from tests.app import samples
 from tests.app.actions.desk import ACTIONS, AREA, STEPS, Desk, to_change
 
@@ -161,17 +161,19 @@ EFFECTS: dict[str, Effect] = {
     "run.at_token": Effect(
         lambda desk: desk.models.selection.now.step == desk.models.timeline.token(0, 9).step, False, True
     ),
-    "stops.add": Effect(sent(SetStops), [], [SetStops((Stop(1, "step = 20"),))], Desk.type_condition, lasts=True),
-    "stops.switch": Effect(
-        lambda desk: [stop.is_enabled for stop in desk.models.stops.stops],
+    "breakpoints.add": Effect(
+        sent(SetBreakpoints), [], [SetBreakpoints((Breakpoint(1, "step = 20"),))], Desk.type_condition, lasts=True
+    ),
+    "breakpoints.switch": Effect(
+        lambda desk: [stop.is_enabled for stop in desk.models.breakpoints.listed],
         [True],
         [False],
-        lambda desk: desk.shell.intents.on_stops_changed((Stop(1, "step = 20"),)),
+        lambda desk: desk.shell.intents.on_breakpoints_changed((Breakpoint(1, "step = 20"),)),
         lasts=True,
     ),
-    "stops.find": Effect(lambda desk: desk.window.stops.line.hasFocus(), False, True),
-    "stops.next": Effect(selected("step"), 30, 40, Desk.search, lasts=True),
-    "stops.previous": Effect(selected("step"), 30, 20, Desk.search, lasts=True),
+    "breakpoints.find": Effect(lambda desk: desk.window.breakpoints.line.hasFocus(), False, True),
+    "breakpoints.next": Effect(selected("step"), 30, 40, Desk.search, lasts=True),
+    "breakpoints.previous": Effect(selected("step"), 30, 20, Desk.search, lasts=True),
     "note.add": opens("BookmarkDialog"),
     "run.cancel": Effect(sent(Cancel), [], [Cancel()], Desk.run),
     "run.first": Effect(selected("step"), None, 0),

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from app.control.controller import Controller
 from app.kit.question import Question
 from app.models import Models
-from engine.spec.stops import Stop
+from engine.spec.breakpoints import Breakpoint
 from engine.wire import events
 from engine.wire.message import Command
 from engine.wire.records import StepRecord
@@ -31,7 +31,7 @@ def told(value: Any) -> str:
         case Node():
             return f"node {value.step}<{value.parent}"
         case Struct():
-            numbers = ("reply_to",) if isinstance(value, Stop) else ("reply_to", "id")
+            numbers = ("reply_to",) if isinstance(value, Breakpoint) else ("reply_to", "id")
             found = ((field, getattr(value, field.name)) for field in fields_of(type(value)))
             words = (
                 f"{field.name}={told(each)}"
@@ -149,7 +149,7 @@ class Story:
         yield f"compared: {compared.now is not None} asked {told(compared.asked)} {compared.refusal}"
         yield f"compared steps {[s.step for s in compared.steps]} scanned {compared.num_scanned} {told(compared.first)}"
         yield f"compared pictures {compared.pictures is not None} {compared.no_pictures}"
-        yield f"stops {told(models.stops.stops)} hits {sorted(models.stops.hits)}"
+        yield f"stops {told(models.breakpoints.listed)} hits {sorted(models.breakpoints.hits)}"
         phases = models.phases.now
         yield f"phases: {None if phases is None else (phases.step, phases.place, len(phases.passed))}"
         yield f"pages know {models.pages.text(100)!r}"

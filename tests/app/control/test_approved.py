@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.control.pace import PACES
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat, Turn
 from engine.spec.codec import uniform
@@ -18,8 +19,7 @@ from engine.spec.edit import Mask, ReplaceTokens, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.stops import Stop
-from engine.wire import commands, devices, duel, events, stopping
+from engine.wire import breakpoints, commands, devices, duel, events
 from engine.wire.changes import EditMade
 from engine.wire.commands import SetCache
 from engine.wire.duel import OtherStep
@@ -87,7 +87,7 @@ def _without_model(story: Story) -> None:
         "nothing is there: a pace, a limit, stops",
         lambda: wish.send(PACES["5"].command),
         lambda: wish.send(commands.SetKeptLimit(5 << 20)),
-        lambda: wish.on_stops_changed((Stop(1, "step = 90"),)),
+        lambda: wish.on_breakpoints_changed((Breakpoint(1, "step = 90"),)),
     )
     story.go(
         "models, devices, what it would take",
@@ -150,7 +150,7 @@ def _begin(story: Story) -> None:
     story.go("it is paused", wish.on_run_or_pause)
     story.go(
         "it halts",
-        tell(step(3, 3, 2), stopping.StopHit(1, "step = 3", 3, 0, "3")),
+        tell(step(3, 3, 2), breakpoints.BreakpointHit(1, "step = 3", 3, 0, "3")),
         story.status(running=False, sequences=(info(0, 7),), step=3),
     )
     story.go("a run to a condition", lambda: wish.on_run_to("entropy > 2"))
@@ -159,10 +159,10 @@ def _begin(story: Story) -> None:
         "a pace, a limit, stops",
         lambda: wish.send(PACES["all"].command),
         lambda: wish.send(commands.SetKeptLimit(6 << 20)),
-        lambda: wish.on_stops_changed((Stop(1, "step = 90"), Stop(2, "entropy > 9", False))),
+        lambda: wish.on_breakpoints_changed((Breakpoint(1, "step = 90"), Breakpoint(2, "entropy > 9", False))),
     )
-    story.go("all stops", wish.on_all_stops_switched)
-    story.go("all stops again", wish.on_all_stops_switched)
+    story.go("all stops", wish.on_all_breakpoints_switched)
+    story.go("all stops again", wish.on_all_breakpoints_switched)
     story.go(
         "runner, pages, capture",
         lambda: wish.send(commands.ChooseRunner("eager")),

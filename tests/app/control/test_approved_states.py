@@ -16,21 +16,21 @@ from app.control import conditions
 from app.kit.question import Question
 from app.models.export_plan import export_of
 from engine.spec.bookmark import Bookmark, OnHead, OnStep
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat, Turn
 from engine.spec.edit import Mask, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.stops import Stop
-from engine.wire import commands, devices, duel, events, exporting, stopping
+from engine.wire import breakpoints, commands, devices, duel, events, exporting
+from engine.wire.breakpoints import BreakpointState
 from engine.wire.changes import EditMade
 from engine.wire.commands import GoTo
 from engine.wire.duel import OtherStep
 from engine.wire.measurements import CheckParity
 from engine.wire.message import Command
 from engine.wire.status import OpenedFile, SuspendedStep, Work
-from engine.wire.stopping import StopState
 from engine.wire.tree import Node
 from tests.app import samples
 from tests.app.control.story import Story, info, step
@@ -63,8 +63,10 @@ def loaded(story: Story) -> None:
     story.engine.outbox.append(step(4, 2, 1, 0, 1))
     node = Node(5, 4, (EditMade(Zero(0, FEW)),), CacheSpec())
     story.engine.outbox.append(events.NodeAdded(node, True, "written", 0.25))
-    story.status(step=5, sequences=(info(0, 6), info(1, 6)), stops=(StopState(Stop(1, "step = 90"), 2),))()
-    story.models.stops.set((Stop(1, "step = 90"), Stop(2, "step = 2", is_enabled=False)))
+    story.status(
+        step=5, sequences=(info(0, 6), info(1, 6)), breakpoints=(BreakpointState(Breakpoint(1, "step = 90"), 2),)
+    )()
+    story.models.breakpoints.set((Breakpoint(1, "step = 90"), Breakpoint(2, "step = 2", is_enabled=False)))
     story.models.bookmarks.put(Bookmark(OnStep(2), "two"))
 
 
@@ -159,7 +161,7 @@ WISHES: dict[str, Command | tuple[object, ...] | list[tuple[object, ...]]] = {
     "on_run_to_token": (),
     "on_step_of_token": (),
     "on_match_wanted": (1,),
-    "on_all_stops_switched": (),
+    "on_all_breakpoints_switched": (),
     "cancel": commands.Cancel(),
     "on_go_on_from_here": (),
     "on_returned": (),
@@ -207,7 +209,7 @@ NEWS: dict[str, tuple[type | None, events.Event]] = {
     "a step of both": (None, samples.duel_step(2)),
     "scanned": (None, duel.DuelScanned(6, None)),
     "the comparison ends": (None, duel.DuelEnded("it was removed")),
-    "a stop": (None, stopping.StopHit(1, "step = 90", 5, 1, "90")),
+    "a stop": (None, breakpoints.BreakpointHit(1, "step = 90", 5, 1, "90")),
     "models": (None, events.ModelsFound((events.LocalModel("One", "org/one", "Llama", 5, 6),))),
     "unloaded": (None, devices.Unloaded("Tales", "cuda:0", 5 << 20, 3 << 20, 7 << 20)),
     "silent": (None, events.EngineLost("it does not answer", has_ended=False)),

@@ -96,7 +96,7 @@ def test_an_engine_that_is_gone_comes_before_everything(stood: Models) -> None:
     names = {name for name in vars(conditions) if name.startswith("needs_")} - of_more
     ways_to_look = {
         "needs_step", "needs_history", "needs_past", "needs_here", "needs_steps", "needs_kept_rows", "needs_saveable",
-        "needs_comparison", "needs_matches", "needs_stops", "needs_token", "needs_live_past", "needs_no_file",
+        "needs_comparison", "needs_matches", "needs_breakpoints", "needs_token", "needs_live_past", "needs_no_file",
         "needs_left", "needs_parameters", "needs_cell", "needs_token_here", "needs_file", "needs_resumable",
         "needs_unloaded",
     }  # fmt: skip

@@ -16,8 +16,8 @@ from app.kit.theme import current_theme
 from app.models.saved_view import SavedView, read_view, view_text
 from engine.saved.folder import JournalFolder
 from engine.saved.session import entries_of
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.edit import Rows, Zero
-from engine.spec.stops import Stop
 from tests.app.driver import Driver
 
 STOP = "entropy > 2"
@@ -89,9 +89,9 @@ def driver(qapp: QApplication) -> Iterator[Driver]:
     """A window on a prompt, a run that a stop halted, and an edit that moves the next token."""
     driver = Driver(qapp)
     driver.send("Once upon a time there was a cat")
-    driver.intents.on_stops_changed((Stop(1, STOP),))
+    driver.intents.on_breakpoints_changed((Breakpoint(1, STOP),))
     driver.window.actions_["run.run"].trigger()
-    driver.wait_until_idle(lambda: driver.models.stops.hits)
+    driver.wait_until_idle(lambda: driver.models.breakpoints.hits)
     driver.intents.on_edited(Zero(0, Rows(1, 9)))
     driver.wait_until_idle(
         lambda: driver.models.edits.made and driver.models.edits.kl(driver.models.edits.made[0].step)
@@ -109,13 +109,13 @@ def test_a_recovered_window_tells_of_the_next_token_and_of_its_stops_what_it_tol
     assert before == redone
     assert before.bars != undone.bars, "the edit moves the next token"
     assert (before.source, undone.source) == ("after the edit", "recorded")
-    assert set(driver.models.stops.hits) <= set(before.red)
+    assert set(driver.models.breakpoints.hits) <= set(before.red)
     place = look_elsewhere(driver)
     session = driver.controller.saving.session
     driver.window.arrange("learn")
     driver.window.attention.choose("linear")
     driver.models.selection.update(step=None, layer=0, kv_head=0, position=None)
-    driver.intents.on_stops_changed(())
+    driver.intents.on_breakpoints_changed(())
     journal = folder.new()
     journal.append(*entries_of(session))
     journal.close()  # as a killed window leaves it

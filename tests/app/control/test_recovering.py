@@ -15,8 +15,8 @@ from app.start.arguments import parse
 from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession, entries_of, spec_of
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.chat import Chat, Turn
-from engine.spec.stops import Stop
 from engine.wire.commands import Continue, OpenSnapshot
 from engine.wire.events import Failed, Restarted, SessionOpened, StateChanged
 from engine.wire.status import OpenedFile
@@ -86,16 +86,16 @@ def test_what_was_left_is_offered_and_taken_up(
 def test_stops_that_were_set_without_a_step_are_offered_and_come_back(
     shell: Shell, engine: FakeEngine, folder: JournalFolder, qtbot: QtBot
 ) -> None:
-    shell.intents.on_stops_changed((Stop(1, "entropy > 2"),))
+    shell.intents.on_breakpoints_changed((Breakpoint(1, "entropy > 2"),))
     left_in(folder, replace(shell.controller.saving.session, draft=""), 1000.0)
-    shell.intents.on_stops_changed(())
+    shell.intents.on_breakpoints_changed(())
     found = Recovering(folder, shell.models, shell.controller, "", shell)
     shell.window.recovery.accepted.connect(found.on_accepted)
     with qtbot.waitSignal(shell.models.recovery.changed):
         found.look()
     assert shell.window.recovery.accessibleName().endswith("ended without being closed: 1 stop for runs")
     shell.window.recovery.accepted.emit()
-    assert shell.models.stops.stops == (Stop(1, "entropy > 2"),)
+    assert shell.models.breakpoints.listed == (Breakpoint(1, "entropy > 2"),)
     assert folder.left() == []
 
 

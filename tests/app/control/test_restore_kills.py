@@ -26,11 +26,11 @@ from engine.saved.document import read_session
 from engine.saved.folder import JournalFolder
 from engine.saved.session import SavedSession
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.cache import CacheSpec
 from engine.spec.edit import Rows, Scale
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
-from engine.spec.stops import Stop
 from engine.spec.tuning import tuned
 from engine.wire.commands import BeginBranch, SetCache, SetSampling
 from engine.wire.status import EngineStatus
@@ -41,7 +41,7 @@ PATIENCE_S = 120
 H2O = tuned(cache_preset("h2o").spec, budget=16)
 PROMPT = "Once upon a time there was a little fox who lived in the forest and had many friends."
 NOTES = (Bookmark(OnStep(2)), Bookmark(OnToken(6, 0, 4), "here it turns"))
-STOPS = (Stop(1, "entropy > 9"), Stop(2, 'token = " cat"', is_enabled=False))
+BREAKPOINTS = (Breakpoint(1, "entropy > 9"), Breakpoint(2, 'token = " cat"', is_enabled=False))
 
 
 class Desk:
@@ -148,7 +148,7 @@ def act(desk: Desk) -> None:
     models.history.rename(models.history.branches()[-1].first, "another branch")
     for note in NOTES:
         intents.on_bookmark_put(note)
-    intents.on_stops_changed(STOPS)
+    intents.on_breakpoints_changed(BREAKPOINTS)
     status = models.status.now
     assert status is not None
     intents.send(SetSampling(replace(status.sequences[0].sampling, temperature=0.5, seed=7), 0))
@@ -203,8 +203,8 @@ def test_the_engine_is_killed_while_it_runs(desk: Desk, left: tuple[JournalFolde
     assert "exactly as first" in models.status.notice
     assert "where it was" in models.status.notice
     assert (models.timeline.latest.step, models.timeline.tokens(0)) == (last, tokens)
-    assert (_status(desk).step, _status(desk).pending, len(_status(desk).stops)) == (then.live, then.pending, 2)
-    assert models.stops.stops == STOPS
+    assert (_status(desk).step, _status(desk).pending, len(_status(desk).breakpoints)) == (then.live, then.pending, 2)
+    assert models.breakpoints.listed == BREAKPOINTS
     assert_same(desk.shell.controller.saving.session, then)
     assert_rows(before, desk)
     models.selection.update(step=list(before)[3])
@@ -226,7 +226,7 @@ def test_the_window_is_killed(
     others.folder.mkdir()
     shutil.copy(path, others.folder / path.name)
     desk.shell.controller.saving.end()
-    desk.shell.intents.on_stops_changed(())
+    desk.shell.intents.on_breakpoints_changed(())
     desk.shell.window.actions_["prompt.send"].trigger()  # another session is in its place
     desk.until(lambda: len(desk.models.history) == 1 and desk.shell.controller.is_idle)
     desk.shell.controller.saving.begin_in(others, "")
@@ -245,5 +245,5 @@ def test_the_window_is_killed(
     assert drafts[0] == "and then"
     assert not desk.models.status.failure
     assert_same(replace(desk.shell.controller.saving.session, draft="and then"), session)
-    assert (desk.models.bookmarks.all, desk.models.stops.stops) == (NOTES, STOPS)
+    assert (desk.models.bookmarks.all, desk.models.breakpoints.listed) == (NOTES, BREAKPOINTS)
     assert _status(desk).pending == session.pending

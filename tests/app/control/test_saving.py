@@ -15,9 +15,9 @@ from engine.saved.folder import JournalFolder
 from engine.saved.journal import JournalFile
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import SavedSession
-from engine.spec.stops import Stop
+from engine.spec.breakpoints import Breakpoint
+from engine.wire.breakpoints import SetBreakpoints
 from engine.wire.events import BranchDeleted, Restarted, SessionOpened, WentTo
-from engine.wire.stopping import SetStops
 from tests.app import samples
 from tests.app.conftest import take_steps, turn
 from tests.app.fake_engine import FakeEngine
@@ -65,24 +65,26 @@ def test_going_back_names_and_deleting_are_written(running: Shell, engine: FakeE
 
 def test_stops_are_written_and_come_back(running: Shell, engine: FakeEngine, folder: JournalFolder) -> None:
     running.controller.saving.begin_in(folder, "")
-    running.intents.on_stops_changed((Stop(1, "entropy > 2"),))
+    running.intents.on_breakpoints_changed((Breakpoint(1, "entropy > 2"),))
     assert written(folder).stops == ("entropy > 2",), "a kill before the first step would lose it"
     running.controller.saving.set_draft("a")
-    running.intents.on_stops_changed((Stop(1, "entropy > 2"), Stop(2, 'token = " cat"', is_enabled=False)))
+    running.intents.on_breakpoints_changed(
+        (Breakpoint(1, "entropy > 2"), Breakpoint(2, 'token = " cat"', is_enabled=False))
+    )
     texts = written(folder).stops
     assert texts == ("entropy > 2", '# token = " cat"')
-    stops = running.models.stops.stops
-    running.intents.on_stops_changed((Stop(1, "step = 40"),))
+    stops = running.models.breakpoints.listed
+    running.intents.on_breakpoints_changed((Breakpoint(1, "step = 40"),))
     assert engine.status is not None
     engine.emit(SessionOpened("", engine.status.sampling, stops=(*texts, "entropy >> 2")))
     turn(running)
-    assert running.models.stops.stops == stops
-    assert engine.sent[-1] == SetStops(stops)
+    assert running.models.breakpoints.listed == stops
+    assert engine.sent[-1] == SetBreakpoints(stops)
     assert written(folder).stops == texts
     assert running.models.status.notice == "A breakpoint of this session cannot be read and is left out: entropy >> 2"
     engine.emit(SessionOpened("", engine.status.sampling))
     turn(running)
-    assert running.models.stops.stops == stops, "a session without stops takes none away"
+    assert running.models.breakpoints.listed == stops, "a session without stops takes none away"
 
 
 def test_a_new_prompt_begins_a_file_of_its_own(running: Shell, engine: FakeEngine, folder: JournalFolder) -> None:

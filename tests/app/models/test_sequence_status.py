@@ -14,11 +14,11 @@ from app.models.sequence_status import fitting_sequence, sequence_status
 from app.shell import Shell
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_preset
+from engine.wire.breakpoints import BreakpointHit
 from engine.wire.commands import SetCache
 from engine.wire.events import StateChanged
 from engine.wire.records import NonFinite, Timings
 from engine.wire.status import EngineStatus, SequenceInfo
-from engine.wire.stopping import StopHit
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -70,7 +70,7 @@ def test_the_selected_sequence_is_the_one_that_is_told(models: Models) -> None:
     assert sequence_status(models).is_full
     models.selection.update(seq_id=1)
     assert sequence_status(models).words == "live"
-    hit = StopHit(None, "entropy > 2 and tokens > 5", 5, 1, "entropy 2.31, tokens 9")
+    hit = BreakpointHit(None, "entropy > 2 and tokens > 5", 5, 1, "entropy 2.31, tokens 9")
     models.status.set(replace(status(info(seq_id=1)), halted_by=hit))
     halted = sequence_status(models)
     assert halted.words == "halted · entropy > 2 and tokens …"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.panels.attention.view import AttentionView
 from app.panels.bench.view import BenchView
 from app.panels.branches.view import BranchesView
+from app.panels.breakpoints.view import BreakpointsView
 from app.panels.bytes.view import BytesView
 from app.panels.compare.steps_view import CompareStepsView
 from app.panels.compare.view import CompareView
@@ -19,7 +20,6 @@ from app.panels.pages.view import PagesView
 from app.panels.parity.view import ParityView
 from app.panels.prompt.view import PromptPanel
 from app.panels.sequences.view import SequencesView
-from app.panels.stops.view import StopsView
 from app.panels.sweep.view import SweepView
 from app.panels.timeline.view import TimelineBar
 from app.panels.timings.view import TimingsView
@@ -39,7 +39,7 @@ PANELS: dict[str, PanelOfSize] = {
     "notes": (NotesView, (640, 260)),
     "prompt": (PromptPanel, (420, 420)),
     "sequences": (SequencesView, (760, 220)),
-    "stops": (StopsView, (640, 260)),
+    "breakpoints": (BreakpointsView, (640, 260)),
     "timeline": (TimelineBar, (900, 60)),
     "timings": (TimingsView, (700, 320)),
     "tokens": (TokensPanel, (420, 260)),

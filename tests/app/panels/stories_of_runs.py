@@ -15,10 +15,10 @@ from PySide6.QtWidgets import QMenu
 
 from app.models import Models
 from app.panels.branches.view import BranchesView
+from app.panels.breakpoints.view import BreakpointsView
 from app.panels.edits import view as edits_view
 from app.panels.edits.view import EditsView
 from app.panels.next_token.view import NextTokenView
-from app.panels.stops.view import StopsView
 from app.panels.tokens.canvas import TokenCanvas
 from app.panels.tokens.view import TokensPanel
 from engine.spec.edit import BiasLogits, Rows, Scale
@@ -146,7 +146,7 @@ def tokens(view: TokensPanel, models: Models, folder: Path) -> Steps:
     yield "the end is followed again", lambda: view.resize(180, 110)
 
 
-def stops(view: StopsView, models: Models, folder: Path) -> Steps:
+def stops(view: BreakpointsView, models: Models, folder: Path) -> Steps:
     line = view.line
 
     def typed(text: str) -> None:

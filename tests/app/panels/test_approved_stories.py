@@ -13,12 +13,12 @@ from pytestqt.qtbot import QtBot
 
 from app.models import Models
 from app.panels.branches.view import BranchesView
+from app.panels.breakpoints.view import BreakpointsView
 from app.panels.compare.view import CompareView
 from app.panels.damage.view import DamageView
 from app.panels.edits.view import EditsView
 from app.panels.evicted.view import EvictedView
 from app.panels.next_token.view import NextTokenView
-from app.panels.stops.view import StopsView
 from app.panels.tokens.view import TokensPanel
 from app.panels.what_if.view import WhatIfView
 from tests.app.panels.stories_of_answers import compare, damage, evicted, what_if
@@ -62,7 +62,7 @@ class Teller(Witness):
 STORIES: dict[str, tuple[Callable[[Models], Any], Callable[..., Steps], Callable[[], Models], tuple[int, int]]] = {
     "branches": (BranchesView, branches, rich_models, (640, 260)),
     "tokens": (TokensPanel, tokens, rich_models, (420, 160)),
-    "stops": (StopsView, stops, rich_models, (640, 260)),
+    "breakpoints": (BreakpointsView, stops, rich_models, (640, 260)),
     "edits": (EditsView, edits, rich_models, (640, 260)),
     "next_token": (NextTokenView, next_token, rich_models, (420, 360)),
     "what_if": (WhatIfView, what_if, measured_models, (640, 340)),

@@ -31,9 +31,10 @@ from PySide6.QtWidgets import (
 from app.kit.segments import Segments
 from app.shell import Shell
 from app.window import status_line
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
-from engine.spec.stops import Stop
+from engine.wire.breakpoints import BreakpointState
 from engine.wire.commands import TakePicture, Tokenize, Watch
 from engine.wire.devices import Device, DevicesFound, FindDevices, ForecastLoad, FormatHere, LoadForecast
 from engine.wire.events import (
@@ -48,7 +49,6 @@ from engine.wire.events import (
     Tokenized,
 )
 from engine.wire.status import OpenedFile, RunnerState, SequenceInfo, Work
-from engine.wire.stopping import StopState
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
@@ -139,7 +139,7 @@ def moments(engine: FakeEngine) -> dict[str, tuple[Event, ...]]:
             StateChanged(replace(now, cache=cache_preset("paged").spec, sequences=PageStory().infos() or (info,))),
         ),
         "another model": (StateChanged(replace(now, model=model, runner=RunnerState("eager", (), "a note of it"))),),
-        "a stop": (StateChanged(replace(now, stops=(StopState(Stop(1, "step = 20"), 2),))),),
+        "a stop": (StateChanged(replace(now, breakpoints=(BreakpointState(Breakpoint(1, "step = 20"), 2),))),),
         "an opened file": (StateChanged(replace(now, opened=file)),),
         "no model": (StateChanged(replace(now, model=None, sequences=(), step=None)),),
         "models on this computer": (ModelsFound((LocalModel("One", "org/one", "Llama", 5 << 20, 4096),)),),

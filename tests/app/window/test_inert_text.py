@@ -33,8 +33,8 @@ from app.kit.files import save_drawing
 from app.kit.labels import ElidedLabel
 from engine.__main__ import main
 from engine.spec.bookmark import Bookmark, OnStep, OnToken
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.sampling import SamplingParams
-from engine.spec.stops import Stop
 from engine.wire.commands import BeginBranch
 from tests.app.found import opened_menu
 from tests.benchmarks.live_program import LiveProgram, nobody_waits
@@ -173,7 +173,7 @@ def test_wherever_it_is_shown_it_is_shown_as_it_is(
             menu = opened_menu(window.top.model)
             faults += faults_of(window, found)
             menu.close()
-            intents.on_stops_changed((Stop(1, 'token = "<b>KVX</b>"'),))
+            intents.on_breakpoints_changed((Breakpoint(1, 'token = "<b>KVX</b>"'),))
             live.live(0.05)
             for name in window.docks.docks:
                 window.show_panel(name)

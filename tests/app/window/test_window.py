@@ -91,9 +91,9 @@ def test_an_empty_window_invites(shell: Shell) -> None:
     shell.window.docks.show_pages(True)
     turn(shell)
     for panel in shell.window.panels.values():
-        if panel not in (shell.window.prompt, shell.window.stops):
+        if panel not in (shell.window.prompt, shell.window.breakpoints):
             assert panel.empty.text(), panel.accessibleName()
-    assert shell.window.stops.read().words.startswith("Type a condition")
+    assert shell.window.breakpoints.read().words.startswith("Type a condition")
 
 
 def test_typing_and_ctrl_enter_send_the_prompt(shell: Shell, engine: FakeEngine, qtbot: QtBot) -> None:

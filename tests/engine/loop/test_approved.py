@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat, Turn
 from engine.spec.condition import TokenSpan
@@ -16,15 +17,14 @@ from engine.spec.grid import SweepMode, SweepText
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_named
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
-from engine.spec.stops import Stop
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
+from engine.wire.breakpoints import AttentionPlace, MeasureAttention, SetBreakpoints
 from engine.wire.devices import ForecastLoad, UnloadModel
 from engine.wire.duel import OtherFile, OtherRun, OtherStep
 from engine.wire.exporting import EstimateExport, Export
 from engine.wire.measurements import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.pictures import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
-from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 from engine.wire.tree import Node
 from tests.engine.loop.story import Script, Story, pictures
 from tests.engine.tiny import prompt_ids, write_config
@@ -62,10 +62,16 @@ def many_moments(folder: Path) -> Callable[[Story], Script]:
         )
         yield c.Step(2)
         yield c.Force(1, (30, 31, 32))
-        yield SetStops((Stop(1, "tokens = 16"), Stop(2, "probability > 2", is_enabled=False), Stop(3, "rows_evicted")))
+        yield SetBreakpoints(
+            (
+                Breakpoint(1, "tokens = 16"),
+                Breakpoint(2, "probability > 2", is_enabled=False),
+                Breakpoint(3, "rows_evicted"),
+            )
+        )
         yield c.Run(6)
         yield c.Run(3, until="step = 7")
-        yield SetStops(())
+        yield SetBreakpoints(())
         yield c.NextPhase()
         for _ in range(9):
             yield c.NextPhase()
@@ -146,7 +152,10 @@ def files(folder: Path, out: Path) -> Callable[[Story], Script]:
             *(c.Step(0), c.Run(2, until="rows_evicted"), c.GoTo(99), c.Fork(9), c.Force(0, (500,)), c.ForceText(2, "")),
             *(c.SetCache(replace(PAGED, num_pages=3)), c.RemoveSequence(9), c.SetPace(0.0, None), c.SetKeptLimit(-1)),
             *(c.EndDuel(), c.TakePicture(HeadRequest(2, 9, "keys", 7, 0, 0, 9, 9)), MeasureRegret(2, KIVI)),
-            *(c.MakeEdit(parse_edit("zero pos=40:41", 2, 50)), SetStops((Stop(1, "step = 1"), Stop(1, "step = 2")))),
+            *(
+                c.MakeEdit(parse_edit("zero pos=40:41", 2, 50)),
+                SetBreakpoints((Breakpoint(1, "step = 1"), Breakpoint(1, "step = 2"))),
+            ),
             *(WhatIf(9, H2O), c.StartDuel(2, OtherFile(out / "none.safetensors")), c.CloseSnapshot(model)),
             *(c.Continue(model), c.Cancel(), c.Pause(), c.NextPhase(session=3), c.ChooseRunner("transformers")),
             c.ChoosePagedAttention("pages"),

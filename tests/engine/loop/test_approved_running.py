@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import Chat, Turn
 from engine.spec.condition import TokenSpan
@@ -14,15 +15,14 @@ from engine.spec.edit_text import parse_edit
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_named
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
-from engine.spec.stops import Stop
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
+from engine.wire.breakpoints import AttentionPlace, MeasureAttention, SetBreakpoints
 from engine.wire.devices import UnloadModel
 from engine.wire.duel import OtherFile, OtherRun, OtherStep
 from engine.wire.exporting import Export
 from engine.wire.measurements import CheckParity, MeasureRegret, WhatIf
 from engine.wire.pictures import HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
-from engine.wire.stopping import AttentionPlace, MeasureAttention, SetStops
 from tests.engine.loop.story import Script, Story, answers
 from tests.engine.tiny import prompt_ids
 from tests.engine.told import approve_story
@@ -70,8 +70,11 @@ def in_the_middle(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield ((0, c.Run()), (2, c.Step(3)))
         yield ((0, c.Run()), (2, c.Run(2)), (3, c.Cancel()))
         yield ((0, c.Step(2)), (1, c.Run(9)), (1, c.Cancel()), (1, c.Step()))
-        yield ((0, c.Run()), (1, SetStops((Stop(1, "step > 3"), Stop(2, 'fed ~ "q"', is_enabled=False)))))
-        yield ((0, c.Run(4, until="rows_evicted")), (1, SetStops(())))
+        yield (
+            (0, c.Run()),
+            (1, SetBreakpoints((Breakpoint(1, "step > 3"), Breakpoint(2, 'fed ~ "q"', is_enabled=False)))),
+        )
+        yield ((0, c.Run(4, until="rows_evicted")), (1, SetBreakpoints(())))
         yield ((0, c.Run(6)), (1, c.Run(3, until="tokens > 90")), (2, c.Run(until="tokens")))
         yield (
             (0, c.Run(5)),
@@ -128,7 +131,7 @@ def asked(folder: Path) -> Callable[[Story], Script]:
             ModelSpec(str(folder), device="cpu", num_threads=1), CacheSpec("paged", page_size=4, num_pages=10)
         )
         yield c.SetPace(None, None)
-        yield SetStops(tuple(Stop(number, text) for number, text in enumerate(CONDITIONS)))
+        yield SetBreakpoints(tuple(Breakpoint(number, text) for number, text in enumerate(CONDITIONS)))
         for mode, capture in ((None, "everything"), (KIVI, "rows"), (CacheSpec(), "off"), (H2O, "everything")):
             if mode is not None:
                 yield c.SetCache(mode)
@@ -148,7 +151,7 @@ def asked(folder: Path) -> Callable[[Story], Script]:
 
 def test_conditions_are_asked_as_approved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = answers(Story(monkeypatch).run(asked(folder)))
-    wanted = ("StopHit", "> ", "Failed", "DuelStep")
+    wanted = ("BreakpointHit", "> ", "Failed", "DuelStep")
     lines = [line for line in said if line[0].startswith(wanted)]
     approve_story(Path(__file__).parent / "approved" / "conditions.txt", lines)
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from engine.look.ring import ObservationRing, PlainSlot
-from engine.spec.stops import Stop
+from engine.spec.breakpoints import Breakpoint
+from engine.wire.breakpoints import SetBreakpoints
 from engine.wire.commands import GoTo, Pause, Run, SetCapture, Step, Watch, Watched
 from engine.wire.events import EngineLost, Failed, WentTo
 from engine.wire.pictures import CellUpdate, WallPicture, WallRequest
 from engine.wire.records import StepRecord
-from engine.wire.stopping import SetStops
 from tests.engine.loop.driver import Driver, prompt
 
 
@@ -43,10 +43,10 @@ def test_a_run_tells_every_step_in_order_and_rests_with_nothing_open(late: Drive
 
 
 def test_a_stop_is_asked_at_once_and_a_command_finds_all_records_told(late: Driver) -> None:
-    late.send(SetStops((Stop(1, "step == 9"),)), Run())
+    late.send(SetBreakpoints((Breakpoint(1, "step == 9"),)), Run())
     late.wait(lambda: late.status.halted_by)
     assert [record.step for record in late.of(StepRecord)] == list(range(10)), "not a step further"
-    late.send(SetStops(()), Run(), Pause(), GoTo(4))
+    late.send(SetBreakpoints(()), Run(), Pause(), GoTo(4))
     late.wait_for(WentTo)
     kinds = [type(event) for event in late.events if isinstance(event, StepRecord | WentTo)]
     assert kinds.index(WentTo) == len(kinds) - 1

@@ -12,11 +12,11 @@ from engine.saved.document import check
 from engine.saved.named import decoded, encoded
 from engine.saved.recorder import SessionRecorder
 from engine.saved.session import (
+    MAX_BREAKPOINT,
+    MAX_BREAKPOINTS,
     MAX_DRAFT,
     MAX_NAME,
     MAX_NAMES,
-    MAX_STOP,
-    MAX_STOPS,
     MAX_TEXT,
     JournalEntry,
     SavedSession,
@@ -32,8 +32,8 @@ from tests.engine.saved.samples import SAMPLE
         ("draft", "a" * (MAX_DRAFT + 1), "a" * MAX_DRAFT),
         ("names", ((3, "n" * (MAX_NAME + 1)),), ((3, "n" * MAX_NAME),)),
         ("names", tuple((i, "n") for i in range(MAX_NAMES + 1)), tuple((i, "n") for i in range(MAX_NAMES))),
-        ("stops", ("entropy > 2", "s" * (MAX_STOP + 1)), ("entropy > 2",)),
-        ("stops", ("step > 1",) * (MAX_STOPS + 1), ("step > 1",) * MAX_STOPS),
+        ("stops", ("entropy > 2", "s" * (MAX_BREAKPOINT + 1)), ("entropy > 2",)),
+        ("stops", ("step > 1",) * (MAX_BREAKPOINTS + 1), ("step > 1",) * MAX_BREAKPOINTS),
         (
             "bookmarks",
             tuple(Bookmark(OnStep(i), "") for i in range(MAX_BOOKMARKS + 1)),
@@ -82,8 +82,8 @@ def test_as_much_as_a_limit_says_is_read_and_no_more(name: str, largest: int, mo
         ("draft", "a" * MAX_DRAFT, "a" * (MAX_DRAFT + 1)),
         ("names", ((3, "n" * MAX_NAME),), ((3, "n" * (MAX_NAME + 1)),)),
         ("names", ((3, "n"),) * MAX_NAMES, ((3, "n"),) * (MAX_NAMES + 1)),
-        ("stops", ("s" * MAX_STOP,), ("s" * (MAX_STOP + 1),)),
-        ("stops", ("s",) * MAX_STOPS, ("s",) * (MAX_STOPS + 1)),
+        ("stops", ("s" * MAX_BREAKPOINT,), ("s" * (MAX_BREAKPOINT + 1),)),
+        ("stops", ("s",) * MAX_BREAKPOINTS, ("s",) * (MAX_BREAKPOINTS + 1)),
         ("texts", {(1 << 31) - 1: "t" * MAX_TEXT}, {7: "t" * (MAX_TEXT + 1)}),
         ("texts", {}, {1 << 31: "t"}),
     ],

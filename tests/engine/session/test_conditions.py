@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from engine.predict.capacity import setting_of
 from engine.session.conditions import ConditionChecker, SessionSurroundings, check_can_hold, measured, not_compared
 from engine.session.session import Session
+from engine.spec.breakpoints import parsed
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import TokenSpan
 from engine.spec.presets import cache_named
 from engine.spec.sampling import Prompt
-from engine.spec.stops import parsed
+from engine.wire.breakpoints import AttentionPlace, MeasureAttention
 from engine.wire.condition_values import RECENT, ConditionEvaluator, recorded_attention
 from engine.wire.page_events import PageAllocated, PageEvicted, PageShared
 from engine.wire.records import NonFinite, SequenceStep, StepRecord
-from engine.wire.stopping import AttentionPlace, MeasureAttention
 from tests.engine.session.sessions import started
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -229,7 +229,7 @@ def test_a_token_chosen_from_logits_that_are_not_finite_matches_no_condition_on_
     asked = [(1, "token = 0"), (2, 'text ~ "zero"')]
     for stop, held in ((None, [1, 2]), ("non-finite logits", [])):
         told = replace(record, sequences=(replace(part, stop=stop),))
-        assert [hit.stop_id for hit in judging.hits(session, told, asked)] == held
+        assert [hit.breakpoint_id for hit in judging.hits(session, told, asked)] == held
 
 
 def test_a_norm_is_compared_with_the_median_of_its_head() -> None:
@@ -243,7 +243,7 @@ def test_a_norm_is_compared_with_the_median_of_its_head() -> None:
         before = np.concatenate(seen, -1)[..., -64:] if seen else new
         ratio = float((new / np.median(before, -1)[..., None]).max())
         above, below = (f"norm > {ratio * factor!r}" for factor in (0.9999, 1.0001))
-        assert [hit.stop_id for hit in judging.hits(session, record, [(1, above), (2, below)])] == [1]
+        assert [hit.breakpoint_id for hit in judging.hits(session, record, [(1, above), (2, below)])] == [1]
         seen.append(new)
 
 
@@ -277,7 +277,7 @@ def test_in_a_batch_the_sequence_for_which_a_condition_holds_is_named_with_its_v
     record = session.step()
     assert [part.num_tokens for part in record.sequences] == [7, 8, 9]
     (hit,) = ConditionChecker().hits(session, record, [(4, "tokens = 8 and entropy > 0")])
-    assert (hit.stop_id, hit.seq_id, hit.step) == (4, 1, 3)
+    assert (hit.breakpoint_id, hit.seq_id, hit.step) == (4, 1, 3)
     assert hit.value == f"tokens 8 · entropy {record.sequences[1].entropy:.4g}"
     assert not ConditionChecker().hits(session, record, [(4, "tokens = 8 and sequence = 2")])
 

@@ -7,6 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
+from engine.spec.breakpoints import (
+    MAX_BREAKPOINTS,
+    Breakpoint,
+    ConditionSetting,
+    parsed,
+    read_breakpoints,
+    why_never,
+    written_breakpoints,
+)
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import (
     QUANTITIES,
@@ -24,7 +33,6 @@ from engine.spec.condition import (
     spans_of,
 )
 from engine.spec.presets import cache_named
-from engine.spec.stops import MAX_STOPS, ConditionSetting, Stop, parsed, read_stops, why_never, written_stops
 
 NUMBERS = st.floats(-1e12, 1e12, allow_nan=False).map(lambda x: x + 0.0)
 PATTERNS = st.sampled_from([r"\bcat\b", 'say "no"', r"\d+$", "a|b", r"\\", "(?i)x{2,3}", 'quoted \\" one'])
@@ -156,9 +164,9 @@ def test_where_a_text_is_no_condition_and_what_may_stand_there(text: str, words:
 
 
 def test_a_stop_is_refused_where_its_text_is_none() -> None:
-    assert Stop(1, "entropy > 2").condition == ConditionTerm("entropy", ">", 2.0)
+    assert Breakpoint(1, "entropy > 2").condition == ConditionTerm("entropy", ">", 2.0)
     with pytest.raises(InputError, match="write entropy"):
-        Stop(1, "entrpy > 2")
+        Breakpoint(1, "entrpy > 2")
 
 
 def test_the_spans_of_a_condition_are_told_once() -> None:
@@ -219,8 +227,8 @@ def test_the_beginning_of_several_names_offers_all_of_them() -> None:
 
 
 def test_stops_are_read_as_they_were_written_and_others_are_given_back() -> None:
-    stops = (Stop(1, "step > 2"), Stop(2, "tokens > 5", is_enabled=False))
-    assert written_stops(stops) == ("step > 2", "# tokens > 5")
-    found, others = read_stops(("step > 2", "nonsense", "# tokens > 5", "# none"))
+    stops = (Breakpoint(1, "step > 2"), Breakpoint(2, "tokens > 5", is_enabled=False))
+    assert written_breakpoints(stops) == ("step > 2", "# tokens > 5")
+    found, others = read_breakpoints(("step > 2", "nonsense", "# tokens > 5", "# none"))
     assert (found, others) == (stops, ("nonsense", "# none"))
-    assert [len(each) for each in read_stops(("step > 2",) * (MAX_STOPS + 2))] == [MAX_STOPS, 0]
+    assert [len(each) for each in read_breakpoints(("step > 2",) * (MAX_BREAKPOINTS + 2))] == [MAX_BREAKPOINTS, 0]

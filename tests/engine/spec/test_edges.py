@@ -12,6 +12,7 @@ from engine.errors import InputError
 from engine.geometry.dimensions import CacheGeometry
 from engine.predict.budget import BudgetSpec, tokens_that_fit
 from engine.spec.bookmark import Bookmark, OnHead, OnPage, OnStep, OnToken, check_bookmarks
+from engine.spec.breakpoints import parsed
 from engine.spec.cache import CacheSpec
 from engine.spec.chat import MAX_CHARS, MAX_TURNS, Chat, Turn
 from engine.spec.codec import CodecSpec, Coding, LayerCoding
@@ -22,7 +23,6 @@ from engine.spec.grid import SweepText
 from engine.spec.model import ModelSpec
 from engine.spec.retention import RetentionSpec
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.stops import parsed
 from tests.engine.tiny import config_dict
 
 LLAMA = CacheGeometry.from_config(config_dict("llama"))  # 2 layers, 2 kv heads of 16 channels, 128 tokens

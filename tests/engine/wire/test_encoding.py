@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.geometry.dimensions import CacheGeometry
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.chat import Turn
 from engine.spec.sampling import Prompt
-from engine.spec.stops import Stop
 from engine.wire import encoding
 from engine.wire.commands import COMMANDS, Step, SubmitPrompt, Tokenize
 from engine.wire.encoding import VERSION, WireError, decode_command, decode_event, encode
@@ -60,8 +60,8 @@ def example_struct(kind: type, size: int) -> Any:
         return Prompt(token_ids=(1, 2, 3))
     if kind is Turn:
         return Turn("user", "Wörter")
-    if kind is Stop:
-        return Stop(7, "entropy > 2", is_enabled=False)
+    if kind is Breakpoint:
+        return Breakpoint(7, "entropy > 2", is_enabled=False)
     if kind is CacheGeometry:
         return CacheGeometry.uniform(2, 3, 16)
     wanted = [f for f in fields if f.required or (not is_checked and f.name not in ("page_maps", "session"))]

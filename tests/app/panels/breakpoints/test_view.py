@@ -14,27 +14,27 @@ from pytestqt.qtbot import QtBot
 
 from app.dialogs.questions import RunToDialog
 from app.kit.theme import current_theme
-from app.panels.stops.view import StopsView
+from app.panels.breakpoints.view import BreakpointsView
 from app.shell import Shell
 from app.start.settings import Settings
 from app.window.place_menus import TIMELINE_GROUPS
 from engine.errors import InputError
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import ROWS
 from engine.spec.sampling import SamplingParams
-from engine.spec.stops import Stop
+from engine.wire.breakpoints import BreakpointHit, BreakpointState, MeasureAttention, SetBreakpoints
 from engine.wire.commands import Run
 from engine.wire.events import Failed, StateChanged
-from engine.wire.stopping import MeasureAttention, SetStops, StopHit, StopState
 from tests.app.conftest import turn
 from tests.app.driver import Driver
 from tests.app.fake_engine import FakeEngine
 
 
 @pytest.fixture
-def panel(running: Shell) -> Iterator[StopsView]:
+def panel(running: Shell) -> Iterator[BreakpointsView]:
     """Twenty steps behind it."""
-    panel = running.window.show_stops()
+    panel = running.window.show_breakpoints()
     turn(running)
     yield panel
     for widget in QApplication.topLevelWidgets():
@@ -42,7 +42,7 @@ def panel(running: Shell) -> Iterator[StopsView]:
             widget.close()
 
 
-def type_in(shell: Shell, panel: StopsView, text: str) -> None:
+def type_in(shell: Shell, panel: BreakpointsView, text: str) -> None:
     panel.line.setFocus()
     panel.line.selectAll()
     QTest.keyClicks(panel.line, text)
@@ -50,11 +50,11 @@ def type_in(shell: Shell, panel: StopsView, text: str) -> None:
     turn(shell, 3)
 
 
-def cells(panel: StopsView) -> list[tuple[str, ...]]:
+def cells(panel: BreakpointsView) -> list[tuple[str, ...]]:
     return [tuple(cell.text for cell in row) for row in panel.table.cells.rows]
 
 
-def test_no_example_is_offered_that_stands_there_already(running: Shell, panel: StopsView) -> None:
+def test_no_example_is_offered_that_stands_there_already(running: Shell, panel: BreakpointsView) -> None:
     offered = panel.line.completer().popup()
     type_in(running, panel, "norm > ")
     assert offered.isVisible()
@@ -62,8 +62,8 @@ def test_no_example_is_offered_that_stands_there_already(running: Shell, panel: 
     assert not offered.isVisible(), "it would hide what is found"
 
 
-def test_what_is_typed_is_found_and_walked_through(running: Shell, panel: StopsView) -> None:
-    running.actions["stops.find"].trigger()
+def test_what_is_typed_is_found_and_walked_through(running: Shell, panel: BreakpointsView) -> None:
+    running.actions["breakpoints.find"].trigger()
     type_in(running, panel, "step = 4 or step = 9")
     assert panel.words.text() == "held at 2 of 21 steps · Enter: go to the next"
     panel.line.setFocus()
@@ -84,7 +84,7 @@ def test_what_is_typed_is_found_and_walked_through(running: Shell, panel: StopsV
 
 
 def test_enter_keeps_what_is_typed_as_a_stop_and_then_walks(
-    running: Shell, panel: StopsView, engine: FakeEngine
+    running: Shell, panel: BreakpointsView, engine: FakeEngine
 ) -> None:
     assert panel.words.text().endswith("and Enter adds a breakpoint: runs halt there.")
     type_in(running, panel, "step = 4 or step = 9")
@@ -92,22 +92,22 @@ def test_enter_keeps_what_is_typed_as_a_stop_and_then_walks(
     panel.line.setFocus()
     QTest.keyClick(panel.line, Qt.Key.Key_Return)
     turn(running, 3)
-    assert [stop.text for stop in engine.of(SetStops)[-1].stops] == ["step = 4 or step = 9"]  # type: ignore[attr-defined]
+    assert [stop.text for stop in engine.of(SetBreakpoints)[-1].breakpoints] == ["step = 4 or step = 9"]  # type: ignore[attr-defined]
     assert panel.words.text() == "held at 2 of 21 steps · Enter: go to the next"
     QTest.keyClick(panel.line, Qt.Key.Key_Return)
     turn(running)
     assert running.models.selection.now.step == 4
-    running.actions["stops.find"].trigger()
+    running.actions["breakpoints.find"].trigger()
     type_in(running, panel, "step = 5")
     QTest.keyClick(panel.line, Qt.Key.Key_Return)
     turn(running)
     assert running.models.selection.now.step == 5
-    assert len(running.models.stops.stops) == 1, "finding keeps nothing"
+    assert len(running.models.breakpoints.listed) == 1, "finding keeps nothing"
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_the_list_of_conditions_leaves_what_is_found_in_sight(
-    running: Shell, panel: StopsView, *, is_kept: bool
+    running: Shell, panel: BreakpointsView, *, is_kept: bool
 ) -> None:
     panel.line.setFocus()
     QTest.keyClicks(panel.line, "entropy > 2")
@@ -123,83 +123,87 @@ def test_the_list_of_conditions_leaves_what_is_found_in_sight(
     assert not offered.isVisible()
 
 
-def test_a_condition_that_is_none_says_where_in_place(running: Shell, panel: StopsView, engine: FakeEngine) -> None:
+def test_a_condition_that_is_none_says_where_in_place(
+    running: Shell, panel: BreakpointsView, engine: FakeEngine
+) -> None:
     type_in(running, panel, "entrpy > 2")
     assert panel.words.text() == "At character 1 “entrpy” cannot stand: write entropy."
     assert panel.words.property("textRole") == "warning"
     assert not panel.add.isEnabled()
     panel.halt_there()
-    assert not engine.of(SetStops)
+    assert not engine.of(SetBreakpoints)
     type_in(running, panel, "pages_moved")
     assert "moves no pages: take the offloaded cache." in panel.words.text()
     assert panel.add.isEnabled()  # another mode may have them
 
 
-def test_a_stop_is_added_switched_changed_and_deleted(running: Shell, panel: StopsView, engine: FakeEngine) -> None:
+def test_a_stop_is_added_switched_changed_and_deleted(
+    running: Shell, panel: BreakpointsView, engine: FakeEngine
+) -> None:
     type_in(running, panel, "step = 4 or step = 9")
     panel.add.click()
     turn(running, 3)
-    assert engine.of(SetStops)[-1].stops == (Stop(1, "step = 4 or step = 9"),)
+    assert engine.of(SetBreakpoints)[-1].breakpoints == (Breakpoint(1, "step = 4 or step = 9"),)
     assert cells(panel) == [("● on", "step = 4 or step = 9", "2", "9", "step 9")]
     assert panel.add.isHidden()
     index = panel.table.cells.index(0, 0)
     QTest.mouseClick(panel.table.viewport(), Qt.MouseButton.LeftButton, pos=panel.table.visualRect(index).center())
     turn(running)
-    assert engine.of(SetStops)[-1].stops == (Stop(1, "step = 4 or step = 9", is_enabled=False),)
+    assert engine.of(SetBreakpoints)[-1].breakpoints == (Breakpoint(1, "step = 4 or step = 9", is_enabled=False),)
     assert cells(panel)[0][0] == "○ off"
     type_in(running, panel, "step = 7")
     panel.change_it.trigger()
     turn(running, 3)
-    assert engine.of(SetStops)[-1].stops == (Stop(1, "step = 7", is_enabled=False),)
+    assert engine.of(SetBreakpoints)[-1].breakpoints == (Breakpoint(1, "step = 7", is_enabled=False),)
     assert cells(panel)[0][2:4] == ("1", "7")
     running.window.activateWindow()
     panel.table.setFocus()
     turn(running)
     QTest.keyClick(panel.table, Qt.Key.Key_Delete)
     turn(running)
-    assert engine.of(SetStops)[-1].stops == ()
+    assert engine.of(SetBreakpoints)[-1].breakpoints == ()
     assert cells(panel) == []
 
 
 def test_a_double_click_on_the_switch_switches_once_and_enter_too(
-    running: Shell, panel: StopsView, qtbot: QtBot
+    running: Shell, panel: BreakpointsView, qtbot: QtBot
 ) -> None:
     type_in(running, panel, "step = 4")
     panel.add.click()
     turn(running, 3)
     surface, place = panel.table.viewport(), panel.table.visualRect(panel.table.model().index(0, 0)).center()
-    assert running.models.stops.stops[0].is_enabled
+    assert running.models.breakpoints.listed[0].is_enabled
     QTest.mouseClick(surface, Qt.MouseButton.LeftButton, pos=place)
     QTest.mouseDClick(surface, Qt.MouseButton.LeftButton, pos=place)
-    assert not running.models.stops.stops[0].is_enabled
+    assert not running.models.breakpoints.listed[0].is_enabled
     panel.table.setCurrentIndex(panel.table.model().index(0, 0))
     qtbot.keyClick(panel.table, Qt.Key.Key_Return)
-    assert running.models.stops.stops[0].is_enabled
+    assert running.models.breakpoints.listed[0].is_enabled
 
 
-def test_the_same_condition_is_kept_once(running: Shell, panel: StopsView) -> None:
+def test_the_same_condition_is_kept_once(running: Shell, panel: BreakpointsView) -> None:
     for _ in range(2):
         type_in(running, panel, "step = 4")
         panel.add.click()
-    assert running.models.stops.stops == (Stop(1, "step = 4"),)
+    assert running.models.breakpoints.listed == (Breakpoint(1, "step = 4"),)
 
 
-def test_a_condition_that_is_switched_off_says_so_and_is_switched_on(running: Shell, panel: StopsView) -> None:
+def test_a_condition_that_is_switched_off_says_so_and_is_switched_on(running: Shell, panel: BreakpointsView) -> None:
     """Typed once more, it used to look like one that halts: nothing was added, and the run went on."""
-    running.intents.on_stops_changed((Stop(1, "step = 4", is_enabled=False),))
+    running.intents.on_breakpoints_changed((Breakpoint(1, "step = 4", is_enabled=False),))
     type_in(running, panel, "step = 4")
     off = "held at 1 of 21 steps · switched off: runs do not halt there · Enter: "
     assert panel.words.text() == off + "switch it on"
     assert (panel.add.text(), panel.add.isEnabled()) == ("Switch on", True)
-    running.actions["stops.find"].trigger()
+    running.actions["breakpoints.find"].trigger()
     assert panel.words.text() == off + "go to the next", "who searches is not made to stop there"
-    running.actions["stops.add"].trigger()
-    assert running.models.stops.stops == (Stop(1, "step = 4"),)
+    running.actions["breakpoints.add"].trigger()
+    assert running.models.breakpoints.listed == (Breakpoint(1, "step = 4"),)
     assert panel.words.text() == "held at 1 of 21 steps · Enter: go to the next"
 
 
-def test_a_click_on_a_stop_looks_for_it(running: Shell, panel: StopsView) -> None:
-    running.intents.on_stops_changed((Stop(1, "step = 4"), Stop(2, "step > 15")))
+def test_a_click_on_a_stop_looks_for_it(running: Shell, panel: BreakpointsView) -> None:
+    running.intents.on_breakpoints_changed((Breakpoint(1, "step = 4"), Breakpoint(2, "step > 15")))
     turn(running, 3)
     index = panel.table.cells.index(1, 1)
     QTest.mouseClick(panel.table.viewport(), Qt.MouseButton.LeftButton, pos=panel.table.visualRect(index).center())
@@ -208,8 +212,8 @@ def test_a_click_on_a_stop_looks_for_it(running: Shell, panel: StopsView) -> Non
     assert panel.words.text().startswith("held at 5 of 21 steps")
 
 
-def test_last_values_are_those_of_the_shown_step(running: Shell, panel: StopsView) -> None:
-    running.intents.on_stops_changed((Stop(1, "step = 4 or step = 9"),))
+def test_last_values_are_those_of_the_shown_step(running: Shell, panel: BreakpointsView) -> None:
+    running.intents.on_breakpoints_changed((Breakpoint(1, "step = 4 or step = 9"),))
     running.models.selection.update(step=6)
     turn(running, 3)
     assert cells(panel)[0][2:] == ("2", "4", "step 4")
@@ -218,28 +222,30 @@ def test_last_values_are_those_of_the_shown_step(running: Shell, panel: StopsVie
     assert cells(panel)[0][2:] == ("2", "–", "")
 
 
-def test_what_the_engine_says_of_a_stop_stands_in_its_row(running: Shell, panel: StopsView, engine: FakeEngine) -> None:
-    stop = Stop(1, 'text ~ "(a+)+$"')
-    running.intents.on_stops_changed((stop,))
+def test_what_the_engine_says_of_a_stop_stands_in_its_row(
+    running: Shell, panel: BreakpointsView, engine: FakeEngine
+) -> None:
+    stop = Breakpoint(1, 'text ~ "(a+)+$"')
+    running.intents.on_breakpoints_changed((stop,))
     status = running.models.status.now
     assert status is not None
-    engine.emit(StateChanged(replace(status, stops=(StopState(stop, 0, "Its pattern takes too long."),))))
+    engine.emit(StateChanged(replace(status, breakpoints=(BreakpointState(stop, 0, "Its pattern takes too long."),))))
     turn(running, 2)
     assert cells(panel)[0][4] == "Its pattern takes too long."
 
 
-def test_an_example_is_put_into_the_line(running: Shell, panel: StopsView) -> None:
+def test_an_example_is_put_into_the_line(running: Shell, panel: BreakpointsView) -> None:
     panel.examples.click()
     (menu,) = [w for w in QApplication.topLevelWidgets() if isinstance(w, QMenu) and w.isVisible()]
     actions = menu.actions()
     assert [action.data() for action in actions] == [row.example for row in ROWS]
     actions[3].trigger()
     assert panel.line.text() == ROWS[3].example
-    assert running.models.stops.query == ROWS[3].example
+    assert running.models.breakpoints.query == ROWS[3].example
 
 
 def test_a_halt_is_told_and_marked(running: Shell, engine: FakeEngine) -> None:
-    engine.emit(StopHit(1, "step = 9", 9, 0, "step 9"))
+    engine.emit(BreakpointHit(1, "step = 9", 9, 0, "step 9"))
     turn(running, 2)
     assert running.models.status.notice == "Halted at step 9: step = 9 · step 9 · sequence 0"
     bar = running.window.timeline
@@ -253,7 +259,7 @@ def test_a_halt_is_told_and_marked(running: Shell, engine: FakeEngine) -> None:
     )
 
 
-def test_found_steps_are_marked_on_the_timeline(running: Shell, panel: StopsView) -> None:
+def test_found_steps_are_marked_on_the_timeline(running: Shell, panel: BreakpointsView) -> None:
     bar = running.window.timeline
     type_in(running, panel, "step = 4 or step = 9")
     image, accent = bar.grab().toImage(), current_theme().color("accent").name()
@@ -264,7 +270,7 @@ def test_found_steps_are_marked_on_the_timeline(running: Shell, panel: StopsView
 
 
 def test_an_engine_that_cannot_say_leaves_attention_unknown(
-    running: Shell, panel: StopsView, engine: FakeEngine
+    running: Shell, panel: BreakpointsView, engine: FakeEngine
 ) -> None:
     type_in(running, panel, "attention(2) > 0")
     (asked,) = engine.of(MeasureAttention)
@@ -276,11 +282,14 @@ def test_an_engine_that_cannot_say_leaves_attention_unknown(
 
 
 def test_stops_are_remembered_and_what_cannot_be_read_is_left_out(running: Shell) -> None:
-    running.intents.on_stops_changed((Stop(1, "step = 4"), Stop(2, "entropy > 2", is_enabled=False)))
+    running.intents.on_breakpoints_changed((Breakpoint(1, "step = 4"), Breakpoint(2, "entropy > 2", is_enabled=False)))
     running.remember()
-    assert running.settings.kept_stops() == (Stop(1, "step = 4"), Stop(2, "entropy > 2", is_enabled=False))
+    assert running.settings.kept_breakpoints() == (
+        Breakpoint(1, "step = 4"),
+        Breakpoint(2, "entropy > 2", is_enabled=False),
+    )
     damaged = Settings(stops=["entrpy > 2", "# step = 1"])
-    assert damaged.kept_stops() == (Stop(1, "step = 1", is_enabled=False),)
+    assert damaged.kept_breakpoints() == (Breakpoint(1, "step = 1", is_enabled=False),)
 
 
 def test_a_run_goes_so_far_as_the_dialog_says(running: Shell, engine: FakeEngine) -> None:
@@ -327,18 +336,18 @@ def desk(qapp: QApplication) -> Iterator[Driver]:
 
 
 def test_a_real_run_halts_where_the_panel_says_and_the_search_finds_the_same(desk: Driver, qtbot: QtBot) -> None:
-    panel = desk.window.show_stops()
+    panel = desk.window.show_breakpoints()
     panel.line.setText("entropy < 1.5 and not attention(2-3) > 90%")
     panel.halt_there()
     desk.window.actions_["run.run"].trigger()
-    desk.until(lambda: desk.models.stops.hits and desk.controller.is_idle)
-    (hit,), latest = desk.models.stops.hits.values(), desk.models.timeline.latest
+    desk.until(lambda: desk.models.breakpoints.hits and desk.controller.is_idle)
+    (hit,), latest = desk.models.breakpoints.hits.values(), desk.models.timeline.latest
     assert latest is not None
     assert hit.step == latest.step
     entropies = [record.sequences[0].entropy for record in desk.models.timeline]
     assert [entropy < 1.5 for entropy in entropies if entropy is not None] == [False] * (len(entropies) - 1) + [True]
-    desk.until(lambda: desk.models.stops.queried is not None and desk.models.stops.queried.is_done)
-    search = desk.models.stops.queried
+    desk.until(lambda: desk.models.breakpoints.queried is not None and desk.models.breakpoints.queried.is_done)
+    search = desk.models.breakpoints.queried
     assert search is not None
     assert search.matches == [hit.step]
     assert search.verdicts[hit.step].value == hit.value
@@ -348,7 +357,7 @@ def menus() -> list[QMenu]:
     return [w for w in QApplication.topLevelWidgets() if isinstance(w, QMenu) and w.isVisible()]
 
 
-def test_a_step_of_the_timeline_has_a_menu(running: Shell, panel: StopsView) -> None:
+def test_a_step_of_the_timeline_has_a_menu(running: Shell, panel: BreakpointsView) -> None:
     bar = running.window.timeline
     place = QPoint(round(bar.track.x_of(7)), bar.height() // 2)
     QApplication.sendEvent(bar, QContextMenuEvent(QContextMenuEvent.Reason.Mouse, place, bar.mapToGlobal(place)))
@@ -362,7 +371,7 @@ def test_a_step_of_the_timeline_has_a_menu(running: Shell, panel: StopsView) -> 
     assert actions["run.go_on"].isEnabled()
 
 
-def test_the_menu_of_a_token_leads_to_its_step_and_runs_on(running: Shell, panel: StopsView) -> None:
+def test_the_menu_of_a_token_leads_to_its_step_and_runs_on(running: Shell, panel: BreakpointsView) -> None:
     running.models.selection.update(position=9)
     running.window.tokens.menu_wanted.emit(QPoint(50, 50))
     turn(running)

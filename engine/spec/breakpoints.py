@@ -1,4 +1,4 @@
-"""Stops: conditions that halt a run, parsed from what a person typed, and why one can never hold."""
+"""Breakpoints: conditions that halt a run, parsed from what a person typed, and why one can never hold."""
 
 from __future__ import annotations
 
@@ -246,11 +246,11 @@ def _unescaped(found: re.Match[str]) -> str:
     return _UNESCAPED.get(found.group(1), found.group(1))
 
 
-MAX_STOPS = 64
-OFF = "# "  # prefix of the text of a disabled stop
+MAX_BREAKPOINTS = 64
+OFF = "# "  # prefix of the text of a disabled breakpoint
 
 
-class Stop(Struct, frozen=True, array_like=True, gc=False):
+class Breakpoint(Struct, frozen=True, array_like=True, gc=False):
     """A condition that halts a run while it `is_enabled`, with an id. Raises `InputError` if the text is no
     condition."""
 
@@ -273,22 +273,23 @@ def parsed(text: str) -> Condition:
     return parse(text)
 
 
-def written_stops(stops: Iterable[Stop]) -> tuple[str, ...]:
-    """The texts of stops as files keep them: those of disabled ones begin with `OFF`."""
-    return tuple(("" if stop.is_enabled else OFF) + stop.text for stop in stops)
+def written_breakpoints(breakpoints: Iterable[Breakpoint]) -> tuple[str, ...]:
+    """The texts of breakpoints as files keep them: those of disabled ones begin with `OFF`."""
+    return tuple(("" if stop.is_enabled else OFF) + stop.text for stop in breakpoints)
 
 
-def read_stops(texts: Iterable[str]) -> tuple[tuple[Stop, ...], tuple[str, ...]]:
-    """Read the texts that `written_stops` wrote: at most `MAX_STOPS` stops, and the texts that are no condition."""
-    found, others = list[Stop](), list[str]()
+def read_breakpoints(texts: Iterable[str]) -> tuple[tuple[Breakpoint, ...], tuple[str, ...]]:
+    """Read the texts that `written_breakpoints` wrote: at most `MAX_BREAKPOINTS` of them, and the texts that are no
+    condition."""
+    found, others = list[Breakpoint](), list[str]()
     for text in texts:
         try:
-            stop = Stop(len(found) + 1, text.removeprefix(OFF), not text.startswith(OFF))
+            stop = Breakpoint(len(found) + 1, text.removeprefix(OFF), not text.startswith(OFF))
         except InputError:
             others.append(text)
         else:
             found.append(stop)
-    return tuple(found[:MAX_STOPS]), tuple(others)
+    return tuple(found[:MAX_BREAKPOINTS]), tuple(others)
 
 
 ANYTHING: frozenset[Truth] = frozenset((True, False, None))

@@ -1,5 +1,5 @@
-"""The panel of stops: a condition is typed, and the steps where it held are marked on the timeline; conditions kept in
-the list stop a run."""
+"""The panel of breakpoints: a condition is typed, and the steps where it held are marked on the timeline; conditions
+that are kept in the list halt runs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import connect_all
 from app.kit.labels import plain_label, plain_tip, set_text_role
-from app.kit.reader import SELECTION, STATUS, STEPS, STOPS
+from app.kit.reader import BREAKPOINTS, SELECTION, STATUS, STEPS
 from app.kit.theme import TextRole, font_fixed, font_text
 from app.kit.view import View
 from app.models import Models
-from app.models.stops import Search
+from app.models.breakpoints import Search
 from engine.counted import counted
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
+from engine.spec.breakpoints import Breakpoint, parsed, why_never
 from engine.spec.condition import HOW_TO_COMBINE, ROWS, help_lines
-from engine.spec.stops import Stop, parsed, why_never
 
 EXAMPLES = [quantity.example for quantity in ROWS]
 HEADS = (
@@ -39,29 +39,29 @@ HEADS = (
 ON_COLUMN = 0
 
 
-class StopRow(Struct, frozen=True):
+class BreakpointRow(Struct, frozen=True):
     """A stop of the list: at how many steps it held (None: not searched yet), the newest of them up to the step shown,
     with its values, and why it can never hold here."""
 
-    stop: Stop
+    breakpoint: Breakpoint
     num_held: int | None
     last_at: int | None
     value: str
     problem: str
 
 
-def cells_of(row: StopRow, *, is_marked: bool) -> tuple[TableCell, ...]:
-    """Return one row of the table; a stop that is off is dimmed."""
-    stop = row.stop
-    role: TextRole = "selected" if is_marked else "text" if stop.is_enabled else "muted"
-    state = "" if stop.is_enabled else "\nOff: runs do not halt there"
-    tip = f"{stop.text}{state}" + (f"\n{row.problem}" if row.problem else "")
+def cells_of(row: BreakpointRow, *, is_marked: bool) -> tuple[TableCell, ...]:
+    """Return one row of the table; a breakpoint that is off is dimmed."""
+    breakpoint = row.breakpoint
+    role: TextRole = "selected" if is_marked else "text" if breakpoint.is_enabled else "muted"
+    state = "" if breakpoint.is_enabled else "\nOff: runs do not halt there"
+    tip = f"{breakpoint.text}{state}" + (f"\n{row.problem}" if row.problem else "")
     held = "…" if row.num_held is None else thousands(row.num_held)
     last = "–" if row.last_at is None else thousands(row.last_at)
     value = TableCell(row.problem, "warning", tip) if row.problem else TableCell(row.value, "muted", tip)
     return (
-        TableCell("● on" if stop.is_enabled else "○ off", "accent" if stop.is_enabled else "muted", tip),
-        TableCell(stop.text, role, tip, is_bold=is_marked),
+        TableCell("● on" if breakpoint.is_enabled else "○ off", "accent" if breakpoint.is_enabled else "muted", tip),
+        TableCell(breakpoint.text, role, tip, is_bold=is_marked),
         TableCell(held, role, tip),
         TableCell(last, role, tip),
         value,
@@ -74,8 +74,8 @@ def hint(is_finding: bool) -> str:
     return f"Type a condition: the steps where it held are marked on the timeline, and {enter}."
 
 
-def enter_words(kept: Stop | None, *, is_finding: bool, walks: bool) -> str:
-    """Say what Enter will do with the typed condition; `kept` is the stop of the list that has it."""
+def enter_words(kept: Breakpoint | None, *, is_finding: bool, walks: bool) -> str:
+    """Say what Enter will do with the typed condition; `kept` is the breakpoint of the list that has it."""
     is_off = kept is not None and not kept.is_enabled
     state = " · switched off: runs do not halt there" if is_off else ""
     if not is_finding and (is_off or kept is None):
@@ -97,7 +97,7 @@ def found_words(search: Search, num_steps: int, step: int | None) -> str:
     return f"{held}{here}{unknown}{far}"
 
 
-WIDE = 520  # pixels; from this width on the buttons of the marked stop are shown
+WIDE = 520  # pixels; from this width on the buttons of the marked breakpoint are shown
 TYPING_MS = 250  # the condition is read only after such a pause: half of one would be reported as an error
 
 
@@ -105,7 +105,7 @@ class Shown(Struct, frozen=True):
     """All stops; the id of the marked one; the condition that is searched for; the text about it, and whether that is a
     problem."""
 
-    rows: tuple[StopRow, ...]
+    rows: tuple[BreakpointRow, ...]
     marked: int | None
     query: str
     words: str
@@ -148,19 +148,19 @@ class ConditionLine(QLineEdit):
             offered.hide()
 
 
-class StopsView(View[Shown]):
-    """Lists the stops, and searches for a condition. Signal: `stops_changed(stops)`."""
+class BreakpointsView(View[Shown]):
+    """Lists the breakpoints, and searches for a condition. Signal: `breakpoints_changed(breakpoints)`."""
 
-    name = "stops"
-    follows = (STOPS, SELECTION, STATUS, STEPS)
+    name = "breakpoints"
+    follows = (BREAKPOINTS, SELECTION, STATUS, STEPS)
 
-    stops_changed = Signal(object)
+    breakpoints_changed = Signal(object)
 
     def __init__(self, models: Models) -> None:
         super().__init__(models)
         self._marked: int | None = None
         self.problem = ""
-        self._is_finding = False  # True: Enter goes to the next match; False: it keeps the condition as a stop
+        self._is_finding = False  # True: Enter goes to the next match; False: it keeps the condition as a breakpoint
         self.line = ConditionLine()
         self.table = CellTable("Breakpoints")
         self.words = plain_label(font=font_text(11.5), wraps=True)
@@ -223,15 +223,15 @@ class StopsView(View[Shown]):
         self.typing.stop()
         self.problem = ""
         try:
-            self._models.stops.search(self.line.text())
+            self._models.breakpoints.search(self.line.text())
         except InputError as error:
             self.problem = str(error)
-            self._models.stops.search("")
+            self._models.breakpoints.search("")
         self.refresh()
 
     def _on_entered(self, direction: int) -> None:
         """Keep a new condition on Enter, unless the user is searching; otherwise go to the next or previous match."""
-        if self.typing.isActive() or self.line.text().strip() != self._models.stops.query:
+        if self.typing.isActive() or self.line.text().strip() != self._models.breakpoints.query:
             self.look()
         if direction > 0 and not self._is_finding and self.add.isEnabled():
             self._on_add()
@@ -239,8 +239,8 @@ class StopsView(View[Shown]):
             (self.next if direction > 0 else self.previous).click()
 
     def halt_there(self) -> None:
-        """Keep the typed condition as a stop; if there is no new one, focus the field, so that Enter keeps what is
-        typed."""
+        """Keep the typed condition as a breakpoint; if there is no new one, focus the field, so that Enter keeps what
+        is typed."""
         self._is_finding = False
         self.look()
         if self.add.isEnabled():
@@ -249,25 +249,25 @@ class StopsView(View[Shown]):
             self._begin()
 
     def _on_add(self) -> None:
-        """Keep the typed condition as a stop; one that is in the list and switched off is switched on."""
+        """Keep the typed condition as a breakpoint; one that is in the list and switched off is switched on."""
         self.line.close_list()
         self.look()
         text = self.line.text().strip()
         if self.problem or not text:
             return
-        if (kept := self._models.stops.kept(text)) is not None:
+        if (kept := self._models.breakpoints.kept(text)) is not None:
             if not kept.is_enabled:
                 self._marked = kept.id
                 self.switch(kept.id)
             return
         try:
-            stops = self._models.stops.with_added(text)
+            breakpoints = self._models.breakpoints.with_added(text)
         except InputError as error:
             self.problem = str(error)
             self.refresh()
             return
-        self._marked = stops[-1].id
-        self.stops_changed.emit(stops)
+        self._marked = breakpoints[-1].id
+        self.breakpoints_changed.emit(breakpoints)
 
     def _on_change(self) -> None:
         self.look()
@@ -275,39 +275,46 @@ class StopsView(View[Shown]):
             self._change_texts({self._marked: self.line.text().strip()})
 
     def _on_delete(self) -> None:
-        kept = tuple(stop for stop in self._models.stops.stops if stop.id != self._marked)
+        kept = tuple(breakpoint for breakpoint in self._models.breakpoints.listed if breakpoint.id != self._marked)
         self._marked = None
-        self.stops_changed.emit(kept)
+        self.breakpoints_changed.emit(kept)
 
-    def switch(self, stop_id: int) -> None:
-        """Switch a stop on or off."""
-        stops = self._models.stops.stops
-        self.stops_changed.emit(
-            tuple(replace(stop, is_enabled=not stop.is_enabled) if stop.id == stop_id else stop for stop in stops)
+    def switch(self, breakpoint_id: int) -> None:
+        """Switch a breakpoint on or off."""
+        breakpoints = self._models.breakpoints.listed
+        self.breakpoints_changed.emit(
+            tuple(
+                replace(breakpoint, is_enabled=not breakpoint.is_enabled)
+                if breakpoint.id == breakpoint_id
+                else breakpoint
+                for breakpoint in breakpoints
+            )
         )
 
     def _change_texts(self, texts: dict[int | None, str]) -> None:
-        stops = self._models.stops.stops
-        self.stops_changed.emit(tuple(Stop(one.id, texts.get(one.id, one.text), one.is_enabled) for one in stops))
+        breakpoints = self._models.breakpoints.listed
+        self.breakpoints_changed.emit(
+            tuple(Breakpoint(one.id, texts.get(one.id, one.text), one.is_enabled) for one in breakpoints)
+        )
 
     def _on_cell(self, index: QModelIndex) -> None:
         """Mark the clicked stop and search for its condition; a click in the first column switches it on or off."""
-        stop = self._stop_in(index.row())
-        if stop is None:
+        breakpoint = self._breakpoint_in(index.row())
+        if breakpoint is None:
             return
         if index.column() == ON_COLUMN:
-            self.switch(stop.id)
+            self.switch(breakpoint.id)
             return
-        self._marked = stop.id
-        self._show_text(stop.text)
+        self._marked = breakpoint.id
+        self._show_text(breakpoint.text)
 
     def _on_confirmed(self, row: int) -> None:
-        if (stop := self._stop_in(row)) is not None:
-            self.switch(stop.id)
+        if (breakpoint := self._breakpoint_in(row)) is not None:
+            self.switch(breakpoint.id)
 
-    def _stop_in(self, row: int) -> Stop | None:
-        stops = self._models.stops.stops
-        return stops[row] if 0 <= row < len(stops) else None
+    def _breakpoint_in(self, row: int) -> Breakpoint | None:
+        breakpoints = self._models.breakpoints.listed
+        return breakpoints[row] if 0 <= row < len(breakpoints) else None
 
     def _show_text(self, text: str) -> None:
         with QSignalBlocker(self.line):
@@ -332,34 +339,36 @@ class StopsView(View[Shown]):
     # ---- painting ------------------------------------------------------------------------------------------------
 
     def read(self) -> Shown:
-        stops = self._models.stops
-        marked = self._marked if any(stop.id == self._marked for stop in stops.stops) else None
-        search = stops.queried
-        problem = self.problem or (self._why_never(stops.query) if stops.query else "")
+        breakpoints = self._models.breakpoints
+        marked = self._marked if any(breakpoint.id == self._marked for breakpoint in breakpoints.listed) else None
+        search = breakpoints.queried
+        problem = self.problem or (self._why_never(breakpoints.query) if breakpoints.query else "")
         words = problem or (self._found(search) if search is not None else hint(self._is_finding))
-        return Shown(tuple(map(self._row, stops.stops)), marked, stops.query, words, bool(problem))
+        return Shown(tuple(map(self._row, breakpoints.listed)), marked, breakpoints.query, words, bool(problem))
 
     def _found(self, search: Search) -> str:
         latest, step = self._models.timeline.latest, self._models.selection.now.step
         here = step if step is not None else latest.step if latest is not None else None
-        kept = self._models.stops.kept(search.text)
+        kept = self._models.breakpoints.kept(search.text)
         enter = enter_words(kept, is_finding=self._is_finding, walks=bool(search.matches))
         return found_words(search, len(self._models.timeline), here) + enter
 
-    def _row(self, stop: Stop) -> StopRow:
-        search = self._models.stops.of(stop.text)
+    def _row(self, breakpoint: Breakpoint) -> BreakpointRow:
+        search = self._models.breakpoints.of(breakpoint.text)
         if search is None:
-            return StopRow(stop, None, None, "", "")
+            return BreakpointRow(breakpoint, None, None, "", "")
         step = self._models.selection.now.step
         count = len(search.matches) if step is None else bisect_right(search.matches, step)
         last = search.matches[count - 1] if count else None
         value = search.verdicts[last].value if last is not None else ""
         num_held = len(search.matches) if search.is_done else None
-        return StopRow(stop, num_held, last, value, self._engine_problem(stop) or self._why_never(stop.text))
+        return BreakpointRow(
+            breakpoint, num_held, last, value, self._engine_problem(breakpoint) or self._why_never(breakpoint.text)
+        )
 
-    def _engine_problem(self, stop: Stop) -> str:
-        """The problem that the engine reports for a stop; empty if none."""
-        return next((each.problem for each in self._models.status.now.stops if each.stop == stop), "")
+    def _engine_problem(self, breakpoint: Breakpoint) -> str:
+        """The problem that the engine reports for a breakpoint; empty if none."""
+        return next((each.problem for each in self._models.status.now.breakpoints if each.breakpoint == breakpoint), "")
 
     def _why_never(self, text: str) -> str:
         model, comparison = self._models.status.model, self._models.comparison.now
@@ -369,18 +378,18 @@ class StopsView(View[Shown]):
         return why_never(parsed(text), setting)
 
     def show_state(self, state: Shown) -> None:
-        on = sum(row.stop.is_enabled for row in state.rows)
+        on = sum(row.breakpoint.is_enabled for row in state.rows)
         self.set_detail(f"{thousands(on)} of {thousands(len(state.rows))} on" if state.rows else "")
-        self.table.show_cells(HEADS, [cells_of(row, is_marked=row.stop.id == state.marked) for row in state.rows])
+        self.table.show_cells(HEADS, [cells_of(row, is_marked=row.breakpoint.id == state.marked) for row in state.rows])
         self.words.setText(state.words)
         self.words.setToolTip(plain_tip(state.words))
         set_text_role(self.words, "warning" if state.is_problem else "muted")
         self._show_buttons(state)
 
     def _show_buttons(self, state: Shown) -> None:
-        """Show the buttons for the typed condition and, in a wide panel, those for the marked stop."""
+        """Show the buttons for the typed condition and, in a wide panel, those for the marked breakpoint."""
         text, is_marked = self.line.text().strip(), state.marked is not None
-        kept = self._models.stops.kept(text)
+        kept = self._models.breakpoints.kept(text)
         is_new = bool(text) and not self.problem and kept is None
         is_off = kept is not None and not kept.is_enabled
         self.add.setText("Switch on" if is_off else "Add breakpoint")

@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import TokenSpan
 from engine.spec.presets import cache_named
-from engine.spec.stops import MAX_STOPS, Stop
+from engine.wire.breakpoints import AttentionMeasured, AttentionPlace, BreakpointHit, MeasureAttention, SetBreakpoints
 from engine.wire.commands import Force, GoTo, Run, SetCache, StartDuel, Step
 from engine.wire.duel import DuelStep, OtherRun
 from engine.wire.events import Failed
 from engine.wire.records import StepRecord
-from engine.wire.stopping import AttentionMeasured, AttentionPlace, MeasureAttention, SetStops, StopHit
 from tests.engine.loop.driver import Driver, prompt
 
 LIMIT = 40
 
 
-def stops(*texts: str) -> SetStops:
-    return SetStops(tuple(Stop(number, text) for number, text in enumerate(texts)))
+def stops(*texts: str) -> SetBreakpoints:
+    return SetBreakpoints(tuple(Breakpoint(number, text) for number, text in enumerate(texts)))
 
 
 def last_step(driver: Driver) -> int:
@@ -33,8 +33,8 @@ def last_step(driver: Driver) -> int:
 def test_a_run_halts_at_exactly_that_step_and_goes_on_from_there(driver: Driver, mode: CacheSpec) -> None:
     driver.send(SetCache(mode), stops("tokens = 12", "tokens = 15"), prompt(6), Run(LIMIT))
     status = driver.rest()
-    (hit,) = driver.of(StopHit)
-    assert (hit.stop_id, hit.condition, hit.value, hit.seq_id) == (0, "tokens = 12", "tokens 12", 0)
+    (hit,) = driver.of(BreakpointHit)
+    assert (hit.breakpoint_id, hit.condition, hit.value, hit.seq_id) == (0, "tokens = 12", "tokens 12", 0)
     assert last_step(driver) == hit.step == 6
     assert status.halted_by == hit
     driver.send(Run(LIMIT))
@@ -69,9 +69,9 @@ def test_several_steps_end_where_a_stop_holds(driver: Driver) -> None:
 
 
 def test_a_stop_that_is_off_halts_nothing(driver: Driver) -> None:
-    driver.send(SetStops((Stop(1, "step = 3", is_enabled=False),)), prompt(6), Run(8))
+    driver.send(SetBreakpoints((Breakpoint(1, "step = 3", is_enabled=False),)), prompt(6), Run(8))
     status = driver.rest()
-    assert not driver.of(StopHit)
+    assert not driver.of(BreakpointHit)
     assert status.stops[0].num_hits == 0
     assert last_step(driver) == 7
 
@@ -79,12 +79,12 @@ def test_a_stop_that_is_off_halts_nothing(driver: Driver) -> None:
 def test_a_run_goes_until_its_own_condition_and_forgets_it(driver: Driver) -> None:
     driver.send(prompt(6), Run(until="tokens >= 10 and sequence = 0"))
     status = driver.rest()
-    (hit,) = driver.of(StopHit)
-    assert (hit.stop_id, hit.step) == (None, 4)
+    (hit,) = driver.of(BreakpointHit)
+    assert (hit.breakpoint_id, hit.step) == (None, 4)
     assert status.halted_by == hit
     driver.send(Run(5))
     driver.rest()
-    assert len(driver.of(StopHit)) == 1
+    assert len(driver.of(BreakpointHit)) == 1
     assert last_step(driver) == 9
 
 
@@ -94,8 +94,11 @@ def test_a_run_goes_until_its_own_condition_and_forgets_it(driver: Driver) -> No
         (Run(until="entropy >"), "At character 10 something is missing: write a number"),
         (Run(until="pages_allocated"), "has no pages: take a paged cache."),
         (Run(until="tokens > 128"), "0 to 128 tokens"),
-        (SetStops(tuple(Stop(number, "differs") for number in range(MAX_STOPS + 1))), "65 breakpoints are too many"),
-        (SetStops((Stop(1, "differs"), Stop(1, "nonfinite"))), "Two breakpoints have the same id"),
+        (
+            SetBreakpoints(tuple(Breakpoint(number, "differs") for number in range(MAX_BREAKPOINTS + 1))),
+            "65 breakpoints are too many",
+        ),
+        (SetBreakpoints((Breakpoint(1, "differs"), Breakpoint(1, "nonfinite"))), "Two breakpoints have the same id"),
         (
             MeasureAttention(tuple(AttentionPlace(0, 0, 6) for _ in range(4097)), (TokenSpan(),)),
             "at 4,096 places at most",
@@ -103,7 +106,7 @@ def test_a_run_goes_until_its_own_condition_and_forgets_it(driver: Driver) -> No
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(
-    driver: Driver, command: Run | SetStops | MeasureAttention, words: str
+    driver: Driver, command: Run | SetBreakpoints | MeasureAttention, words: str
 ) -> None:
     driver.send(prompt(6), stops("step = 99"), Step())
     before = driver.rest()
@@ -125,7 +128,7 @@ def test_a_stop_that_can_never_hold_says_so_in_this_mode_alone(driver: Driver) -
 def test_hits_are_counted_of_the_same_condition_and_of_no_other(driver: Driver) -> None:
     driver.send(prompt(6), stops("step >= 1"), Run(LIMIT))
     driver.rest()
-    driver.send(SetStops((Stop(0, "step >= 1", is_enabled=False),)))
+    driver.send(SetBreakpoints((Breakpoint(0, "step >= 1", is_enabled=False),)))
     assert driver.rest().stops[0].num_hits == 1
     driver.send(stops("step >= 2"))
     assert driver.rest().stops[0].num_hits == 0
@@ -145,7 +148,7 @@ def test_going_back_does_not_forget_the_norms_of_earlier_rows(driver: Driver) ->
     driver.forget()
     driver.send(Step())
     driver.rest()
-    assert driver.of(StopHit)
+    assert driver.of(BreakpointHit)
 
 
 def test_past_attention_is_answered_where_it_is_kept(driver: Driver) -> None:
@@ -181,6 +184,6 @@ def test_a_run_halts_where_the_compared_one_puts_another_token_first(driver: Dri
     status = driver.rest()
     assert status.stops[0].problem == ""
     told = {step.step: step.top1_agrees for step in driver.of(DuelStep)}
-    (hit,) = driver.of(StopHit)
+    (hit,) = driver.of(BreakpointHit)
     assert [step for step, agrees in told.items() if agrees is False] == [hit.step]
     assert last_step(driver) == hit.step

@@ -11,46 +11,51 @@ from engine.loop.duelling import Duelling
 from engine.loop.inbox import StepsToDo
 from engine.loop.reporter import Reporter
 from engine.predict.capacity import setting_of
+from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint, ConditionSetting, why_never
 from engine.spec.condition import comparisons_of
-from engine.spec.stops import MAX_STOPS, ConditionSetting, Stop, why_never
+from engine.wire.breakpoints import BreakpointHit, BreakpointState, MeasureAttention, SetBreakpoints
 from engine.wire.commands import Run
 from engine.wire.records import StepRecord
 from engine.wire.status import EngineStatus
-from engine.wire.stopping import MeasureAttention, SetStops, StopHit, StopState
 
 if TYPE_CHECKING:
     from engine.session.conditions import ConditionChecker
     from engine.session.session import Session
 
 
-class StopConditions:
-    """Holds the stops, and evaluates the enabled ones after each step."""
+class Breakpoints:
+    """Holds the breakpoints, and evaluates the enabled ones after each step."""
 
     def __init__(self, reporter: Reporter, steps: StepsToDo, duelling: Duelling) -> None:
         self._reporter, self._steps, self._duelling = reporter, steps, duelling
-        self._stops: tuple[Stop, ...] = ()
+        self._breakpoints: tuple[Breakpoint, ...] = ()
         self._num_hits: dict[int, int] = {}
         self._checker: ConditionChecker | None = None  # not before there is a session
-        self._halted_by: StopHit | None = None
+        self._halted_by: BreakpointHit | None = None
 
-    def set(self, command: SetStops) -> None:
-        """Replace the stops; raises `InputError` and keeps the old ones if the new ones are not allowed."""
-        if len(command.stops) > MAX_STOPS:
+    def set(self, command: SetBreakpoints) -> None:
+        """Replace the breakpoints; raises `InputError` and keeps the old ones if the new ones are not allowed."""
+        if len(command.breakpoints) > MAX_BREAKPOINTS:
             raise InputError(
-                f"{len(command.stops)} breakpoints are too many: at most {MAX_STOPS} are asked after every step."
+                f"{len(command.breakpoints)} breakpoints are too many: at most {MAX_BREAKPOINTS} "
+                "are asked after every step."
             )
-        known = {stop.id: stop.text for stop in self._stops}
-        counts = {stop.id: self._num_hits.get(stop.id, 0) for stop in command.stops if known.get(stop.id) == stop.text}
-        if len({stop.id for stop in command.stops}) < len(command.stops):
+        known = {breakpoint.id: breakpoint.text for breakpoint in self._breakpoints}
+        counts = {
+            breakpoint.id: self._num_hits.get(breakpoint.id, 0)
+            for breakpoint in command.breakpoints
+            if known.get(breakpoint.id) == breakpoint.text
+        }
+        if len({breakpoint.id for breakpoint in command.breakpoints}) < len(command.breakpoints):
             raise InputError("Two breakpoints have the same id: give each its own.")
-        self._stops, self._num_hits = command.stops, counts
+        self._breakpoints, self._num_hits = command.breakpoints, counts
         if self._checker is not None:
             self._checker.too_slow.clear()
 
     @property
     def is_evaluating(self) -> bool:
         """Whether a condition is evaluated after every step."""
-        return bool(self._steps.until) or any(stop.is_enabled for stop in self._stops)
+        return bool(self._steps.until) or any(breakpoint.is_enabled for breakpoint in self._breakpoints)
 
     def forget(self) -> None:
         """Forget all hits, because the history was cleared."""
@@ -85,15 +90,17 @@ class StopConditions:
         from engine.session.conditions import ConditionChecker
 
         self._checker = self._checker or ConditionChecker()
-        asked: list[tuple[int | None, str]] = [(stop.id, stop.text) for stop in self._stops if stop.is_enabled]
+        asked: list[tuple[int | None, str]] = [
+            (breakpoint.id, breakpoint.text) for breakpoint in self._breakpoints if breakpoint.is_enabled
+        ]
         if self._steps.until:
             asked.append((None, self._steps.until))
         hits = self._checker.hits(session, record, asked, self._duelling.differs)
         found = [replace(hit, reply_to=self._steps.asked_by) for hit in hits]
         self._halted_by = found[0] if found else None
         for hit in found:
-            if hit.stop_id is not None:
-                self._num_hits[hit.stop_id] = self._num_hits.get(hit.stop_id, 0) + 1
+            if hit.breakpoint_id is not None:
+                self._num_hits[hit.breakpoint_id] = self._num_hits.get(hit.breakpoint_id, 0) + 1
             self._reporter.emit(hit)
         if found:
             self._steps.end()
@@ -102,19 +109,22 @@ class StopConditions:
     # ---- status --------------------------------------------------------------------------------------------------
 
     def added_to(self, status: EngineStatus, session: Session | None) -> EngineStatus:
-        """The status with the state of the stops added."""
-        if not self._stops and self._halted_by is None:
+        """The status with the state of the breakpoints added."""
+        if not self._breakpoints and self._halted_by is None:
             return status
-        setting = self._setting(session) if self._stops and session is not None else None
-        states = (StopState(stop, self._num_hits.get(stop.id, 0), self._problem(stop, setting)) for stop in self._stops)
-        return replace(status, stops=tuple(states), halted_by=self._halted_by)
+        setting = self._setting(session) if self._breakpoints and session is not None else None
+        states = (
+            BreakpointState(breakpoint, self._num_hits.get(breakpoint.id, 0), self._problem(breakpoint, setting))
+            for breakpoint in self._breakpoints
+        )
+        return replace(status, breakpoints=tuple(states), halted_by=self._halted_by)
 
-    def _problem(self, stop: Stop, setting: ConditionSetting | None) -> str:
-        """Why a stop cannot hold; empty where it can."""
-        patterns = {each.value for each in comparisons_of(stop.condition) if each.sign == "~"}
+    def _problem(self, breakpoint: Breakpoint, setting: ConditionSetting | None) -> str:
+        """Why a breakpoint cannot hold; empty where it can."""
+        patterns = {each.value for each in comparisons_of(breakpoint.condition) if each.sign == "~"}
         if self._checker is not None and patterns & self._checker.too_slow:
             return "Its pattern takes too long, and is not asked any more: write a simpler one."
-        return why_never(stop.condition, setting) if setting is not None else ""
+        return why_never(breakpoint.condition, setting) if setting is not None else ""
 
     def _setting(self, session: Session) -> ConditionSetting:
         return setting_of(session.model.info, session.cache, is_compared=self._duelling.is_on)

@@ -10,8 +10,9 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.models.comparison import Comparison
 from app.models.timeline import Timeline
 from engine.errors import InputError
+from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint, parsed
 from engine.spec.condition import TokenSpan, comparisons_of, spans_of
-from engine.spec.stops import MAX_STOPS, Stop, parsed
+from engine.wire.breakpoints import AttentionMeasured, BreakpointHit
 from engine.wire.condition_values import (
     TEXT_TAIL,
     Attention,
@@ -22,7 +23,6 @@ from engine.wire.condition_values import (
     with_rows,
 )
 from engine.wire.records import SequenceStep, StepRecord
-from engine.wire.stopping import AttentionMeasured, StopHit
 
 # A condition is evaluated by the same `ConditionEvaluator` that halts a run. Attention to spans that no record
 # contains is asked of the engine; if it has evicted the rows, the answer is unknown.
@@ -130,10 +130,10 @@ PIECE_S = 0.006  # time of one piece of searching; between pieces the window han
 PLACES_AT_ONCE = 256
 
 
-class Stops(QObject):
-    """`stops` are written by the controller alone, which sends them to the engine; `query` by the panel. Signals:
-    `changed()`, a stop, the query or a hit; `found()`, the search has progressed; `attention_wanted(places)`, to be
-    asked of the engine."""
+class Breakpoints(QObject):
+    """`listed` are written by the controller alone, which sends them to the engine; `query` by the panel. Signals:
+    `changed()`, a breakpoint, the query or a hit; `found()`, the search has progressed; `attention_wanted(places)`, to
+    be asked of the engine."""
 
     changed = Signal()
     found = Signal()
@@ -142,9 +142,9 @@ class Stops(QObject):
     def __init__(self, timeline: Timeline, comparison: Comparison) -> None:
         super().__init__()
         self._timeline, self._comparison = timeline, comparison
-        self.stops: tuple[Stop, ...] = ()
+        self.listed: tuple[Breakpoint, ...] = ()
         self.query = ""
-        self.hits: dict[int, StopHit] = {}  # by step: the condition at which a run was halted there
+        self.hits: dict[int, BreakpointHit] = {}  # by step: the condition at which a run was halted there
         self._masses: dict[Place, Attention | None] = {}
         self._asked: list[Place] = []  # places whose attention was asked of the engine and not answered yet
         self._searches: dict[str, Search] = {}
@@ -157,19 +157,22 @@ class Stops(QObject):
 
     # ---- what is set ---------------------------------------------------------------------------------------------
 
-    def set(self, stops: Iterable[Stop]) -> None:
-        """Replace the stops."""
-        self.stops = tuple(stops)
+    def set(self, breakpoints: Iterable[Breakpoint]) -> None:
+        """Replace the breakpoints."""
+        self.listed = tuple(breakpoints)
         self._search_all()
         self.changed.emit()
 
-    def with_added(self, text: str) -> tuple[Stop, ...]:
+    def with_added(self, text: str) -> tuple[Breakpoint, ...]:
         """The stops with one more. Raises `InputError` if the condition cannot be parsed or there are too many
         stops."""
         parsed(text)
-        if len(self.stops) >= MAX_STOPS:
-            raise InputError(f"There are {MAX_STOPS} breakpoints already: delete one first.")
-        return (*self.stops, Stop(max((stop.id for stop in self.stops), default=0) + 1, text.strip()))
+        if len(self.listed) >= MAX_BREAKPOINTS:
+            raise InputError(f"There are {MAX_BREAKPOINTS} breakpoints already: delete one first.")
+        return (
+            *self.listed,
+            Breakpoint(max((breakpoint.id for breakpoint in self.listed), default=0) + 1, text.strip()),
+        )
 
     def search(self, query: str) -> None:
         """Search for the steps at which a condition held; the empty text ends the search. Raises `InputError` if it
@@ -180,7 +183,7 @@ class Stops(QObject):
         self._search_all()
         self.changed.emit()
 
-    def take_hit(self, hit: StopHit) -> None:
+    def take_hit(self, hit: BreakpointHit) -> None:
         """Note that a run was halted there."""
         self.hits[hit.step] = hit
         self.changed.emit()
@@ -188,7 +191,7 @@ class Stops(QObject):
     # ---- what was found ------------------------------------------------------------------------------------------
 
     def of(self, text: str) -> Search | None:
-        """The search for the condition of a stop or of the query; None if there is none."""
+        """The search for the condition of a breakpoint or of the query; None if there is none."""
         return self._searches.get(text)
 
     @property
@@ -196,16 +199,16 @@ class Stops(QObject):
         """The search for the query; None without a query."""
         return self._searches.get(self.query) if self.query else None
 
-    def kept(self, text: str) -> Stop | None:
+    def kept(self, text: str) -> Breakpoint | None:
         """The stop with that condition, on or off; None if there is none."""
-        return next((stop for stop in self.stops if stop.text == text), None)
+        return next((breakpoint for breakpoint in self.listed if breakpoint.text == text), None)
 
     @property
     def halting(self) -> Iterator[tuple[str, Search]]:
         """The enabled stops with the steps at which they held: a run that comes there halts."""
-        for stop in self.stops:
-            if stop.is_enabled and (search := self._searches.get(stop.text)) is not None:
-                yield stop.text, search
+        for breakpoint in self.listed:
+            if breakpoint.is_enabled and (search := self._searches.get(breakpoint.text)) is not None:
+                yield breakpoint.text, search
 
     def next_match(self, step: int | None, direction: int) -> int | None:
         """The next (+1) or previous (-1) step after `step` (None: the newest) at which the query held, going round at
@@ -222,7 +225,7 @@ class Stops(QObject):
     # ---- searching -----------------------------------------------------------------------------------------------
 
     def _search_all(self) -> None:
-        wanted = {stop.text for stop in self.stops} | ({self.query} if self.query else set())
+        wanted = {breakpoint.text for breakpoint in self.listed} | ({self.query} if self.query else set())
         known = self._searches
         self._searches = {text: known.get(text) or self._new(text) for text in sorted(wanted)}
         self._go_on_soon()
@@ -287,4 +290,4 @@ def spans_in(places: Iterable[Place]) -> tuple[TokenSpan, ...]:
     return tuple(dict.fromkeys(span for _, _, span in places))
 
 
-__all__ = ["Masses", "Stops", "spans_in"]
+__all__ = ["Breakpoints", "Masses", "spans_in"]

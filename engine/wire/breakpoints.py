@@ -1,21 +1,21 @@
-"""Messages about stops, the conditions that halt runs: setting them, measuring attention for them, and what held."""
+"""Messages about breakpoints, conditions that halt runs: setting them, measuring attention for them, and what held."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from engine.spec.breakpoints import Breakpoint
 from engine.spec.condition import TokenSpan
-from engine.spec.stops import Stop
 from engine.wire.message import Answer, Command, Event, Facts, Part
 
 
-class SetStops(Command, frozen=True):
+class SetBreakpoints(Command, frozen=True):
     """Replace the conditions that halt runs. One that can never hold in the cache mode is accepted; the status says why
     it cannot."""
 
     facts: ClassVar[Facts] = Facts(needs="nothing", effect="looks")
 
-    stops: tuple[Stop, ...]
+    breakpoints: tuple[Breakpoint, ...]
 
 
 class AttentionPlace(Part, frozen=True):
@@ -36,22 +36,22 @@ class MeasureAttention(Command, frozen=True):
     spans: tuple[TokenSpan, ...]
 
 
-class StopHit(Event, frozen=True):
-    """A condition held at a step and halted the run: that of the stop `stop_id`, or (None) that of the run itself.
-    `value` has the compared values of the sequence `seq_id` in words."""
+class BreakpointHit(Event, frozen=True):
+    """A condition held at a step and halted the run: that of the breakpoint `breakpoint_id`, or (None) that of the run
+    itself. `value` has the compared values of the sequence `seq_id` in words."""
 
-    stop_id: int | None
+    breakpoint_id: int | None
     condition: str
     step: int
     seq_id: int
     value: str
 
 
-class StopState(Part, frozen=True):
-    """A stop, how often its condition held, and why it can never hold here or is no longer evaluated; empty if it
+class BreakpointState(Part, frozen=True):
+    """A breakpoint, how often its condition held, and why it can never hold here or is no longer evaluated; empty if it
     can."""
 
-    stop: Stop
+    breakpoint: Breakpoint
     num_hits: int = 0
     problem: str = ""
 

@@ -12,18 +12,18 @@ from msgspec.structs import replace
 from pytestqt.qtbot import QtBot
 
 from app.models import Models
-from app.models.stops import Search, Stops
+from app.models.breakpoints import Breakpoints, Search
 from engine.errors import InputError
 from engine.session.conditions import ConditionChecker
 from engine.session.session import Session
+from engine.spec.breakpoints import MAX_BREAKPOINTS, Breakpoint
 from engine.spec.cache import CacheSpec
 from engine.spec.condition import TokenSpan
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.spec.stops import MAX_STOPS, Stop
+from engine.wire.breakpoints import AttentionMass, AttentionMeasured, BreakpointHit
 from engine.wire.changes import SequenceForked
 from engine.wire.condition_values import Attention
 from engine.wire.records import StepRecord
-from engine.wire.stopping import AttentionMass, AttentionMeasured, StopHit
 from tests.app import samples
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -93,8 +93,8 @@ def test_the_first_step_found_is_where_a_run_halts(texts: list[str]) -> None:
     for _ in range(STEPS):
         record = session.step()
         for hit in judging.hits(session, record, enumerate(texts)):
-            assert hit.stop_id is not None
-            halts[hit.stop_id].append((hit.step, hit.seq_id, hit.value))
+            assert hit.breakpoint_id is not None
+            halts[hit.breakpoint_id].append((hit.step, hit.seq_id, hit.value))
     models = models_with(recorded())
     for text, expected in zip(texts, halts, strict=True):
         search = found(models, text)
@@ -116,24 +116,24 @@ def test_a_search_in_pieces_finds_what_one_at_once_does() -> None:
 
 def test_steps_that_come_are_searched_as_well(qtbot: QtBot) -> None:
     models = models_with(recorded()[:10])
-    models.stops.search("step >= 4 and step < 14")
-    qtbot.waitUntil(lambda: models.stops.queried.is_done)
-    assert models.stops.queried is not None
-    assert models.stops.queried.matches == [4, 5, 6, 7, 8, 9]
+    models.breakpoints.search("step >= 4 and step < 14")
+    qtbot.waitUntil(lambda: models.breakpoints.queried.is_done)
+    assert models.breakpoints.queried is not None
+    assert models.breakpoints.queried.matches == [4, 5, 6, 7, 8, 9]
     models.timeline.append(recorded()[10:])
     models.timeline.announce()
-    qtbot.waitUntil(lambda: models.stops.queried.is_done)
-    assert models.stops.queried.matches == list(range(4, 14))
+    qtbot.waitUntil(lambda: models.breakpoints.queried.is_done)
+    assert models.breakpoints.queried.matches == list(range(4, 14))
 
 
 def test_going_back_searches_the_path_that_is_left(qtbot: QtBot) -> None:
     models = models_with(recorded())
-    models.stops.search("step >= 4")
-    qtbot.waitUntil(lambda: models.stops.queried.is_done)
+    models.breakpoints.search("step >= 4")
+    qtbot.waitUntil(lambda: models.breakpoints.queried.is_done)
     models.timeline.go_to(6)
-    qtbot.waitUntil(lambda: models.stops.queried.is_done)
-    assert models.stops.queried is not None
-    assert models.stops.queried.matches == [4, 5, 6]
+    qtbot.waitUntil(lambda: models.breakpoints.queried.is_done)
+    assert models.breakpoints.queried is not None
+    assert models.breakpoints.queried.matches == [4, 5, 6]
 
 
 @pytest.mark.parametrize(
@@ -142,30 +142,30 @@ def test_going_back_searches_the_path_that_is_left(qtbot: QtBot) -> None:
 )
 def test_matches_are_walked_round(qtbot: QtBot, step: int | None, direction: int, expected: int) -> None:
     models = models_with(recorded())
-    assert models.stops.next_match(step, direction) is None
-    models.stops.search("step = 5 or step = 11 or step = 17")
-    qtbot.waitUntil(lambda: models.stops.queried.is_done)
-    assert models.stops.next_match(step, direction) == expected
+    assert models.breakpoints.next_match(step, direction) is None
+    models.breakpoints.search("step = 5 or step = 11 or step = 17")
+    qtbot.waitUntil(lambda: models.breakpoints.queried.is_done)
+    assert models.breakpoints.next_match(step, direction) == expected
 
 
 def test_a_condition_that_is_none_is_refused_and_the_one_before_stays() -> None:
-    stops = models_with(recorded()).stops
+    stops = models_with(recorded()).breakpoints
     stops.search("step = 5")
     with pytest.raises(InputError, match="write entropy"):
         stops.search("entrpy > 2")
     assert stops.query == "step = 5"
     with pytest.raises(InputError, match="write entropy"):
         stops.with_added("entrpy > 2")
-    stops.set(Stop(number, "differs") for number in range(MAX_STOPS))
+    stops.set(Breakpoint(number, "differs") for number in range(MAX_BREAKPOINTS))
     with pytest.raises(InputError, match="64 breakpoints already"):
         stops.with_added("step = 1")
 
 
 def test_a_stop_has_an_id_of_its_own_and_is_searched_for(qtbot: QtBot) -> None:
-    stops = models_with(recorded()).stops
-    stops.set((Stop(3, "step = 2"),))
+    stops = models_with(recorded()).breakpoints
+    stops.set((Breakpoint(3, "step = 2"),))
     added = stops.with_added("  step > 20 ")
-    assert added == (Stop(3, "step = 2"), Stop(4, "step > 20"))
+    assert added == (Breakpoint(3, "step = 2"), Breakpoint(4, "step > 20"))
     stops.set(added)
     qtbot.waitUntil(lambda: all(stops.of(stop.text).is_done for stop in added))
     assert [stops.of(stop.text).matches for stop in added] == [[2], [21, 22, 23]]
@@ -174,15 +174,15 @@ def test_a_stop_has_an_id_of_its_own_and_is_searched_for(qtbot: QtBot) -> None:
 def test_attention_that_no_record_has_is_asked_of_the_engine(qtbot: QtBot) -> None:
     models = models_with(recorded()[:6])
     asked: list[tuple[object, ...]] = []
-    models.stops.attention_wanted.connect(asked.append)
-    models.stops.search("attention(2-3) > 50%")
+    models.breakpoints.attention_wanted.connect(asked.append)
+    models.breakpoints.search("attention(2-3) > 50%")
     qtbot.waitUntil(lambda: bool(asked))
     span = TokenSpan(2, 3)
     assert asked[0] == tuple((r.step, part.seq_id, span) for r in recorded()[:6] for part in r.sequences)
     masses = tuple(AttentionMass(step, 0, span, step / 6, 1.0) for step in range(1, 6))
-    models.stops.take_masses(AttentionMeasured(masses))
-    qtbot.waitUntil(lambda: models.stops.queried.is_done)
-    search = models.stops.queried
+    models.breakpoints.take_masses(AttentionMeasured(masses))
+    qtbot.waitUntil(lambda: models.breakpoints.queried.is_done)
+    search = models.breakpoints.queried
     assert search is not None
     expected = [step for step in range(4, 6) if recorded()[step].of(0) is not None]
     assert search.matches == expected
@@ -196,11 +196,11 @@ def test_attention_that_no_record_has_is_asked_of_the_engine(qtbot: QtBot) -> No
 def test_what_the_record_knows_of_attention_is_asked_of_nobody(qtbot: QtBot) -> None:
     models = models_with(recorded())
     asked: list[object] = []
-    models.stops.attention_wanted.connect(asked.append)
-    models.stops.search("attention(0) > 0 and attention(last 16) > 0")
-    qtbot.waitUntil(lambda: models.stops.queried.is_done)
-    assert models.stops.queried is not None
-    assert len(models.stops.queried.matches) == STEPS
+    models.breakpoints.attention_wanted.connect(asked.append)
+    models.breakpoints.search("attention(0) > 0 and attention(last 16) > 0")
+    qtbot.waitUntil(lambda: models.breakpoints.queried.is_done)
+    assert models.breakpoints.queried is not None
+    assert len(models.breakpoints.queried.matches) == STEPS
     assert not asked
 
 
@@ -218,7 +218,7 @@ def test_a_comparison_is_asked_whether_it_differs() -> None:
 
 def test_another_comparison_is_searched_anew_beside_stops_that_compare_nothing(qtbot: QtBot) -> None:
     models = models_with(recorded())
-    models.stops.set((Stop(1, "step = 5"), Stop(2, "differs")))
+    models.breakpoints.set((Breakpoint(1, "step = 5"), Breakpoint(2, "differs")))
     for expected in ([5], [5, 9]):
         models.comparison.start(
             replace(
@@ -226,9 +226,9 @@ def test_another_comparison_is_searched_anew_beside_stops_that_compare_nothing(q
                 steps=tuple(replace(samples.duel_step(n), step=n, top1_agrees=False) for n in expected),
             )
         )
-        qtbot.waitUntil(lambda: all(models.stops.of(stop.text).is_done for stop in models.stops.stops))
-        assert models.stops.of("differs").matches == expected
-        assert models.stops.of("step = 5").matches == [5]
+        qtbot.waitUntil(lambda: all(models.breakpoints.of(stop.text).is_done for stop in models.breakpoints.listed))
+        assert models.breakpoints.of("differs").matches == expected
+        assert models.breakpoints.of("step = 5").matches == [5]
 
 
 def test_a_hostile_pattern_is_given_up_once_for_all_steps() -> None:
@@ -239,72 +239,72 @@ def test_a_hostile_pattern_is_given_up_once_for_all_steps() -> None:
 
 def test_a_halt_is_kept_by_its_step_until_history_begins_anew() -> None:
     models = models_with(recorded())
-    hit = StopHit(1, "step = 5", 5, 0, "step 5")
-    models.stops.take_hit(hit)
-    assert models.stops.hits == {5: hit}
+    hit = BreakpointHit(1, "step = 5", 5, 0, "step 5")
+    models.breakpoints.take_hit(hit)
+    assert models.breakpoints.hits == {5: hit}
     models.timeline.clear()
-    assert not models.stops.hits
+    assert not models.breakpoints.hits
 
 
 def test_what_was_measured_is_of_no_other_history(qtbot: QtBot) -> None:
     models = models_with(recorded()[:3])
     asked: list[object] = []
-    models.stops.attention_wanted.connect(asked.append)
-    models.stops.search("attention(2-3) > 50%")
+    models.breakpoints.attention_wanted.connect(asked.append)
+    models.breakpoints.search("attention(2-3) > 50%")
     qtbot.waitUntil(lambda: len(asked) == 1)
-    models.stops.take_masses(AttentionMeasured(()))
-    qtbot.waitUntil(lambda: models.stops.queried.is_done)
+    models.breakpoints.take_masses(AttentionMeasured(()))
+    qtbot.waitUntil(lambda: models.breakpoints.queried.is_done)
     models.timeline.clear()
     models.timeline.append(recorded()[:3])
     models.timeline.announce()
     qtbot.waitUntil(lambda: len(asked) == 2)
     assert asked[0] == asked[1]
-    models.stops.take_masses(None)
+    models.breakpoints.take_masses(None)
 
 
 def test_nothing_is_known_where_nobody_answers(qtbot: QtBot) -> None:
     models, asked = models_with(recorded()[:4]), list[object]()
-    models.stops.attention_wanted.connect(asked.append)
-    models.stops.search("attention(2) > 0")
+    models.breakpoints.attention_wanted.connect(asked.append)
+    models.breakpoints.search("attention(2) > 0")
     qtbot.waitUntil(lambda: bool(asked))
-    models.stops.take_masses(None)
-    qtbot.waitUntil(lambda: models.stops.queried.is_done)
-    assert models.stops.queried is not None
-    assert models.stops.queried.num_unknown == 4
+    models.breakpoints.take_masses(None)
+    qtbot.waitUntil(lambda: models.breakpoints.queried.is_done)
+    assert models.breakpoints.queried is not None
+    assert models.breakpoints.queried.num_unknown == 4
 
 
 def test_the_model_of_stops_is_one_of_the_models() -> None:
-    assert isinstance(Models().stops, Stops)
+    assert isinstance(Models().breakpoints, Breakpoints)
     assert Attention(0.5, 1.0).peak == 1.0
 
 
 def test_the_start_of_a_history_keeps_what_halted_there_and_another_history_does_not() -> None:
     models = Models()
     models.timeline.append(samples.story(5))
-    models.stops.take_hit(StopHit(1, "step = 3", 3, 0, "3"))
+    models.breakpoints.take_hit(BreakpointHit(1, "step = 3", 3, 0, "3"))
     for act in (models.history.go_to, models.timeline.go_to):
         act(None)
     assert not len(models.timeline)
-    assert list(models.stops.hits) == [3]
+    assert list(models.breakpoints.hits) == [3]
     models.selection.update(step=3)
     assert models.timeline.num_tokens(0) > 0
     assert (len(models.timeline.live_path), models.timeline.live_path.num_tokens(0)) == (0, 0)
     models.history.clear()
     models.timeline.clear()
-    assert not models.stops.hits
+    assert not models.breakpoints.hits
 
 
 def test_attention_of_the_history_before_is_asked_again_of_the_next(qtbot: QtBot) -> None:
     models = Models()
     asked: list[tuple[object, ...]] = []
-    models.stops.attention_wanted.connect(asked.append)
-    models.stops.search("attention(2-3) > 50%")
+    models.breakpoints.attention_wanted.connect(asked.append)
+    models.breakpoints.search("attention(2-3) > 50%")
     models.timeline.append(recorded()[:3])
     models.timeline.announce()
     qtbot.waitUntil(lambda: len(asked) == 1)
     models.history.clear()
     models.timeline.clear()
-    models.stops.take_masses(AttentionMeasured(()))  # the answer came too late
+    models.breakpoints.take_masses(AttentionMeasured(()))  # the answer came too late
     models.timeline.append(recorded()[:3])
     models.timeline.announce()
     qtbot.waitUntil(lambda: len(asked) == 2)
