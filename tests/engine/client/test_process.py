@@ -131,7 +131,7 @@ def test_a_step_that_evicts_more_than_a_message_holds_is_sent_without(monkeypatc
     rows = np.arange(5000)
     eviction = Eviction(0, 1, None, rows, rows.astype(np.float32), None, "the oldest go")
     record = replace(samples.step_record(7), evictions=(eviction,))
-    monkeypatch.setattr(encoding, "MAX_MESSAGE_BYTES", 50_000)
+    monkeypatch.setattr(encoding, "MAX_MESSAGE_BYTES", 20_000)
     step, failed = map(decode_event, _encoded(record))
     assert isinstance(step, StepRecord)
     assert isinstance(failed, Failed)
