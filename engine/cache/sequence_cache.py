@@ -291,8 +291,7 @@ class SequenceCache:
         `[H_kv, T, D_v]`, views where they are stored exactly. With `num_tokens` as they were then, of layers with
         `num_final` rows then."""
         indices = range(len(self.layers)) if layers is None else layers
-        keys = self.newest_in_place("keys", first_position, indices)
-        values = None if keys is None else self.newest_in_place("values", first_position, indices)
+        keys, values = (self.newest_in_place(part, first_position, indices) for part in ("keys", "values"))
         if keys is not None and values is not None:
             return dict(zip(indices, zip(keys.unbind(), values.unbind(), strict=True), strict=True))
         found: dict[int, Pair] = {}

@@ -110,13 +110,6 @@ class GrowingLayer(OwnLayer):
     def rows(self) -> HeldRows | None:
         return HeldRows(self.held_keys, self.held_values, 0) if self.is_initialized else None
 
-    def rows_at(self, num_tokens: int | None = None, first_position: int | None = None) -> HeldRows | None:
-        first = first_position or 0
-        count = self.length - first
-        if count <= 0:
-            return self.rows() if first_position is None else None
-        return HeldRows(self.keys.narrow(2, first, count), self.values.narrow(2, first, count), first)
-
     def held_bytes(self) -> HeldBytes:
         stored = self.length * self.reserved_bytes // self.keys.shape[2] if self.is_initialized else 0
         return HeldBytes(stored, self.reserved_bytes)
