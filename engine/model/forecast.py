@@ -39,7 +39,7 @@ def tensors_of_files(files: Iterable[Path]) -> list[WeightTensor]:
     found = []
     for file in files:
         with safe_open(file, framework="pt") as weights:
-            found += [WeightTensor(tuple(weights.get_picture(key).get_shape())) for key in weights.keys()]  # noqa: SIM118
+            found += [WeightTensor(tuple(weights.get_slice(key).get_shape())) for key in weights.keys()]  # noqa: SIM118
     return found
 
 

@@ -169,7 +169,11 @@ def test_what_was_remembered_reaches_window_and_engine_and_is_remembered_again(
     assert (now.prompt, now.layout, now.pace, now.theme, now.kept_bytes) == (
         "other words", "inspect", "all", "dark", 7 << 20,
     )  # fmt: skip
-    assert (now.engine, now.stops, now.recent_models) == ("thread", ["# step = 8"], ["org/new", *CHOSEN.recent_models])
+    assert (now.engine, now.breakpoints, now.recent_models) == (
+        "thread",
+        ["# step = 8"],
+        ["org/new", *CHOSEN.recent_models],
+    )
     assert now.loading.dtype == "float16"
     assert now.geometry not in (b"", CHOSEN.geometry)
 

@@ -100,7 +100,7 @@ def test_type_step_and_export(environment: dict[str, str], tmp_path: Path) -> No
             facts = file.metadata()
             assert facts["format"] == "kvloupe-snapshot"
             assert facts["num_tokens"] == "9"  # six tokens of the prompt, three steps
-            assert file.get_picture("layers.5.values").get_shape() == [1, 4, 9, 32]
+            assert file.get_slice("layers.5.values").get_shape() == [1, 4, 9, 32]
         assert list(tmp_path.glob(".*.part")) == []
 
         keyboard.press("ctrl+q")

@@ -115,9 +115,9 @@ class Story:
         sent = [told(replace(command, id=0)) for command in self.engine.numbered[numbered:]]
         told_now = [f"> {line}" for line in sent[: wished - numbered]]
         told_now += [f">> {line}" for line in sent[wished - numbered :]]
-        if pictures := [line.removeprefix("slices ") for line in self.heard if line.startswith("slices ")]:
-            self.heard = [line for line in self.heard if not line.startswith("slices ")]
-            self.heard.append(f"slices {' '.join(pictures)}")
+        if pictures := [line.removeprefix("pictures ") for line in self.heard if line.startswith("pictures ")]:
+            self.heard = [line for line in self.heard if not line.startswith("pictures ")]
+            self.heard.append(f"pictures {' '.join(pictures)}")
         heard = (f"! {line}" for line in self.heard)
         self.lines += ["", f"== {name}", *map(short, (*told_now, *heard)), *changes(self._known, now)]
         self._known = now
@@ -149,7 +149,7 @@ class Story:
         yield f"compared: {compared.now is not None} asked {told(compared.asked)} {compared.refusal}"
         yield f"compared steps {[s.step for s in compared.steps]} scanned {compared.num_scanned} {told(compared.first)}"
         yield f"compared pictures {compared.pictures is not None} {compared.no_pictures}"
-        yield f"stops {told(models.breakpoints.listed)} hits {sorted(models.breakpoints.hits)}"
+        yield f"breakpoints {told(models.breakpoints.listed)} hits {sorted(models.breakpoints.hits)}"
         phases = models.phases.now
         yield f"phases: {None if phases is None else (phases.step, phases.place, len(phases.passed))}"
         yield f"pages know {models.pages.text(100)!r}"

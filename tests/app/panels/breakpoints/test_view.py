@@ -1,4 +1,4 @@
-"""The panel of stops: a typed condition is searched in past steps and marked; a kept one is sent to the engine."""
+"""The panel of breakpoints: a typed condition is searched in past steps and marked; a kept one is sent to the engine."""
 
 from __future__ import annotations
 
@@ -281,14 +281,14 @@ def test_an_engine_that_cannot_say_leaves_attention_unknown(
     assert not running.models.status.failure
 
 
-def test_stops_are_remembered_and_what_cannot_be_read_is_left_out(running: Shell) -> None:
+def test_breakpoints_are_remembered_and_what_cannot_be_read_is_left_out(running: Shell) -> None:
     running.intents.on_breakpoints_changed((Breakpoint(1, "step = 4"), Breakpoint(2, "entropy > 2", is_enabled=False)))
     running.remember()
     assert running.settings.kept_breakpoints() == (
         Breakpoint(1, "step = 4"),
         Breakpoint(2, "entropy > 2", is_enabled=False),
     )
-    damaged = Settings(stops=["entrpy > 2", "# step = 1"])
+    damaged = Settings(breakpoints=["entrpy > 2", "# step = 1"])
     assert damaged.kept_breakpoints() == (Breakpoint(1, "step = 1", is_enabled=False),)
 
 
