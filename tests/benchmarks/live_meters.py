@@ -79,8 +79,8 @@ class Painted:
         self._last: dict[str, object] = {}
         self._piece_of: dict[int, tuple[str, Callable[[], Any]]] = {
             id(window.wall.canvas): ("wall", lambda: window.wall.canvas._piece),
-            id(window.head.map): ("head", lambda: window.head.piece),
-            id(window.attention.map): ("row", lambda: window.attention.piece),
+            id(window.head.map): ("head", lambda: window.head.picture),
+            id(window.attention.map): ("row", lambda: window.attention.picture),
         }
         for kind in (WallCanvas, HeatMap):
             self._count_paints(kind)

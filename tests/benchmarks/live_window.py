@@ -196,7 +196,7 @@ def awaited(live: Live, act: Callable[[], None], shown: Callable[[Any], bool]) -
     head = live.shell.window.head
 
     def on_painted(name: str) -> None:
-        if name == "head" and not times and shown(head.piece.request):
+        if name == "head" and not times and shown(head.picture.request):
             times.append(time.perf_counter())
 
     live.painted.heard = on_painted

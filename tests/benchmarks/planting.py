@@ -186,7 +186,7 @@ def _of_expression(node: ast.AST) -> Iterator[tuple[ast.expr, str, ast.expr]]:
         yield node, "constant", ast.Constant(node.value + 1)
     elif isinstance(node, ast.Constant) and type(node.value) is float:
         yield node, "constant", ast.Constant(node.value * 2 or 1.0)
-    elif isinstance(node, ast.Picture):
+    elif isinstance(node, ast.Slice):
         for name in ("lower", "upper"):
             bound = getattr(node, name)
             if bound is not None and not isinstance(bound, ast.Constant):

@@ -74,7 +74,7 @@ def ages(address: str, model: str, cache: str) -> list[float]:
     live, found = Live(address, model, cache, MANY, LONG), list[float]()
 
     def on_painted(name: str) -> None:
-        piece, records = live.shell.window.head.piece, live.shell.models.timeline.records
+        piece, records = live.shell.window.head.picture, live.shell.models.timeline.records
         if name == "head" and piece is not None and live.meter.is_warm:
             done = (
                 record.wall_time

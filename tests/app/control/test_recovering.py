@@ -93,7 +93,7 @@ def test_stops_that_were_set_without_a_step_are_offered_and_come_back(
     shell.window.recovery.accepted.connect(found.on_accepted)
     with qtbot.waitSignal(shell.models.recovery.changed):
         found.look()
-    assert shell.window.recovery.accessibleName().endswith("ended without being closed: 1 stop for runs")
+    assert shell.window.recovery.accessibleName().endswith("ended without being closed: 1 breakpoint")
     shell.window.recovery.accepted.emit()
     assert shell.models.breakpoints.listed == (Breakpoint(1, "entropy > 2"),)
     assert folder.left() == []

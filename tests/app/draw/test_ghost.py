@@ -73,9 +73,9 @@ def test_a_nan_beside_ghosts_stays_loud() -> None:
     absent = np.zeros((1, 1, 10), np.int64)
     absent[0, 0, 2] = 1
     picture = wall_picture(values, absent)
-    picture, layout = painted(picture)
-    assert (columns_of(picture, layout, 0, 7, 8, 10) == LOUD).any()
-    assert not (columns_of(picture, layout, 0, 2, 3, 10) == LOUD).any()
+    pixels, layout = painted(picture)
+    assert (columns_of(pixels, layout, 0, 7, 8, 10) == LOUD).any()
+    assert not (columns_of(pixels, layout, 0, 2, 3, 10) == LOUD).any()
     shown, empty = wall.cell_values(picture, (WallRow(0, 1, "", 4),))
     assert int((~np.isfinite(shown) & ~empty).sum()) == 1
 

@@ -115,7 +115,7 @@ def test_a_new_column_brings_the_new_rows_alone() -> None:
         for piece in watching.watcher.after_step(watching.session, watching.session.step(), is_last=False)
         if isinstance(piece, CellUpdate) and piece.reply_to == WALL.id
     ]
-    assert update.piece.low.shape == (4, 8)
+    assert update.picture.low.shape == (4, 8)
     assert update.places.tolist() == [[0, 0, 1, 1], [0, 1, 0, 1], [11] * 4]
     assert watching.session.sequence(0).num_tokens == update.num_columns == 12
 

@@ -1,4 +1,4 @@
-"""A run halts after the step at which a condition holds, and says which; the status tells what stops there are."""
+"""A run halts after the step at which a condition holds, and says which; the status tells which breakpoints it has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.engine.loop.driver import Driver, prompt
 LIMIT = 40
 
 
-def stops(*texts: str) -> SetBreakpoints:
+def breakpoints(*texts: str) -> SetBreakpoints:
     return SetBreakpoints(tuple(Breakpoint(number, text) for number, text in enumerate(texts)))
 
 
@@ -31,7 +31,7 @@ def last_step(driver: Driver) -> int:
 
 @pytest.mark.parametrize("mode", [CacheSpec("growing"), CacheSpec("paged", page_size=4), cache_named("h2o")])
 def test_a_run_halts_at_exactly_that_step_and_goes_on_from_there(driver: Driver, mode: CacheSpec) -> None:
-    driver.send(SetCache(mode), stops("tokens = 12", "tokens = 15"), prompt(6), Run(LIMIT))
+    driver.send(SetCache(mode), breakpoints("tokens = 12", "tokens = 15"), prompt(6), Run(LIMIT))
     status = driver.rest()
     (hit,) = driver.of(BreakpointHit)
     assert (hit.breakpoint_id, hit.condition, hit.value, hit.seq_id) == (0, "tokens = 12", "tokens 12", 0)
@@ -40,30 +40,30 @@ def test_a_run_halts_at_exactly_that_step_and_goes_on_from_there(driver: Driver,
     driver.send(Run(LIMIT))
     status = driver.rest()
     assert last_step(driver) == 9
-    assert [(state.stop.id, state.num_hits) for state in status.stops] == [(0, 1), (1, 1)]
+    assert [(state.breakpoint.id, state.num_hits) for state in status.breakpoints] == [(0, 1), (1, 1)]
     driver.send(Run(2))
     assert driver.rest().halted_by is None
     assert last_step(driver) == 11
-    driver.send(stops("tokens = 18"), Run(LIMIT))
+    driver.send(breakpoints("tokens = 18"), Run(LIMIT))
     assert driver.rest().halted_by is not None
     driver.send(GoTo(10))
     assert driver.rest().halted_by is None, "the live moment is another one"
 
 
 def test_a_run_halts_in_a_prefill_and_at_forced_tokens(driver: Driver) -> None:
-    driver.send(stops("fed = 5"), prompt(6), Step())
+    driver.send(breakpoints("fed = 5"), prompt(6), Step())
     driver.rest()
     driver.send(Force(0, (9, 8, 5, 7)), Run(LIMIT))
     driver.rest()
     assert driver.of(StepRecord)[-1].sequences[0].token_ids == (5,)
     assert last_step(driver) == 3
-    driver.send(stops("tokens > 4"), prompt(9), Run(LIMIT))
+    driver.send(breakpoints("tokens > 4"), prompt(9), Run(LIMIT))
     driver.rest()
     assert [record.phase for record in driver.of(StepRecord)[-1:]] == ["prefill"]
 
 
 def test_several_steps_end_where_a_stop_holds(driver: Driver) -> None:
-    driver.send(stops("step = 3"), prompt(6), Step(10))
+    driver.send(breakpoints("step = 3"), prompt(6), Step(10))
     driver.rest()
     assert last_step(driver) == 3
 
@@ -72,7 +72,7 @@ def test_a_stop_that_is_off_halts_nothing(driver: Driver) -> None:
     driver.send(SetBreakpoints((Breakpoint(1, "step = 3", is_enabled=False),)), prompt(6), Run(8))
     status = driver.rest()
     assert not driver.of(BreakpointHit)
-    assert status.stops[0].num_hits == 0
+    assert status.breakpoints[0].num_hits == 0
     assert last_step(driver) == 7
 
 
@@ -108,7 +108,7 @@ def test_a_run_goes_until_its_own_condition_and_forgets_it(driver: Driver) -> No
 def test_what_cannot_be_is_refused_and_changes_nothing(
     driver: Driver, command: Run | SetBreakpoints | MeasureAttention, words: str
 ) -> None:
-    driver.send(prompt(6), stops("step = 99"), Step())
+    driver.send(prompt(6), breakpoints("step = 99"), Step())
     before = driver.rest()
     driver.send(command)
     driver.rest()
@@ -118,24 +118,24 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
 
 
 def test_a_stop_that_can_never_hold_says_so_in_this_mode_alone(driver: Driver) -> None:
-    driver.send(prompt(6), stops("pages_allocated", "entropy > 2"))
-    assert [bool(state.problem) for state in driver.rest().stops] == [True, False]
-    assert "has no pages" in driver.status.stops[0].problem
+    driver.send(prompt(6), breakpoints("pages_allocated", "entropy > 2"))
+    assert [bool(state.problem) for state in driver.rest().breakpoints] == [True, False]
+    assert "has no pages" in driver.status.breakpoints[0].problem
     driver.send(SetCache(CacheSpec("paged", page_size=4)))
-    assert [state.problem for state in driver.rest().stops] == ["", ""]
+    assert [state.problem for state in driver.rest().breakpoints] == ["", ""]
 
 
 def test_hits_are_counted_of_the_same_condition_and_of_no_other(driver: Driver) -> None:
-    driver.send(prompt(6), stops("step >= 1"), Run(LIMIT))
+    driver.send(prompt(6), breakpoints("step >= 1"), Run(LIMIT))
     driver.rest()
     driver.send(SetBreakpoints((Breakpoint(0, "step >= 1", is_enabled=False),)))
-    assert driver.rest().stops[0].num_hits == 1
-    driver.send(stops("step >= 2"))
-    assert driver.rest().stops[0].num_hits == 0
+    assert driver.rest().breakpoints[0].num_hits == 1
+    driver.send(breakpoints("step >= 2"))
+    assert driver.rest().breakpoints[0].num_hits == 0
 
 
 def test_going_back_does_not_forget_the_norms_of_earlier_rows(driver: Driver) -> None:
-    driver.send(prompt(6), stops("norm > 0"), Step())
+    driver.send(prompt(6), breakpoints("norm > 0"), Step())
     driver.rest()
     driver.send(Run(LIMIT))
     driver.rest()
@@ -165,12 +165,12 @@ def test_past_attention_is_answered_where_it_is_kept(driver: Driver) -> None:
 
 
 def test_stops_stay_over_a_new_prompt_and_count_anew(driver: Driver, tmp_path: Path) -> None:
-    driver.send(stops("tokens = 8"), prompt(6), Run(LIMIT))
+    driver.send(breakpoints("tokens = 8"), prompt(6), Run(LIMIT))
     driver.rest()
     driver.send(prompt(7), Run(LIMIT))
     status = driver.rest()
     assert last_step(driver) == 1
-    assert [state.num_hits for state in status.stops] == [1]
+    assert [state.num_hits for state in status.breakpoints] == [1]
 
 
 def test_a_run_halts_where_the_compared_one_puts_another_token_first(driver: Driver) -> None:
@@ -178,11 +178,11 @@ def test_a_run_halts_where_the_compared_one_puts_another_token_first(driver: Dri
     other = replace(other, retention=replace(other.retention, sinks=1, window=3))
     driver.send(prompt(8), Step())
     driver.rest()
-    driver.send(stops("differs"))
-    assert "no comparison runs: start one." in driver.rest().stops[0].problem
+    driver.send(breakpoints("differs"))
+    assert "no comparison runs: start one." in driver.rest().breakpoints[0].problem
     driver.send(StartDuel(0, OtherRun(other)), Run(LIMIT))
     status = driver.rest()
-    assert status.stops[0].problem == ""
+    assert status.breakpoints[0].problem == ""
     told = {step.step: step.top1_agrees for step in driver.of(DuelStep)}
     (hit,) = driver.of(BreakpointHit)
     assert [step for step, agrees in told.items() if agrees is False] == [hit.step]

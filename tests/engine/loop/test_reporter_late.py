@@ -37,7 +37,7 @@ def test_a_run_tells_every_step_in_order_and_rests_with_nothing_open(late: Drive
         if isinstance(event, StepRecord):
             told.add(event.sequences[0].num_tokens)
         elif isinstance(event, WallPicture | CellUpdate):
-            shown.append(event.num_tokens if isinstance(event, WallPicture) else event.piece.num_tokens)
+            shown.append(event.num_tokens if isinstance(event, WallPicture) else event.picture.num_tokens)
             assert shown[-1] in told, "a picture of a step comes after the record of it"
     assert shown[-1] == 36
 

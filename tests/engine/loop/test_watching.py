@@ -110,7 +110,7 @@ def test_a_picture_that_fails_after_a_step_is_told_and_the_others_go_on(
     prompted.rest()
 
     def failing(picture: Any, source: Any) -> bool:
-        if isinstance(picture.piece, RowPicture):
+        if isinstance(picture.sent, RowPicture):
             raise ValueError("a broken row")
         return is_row_unchanged(picture, source)
 

@@ -1,4 +1,4 @@
-"""The panel of breakpoints: a typed condition is searched in past steps and marked; a kept one is sent to the engine."""
+"""The panel of breakpoints: a typed condition is searched in the past and marked; a kept one is sent to the engine."""
 
 from __future__ import annotations
 

@@ -116,9 +116,9 @@ def test_a_state_beside_rows_stands_below_them_and_in_their_place_where_there_ar
         ("L0", 2, 0), ("L0 state", 2, 2), ("L1 state", 1, 0), ("L2", 2, 0),
     ]  # fmt: skip
     layout = draw.arrange(shown, 400, 200, MARGINS)
-    picture = painted(picture, layout, tuple(shown))
-    canvas.paint(picture, layout, picture, SCALE)
-    colours = {(tile.layer, tile.kv_head): int(picture[tile.y + 2, tile.x + 2]) for tile in layout.tiles}
+    pixels = painted(picture, layout, tuple(shown))
+    canvas.paint(pixels, layout, picture, SCALE)
+    colours = {(tile.layer, tile.kv_head): int(pixels[tile.y + 2, tile.x + 2]) for tile in layout.tiles}
     black = 0xFF000000
     assert colours == {
         (0, 0): black, (0, 1): black, (0, 2): RED, (0, 3): BLUE, (1, 0): BLUE, (2, 0): black, (2, 1): black,
@@ -206,8 +206,8 @@ def test_a_nan_is_loud_and_an_absent_cell_is_clear() -> None:
     assert absent[1, 0, :3].all()
     assert absent[1, 0, :, 3].all()
     assert not absent[1, 0, 3:, :3].any()
-    picture = painted(picture, layout, wall_rows)
-    loud = np.argwhere(picture == LOUD)
+    pixels = painted(picture, layout, wall_rows)
+    loud = np.argwhere(pixels == LOUD)
     first = layout.tile(0, 0)
     assert first is not None
     assert len(loud)
@@ -252,8 +252,8 @@ def test_a_channel_ten_times_larger_is_seen_at_every_size(
     wall_rows = rows(30, 3)
     layout = draw.arrange(wall_rows, width, height, MARGINS)
     values, absent = draw.cell_values(picture, wall_rows)
-    picture = draw.paint(layout, picture, values, absent, sizes.layer_limits(picture), SCALE, far=0xFFFFFFFF)
-    line = np.argwhere(picture == 0xFFFFFFFF)
+    pixels = draw.paint(layout, picture, values, absent, sizes.layer_limits(picture), SCALE, far=0xFFFFFFFF)
+    line = np.argwhere(pixels == 0xFFFFFFFF)
     tile = layout.tile(17, 1)
     assert tile is not None
     assert sizes.marked_tiles(picture, values, absent) == (frozenset(), {(17, 1)})

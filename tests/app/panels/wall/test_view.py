@@ -72,18 +72,18 @@ def test_what_is_painted_anew_of_a_wall_is_all_that_another_picture_changes(
     picture = models.pictures.wall
     frame = QRegion(canvas.rect())
 
-    def paint(picture: QImage, region: QRegion) -> QImage:
+    def paint(image: QImage, region: QRegion) -> QImage:
         there = region.translated(canvas.mapTo(wall, QPoint()))
-        wall.render(picture, there.boundingRect().topLeft(), there)
-        return picture
+        wall.render(image, there.boundingRect().topLeft(), there)
+        return image
 
     for values in (-picture.low, np.where(picture.low > 0, np.float32(np.nan), picture.low)):
-        picture = paint(QImage(wall.size(), QImage.Format.Format_RGB32), frame)
-        before = picture.copy()
+        image = paint(QImage(wall.size(), QImage.Format.Format_RGB32), frame)
+        before = image.copy()
         models.pictures.put(replace(picture, low=values, high=values))
-        paint(picture, canvas.thumbnails)
-        assert picture != before
-        assert picture == paint(before.copy(), frame)
+        paint(image, canvas.thumbnails)
+        assert image != before
+        assert image == paint(before.copy(), frame)
     assert not canvas.thumbnails.contains(QPoint(2, canvas.height() // 2)), "labels stand outside"
 
 
