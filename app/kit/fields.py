@@ -198,7 +198,7 @@ def choice_field(name: str, choices: Iterable[tuple[object, str]], chosen: objec
 def _describe(field: QWidget, name: str, tip: str, automatic: str = "") -> None:
     field.setAccessibleName(name)
     field.setToolTip(tip)
-    field.setFont(font_fixed() if field.objectName() != "small" else font_fixed(11))
+    field.setFont(font_text(11) if field.objectName() == "small" else font_fixed())
     if automatic and isinstance(field, QSpinBox | QDoubleSpinBox):
         field.setSpecialValueText(automatic)
 

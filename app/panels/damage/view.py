@@ -110,7 +110,9 @@ class CodecControls(QWidget):
 def _spin(parameter: Parameter) -> QSpinBox:
     # a residual of one group, so that even a short text has coded rows
     name, most, tip = parameter.name, parameter.most, parameter.tip
-    return small_number(WholeNumber(), name, DEFAULT_GROUP, 1, most, prefix=f"{name} ", tip=tip)
+    field = small_number(WholeNumber(), name, DEFAULT_GROUP, 1, most, prefix=f"{name} ", tip=tip)
+    field.setMaximumWidth(112)
+    return field
 
 
 ATTENTION = "attention row, total variation by query head"

@@ -179,7 +179,7 @@ class SweepView(RowsView):
         self.boxes = (self.source, self.budgets, self.codecs, self.quality)
         for box in self.boxes:
             box.let_shrink(1)
-        self._top = row(self.source, self.steps, self.budgets, self.codecs, None, self.quality, spacing=3)
+        self._top = row(self.source, self.steps, self.budgets, self.codecs, None, self.quality, spacing=2)
         self.build(self._top, MEANING)
         on_change(self._share_room, *self.boxes)
         self._share_room()

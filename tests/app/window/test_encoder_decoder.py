@@ -99,7 +99,7 @@ def test_source_and_decoder_are_told_apart_and_cross_layers_have_their_own_names
     assert piece.positions.tolist() == list(range(SOURCE))
     assert np.allclose(piece.weights.sum(1), 1, atol=1e-5)
     assert row.state is not None
-    assert row.state.words.startswith("X1 · where 10")
+    assert (row.title_label.text(), row.state.words[:8]) == ("Attention · X1", "where 10")
     for panel in (head, row):
         panel.map.show_range(None)
         assert panel.map.visible_range == (0, SOURCE), "the decoder's tokens have no rows in this layer"
