@@ -132,7 +132,7 @@ RAW: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "an empty file": (lambda _: b"", "truncated"),
     "cut in the middle": (lambda text: text[: len(text) // 2], "truncated"),
     "something behind it": (lambda text: text + b"x", "trailing"),
-    "not UTF-8": (lambda text: text.replace(b"Once upon", b"\xff\xfe"), "utf-8"),
+    "not UTF-8": (lambda text: text.replace(b"Once upon", b"\xff\xfe"), "(?i)utf-8"),
     "no object": (lambda _: b"[1, 2]", "Expected `object`"),
     "a hundred thousand brackets": (
         lambda _: b'{"format":"kvloupe-session","version":1,"x":' + b"[" * 100_000,
