@@ -20,7 +20,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.grid import SweepMode, SweepText, grid
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
-from engine.wire.measurements import SweepRow, Unavailable
+from engine.wire.measurements import LEAST_KL, SweepRow, Unavailable
 from tests.engine.cli.conftest import Twin
 from tests.engine.tiny import model_of, prompt_ids, write_config
 
@@ -68,7 +68,8 @@ def test_a_sweep_tells_every_preset_or_why_not(twin: Twin, source: str) -> None:
     names = words.removeprefix("best for their bytes on prompt: ").split(", ")
     num_bytes = [by_name[name]["kv_bytes"] for name in names]
     assert num_bytes == sorted(num_bytes)
-    assert by_name[names[-1]]["lossless"]
+    last = by_name[names[-1]]
+    assert last["lossless"] or last["mean_kl"] < LEAST_KL, "an exact mode, or one that is as good to rounding"
 
 
 def test_a_sweep_can_be_stopped_at_any_row() -> None:

@@ -24,7 +24,7 @@ from engine.spec.model import RESOURCES
 
 FILES = Path(__file__).parent / "llama"
 CONFIG = RESOURCES / "demo_model" / "config.json"
-BOUNDS = {"f32": 1e-5, "f16_transposed_v": 8e-3, "q8_0": 0.1, "q4_0": 1.25}  # recorded: 8.2e-6, 4.9e-3, 0.086, 1.2
+BOUNDS = {"f32": 3e-5, "f16_transposed_v": 8e-3, "q8_0": 0.1, "q4_0": 1.25}  # recorded: 8.2e-6, 4.9e-3, 0.086, 1.2
 F32 = (FILES / "f32.bin").read_bytes()
 Value = int | str | tuple[int, ...]
 
