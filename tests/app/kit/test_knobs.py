@@ -8,14 +8,14 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.knobs import Knob
 
-BREAKPOINTS = (8, 16, 32, 64)
+STOPS = (8, 16, 32, 64)
 
 
 @pytest.fixture
 def knob(qtbot: QtBot, qapp: QApplication) -> Knob:
     knob = Knob("group", "Tokens that share a scale", 0)
     qtbot.addWidget(knob)
-    knob.set_stops(BREAKPOINTS, 1, 128)
+    knob.set_stops(STOPS, 1, 128)
     return knob
 
 
