@@ -56,7 +56,7 @@ CHANGES = st.one_of(
     st.builds(changes.ModeChanged, CACHES),
     st.builds(changes.EditMade, EDITS),
 )
-BREAKPOINTS = st.none() | st.sampled_from(get_args(StopReason))
+REASONS = st.none() | st.sampled_from(get_args(StopReason))
 SUMS = st.lists(st.integers(-(2**63), 2**64 - 1), max_size=4).map(tuple)
 MODEL = ModelInfo(
     name="Tiny ‖ 5M",
@@ -83,7 +83,7 @@ def parts(draw: st.DrawFn) -> tuple[PlannedPart, ...]:
         first = draw(st.integers(0, 99))
         count = first + draw(st.integers(1, 9))
         chosen, fed = draw(st.none() | IDS), draw(st.none() | IDS)
-        found.append(PlannedPart(seq_id, first, count, chosen, draw(st.booleans()), draw(BREAKPOINTS), fed))
+        found.append(PlannedPart(seq_id, first, count, chosen, draw(st.booleans()), draw(REASONS), fed))
     return tuple(found)
 
 
