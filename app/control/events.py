@@ -17,7 +17,6 @@ from app.kit.labels import prose
 from app.kit.question import ignore
 from app.models import Models
 from app.models.loaded import geometry_of
-from app.models.pictures import Picture
 from app.models.sequence_status import selected_info, why_ended
 from engine.counted import counted
 from engine.spec.presets import cache_label
@@ -27,7 +26,7 @@ from engine.wire.events import StateChanged
 from engine.wire.measurements import EditMeasured
 from engine.wire.message import Answer
 from engine.wire.page_map import PageMaps
-from engine.wire.pictures import PictureUpdate
+from engine.wire.pictures import Picture, PictureUpdate
 from engine.wire.records import StepRecord
 from engine.wire.status import EngineStatus, LayerDone, ModelInfo, PhaseReached
 

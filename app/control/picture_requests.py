@@ -14,7 +14,7 @@ from app.control.sender import Sender
 from app.draw.grid import TokenRange, rows_of
 from app.models import Models, Selected, WantedPictures
 from app.models.loaded import head_of
-from app.models.pictures import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, Picture, kind_of
+from app.models.pictures import ATTENTION, HEAD, OUTLIERS, ROW, TABLE, WALL, kind_of
 from engine.spec.lenses import LENSES
 from engine.wire.commands import TakePicture, Watch, Watched
 from engine.wire.events import Failed
@@ -22,6 +22,7 @@ from engine.wire.pictures import (
     AttentionRequest,
     HeadRequest,
     OutliersRequest,
+    Picture,
     PictureUpdate,
     RowRequest,
     TableRequest,

@@ -266,7 +266,7 @@ class EngineSettings:
 LONGEST = 80  # characters of a condition in a sentence
 
 
-class SetAndSearched:
+class BreakpointSettings:
     """The only writer of `Models.breakpoints`."""
 
     def __init__(self, models: Models, sender: Sender, settings: EngineSettings) -> None:
@@ -419,7 +419,7 @@ class Requests:
         self.comparing = Comparing(models, sender)
         self.exports = Exporting(models, sender)
         self.settings = EngineSettings(models, sender)
-        self.breakpoints = SetAndSearched(models, sender, self.settings)
+        self.breakpoints = BreakpointSettings(models, sender, self.settings)
 
     @property
     def are_all_answered(self) -> bool:

@@ -17,6 +17,7 @@ from engine.wire.pictures import (
     HeadRequest,
     OutliersPicture,
     OutliersRequest,
+    Picture,
     PictureUpdate,
     RowPicture,
     RowRequest,
@@ -32,10 +33,6 @@ WALL, HEAD, ATTENTION, ROW, TABLE, OUTLIERS = "wall", "head", "attention", "row"
 _KEPT_COSTS = 256
 
 Numbers = Floats | Ints
-
-# The kinds of picture that this window's views show.
-Picture = WallPicture | HeadPicture | AttentionPicture | RowPicture | TablePicture | OutliersPicture
-
 
 _KIND_OF_REQUEST: dict[type, str] = {
     WallRequest: WALL,
