@@ -108,8 +108,9 @@ def _of(widget: QWidget) -> Iterator[str]:
         yield f"  of {', '.join(widget.itemText(number) for number in range(widget.count()))}"
     yield from (f"  says {line!r}" for line in told.splitlines())
     if isinstance(widget, Reader) and isinstance(widget.state, Struct):
-        lists = (each for each in widget.findChildren(QAbstractItemView) if not isinstance(each, QHeaderView))
-        yield from state_lines(widget.state, has_rows=not any(each.isVisible() for each in lists))
+        lists = [each for each in widget.findChildren(QAbstractItemView) if not isinstance(each, QHeaderView)]
+        is_listed = any(each.isVisible() for each in (*lists, *widget.findChildren(BarRows)))
+        yield from state_lines(widget.state, has_rows=not is_listed)
     if isinstance(widget, QAbstractItemView) and widget.model() is not None:
         yield from _table(widget.model(), isinstance(widget, QTreeWidget))
         chosen = sorted({index.row() for index in widget.selectedIndexes()})
@@ -126,7 +127,7 @@ def _of(widget: QWidget) -> Iterator[str]:
 
 
 def state_lines(state: Struct, *, has_rows: bool = True) -> Iterator[str]:
-    """The fields of a state, one in a line; of a sequence of values, each, if no table shows them."""
+    """The fields of a state, one in a line; of a sequence of values, each, if no table or bars show them."""
     for name in state.__struct_fields__:
         value = getattr(state, name)
         if isinstance(value, tuple | list) and any(isinstance(each, Struct) for each in value):
