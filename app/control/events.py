@@ -27,7 +27,7 @@ from engine.wire.measurements import EditMeasured
 from engine.wire.message import Answer
 from engine.wire.page_map import PageMaps
 from engine.wire.pictures import Picture, PictureUpdate
-from engine.wire.records import StepRecord
+from engine.wire.records import CacheBytes, StepRecord
 from engine.wire.status import EngineStatus, LayerDone, ModelInfo, PhaseReached
 
 GAVE_UP = " · the step between its phases was given up"
@@ -281,13 +281,13 @@ class EventHandlers(QObject):
     def _on_went_to(self, event: events.WentTo) -> None:
         self._requests.pictures.reset()
         self._requests.measurements.outdate()
-        self._show_path_to(event.step)
+        self._show_path_to(event.step, event.num_bytes)
         where = "the start" if event.step is None else f"step {event.step}"
         self._notify(f"At {where}: {event.how} · {milliseconds(event.took_ms)}")
 
-    def _show_path_to(self, step: int | None) -> None:
-        """Make `step` the live one; None is the start, before the first step."""
-        self._models.timeline.go_to(step)
+    def _show_path_to(self, step: int | None, held: CacheBytes | None = None) -> None:
+        """Make `step` the live one, where the cache holds so many bytes; None is the start, before the first step."""
+        self._models.timeline.go_to(step, held)
         position, seq_id = self._models.selection.now.position, self._models.selection.now.seq_id
         self._models.selection.update(step=None)
         if position is not None and position >= self._models.timeline.num_tokens(seq_id):

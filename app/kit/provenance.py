@@ -167,7 +167,7 @@ def source_of(
     is_before_change = asked is None and models.timeline.is_before_change
     is_other_mode = computed is None or computed.cache != status.cache
     is_old = is_before_change and is_other_mode and provenance == "recorded" and not is_of_cache_now
-    if is_before_change and is_of_cache_now:
+    if is_before_change and is_other_mode and is_of_cache_now:
         whole.append("after the change of the cache mode")
     is_moving = asked is None and status.running and not late
     words, step_words = [named], "undone step" if step is None else f"step {thousands(step)}"

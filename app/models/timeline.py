@@ -205,7 +205,7 @@ class Timeline(Path, QObject):
         self._other = Path(self.history)  # to the live node, while another branch is shown
         self._forked: list[tuple[int, int, int | None, int]] = []  # forks since the newest record, in no record yet
         self._since_change: CacheBytes | None = None  # bytes held after a change of mode that is in no node yet
-        self._changed: dict[int, CacheBytes] = {}  # node without a step -> bytes held after its change of mode
+        self._changed: dict[int, CacheBytes] = {}  # node without a step -> bytes held after it
         self._has_unannounced = False  # something was added since `texts_due` was last emitted
         self.history.reshaped.connect(self._forget_deleted)  # connected before any view, which then reads the new path
 
@@ -219,7 +219,7 @@ class Timeline(Path, QObject):
 
     @property
     def is_before_change(self) -> bool:
-        """Whether the cache mode was changed after the newest record, which therefore still describes the old mode."""
+        """Whether the cache holds something else than the newest record says: its mode may have been changed since."""
         return self._held_since_change(None) is not None
 
     def num_bytes(self, step: int | None) -> CacheBytes | None:
@@ -294,13 +294,13 @@ class Timeline(Path, QObject):
             self.texts_due.emit()
 
     def add_node(self, added: NodeAdded) -> None:
-        """Add a node without a step; if it is live, a change of mode since the node before it is now recorded in it."""
-        self.history.add(added)
-        if not added.is_live:
-            return
+        """Add a node without a step. A change of mode that is in no node yet is now recorded in it, also where another
+        moment is visited next."""
         if self._since_change is not None:
             self._changed[added.node.step] = self._since_change
-        self.go_to(added.node.step)
+        self.history.add(added)
+        if added.is_live:
+            self.go_to(added.node.step)
 
     def branch(self, seq_id: int, parent: int, step: int | None, num_tokens: int) -> None:
         """Note a fork of `num_tokens` tokens, read or not: until its own first step it has what its parent had after
@@ -310,15 +310,21 @@ class Timeline(Path, QObject):
         if self.is_of_live and self.tokens(seq_id):
             self.reset.emit()
 
-    def go_to(self, step: int | None) -> None:
+    def go_to(self, step: int | None, held: CacheBytes | None = None) -> None:
         """Make another node the live one (None: the start, before any step), and show the path to it, or the one to the
-        selected step."""
+        selected step. `held` are the bytes that the cache holds there; None: as they were recorded."""
         was_changed = self.is_before_change
         self._forked.clear()
         self.history.go_to(step)
         is_other = self.follow(self._end())
         self._since_change = None
-        if is_other or was_changed:
+        if step is not None and held is not None:
+            record = self.history.record(step)
+            if record is None:
+                self._changed[step] = held
+            elif (held.layers, held.exact) != (record.num_bytes.layers, record.num_bytes.exact):
+                self._since_change = held  # a change of mode after the step, as in a session that was opened again
+        if is_other or was_changed or self.is_before_change:
             self.reset.emit()
 
     def _forget_deleted(self) -> None:

@@ -172,7 +172,8 @@ def _go(loop: EngineLoop, go: Callable[[Callable[[], None]], str | None]) -> Non
     loop.reporter.begin("Going to another step")
     how = go(loop.inbox.check_uncancelled)
     took_ms = (time.perf_counter() - began) * 1e3
-    _report_other_rows(loop, *(() if how is None else (WentTo(session.last_step, how, took_ms),)))
+    went = () if how is None else (WentTo(session.last_step, how, took_ms, session.bytes()),)
+    _report_other_rows(loop, *went)
 
 
 def _report_other_rows(loop: EngineLoop, *answers: Event) -> None:

@@ -126,7 +126,8 @@ def rebuilt(
     num_edits = sum(isinstance(change, EditMade) for node in done.nodes for change in node.changes)
     edits = f" and {counted(num_edits, 'edit')}" if num_edits else ""
     how = f"restored{as_it_was}, {counted(len(records), 'step')}{edits} done once more"
-    events, answer = history_events(done, records, replay.measured), WentTo(session.last_step, how, took_ms)
+    events = history_events(done, records, replay.measured)
+    answer = WentTo(session.last_step, how, took_ms, session.bytes())
     return Rebuilt(session, events, session_opened_event(done), answer, warning)
 
 

@@ -77,11 +77,13 @@ class ForkMade(Event, frozen=True):
 
 
 class WentTo(Event, frozen=True):
-    """The state after `step` (None: before the first) is now the live one; `how` says how the cache was restored."""
+    """The state after `step` (None: before the first) is now the live one; `how` says how the cache was restored, and
+    `num_bytes` what it holds now, None where nothing is computed."""
 
     step: int | None
     how: str
     took_ms: float
+    num_bytes: CacheBytes | None = None
 
 
 class NodeAdded(Event, frozen=True):

@@ -15,12 +15,16 @@ from app.control.recovering import Recovering
 from app.kit.theme import current_theme
 from app.models.saved_view import SavedView, read_view, view_text
 from engine.saved.folder import JournalFolder
-from engine.saved.session import entries_of
+from engine.saved.session import SavedSession, entries_of
 from engine.spec.breakpoints import Breakpoint
 from engine.spec.edit import Rows, Zero
+from engine.spec.presets import cache_preset
 from tests.app.driver import Driver
 
 STOP = "entropy > 2"
+
+
+CACHE = cache_preset("int8").spec
 
 
 class Told(Struct, frozen=True):
@@ -84,6 +88,19 @@ def undone_and_redone(driver: Driver) -> tuple[Told, Told]:
     return found[0], found[1]
 
 
+def recover(driver: Driver, session: SavedSession, folder: JournalFolder) -> None:
+    """Take up a session as a killed window leaves it."""
+    journal = folder.new()
+    journal.append(*entries_of(session))
+    journal.close()
+    recovering = Recovering(folder, driver.models, driver.controller, "", driver.shell)
+    driver.window.recovery.accepted.connect(recovering.on_accepted)
+    recovering.look()
+    driver.until(lambda: driver.models.recovery.offered is not None)
+    driver.window.recovery.accepted.emit()
+    driver.wait_until_idle(lambda: folder.ended() and not driver.models.status.has_file)
+
+
 @pytest.fixture
 def driver(qapp: QApplication) -> Iterator[Driver]:
     """A window on a prompt, a run that a stop halted, and an edit that moves the next token."""
@@ -116,15 +133,7 @@ def test_a_recovered_window_tells_of_the_next_token_and_of_its_stops_what_it_tol
     driver.window.attention.choose("linear")
     driver.models.selection.update(step=None, layer=0, kv_head=0, position=None)
     driver.intents.on_breakpoints_changed(())
-    journal = folder.new()
-    journal.append(*entries_of(session))
-    journal.close()  # as a killed window leaves it
-    recovering = Recovering(folder, driver.models, driver.controller, "", driver.shell)
-    driver.window.recovery.accepted.connect(recovering.on_accepted)
-    recovering.look()
-    driver.until(lambda: driver.models.recovery.offered is not None)
-    driver.window.recovery.accepted.emit()
-    driver.wait_until_idle(lambda: folder.ended() and not driver.models.status.has_file)
+    recover(driver, session, folder)
     driver.until(lambda: red_marks(driver))
     assert place_of(driver) == place
     assert driver.window.attention.segments.choice == "head"
@@ -138,3 +147,24 @@ def test_a_recovered_window_tells_of_the_next_token_and_of_its_stops_what_it_tol
     assert f"breakpoint: {STOP} · entropy" in bar.tip_at(
         QPoint(round(bar.track.x_of(driver.models.timeline.nodes.index(before.red[-1]))), 0)
     )
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_recovered_window_tells_the_bytes_of_the_mode_that_was_chosen_last(
+    driver: Driver, tmp_path: Path, is_left: bool
+) -> None:
+    newest = driver.models.timeline.live
+    assert newest is not None
+    driver.choose(CACHE)
+    held = driver.models.timeline.num_bytes(None)
+    if is_left:  # the change is in a node of its own then
+        for step in (newest - 1, newest + 1):
+            driver.look_at(step)
+            driver.window.actions_["run.go_on"].trigger()
+            driver.wait_until_idle(lambda step=step: driver.models.timeline.live == step)  # type: ignore[misc]
+    recover(driver, driver.controller.saving.session, JournalFolder(tmp_path))
+    again = driver.models.timeline.num_bytes(None)
+    assert driver.models.status.cache == CACHE
+    assert held is not None
+    assert again is not None
+    assert (again.stored, again.exact) == (held.stored, held.exact)

@@ -145,6 +145,27 @@ def test_an_edit_after_a_change_of_mode_stands_in_the_new_cache(drive: Callable[
     assert {kind for _, kind in chips(driver).values()} <= {"recorded", "live cache"}
 
 
+def test_a_change_of_mode_that_was_left_is_found_again_with_its_bytes(drive: Callable[..., Driver]) -> None:
+    driver = drive(CacheSpec())
+    models = driver.models
+    driver.send(TEXT)
+    driver.steps(3)
+    newest = models.timeline.tip
+    assert newest is not None
+    driver.choose(cache_preset("int8").spec)
+    held = models.timeline.num_bytes(None)
+    for step in (newest - 2, newest + 1):
+        driver.look_at(step)
+        driver.window.actions_["run.go_on"].trigger()
+        driver.wait_until_idle(lambda step=step: models.timeline.live == step)  # type: ignore[misc]
+    assert models.status.cache.codec == cache_preset("int8").spec.codec
+    again = models.timeline.num_bytes(None)
+    assert held is not None
+    assert again is not None
+    assert (again.stored, again.exact) == (held.stored, held.exact)
+    assert "% of exact" in driver.window.top.size_of_cache.accessibleName()
+
+
 def test_going_back_to_the_newest_step_undoes_a_change_of_mode(models: Models) -> None:
     record = samples.step_record(0)
     models.timeline.append([record])
