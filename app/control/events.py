@@ -20,7 +20,7 @@ from app.models.loaded import geometry_of
 from app.models.sequence_status import selected_info, why_ended
 from engine.counted import counted
 from engine.spec.presets import cache_label
-from engine.wire import breakpoints, devices, duel, events, serving
+from engine.wire import breakpoints, comparison, devices, events, serving
 from engine.wire.changes import EditMade
 from engine.wire.events import StateChanged
 from engine.wire.measurements import EditMeasured
@@ -124,7 +124,7 @@ def _identity(model: ModelInfo) -> object:
 
 PICTURES = get_args(Picture | PictureUpdate)
 # Events of these types are collected and applied together; an event of any other type first applies those before it.
-OF_STEPS = (StepRecord, events.StateChanged, duel.DuelStep, events.Done, events.Cancelled, *PICTURES)
+OF_STEPS = (StepRecord, events.StateChanged, comparison.ComparedStep, events.Done, events.Cancelled, *PICTURES)
 
 
 class EventHandlers(QObject):
@@ -170,10 +170,10 @@ class EventHandlers(QObject):
             events.EngineBusy: self._on_engine_busy,
             events.EngineBack: self._on_engine_back,
             events.EngineLine: self._on_engine_line,
-            duel.DuelStarted: requests.comparing.take_started,
-            duel.DuelStep: requests.comparing.take_step,
-            duel.DuelScanned: requests.comparing.take_scanned,
-            duel.DuelEnded: requests.comparing.take_ended,
+            comparison.ComparisonStarted: requests.comparing.take_started,
+            comparison.ComparedStep: requests.comparing.take_step,
+            comparison.ComparisonScanned: requests.comparing.take_scanned,
+            comparison.ComparisonEnded: requests.comparing.take_ended,
             serving.ServersChanged: models.servers.take,
             breakpoints.BreakpointHit: self._on_breakpoint_hit,
             **dict.fromkeys(Answer.__subclasses__(), ignore),

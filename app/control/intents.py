@@ -87,7 +87,7 @@ class Intents(QObject):
             case commands.JoinBranches():
                 self._models.selection.update(step=None)
                 requests.sequences.join(command)
-            case commands.StartDuel():
+            case commands.StartComparison():
                 requests.comparing.start(command)
             case exporting.Export():
                 requests.exports.write(command)

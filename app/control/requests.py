@@ -25,18 +25,18 @@ from engine.spec.breakpoints import Breakpoint, read_breakpoints
 from engine.wire.breakpoints import AttentionPlace, MeasureAttention, SetBreakpoints
 from engine.wire.commands import (
     BeginBranch,
-    EndDuel,
+    EndComparison,
     Fork,
     JoinBranches,
     Redo,
     SetKeptLimit,
     SetPace,
-    StartDuel,
+    StartComparison,
     Step,
     SubmitPrompt,
     TakePicture,
 )
-from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep
+from engine.wire.comparison import ComparedStep, ComparisonEnded, ComparisonScanned, ComparisonStarted
 from engine.wire.events import Event, Failed, ForkMade, Redone, Restarted, Submitted, WentTo
 from engine.wire.exporting import Export, ExportCancelled, Exported
 from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, PictureRequest, Side, WallRequest
@@ -56,14 +56,14 @@ class Comparing:
         self._arrived: dict[Side, Picture] = {}
         self._request: PictureRequest | None = None  # of the pictures that are shown or not answered yet
 
-    def start(self, command: StartDuel) -> None:
+    def start(self, command: StartComparison) -> None:
         """Compare a sequence with another run."""
         self._comparison.ask(command.against)
         self._started_by = self._sender.ask(Question(command, on_refusal=self._refuse_start))
 
     # ---- what the engine says ------------------------------------------------------------------------------------
 
-    def take_started(self, event: DuelStarted) -> None:
+    def take_started(self, event: ComparisonStarted) -> None:
         """Show the comparison that has started, or the current one sent again. If its start had been cancelled too late
         for the engine, end it."""
         self._forget_pictures()
@@ -72,17 +72,17 @@ class Comparing:
             self._started_by = None
         self._comparison.start(event, is_new=is_awaited)
         if event.reply_to is not None and event.reply_to == self._given_up and self._started_by is None:
-            self._sender.post(EndDuel())
+            self._sender.post(EndComparison())
 
-    def take_step(self, event: DuelStep) -> None:
+    def take_step(self, event: ComparedStep) -> None:
         self._comparison.append(event)
         if self._comparison.no_pictures:  # a picture that was refused at an earlier step may be possible now
             self._request = None
 
-    def take_scanned(self, event: DuelScanned) -> None:
+    def take_scanned(self, event: ComparisonScanned) -> None:
         self._comparison.scan(event.num_tokens, event.first)
 
-    def take_ended(self, event: DuelEnded) -> None:
+    def take_ended(self, event: ComparisonEnded) -> None:
         self._forget_pictures()
         asked = self._comparison.asked
         self._comparison.end(f"The comparison ended: {event.reason}." if event.reason else "")

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
-from engine.wire.duel import DuelStarted, DuelStep, FirstDifference, Opponent, TokenDivergence
+from engine.wire.comparison import ComparedStep, ComparisonStarted, FirstDifference, Opponent, TokenDivergence
 from engine.wire.pictures import Picture, Side
 
 SIDES: tuple[Side, ...] = ("a", "b", "difference")
@@ -31,17 +31,17 @@ class Comparison(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.now: DuelStarted | None = None
+        self.now: ComparisonStarted | None = None
         self.asked: Opponent | None = None  # what the comparison being started compares with
         self.refusal = ""  # why there is no comparison, in a sentence
         self.first: FirstDifference | None = None
         self.num_scanned: int | None = None  # how many tokens' rows have all been compared
         self.pictures: ComparedPictures | None = None
         self.no_pictures = ""  # why there are no pictures, in a sentence
-        self._steps: list[DuelStep] = []
+        self._steps: list[ComparedStep] = []
 
     @property
-    def steps(self) -> tuple[DuelStep, ...]:
+    def steps(self) -> tuple[ComparedStep, ...]:
         """Everything compared so far, oldest first."""
         return tuple(self._steps)
 
@@ -49,7 +49,7 @@ class Comparison(QObject):
     def num_steps(self) -> int:
         return len(self._steps)
 
-    def at(self, step: int | None) -> DuelStep | None:
+    def at(self, step: int | None) -> ComparedStep | None:
         """The comparison after a step of side A, or the last one before it; None: the newest."""
         if step is None:
             return self._steps[-1] if self._steps else None
@@ -78,7 +78,7 @@ class Comparison(QObject):
         self.asked, self.refusal = None, why
         self.changed.emit()
 
-    def start(self, now: DuelStarted, *, is_new: bool = True) -> None:
+    def start(self, now: ComparisonStarted, *, is_new: bool = True) -> None:
         """Set the comparison, with the steps compared so far. `is_new` False: it is the present one sent again, and one
         being started is still to come."""
         self.now = now
@@ -89,7 +89,7 @@ class Comparison(QObject):
         self._steps = list(now.steps)
         self.changed.emit()
 
-    def append(self, step: DuelStep) -> None:
+    def append(self, step: ComparedStep) -> None:
         """Add a compared step; earlier ones with as many or more tokens are dropped, as the run went back and on from
         there."""
         while self._steps and self._steps[-1].num_tokens >= step.num_tokens:

@@ -57,7 +57,7 @@ from app.window.status_line import SELECTED, StatusLine
 from app.window.transport import TransportButton
 from engine.saved.document import is_session
 from engine.spec.model import SHAPE_PREFIX, ModelSpec
-from engine.wire.duel import Opponent
+from engine.wire.comparison import Opponent
 from engine.wire.status import EngineStatus
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Tolerances for rounding by dtype: the differences that another order of additions explains. No torch.
 
-`verify`, parity, duels and the comparison of snapshots use this table.
+`verify`, parity, comparisons and the comparison of snapshots use this table.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from engine.errors import InputError
-from engine.loop.duelling import Duelling
+from engine.loop.comparing import Comparing
 from engine.loop.inbox import StepsToDo
 from engine.loop.reporter import Reporter
 from engine.predict.capacity import setting_of
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Breakpoints:
     """Holds the breakpoints, and evaluates the enabled ones after each step."""
 
-    def __init__(self, reporter: Reporter, steps: StepsToDo, duelling: Duelling) -> None:
-        self._reporter, self._steps, self._duelling = reporter, steps, duelling
+    def __init__(self, reporter: Reporter, steps: StepsToDo, comparing: Comparing) -> None:
+        self._reporter, self._steps, self._comparing = reporter, steps, comparing
         self._breakpoints: tuple[Breakpoint, ...] = ()
         self._num_hits: dict[int, int] = {}
         self._checker: ConditionChecker | None = None  # not before there is a session
@@ -95,7 +95,7 @@ class Breakpoints:
         ]
         if self._steps.until:
             asked.append((None, self._steps.until))
-        hits = self._checker.hits(session, record, asked, self._duelling.differs)
+        hits = self._checker.hits(session, record, asked, self._comparing.differs)
         found = [replace(hit, reply_to=self._steps.asked_by) for hit in hits]
         self._halted_by = found[0] if found else None
         for hit in found:
@@ -127,4 +127,4 @@ class Breakpoints:
         return why_never(breakpoint.condition, setting) if setting is not None else ""
 
     def _setting(self, session: Session) -> ConditionSetting:
-        return setting_of(session.model.info, session.cache, is_compared=self._duelling.is_on)
+        return setting_of(session.model.info, session.cache, is_compared=self._comparing.is_on)

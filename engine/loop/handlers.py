@@ -62,7 +62,7 @@ def _begin_with(loop: EngineLoop, command: commands.SubmitPrompt, prompt: Prompt
         session.forget_history()
         loop.watching.forget()
         loop.breakpoints.forget()
-        loop.duelling.follow(session)
+        loop.comparing.follow(session)
         loop.reporter.reply(Restarted())
     loop.steps.submit(command, was_running=was_running)
     loop.reporter.send_status()  # the status that has the new sequence comes first
@@ -75,7 +75,7 @@ def _continue_with(
     """Replace the sequence `after` by one for the prompt that reuses its rows; the history goes on."""
     session = loop.session
     seq_id = session.continue_with(after, prompt)
-    loop.duelling.follow(session)
+    loop.comparing.follow(session)
     loop.steps.submit(replace(command, alone=False), was_running=was_running)
     loop.reporter.send_status()
     reuse = session.live.get(seq_id).continued
@@ -104,7 +104,7 @@ def _run(loop: EngineLoop, command: commands.Run) -> None:
 
 def _cancel(loop: EngineLoop, _command: commands.Cancel) -> None:
     loop.steps.pause()
-    loop.duelling.stop()
+    loop.comparing.stop()
 
 
 def _set_pace(loop: EngineLoop, command: commands.SetPace) -> None:
@@ -185,7 +185,7 @@ def _report_other_rows(loop: EngineLoop, *answers: Event) -> None:
     for answer in answers:
         loop.reporter.reply(answer)
     loop.breakpoints.set_live_step(session.last_step)
-    loop.duelling.restart(session)
+    loop.comparing.restart(session)
 
 
 def _report_forks(loop: EngineLoop, *made: ForkMade) -> None:
@@ -196,7 +196,7 @@ def _report_forks(loop: EngineLoop, *made: ForkMade) -> None:
 
 def _remove_sequence(loop: EngineLoop, command: commands.RemoveSequence) -> None:
     loop.session.remove(command.seq_id)
-    loop.duelling.follow(loop.session)
+    loop.comparing.follow(loop.session)
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def _remove_sequence(loop: EngineLoop, command: commands.RemoveSequence) -> None
 def _take_picture(loop: EngineLoop, command: commands.TakePicture) -> None:
     snapshot = loop.workspace.opened.snapshot
     if command.side is not None:
-        loop.reporter.reply(loop.duelling.slice(command))
+        loop.reporter.reply(loop.comparing.picture(command))
     elif snapshot is not None:
         loop.reporter.reply(snapshot.take(command.request))
     else:
@@ -266,8 +266,8 @@ HANDLERS: dict[type[Command], Callable[[EngineLoop, Any], object]] = {
     commands.OpenSnapshot: lambda loop, command: loop.workspace.open(command),
     commands.Continue: lambda loop, command: loop.workspace.leave_file(command),
     commands.CloseSnapshot: lambda loop, command: loop.workspace.leave_file(command),
-    commands.StartDuel: lambda loop, command: loop.duelling.start(loop.source, command, loop.workspace.model),
-    commands.EndDuel: lambda loop, _: loop.duelling.end(),
+    commands.StartComparison: lambda loop, command: loop.comparing.start(loop.source, command, loop.workspace.model),
+    commands.EndComparison: lambda loop, _: loop.comparing.end(),
     commands.FindModels: lambda loop, _: loop.reporter.reply(ModelsFound(found_models())),
     commands.ListFolder: lambda loop, command: loop.reporter.reply(listed(command.path)),
     devices.FindDevices: lambda loop, _: loop.reporter.reply(found_devices()),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import Cancelled, DeviceLost, InputError, first_line
 from engine.loop.breakpoints import Breakpoints
-from engine.loop.duelling import Duelling
+from engine.loop.comparing import Comparing
 from engine.loop.handlers import HANDLERS
 from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.loop.measuring import MeasurementRunner
@@ -42,12 +42,12 @@ class EngineLoop:
         self.inbox: Inbox = Inbox(self.activity, emit)
         self.reporter: Reporter = Reporter(emit, self._status, self.activity, self.inbox)
         self.measuring: MeasurementRunner = MeasurementRunner(self.reporter, self.inbox)
-        self.duelling: Duelling = Duelling(self.reporter, self.inbox)
+        self.comparing: Comparing = Comparing(self.reporter, self.inbox)
         self.steps: StepsToDo = StepsToDo()
-        self.breakpoints: Breakpoints = Breakpoints(self.reporter, self.steps, self.duelling)
+        self.breakpoints: Breakpoints = Breakpoints(self.reporter, self.steps, self.comparing)
         self._surprisal = SurprisalReporter(self.reporter)
         self.watching: Watching = Watching(self.reporter)
-        parts = self.steps, self.breakpoints, self.watching, self.duelling
+        parts = self.steps, self.breakpoints, self.watching, self.comparing
         self.workspace: Workspace = Workspace(self.reporter, self.inbox, self.activity, *parts)
         self.reporter.memory = self.workspace.memory
 
@@ -87,9 +87,9 @@ class EngineLoop:
                 self._surprisal.advance(self._session)
             elif self._session is not None and self._has_work:
                 self._advance(self._session)
-            elif self.duelling.has_more:
+            elif self.comparing.has_more:
                 self.activity.begin("the other run of a comparison")
-                self.duelling.advance(self._session)
+                self.comparing.advance(self._session)
             elif self.workspace.opened.has_more:
                 self.workspace.opened.report_more()
             elif self.measuring.is_trying:
@@ -141,7 +141,7 @@ class EngineLoop:
             return command
         if not self._has_work:
             self._rest()
-            has_more = self.measuring.is_trying or self.duelling.has_more or self.workspace.opened.has_more
+            has_more = self.measuring.is_trying or self.comparing.has_more or self.workspace.opened.has_more
             return None if has_more else self.inbox.wait()
         if (wait_s := self._wait_s) <= 0:
             return None
@@ -216,7 +216,7 @@ class EngineLoop:
             self.steps.end()
         self.reporter.answer(self.steps.asked_by, record)
         self.watching.after_step(session, record, is_last=self._pauses_now, is_behind=self._is_behind())
-        self.duelling.follow(session)
+        self.comparing.follow(session)
         if self.breakpoints.halt(session, record):
             self.watching.catch_up(session)
         self.reporter.send_status()
@@ -227,7 +227,7 @@ class EngineLoop:
         """Whether the next step may start before the measurements of this one are read: only in an unpaced decode run
         whose records no stop condition and no comparison waits for."""
         is_run = self.steps.count is None or self.steps.count > 1
-        is_read = self.breakpoints.is_evaluating or self.duelling.is_on or session.is_prefilling or self.steps.is_paced
+        is_read = self.breakpoints.is_evaluating or self.comparing.is_on or session.is_prefilling or self.steps.is_paced
         return session.ring.late_steps > 0 and is_run and not is_read
 
     def _advance_late(self, session: Session, records: list[StepRecord]) -> None:

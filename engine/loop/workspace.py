@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InputError, Memory
 from engine.loop.breakpoints import Breakpoints
-from engine.loop.duelling import Duelling
+from engine.loop.comparing import Comparing
 from engine.loop.inbox import Activity, Inbox, StepsToDo
 from engine.loop.loading import HeldModel, load_model, session_of, start_libraries
 from engine.loop.opened import OpenFile
@@ -41,10 +41,10 @@ class Workspace:
         steps: StepsToDo,
         breakpoints: Breakpoints,
         watching: Watching,
-        duelling: Duelling,
+        comparing: Comparing,
     ) -> None:
         self._reporter, self._inbox, self._activity = reporter, inbox, activity
-        self._steps, self._breakpoints, self._watching, self._duelling = steps, breakpoints, watching, duelling
+        self._steps, self._breakpoints, self._watching, self._comparing = steps, breakpoints, watching, comparing
         self.session: Session | None = None
         self.opened = OpenFile(reporter)
         self.sampling = SamplingParams(draws=NEWEST_DRAWS)  # of the next prompt that comes without its own
@@ -133,7 +133,7 @@ class Workspace:
             raise InputError("No model is loaded: there is nothing to free.")
         device, before = model.device, used_bytes(model.device)
         self._steps.end()
-        self._duelling.end("the model was unloaded")
+        self._comparing.end("the model was unloaded")
         if self.session is not None:
             self._cache = self.session.cache
             self.session.add_changes()
@@ -176,12 +176,13 @@ class Workspace:
             self.session.captured.set(command.level, by_layer=command.by_layer)
 
     def _use(self, session: Session, why: str) -> None:
-        """Make `session` the live one and close what was there before; `why` is the reason for an end of the duel."""
+        """Make `session` the live one and close what was there before; `why` is the reason for an end of the
+        comparison."""
         if self._capture is not None:
             session.captured.set(self._capture.level, by_layer=self._capture.by_layer)
         if self._kept_limit is not None:
             session.kept.set_limit(self._kept_limit)
-        self._duelling.end(why)
+        self._comparing.end(why)
         before = self.model
         left = None if before is None or before is session.model else before.device
         self.session = before = self._model = None
@@ -200,7 +201,7 @@ class Workspace:
         """Open a file in place of the session; its model stays loaded, in case the file is continued with it."""
         file = self.opened.read(command, has_model=(self.session or self._model) is not None)
         self._steps.end()
-        self._duelling.end("a file was opened")
+        self._comparing.end("a file was opened")
         if self.session is not None:
             self._model, self._cache = self.session.model, self.session.cache
         self.session = None

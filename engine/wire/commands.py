@@ -13,7 +13,7 @@ from engine.spec.model import ModelSpec, PagedAttentionName, RunnerName
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.wire import breakpoints, devices, exporting, measurements, serving  # noqa: F401  # COMMANDS has theirs too
 from engine.wire.changes import Change
-from engine.wire.duel import Opponent
+from engine.wire.comparison import Opponent
 from engine.wire.message import Command, Facts, Part
 from engine.wire.pictures import PictureRequest, Side
 from engine.wire.tree import Node
@@ -259,7 +259,7 @@ def _picture_kind(command: TakePicture) -> Hashable:
 
 class TakePicture(Command, frozen=True):
     """Answer with one screen-sized picture of the present state; of several waiting requests of a kind only the newest
-    is answered. In a duel it can be of one `side`, or of the difference A - B. With a `node` it is of that step,
+    is answered. In a comparison it can be of one `side`, or of the difference A - B. With a `node` it is of that step,
     if its rows are kept; otherwise, on another branch, an empty picture gives the reason, and on the live path the rows
     are as stored now."""
 
@@ -344,7 +344,7 @@ class CloseSnapshot(Command, frozen=True):
     model: ModelSpec
 
 
-class StartDuel(Command, frozen=True):
+class StartComparison(Command, frozen=True):
     """Compare a sequence with another run from its first token on, and step that run along with it from now on."""
 
     facts: ClassVar[Facts] = Facts(needs="rows", answers="one", effect="measures", goes_with_cancel=True)
@@ -353,7 +353,7 @@ class StartDuel(Command, frozen=True):
     against: Opponent
 
 
-class EndDuel(Command, frozen=True):
+class EndComparison(Command, frozen=True):
     """End the comparison and free the other run."""
 
     facts: ClassVar[Facts] = Facts(needs="rows", effect="looks")

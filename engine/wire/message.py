@@ -25,8 +25,8 @@ class Variant(Struct, frozen=True, array_like=True, tag=True, gc=False):
 class Event(Variant, frozen=True, kw_only=True):
     """Base of all events. `reply_to` is the id of the command that the event answers, None if there is none. Events of
     something ongoing answer the command that began it: the record of a step and a condition that held answer the `Step`
-    or `Run` that asked for the step, a picture answers the id of its `Watched`, a step of a duel answers `StartDuel`.
-    The status of the engine, its loss and the contents of an opened file answer no command."""
+    or `Run` that asked for the step, a picture answers the id of its `Watched`, a step of a comparison answers
+    `StartComparison`. The status of the engine, its loss and the contents of an opened file answer no command."""
 
     reply_to: int | None = None
 

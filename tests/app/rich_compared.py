@@ -9,15 +9,15 @@ from app.draw.grid import rows_of
 from app.models import Models
 from app.models.comparison import SIDES, ComparedPictures
 from engine.spec.presets import cache_named
-from engine.wire.duel import DuelSide, DuelStarted, DuelStep, FirstDifference, OtherRun
+from engine.wire.comparison import ComparedSide, ComparedStep, ComparisonStarted, FirstDifference, OtherRun
 from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, PictureRequest, Side, WallRequest
 from tests.app import samples
 from tests.app.rich import LIVE, head, rich_models, wall
 
-COMPARED = DuelStarted(
+COMPARED = ComparisonStarted(
     0, OtherRun(cache_named("kivi-2")),
-    DuelSide("sequence 0", "Tales", "H2O", "bfloat16", is_lossy=True, moves=True, edited_from=9),
-    DuelSide("the same tokens in KIVI-2", "Tales", "KIVI-2", "float32", is_lossy=True, moves=True),
+    ComparedSide("sequence 0", "Tales", "H2O", "bfloat16", is_lossy=True, moves=True, edited_from=9),
+    ComparedSide("the same tokens in KIVI-2", "Tales", "KIVI-2", "float32", is_lossy=True, moves=True),
     tuple(range(samples.LAYERS)), (), "", 1e-3,
 )  # fmt: skip
 FIRST = FirstDifference(5, 2, "values", 1, 9, 0.5, 0.75, 0.125, 0.001)
@@ -27,7 +27,7 @@ def compared_models() -> Models:
     models = rich_models()
     steps = []
     for place, step in enumerate(LIVE):
-        one = samples.duel_step(place)
+        one = samples.compared_step(place)
         layers = np.linspace(0.01, 0.09, samples.LAYERS, dtype=np.float32) * (place + 1)
         steps.append(
             replace(
@@ -48,7 +48,7 @@ def compared_models() -> Models:
     return models
 
 
-def next_compared(models: Models) -> DuelStep:
+def next_compared(models: Models) -> ComparedStep:
     """The last step that was compared, a token later, and farther apart."""
     last = models.comparison.steps[-1]
     return replace(last, step=last.step + 1, num_tokens=last.num_tokens + 1, kl=(last.kl or 0) + 0.25, ms=(2.0, 9.5))

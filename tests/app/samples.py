@@ -15,7 +15,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_named
 from engine.spec.sampling import SamplingParams
 from engine.spec.terms import Term
-from engine.wire.duel import DuelSide, DuelStarted, DuelStep, Opponent, OtherRun
+from engine.wire.comparison import ComparedSide, ComparedStep, ComparisonStarted, Opponent, OtherRun
 from engine.wire.pictures import (
     Attended,
     AttentionPicture,
@@ -302,19 +302,19 @@ def row_picture(request: RowRequest) -> RowPicture:
     )  # fmt: skip
 
 
-def duel_step(step: int) -> DuelStep:
+def compared_step(step: int) -> ComparedStep:
     """A comparison after a step: farther apart with every step."""
     layers = np.linspace(0.01, 0.02, LAYERS).astype(np.float32) * (step + 1)
-    return DuelStep(
+    return ComparedStep(
         step=step, num_tokens=PROMPT + step, kl=0.01 * step, max_abs_logit_diff=0.1 * step, top1_agrees=step % 3 != 2,
         top=(candidates(step, 5), candidates(step + 1, 5)), keys=layers, values=layers * 2, attention=layers / 2,
         is_beyond_rounding=step > 0, ms=(3.0, 4.0), kv_bytes=(4096, 1024),
     )  # fmt: skip
 
 
-def duel_started(num_steps: int = 4, against: Opponent = OtherRun(cache_named("kivi-2"))) -> DuelStarted:  # noqa: B008
-    return DuelStarted(
-        0, against, DuelSide("sequence 0", "Tales", "Growing", "float32", is_lossy=False, moves=True),
-        DuelSide("the same tokens in KIVI-2", "Tales", "KIVI-2", "float32", is_lossy=True, moves=True),
-        tuple(range(LAYERS)), tuple(map(duel_step, range(num_steps))), "", 1e-3,
+def comparison_started(num_steps: int = 4, against: Opponent = OtherRun(cache_named("kivi-2"))) -> ComparisonStarted:  # noqa: B008
+    return ComparisonStarted(
+        0, against, ComparedSide("sequence 0", "Tales", "Growing", "float32", is_lossy=False, moves=True),
+        ComparedSide("the same tokens in KIVI-2", "Tales", "KIVI-2", "float32", is_lossy=True, moves=True),
+        tuple(range(LAYERS)), tuple(map(compared_step, range(num_steps))), "", 1e-3,
     )  # fmt: skip

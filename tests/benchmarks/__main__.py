@@ -58,7 +58,7 @@ SCRIPTS = (
            rows=("observing", "rows over statistics")),
     Script("observe_memory", "limit", "looking", "≤ 1.0"),
     Script("history_cost", "a prefill", "ours", "≤ 0.1 for a change, ≤ 0.2 for the way back"),
-    Script("duel_cost", "two runs", "duel", "≤ 1.1", "", "--short --steps 12 --against h2o"),
+    Script("comparison_cost", "two runs", "comparison", "≤ 1.1", "", "--short --steps 12 --against h2o"),
     Script("large_shape", "limit", "process", "≤ 1.0", "", "--short"),
     Script("page_pool", "a small pool", "a large pool", "≤ 1.2", "", "--large 65536 --samples 31"),
     Script("snapshot_open", "10 MB", "larger file", "≤ 1.2"),

@@ -25,7 +25,7 @@ from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
 from engine.spec.tuning import tuned
-from engine.wire import duel, exporting, pictures
+from engine.wire import comparison, exporting, pictures
 from engine.wire.status import EngineStatus
 
 ODD_NUMBERS = (-(2**63), -7, -1, 0, 1, 2, 3, 7, 129, 4096, 10**6, 2**40)
@@ -209,11 +209,11 @@ class Arguments:
     def odd_pace(self) -> float:
         return self.random.choice((0.0, -1.0, 5e-324, 1e-9, 1e300, float("inf"), float("nan")))
 
-    def opponent(self) -> duel.Opponent:
+    def opponent(self) -> comparison.Opponent:
         kind = self.random.random()
         if kind < 0.6:
-            return duel.OtherRun(self.cache())
-        return duel.OtherStep(self.step) if kind < 0.9 else duel.OtherFile(self.path())
+            return comparison.OtherRun(self.cache())
+        return comparison.OtherStep(self.step) if kind < 0.9 else comparison.OtherFile(self.path())
 
     def spec(self) -> ModelSpec:
         sources = [*self.sources.values(), "/no/such/model", "shape:/no/such/config.json", str(self.folder), "shape:"]

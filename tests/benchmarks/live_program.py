@@ -28,7 +28,7 @@ from app.start.arguments import parse
 from app.start.beginning import Beginning
 from engine.spec.cache import CacheSpec
 from engine.spec.sampling import LogitBias, SamplingParams
-from engine.wire.commands import Cancel, EndDuel, SetCache, Tokenize
+from engine.wire.commands import Cancel, EndComparison, SetCache, Tokenize
 
 PATIENCE_S = 180.0
 EXPECTED_WARNINGS = ("does not support", "propagateSizeHints")  # of the offscreen platform itself
@@ -180,7 +180,7 @@ class LiveProgram:
         self.rest()
         if self.models.status.has_file or self.models.status.model is None:
             raise AssertionError("there is no live model")
-        self.shell.intents.send(EndDuel())
+        self.shell.intents.send(EndComparison())
         self.shell.intents.on_breakpoints_changed(())
         self.post(SetCache(cache))
         window = self.window

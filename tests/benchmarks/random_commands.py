@@ -27,7 +27,7 @@ from engine.client.thread import ThreadClient
 from engine.spec.cache import CacheSpec
 from engine.spec.model import ModelSpec
 from engine.wire import commands
-from engine.wire.duel import DuelScanned, DuelStep
+from engine.wire.comparison import ComparedStep, ComparisonScanned
 from engine.wire.events import Cancelled, Done, Event, Failed, StateChanged, Tokenized
 from engine.wire.measurements import ParityReport, WhatIf
 from engine.wire.message import Command
@@ -190,7 +190,7 @@ class Engine:
 
 
 def is_last_word(asked: Command, event: Event) -> bool:
-    is_answer = asked.facts.answers == "one" and not isinstance(event, DuelStep | DuelScanned)
+    is_answer = asked.facts.answers == "one" and not isinstance(event, ComparedStep | ComparisonScanned)
     return is_answer or isinstance(event, Done | Cancelled | Failed)
 
 

@@ -22,7 +22,7 @@ from app.models.branches import count_from, first_of_segment, origin_of
 from app.panels.branches.canvas import Drawn, TreeCanvas
 from engine.counted import counted
 from engine.wire.commands import DeleteBranch, GoTo, JoinBranches
-from engine.wire.duel import OtherStep
+from engine.wire.comparison import OtherStep
 from engine.wire.status import EngineStatus
 
 HISTORY = SignalSource("history")

@@ -27,7 +27,7 @@ from app.models.comparison import Comparison
 from app.panels.compare import words
 from app.panels.compare.maps import CompareMaps, Shown
 from app.panels.compare.steps_view import TITLES, ComparedQuantity, compare_chart, largest_of_layers, value_of
-from engine.wire.duel import DuelStarted, DuelStep
+from engine.wire.comparison import ComparedStep, ComparisonStarted
 from engine.wire.records import Candidate
 
 _MAPS, _PLOT = QSize(1500, 460), QSize(740, 220)
@@ -57,7 +57,7 @@ def ask_and_save(models: Models, shown: Shown | None, parent: QWidget) -> str:
     return save_text(page(report, current_theme()), Path(path)) or f"Report saved to {path}"
 
 
-def report_of(models: Models, compared: DuelStarted, shown: Shown | None) -> Report:
+def report_of(models: Models, compared: ComparisonStarted, shown: Shown | None) -> Report:
     """The report of the present comparison, with the pictures that the panel shows."""
     comparison, model = models.comparison, models.status.model
     source = f"{model.source} · {model.fingerprint}" if model is not None else "–"
@@ -95,7 +95,7 @@ def versions() -> str:
 # ---- numbers -----------------------------------------------------------------------------------------------------
 
 
-def _row(models: Models, compared: DuelStarted, step: DuelStep) -> tuple[str, ...]:
+def _row(models: Models, compared: ComparisonStarted, step: ComparedStep) -> tuple[str, ...]:
     (a_ms, a_bytes), (b_ms, b_bytes) = words.costs(models, compared, step)
     agrees = "–" if step.top1_agrees is None else "same" if step.top1_agrees else "another"
     keys, values = (largest_of_layers(array) for array in (step.keys, step.values))
@@ -118,7 +118,7 @@ def _first(top: Sequence[Candidate]) -> tuple[str, str]:
 # ---- pictures ----------------------------------------------------------------------------------------------------
 
 
-def _map_pictures(models: Models, compared: DuelStarted, shown: Shown | None) -> list[tuple[str, bytes]]:
+def _map_pictures(models: Models, compared: ComparisonStarted, shown: Shown | None) -> list[tuple[str, bytes]]:
     """A, B and their difference side by side, whatever display the panel uses."""
     if shown is None:
         return []
@@ -135,7 +135,7 @@ def _map_pictures(models: Models, compared: DuelStarted, shown: Shown | None) ->
     return [(f"A, B, and A − B: {shown.subject}", content)]
 
 
-def _plot_pictures(comparison: Comparison, compared: DuelStarted) -> list[tuple[str, bytes]]:
+def _plot_pictures(comparison: Comparison, compared: ComparisonStarted) -> list[tuple[str, bytes]]:
     quantities: tuple[ComparedQuantity, ...] = ("kl", "logits", "attention", "rows")
     found = []
     for quantity in quantities:

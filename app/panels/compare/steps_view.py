@@ -26,7 +26,7 @@ from app.kit.theme import current_theme, font_text
 from app.kit.view import View
 from app.models import Models
 from app.panels.compare import words
-from engine.wire.duel import DuelStarted, DuelStep
+from engine.wire.comparison import ComparedStep, ComparisonStarted
 from engine.wire.records import Floats
 
 ComparedQuantity = Literal["kl", "logits", "attention", "rows"]
@@ -39,7 +39,7 @@ TITLES: dict[ComparedQuantity, str] = {
 _FLOORS: dict[ComparedQuantity, int] = {"kl": -12, "logits": -9, "attention": -9, "rows": -9}
 
 
-def value_of(step: DuelStep, quantity: ComparedQuantity) -> float | None:
+def value_of(step: ComparedStep, quantity: ComparedQuantity) -> float | None:
     """A step's number for a quantity, the largest over layers; None if a side does not have it."""
     match quantity:
         case "kl":
@@ -59,7 +59,7 @@ def largest_of_layers(values: Floats) -> float | None:
 
 
 def points(
-    steps: Sequence[DuelStep], compared: DuelStarted, quantity: ComparedQuantity
+    steps: Sequence[ComparedStep], compared: ComparisonStarted, quantity: ComparedQuantity
 ) -> tuple[StepPoints, tuple[int, ...]]:
     """A point for each step that has the number, and these steps. The line is interrupted at steps without it."""
     found = [(at, step, value) for at, step in enumerate(steps) if (value := value_of(step, quantity)) is not None]
@@ -75,7 +75,7 @@ def points(
 
 
 def compare_chart(
-    steps: Sequence[DuelStep], compared: DuelStarted, quantity: ComparedQuantity, selected: int | None
+    steps: Sequence[ComparedStep], compared: ComparisonStarted, quantity: ComparedQuantity, selected: int | None
 ) -> tuple[Chart, tuple[int, ...]]:
     """The plot of a quantity, and the step of each of its points; `selected` is a step."""
     found, numbers = points(steps, compared, quantity)
@@ -89,7 +89,7 @@ def compare_chart(
     return chart, numbers
 
 
-def parting_line(steps: Sequence[DuelStep]) -> SelectedLine | None:
+def parting_line(steps: Sequence[ComparedStep]) -> SelectedLine | None:
     """A line between the last step with the same tokens and the first with others; None if the tokens never differ."""
     others = next((at for at, step in enumerate(steps) if step.parting is not None), 0)
     return SelectedLine((steps[others - 1].step + steps[others].step) / 2, "muted") if others else None
@@ -104,10 +104,10 @@ class StepsShown(Struct, frozen=True):
     """How many steps were compared; the step selected (`looked_at`), and the one to describe, which may be under the
     mouse; which plots fit; the selected layer; and whether the run goes on."""
 
-    compared: DuelStarted
+    compared: ComparisonStarted
     num_steps: int
     looked_at: int | None
-    shown: DuelStep | None
+    shown: ComparedStep | None
     quantities: tuple[ComparedQuantity, ...]
     layer: int
     is_running: bool

@@ -34,8 +34,8 @@ from app.panels.compare import words
 from app.panels.compare.maps import CompareMaps, Shown
 from engine.spec.model import Dtype, ModelSpec
 from engine.spec.presets import PRESETS
-from engine.wire.commands import Cancel, EndDuel, StartDuel
-from engine.wire.duel import DuelStarted, FirstDifference, Opponent, OtherFile, OtherRun, OtherStep
+from engine.wire.commands import Cancel, EndComparison, StartComparison
+from engine.wire.comparison import ComparisonStarted, FirstDifference, Opponent, OtherFile, OtherRun, OtherStep
 from engine.wire.pictures import AttentionPicture, Picture
 from engine.wire.status import ModelInfo
 
@@ -154,7 +154,7 @@ class CompareShown(Struct, frozen=True):
     """What is compared and what is known of it; the pictures with selection, visible range and display. `num_steps`
     were compared."""
 
-    compared: DuelStarted
+    compared: ComparisonStarted
     num_steps: int
     first: FirstDifference | None
     num_scanned: int | None
@@ -236,7 +236,7 @@ class CompareView(View[CompareShown]):
             self.compare_with(against)
 
     def compare_with(self, against: Opponent) -> None:
-        self.wants.emit(StartDuel(self._models.selection.now.seq_id, against))
+        self.wants.emit(StartComparison(self._models.selection.now.seq_id, against))
 
     def flip(self) -> None:
         """Show the other side in the same place; any display other than `swap` or `blink` changes to `swap` first."""
@@ -245,7 +245,7 @@ class CompareView(View[CompareShown]):
         self.maps.flip()
 
     def _on_end(self) -> None:
-        self.wants.emit(EndDuel())
+        self.wants.emit(EndComparison())
 
     def _on_button(self) -> None:
         if self._models.comparison.asked is not None:

@@ -13,7 +13,14 @@ from app.models.comparison import ComparedPictures
 from app.models.loaded import layer_label
 from engine.counted import counted
 from engine.spec.lenses import LENSES
-from engine.wire.duel import DuelSide, DuelStarted, DuelStep, FirstDifference, OtherStep, TokenDivergence
+from engine.wire.comparison import (
+    ComparedSide,
+    ComparedStep,
+    ComparisonStarted,
+    FirstDifference,
+    OtherStep,
+    TokenDivergence,
+)
 from engine.wire.pictures import AttentionPicture, HeadPicture, Picture, WallPicture
 from engine.wire.records import Candidate
 
@@ -41,20 +48,20 @@ TOP_HEADS = (
 )
 
 
-def sides_words(compared: DuelStarted) -> str:
+def sides_words(compared: ComparisonStarted) -> str:
     """`A: sequence 0 · Growing · float32   B: …`, with the models if they differ."""
     has_models = compared.a.model != compared.b.model
     a, b = (side_words(side, has_model=has_models) for side in (compared.a, compared.b))
     return f"A: {a}     B: {b}"
 
 
-def side_words(side: DuelSide, *, has_model: bool) -> str:
+def side_words(side: ComparedSide, *, has_model: bool) -> str:
     """A side's name, its cache mode if the name does not contain it, its dtype, and if `has_model` its model."""
     words = [side.name, side.cache if side.cache not in side.name else "", side.dtype, side.model if has_model else ""]
     return " · ".join(word for word in words if word)
 
 
-def caption(compared: DuelStarted, side: DuelSide) -> str:
+def caption(compared: ComparisonStarted, side: ComparedSide) -> str:
     """The caption of a side's picture: its name, with its dtype if the sides differ in it."""
     return side.name if compared.a.dtype == compared.b.dtype else f"{side.name} · {side.dtype}"
 
@@ -79,7 +86,7 @@ def subject(picture: Picture) -> str:
     return ""
 
 
-def why_no_pictures(compared: DuelStarted, pictures: ComparedPictures | None, otherwise: str) -> str:
+def why_no_pictures(compared: ComparisonStarted, pictures: ComparedPictures | None, otherwise: str) -> str:
     """The text shown instead of pictures, if there are none."""
     if compared.no_rows:
         return compared.no_rows
@@ -87,11 +94,11 @@ def why_no_pictures(compared: DuelStarted, pictures: ComparedPictures | None, ot
     return next((note for note in (*notes, otherwise) if note), "The pictures of both sides are on their way.")
 
 
-def tolerance_words(compared: DuelStarted) -> str:
+def tolerance_words(compared: ComparisonStarted) -> str:
     return f"rounding may change a logit by {brief(compared.tolerance)}"
 
 
-def parts_at(models: Models, compared: DuelStarted) -> DuelStep | None:
+def parts_at(models: Models, compared: ComparisonStarted) -> ComparedStep | None:
     """The last step that two branches have in common, if both continue after it with different tokens; None
     otherwise."""
     steps, against = models.comparison.steps, compared.against
@@ -110,7 +117,7 @@ def _until(models: Models, parting: TokenDivergence) -> str:
     return f"until step {thousands(step)}" if step is not None else f"for {counted(parting.num_tokens, 'token')}"
 
 
-def verdict(models: Models, compared: DuelStarted) -> tuple[str, TextRole]:
+def verdict(models: Models, compared: ComparisonStarted) -> tuple[str, TextRole]:
     """(the verdict in words, its colour role)."""
     comparison = models.comparison
     judged = [step for step in comparison.steps if step.is_beyond_rounding is not None]
@@ -133,7 +140,7 @@ def verdict(models: Models, compared: DuelStarted) -> tuple[str, TextRole]:
     return (f"{cause}: {found} beyond rounding", "warning") if cause else (f"Departs: {found} beyond rounding", "bad")
 
 
-def _allowed_cause(compared: DuelStarted, counts: Sequence[int]) -> str:
+def _allowed_cause(compared: ComparisonStarted, counts: Sequence[int]) -> str:
     """Why the sides may differ at these numbers of tokens, in the words of Parity; empty if no cause covers all of
     them."""
     is_edited = [compared.is_edited(count) for count in counts]
@@ -143,7 +150,7 @@ def _allowed_cause(compared: DuelStarted, counts: Sequence[int]) -> str:
 
 
 def departure_words(
-    models: Models, compared: DuelStarted, first: FirstDifference | None, num_scanned: int | None
+    models: Models, compared: ComparisonStarted, first: FirstDifference | None, num_scanned: int | None
 ) -> str:
     """The first row that differs by more than rounding, or that there is none."""
     if compared.no_rows:
@@ -176,7 +183,7 @@ def departure_tip(first: FirstDifference) -> str:
 # ---- one step ----------------------------------------------------------------------------------------------------
 
 
-def step_words(step: DuelStep, has_rows: bool) -> str:
+def step_words(step: ComparedStep, has_rows: bool) -> str:
     """`step 12 · KL 0.002 · |Δ logit| 0.1 · same top token`."""
     words = [f"step {thousands(step.step)}"]
     if step.parting is not None:
@@ -194,7 +201,7 @@ def step_words(step: DuelStep, has_rows: bool) -> str:
 Cost = tuple[float | None, int | None]
 
 
-def costs(models: Models, compared: DuelStarted, step: DuelStep) -> tuple[Cost, Cost]:
+def costs(models: Models, compared: ComparisonStarted, step: ComparedStep) -> tuple[Cost, Cost]:
     """(milliseconds of the step, bytes of K and V after it) of A and of B, None where unknown. Those of side A are also
     taken from the window's records."""
     record, part = (
@@ -208,7 +215,7 @@ def costs(models: Models, compared: DuelStarted, step: DuelStep) -> tuple[Cost, 
     return (a_ms, a_bytes), (b_ms, b_bytes)
 
 
-def cost_words(models: Models, compared: DuelStarted, step: DuelStep) -> str:
+def cost_words(models: Models, compared: ComparisonStarted, step: ComparedStep) -> str:
     """`A  3.0 ms · 4.0 KiB     B  4.0 ms · 1.0 KiB`."""
     sides = []
     for name, (ms, num_bytes) in zip("AB", costs(models, compared, step), strict=True):
@@ -219,7 +226,9 @@ def cost_words(models: Models, compared: DuelStarted, step: DuelStep) -> str:
     return "     ".join(sides)
 
 
-def layer_cells(models: Models, compared: DuelStarted, step: DuelStep, selected: int) -> list[tuple[TableCell, ...]]:
+def layer_cells(
+    models: Models, compared: ComparisonStarted, step: ComparedStep, selected: int
+) -> list[tuple[TableCell, ...]]:
     """A row per layer; the selected one is coloured."""
     lines: list[tuple[TableCell, ...]] = []
     for number, layer in enumerate(compared.layers):
@@ -234,7 +243,7 @@ def _part(value: float) -> str:
     return brief(value) if value == value else "–"
 
 
-def top_cells(step: DuelStep) -> list[tuple[TableCell, ...]]:
+def top_cells(step: ComparedStep) -> list[tuple[TableCell, ...]]:
     """The most probable tokens of both sides by rank; ranks with different tokens are coloured."""
     a, b = step.top
     lines: list[tuple[TableCell, ...]] = []

@@ -26,7 +26,7 @@ from app.models import Models
 from engine.counted import counted
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_label
-from engine.wire.duel import OtherRun
+from engine.wire.comparison import OtherRun
 from engine.wire.measurements import CheckParity, ParityReport
 
 ParityQuantity = Literal["logits", "kl"]

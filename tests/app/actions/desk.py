@@ -18,10 +18,10 @@ from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_preset
 from engine.wire.commands import (
     GoTo,
-    StartDuel,
+    StartComparison,
     UndoEdit,
 )
-from engine.wire.duel import OtherStep
+from engine.wire.comparison import OtherStep
 from engine.wire.events import StateChanged
 from engine.wire.status import OpenedFile
 from tests.app import samples
@@ -175,8 +175,8 @@ class Desk:
 
     def compare(self) -> None:
         """Another run stands beside this one."""
-        self.shell.intents.send(StartDuel(self.shell.models.selection.now.seq_id, OtherStep(3)))
-        self.engine.emit(replace(samples.duel_started(), reply_to=self.engine.id_of(StartDuel)))
+        self.shell.intents.send(StartComparison(self.shell.models.selection.now.seq_id, OtherStep(3)))
+        self.engine.emit(replace(samples.comparison_started(), reply_to=self.engine.id_of(StartComparison)))
         turn(self.shell)
 
     def widen(self) -> None:

@@ -15,7 +15,7 @@ from engine.spec.model import BUNDLED_NAME, ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire import commands, devices, events, exporting
 from engine.wire.changes import SamplingChanged, SequenceForked
-from engine.wire.duel import OtherStep
+from engine.wire.comparison import OtherStep
 from engine.wire.measurements import CheckParity
 from engine.wire.status import OpenedFile
 from engine.wire.tree import Node
@@ -148,7 +148,7 @@ def lose(story: Story) -> None:
         "much is asked",
         lambda: wish.send(CheckParity(0)),
         lambda: wish.send(commands.Fork(0)),
-        lambda: wish.send(commands.StartDuel(0, OtherStep(1))),
+        lambda: wish.send(commands.StartComparison(0, OtherStep(1))),
         lambda: wish.send(export_of(story.models, Path("/x.npz"), None, None)),
     )
     story.go("busy", story.status(running=True), tell(events.EngineBusy("a step", 12)))

@@ -19,10 +19,10 @@ from engine.spec.edit import Mask, ReplaceTokens, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire import breakpoints, commands, devices, duel, events
+from engine.wire import breakpoints, commands, devices, events
 from engine.wire.changes import EditMade
 from engine.wire.commands import SetCache
-from engine.wire.duel import OtherStep
+from engine.wire.comparison import ComparisonEnded, ComparisonScanned, OtherStep
 from engine.wire.measurements import CheckParity, EditMeasured, MapDamage, MeasureRegret, WhatIf
 from engine.wire.status import (
     Chosen,
@@ -61,7 +61,7 @@ class Clock:
 
 def comparison(story: Story, step: int) -> Callable[[], None]:
     """The wish to compare the selected sequence with another step."""
-    return lambda: story.wish.send(commands.StartDuel(story.models.selection.now.seq_id, OtherStep(step)))
+    return lambda: story.wish.send(commands.StartComparison(story.models.selection.now.seq_id, OtherStep(step)))
 
 
 def test_wishes_and_answers_are_as_approved(qapp: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,20 +260,20 @@ def _measure(story: Story) -> None:
 def _compare(story: Story) -> None:
     wish, tell = story.wish, story.tell
     story.go("a comparison", comparison(story, 3))
-    story.go("it stands", story.answer(commands.StartDuel, samples.duel_started(2)))
-    story.go("a further step, and all rows", tell(samples.duel_step(2), duel.DuelScanned(6, None)))
+    story.go("it stands", story.answer(commands.StartComparison, samples.comparison_started(2)))
+    story.go("a further step, and all rows", tell(samples.compared_step(2), ComparisonScanned(6, None)))
     story.go(
         "another one is refused",
         comparison(story, 90),
-        lambda: story.answer(commands.StartDuel, events.Failed("No such step."))(),
+        lambda: story.answer(commands.StartComparison, events.Failed("No such step."))(),
     )
     story.go(
         "another one is given up",
         comparison(story, 1),
         lambda: wish.send(commands.Cancel()),
     )
-    story.go("too late", story.answer(commands.StartDuel, samples.duel_started(2)))
-    story.go("it ends", lambda: wish.send(commands.EndDuel()), tell(duel.DuelEnded("it was removed")))
+    story.go("too late", story.answer(commands.StartComparison, samples.comparison_started(2)))
+    story.go("it ends", lambda: wish.send(commands.EndComparison()), tell(ComparisonEnded("it was removed")))
 
 
 def _edit(story: Story) -> None:

@@ -23,11 +23,11 @@ from engine.spec.edit import Mask, Rows, Zero
 from engine.spec.model import ModelSpec
 from engine.spec.presets import cache_preset
 from engine.spec.sampling import Prompt, SamplingParams
-from engine.wire import breakpoints, commands, devices, duel, events, exporting
+from engine.wire import breakpoints, commands, comparison, devices, events, exporting
 from engine.wire.breakpoints import BreakpointState
 from engine.wire.changes import EditMade
 from engine.wire.commands import GoTo
-from engine.wire.duel import OtherStep
+from engine.wire.comparison import OtherStep
 from engine.wire.measurements import CheckParity
 from engine.wire.message import Command
 from engine.wire.status import OpenedFile, SuspendedStep, Work
@@ -98,7 +98,7 @@ def unloaded(story: Story) -> None:
 
 def compared(story: Story) -> None:
     loaded(story)
-    story.engine.outbox.append(samples.duel_started(2))
+    story.engine.outbox.append(samples.comparison_started(2))
 
 
 # A state, and where one looks in it.
@@ -135,7 +135,7 @@ WISHES: dict[str, Command | tuple[object, ...] | list[tuple[object, ...]]] = {
     "a file goes on": commands.Continue(ModelSpec("org/a")),
     "on_continued": (),
     "on_file_closed": (),
-    "a comparison": commands.StartDuel(0, OtherStep(1)),
+    "a comparison": commands.StartComparison(0, OtherStep(1)),
     "a measurement": CheckParity(0),
     "on_model_chosen": (ModelSpec("org/a", "float16"),),
     "unload": devices.UnloadModel(),
@@ -204,11 +204,11 @@ NEWS: dict[str, tuple[type | None, events.Event]] = {
     "a fork is refused": (commands.Fork, events.Failed("There is no room.")),
     "pictures are refused": (commands.Watch, events.Failed("There is no such head.")),
     "it fails": (None, events.Failed("Something went wrong.")),
-    "compared": (commands.StartDuel, samples.duel_started(2)),
-    "compared with something else": (None, samples.duel_started(3)),
-    "a step of both": (None, samples.duel_step(2)),
-    "scanned": (None, duel.DuelScanned(6, None)),
-    "the comparison ends": (None, duel.DuelEnded("it was removed")),
+    "compared": (commands.StartComparison, samples.comparison_started(2)),
+    "compared with something else": (None, samples.comparison_started(3)),
+    "a step of both": (None, samples.compared_step(2)),
+    "scanned": (None, comparison.ComparisonScanned(6, None)),
+    "the comparison ends": (None, comparison.ComparisonEnded("it was removed")),
     "a stop": (None, breakpoints.BreakpointHit(1, "step = 90", 5, 1, "90")),
     "models": (None, events.ModelsFound((events.LocalModel("One", "org/one", "Llama", 5, 6),))),
     "unloaded": (None, devices.Unloaded("Tales", "cuda:0", 5 << 20, 3 << 20, 7 << 20)),
@@ -285,7 +285,7 @@ def wait_for_much(story: Story) -> None:
     story.ask(commands.Tokenize("Once"))()
     story.ask(commands.PreviewPrompt(Prompt(chat=CHAT), 0))()
     wish.send(CheckParity(0))
-    wish.send(commands.StartDuel(0, OtherStep(1)))
+    wish.send(commands.StartComparison(0, OtherStep(1)))
     wish.send(export_of(story.models, Path("/x.npz"), None, None))
     story.models.viewport.update(wall_size=(20, 8), head_columns=30, wants_row=True)
 

@@ -12,8 +12,8 @@ from app.models import Models
 from app.models.comparison import SIDES
 from app.models.selection import WantedPair
 from engine.spec.presets import cache_named
-from engine.wire.commands import Cancel, EndDuel, StartDuel, TakePicture
-from engine.wire.duel import DuelEnded, DuelScanned, FirstDifference, OtherRun, OtherStep
+from engine.wire.commands import Cancel, EndComparison, StartComparison, TakePicture
+from engine.wire.comparison import ComparisonEnded, ComparisonScanned, FirstDifference, OtherRun, OtherStep
 from engine.wire.events import EngineLost, Event, Failed
 from engine.wire.pictures import HeadRequest, WallRequest
 from tests.app import samples
@@ -23,8 +23,8 @@ KIVI = OtherRun(cache_named("kivi-2"))
 
 
 def compared(controller: Controller, engine: FakeEngine) -> None:
-    controller.intents.send(StartDuel(0, KIVI))
-    started = replace(samples.duel_started(), reply_to=engine.id_of(StartDuel))
+    controller.intents.send(StartComparison(0, KIVI))
+    started = replace(samples.comparison_started(), reply_to=engine.id_of(StartComparison))
     engine.emit(started)
     controller.tick()
 
@@ -43,25 +43,27 @@ def asked(engine: FakeEngine) -> list[TakePicture]:
 
 def test_a_comparison_is_asked_for_and_told(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     models.selection.update(seq_id=0)
-    stepped.intents.send(StartDuel(0, KIVI))
+    stepped.intents.send(StartComparison(0, KIVI))
     assert models.comparison.asked == KIVI
-    assert cast(StartDuel, engine.of(StartDuel)[0]).against == KIVI
+    assert cast(StartComparison, engine.of(StartComparison)[0]).against == KIVI
     compared(stepped, engine)
     assert models.comparison.now is not None
     assert models.comparison.now.b.cache == "KIVI-2"
     assert models.comparison.asked is None
-    engine.emit(samples.duel_step(4), DuelScanned(20, FirstDifference(3, 1, "keys", 0, 5, 1.0, 1.5, 0.4, 1e-4)))
+    engine.emit(
+        samples.compared_step(4), ComparisonScanned(20, FirstDifference(3, 1, "keys", 0, 5, 1.0, 1.5, 0.4, 1e-4))
+    )
     stepped.tick()
     assert models.comparison.num_steps == 5
     assert models.comparison.first is not None
     assert models.comparison.first.channel == 5
-    stepped.intents.send(EndDuel())
-    assert engine.of(EndDuel)
+    stepped.intents.send(EndComparison())
+    assert engine.of(EndComparison)
 
 
 def test_a_refusal_is_said_by_the_comparison_alone(stepped: Controller, models: Models, engine: FakeEngine) -> None:
-    stepped.intents.send(StartDuel(0, KIVI))
-    engine.emit(Failed("The other cache is full: give it more room.", reply_to=engine.id_of(StartDuel)))
+    stepped.intents.send(StartComparison(0, KIVI))
+    engine.emit(Failed("The other cache is full: give it more room.", reply_to=engine.id_of(StartComparison)))
     stepped.tick()
     assert models.comparison.refusal.startswith("The other cache is full")
     assert models.comparison.asked is None
@@ -74,7 +76,7 @@ def test_a_cancel_ends_what_is_being_started_and_not_what_stands(
     compared(stepped, engine)
     stepped.intents.send(Cancel())
     assert models.comparison.now is not None
-    stepped.intents.send(StartDuel(0, KIVI))
+    stepped.intents.send(StartComparison(0, KIVI))
     assert models.comparison.asked == KIVI
     stepped.intents.send(Cancel())
     assert (models.comparison.asked, models.comparison.refusal) == (None, "")
@@ -88,8 +90,8 @@ def test_one_that_was_cancelled_too_late_is_booked_as_what_it_is_and_let_go(
     models.selection.update(seq_id=0)
     compared(stepped, engine)
     models.selection.update(seq_id=1)
-    stepped.intents.send(StartDuel(0, OtherStep(2)))
-    late = replace(samples.duel_started(against=OtherStep(2)), seq_id=1, reply_to=engine.id_of(StartDuel))
+    stepped.intents.send(StartComparison(0, OtherStep(2)))
+    late = replace(samples.comparison_started(against=OtherStep(2)), seq_id=1, reply_to=engine.id_of(StartComparison))
     stepped.intents.send(Cancel())
     models.viewport.update(compared=WantedPair("wall", 30, 8))
     engine.emit(late)
@@ -98,9 +100,9 @@ def test_one_that_was_cancelled_too_late_is_booked_as_what_it_is_and_let_go(
     assert now is not None
     assert (now.seq_id, now.against) == (1, OtherStep(2))
     assert cast(WallRequest, asked(engine)[-1].request).seq_id == 1
-    assert len(engine.of(EndDuel)) == 1
-    stepped.intents.send(StartDuel(0, KIVI))
-    engine.emit(DuelEnded())
+    assert len(engine.of(EndComparison)) == 1
+    stepped.intents.send(StartComparison(0, KIVI))
+    engine.emit(ComparisonEnded())
     stepped.tick()
     assert models.comparison.now is None
     assert models.comparison.asked == KIVI
@@ -109,15 +111,15 @@ def test_one_that_was_cancelled_too_late_is_booked_as_what_it_is_and_let_go(
 def test_the_first_of_two_that_were_asked_for_is_shown_until_the_second_stands(
     stepped: Controller, models: Models, engine: FakeEngine
 ) -> None:
-    stepped.intents.send(StartDuel(0, OtherStep(1)))
-    first = engine.id_of(StartDuel)
-    stepped.intents.send(StartDuel(0, KIVI))
-    engine.emit(replace(samples.duel_started(against=OtherStep(1)), reply_to=first))
+    stepped.intents.send(StartComparison(0, OtherStep(1)))
+    first = engine.id_of(StartComparison)
+    stepped.intents.send(StartComparison(0, KIVI))
+    engine.emit(replace(samples.comparison_started(against=OtherStep(1)), reply_to=first))
     stepped.tick()
     assert models.comparison.now is not None
     assert (models.comparison.now.against, models.comparison.asked) == (OtherStep(1), KIVI)
-    assert not engine.of(EndDuel)
-    engine.emit(Failed("The other cache is full: give it more room.", reply_to=engine.id_of(StartDuel)))
+    assert not engine.of(EndComparison)
+    engine.emit(Failed("The other cache is full: give it more room.", reply_to=engine.id_of(StartComparison)))
     stepped.tick()
     assert (models.comparison.now.against, models.comparison.asked) == (OtherStep(1), None)
     assert models.comparison.refusal.startswith("The other cache is full")
@@ -133,7 +135,9 @@ def test_three_pictures_of_one_moment_come_together(stepped: Controller, models:
     engine.emit(*pieces[:2])
     stepped.tick()
     assert models.comparison.pictures is None
-    engine.emit(samples.duel_step(4), pieces[2])  # another step: these three are shown all the same, and new ones asked
+    engine.emit(
+        samples.compared_step(4), pieces[2]
+    )  # another step: these three are shown all the same, and new ones asked
     stepped.tick()
     assert models.comparison.pictures is not None
     assert models.comparison.pictures.difference is pieces[2]
@@ -142,7 +146,12 @@ def test_three_pictures_of_one_moment_come_together(stepped: Controller, models:
 
 @pytest.mark.parametrize(
     "news",
-    [DuelEnded(), DuelEnded("its sequence is gone"), EngineLost("The engine was killed"), samples.duel_started()],
+    [
+        ComparisonEnded(),
+        ComparisonEnded("its sequence is gone"),
+        EngineLost("The engine was killed"),
+        samples.comparison_started(),
+    ],
     ids=["ended", "gone", "lost", "begun anew"],
 )
 def test_pictures_of_a_comparison_that_is_over_are_shown_no_more(
@@ -163,7 +172,7 @@ def test_pictures_of_a_comparison_that_is_over_are_shown_no_more(
     assert models.comparison.pictures is None
 
 
-@pytest.mark.parametrize("news", [DuelEnded(), samples.duel_started()], ids=["ended", "begun anew"])
+@pytest.mark.parametrize("news", [ComparisonEnded(), samples.comparison_started()], ids=["ended", "begun anew"])
 def test_what_becomes_of_pictures_that_nobody_waits_for_is_said_to_nobody(
     stepped: Controller, models: Models, engine: FakeEngine, news: Event
 ) -> None:
@@ -193,11 +202,11 @@ def test_a_refused_picture_is_asked_for_again_after_a_later_step(
     stepped.tick()
     assert models.comparison.no_pictures == "That step is not there yet."
     assert asked(engine) == first
-    engine.emit(samples.duel_step(4))
+    engine.emit(samples.compared_step(4))
     stepped.tick()
     again = asked(engine)[3:]
     assert [(one.side, one.request) for one in again] == [(one.side, one.request) for one in first]
-    engine.emit(samples.duel_step(5))
+    engine.emit(samples.compared_step(5))
     stepped.tick()
     assert len(asked(engine)) == 6
 
@@ -213,13 +222,13 @@ def test_a_past_step_and_another_picture_are_asked_for(stepped: Controller, mode
 
 def test_steps_that_were_left_go_when_others_take_their_place(models: Models) -> None:
     for step in (0, 1, 2, 1):
-        models.comparison.append(samples.duel_step(step))
+        models.comparison.append(samples.compared_step(step))
     assert [one.step for one in models.comparison.steps] == [0, 1]
 
 
 def test_its_end_is_told_with_the_reason(stepped: Controller, models: Models, engine: FakeEngine) -> None:
     compared(stepped, engine)
-    engine.emit(DuelEnded("its sequence is gone"))
+    engine.emit(ComparisonEnded("its sequence is gone"))
     stepped.tick()
     assert models.comparison.now is None
     assert models.comparison.refusal == "The comparison ended: its sequence is gone."
@@ -236,13 +245,13 @@ def test_what_is_told_anew_is_of_the_comparison_that_stands(
     """Another one was asked for meanwhile, or refused before; another sequence is looked at."""
     models.selection.update(seq_id=0)
     compared(stepped, engine)
-    stepped.intents.send(StartDuel(0, OtherStep(2)))
-    engine.emit(samples.duel_started())
+    stepped.intents.send(StartComparison(0, OtherStep(2)))
+    engine.emit(samples.comparison_started())
     stepped.tick()
     assert models.comparison.asked == OtherStep(2)
     assert models.comparison.now is not None
     assert models.comparison.now.against == KIVI
-    engine.emit(Failed("No.", reply_to=engine.id_of(StartDuel)), samples.duel_started())
+    engine.emit(Failed("No.", reply_to=engine.id_of(StartComparison)), samples.comparison_started())
     stepped.tick()
     assert models.comparison.now.against == KIVI
     models.viewport.update(compared=WantedPair("wall", 30, 8))
@@ -257,6 +266,6 @@ def test_a_comparison_that_begins_anew_has_no_departure_of_the_one_before(
     for _ in range(2):
         compared(stepped, engine)
         assert (models.comparison.first, models.comparison.num_scanned) == (None, None)
-        engine.emit(DuelScanned(20, FirstDifference(3, 1, "keys", 0, 5, 1.0, 1.5, 0.4, 1e-4)))
+        engine.emit(ComparisonScanned(20, FirstDifference(3, 1, "keys", 0, 5, 1.0, 1.5, 0.4, 1e-4)))
         stepped.tick()
         assert models.comparison.first is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from app.control.controller import Controller
 from app.models import Models
 from engine.spec.cache import CacheSpec
-from engine.wire.commands import BeginBranch, StartDuel
-from engine.wire.duel import OtherRun
+from engine.wire.commands import BeginBranch, StartComparison
+from engine.wire.comparison import OtherRun
 from tests.app import samples
 from tests.app.fake_engine import FakeEngine
 
@@ -21,7 +21,7 @@ def test_nobody_waits_for_an_engine_that_is_gone(models: Models, engine: FakeEng
     models.viewport.update(wall_size=(40, 16))
     requests.pictures.ask()
     requests.sequences.ask(BeginBranch(0, 2, (7,)))
-    requests.comparing.start(StartDuel(0, OtherRun(CacheSpec("paged"))))
+    requests.comparing.start(StartComparison(0, OtherRun(CacheSpec("paged"))))
     assert not requests.are_all_answered
     controller.events.forget_engine()
     assert (requests.sequences.is_empty, requests.comparing.is_complete) == (True, True)

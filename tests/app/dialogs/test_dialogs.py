@@ -91,7 +91,7 @@ def test_a_condition_of_two_runs_is_waited_for_only_beside_another_run(ready: Sh
     dialog.accept()
     assert dialog.isVisible()
     assert dialog.problem.text()
-    engine.emit(samples.duel_started(2))
+    engine.emit(samples.comparison_started(2))
     turn(ready, 2)
     dialog.accept()
     assert engine.of(Run) == [Run(until="differs")]

@@ -10,8 +10,8 @@ from app.dialogs.questions import AddressDialog
 from app.kit.files_there import FilesThere
 from app.panels.compare.view import FILE
 from app.shell import Shell
-from engine.wire.commands import ListFolder, LoadModel, OpenSnapshot, StartDuel
-from engine.wire.duel import OtherFile
+from engine.wire.commands import ListFolder, LoadModel, OpenSnapshot, StartComparison
+from engine.wire.comparison import OtherFile
 from engine.wire.events import EngineLine, Failed, FolderListed
 from engine.wire.exporting import Export
 from tests.app.conftest import turn
@@ -106,7 +106,7 @@ def test_files_of_the_engine_are_browsed_there_by_every_dialog(running: Shell, e
     compare.opponents.choose(FILE)
     compare.compare()
     chosen("a")
-    assert engine.of(StartDuel)[-1].against == OtherFile(Path("/of/rack/a.npz"))
+    assert engine.of(StartComparison)[-1].against == OtherFile(Path("/of/rack/a.npz"))
 
 
 def test_the_status_line_names_the_machine_and_the_delay(running: Shell, engine: FakeEngine) -> None:

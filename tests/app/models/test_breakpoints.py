@@ -207,10 +207,10 @@ def test_what_the_record_knows_of_attention_is_asked_of_nobody(qtbot: QtBot) -> 
 def test_a_comparison_is_asked_whether_it_differs() -> None:
     models = models_with(recorded())
     steps = tuple(
-        replace(samples.duel_step(step), step=step, top1_agrees=agrees)
+        replace(samples.compared_step(step), step=step, top1_agrees=agrees)
         for step, agrees in ((3, True), (5, False), (7, None))
     )
-    models.comparison.start(replace(samples.duel_started(), steps=steps))
+    models.comparison.start(replace(samples.comparison_started(), steps=steps))
     search = found(models, "differs")
     assert search.matches == [5]
     assert search.num_unknown == STEPS - 1  # of the other sequence nothing is known where this one does not differ
@@ -222,8 +222,8 @@ def test_another_comparison_is_searched_anew_beside_stops_that_compare_nothing(q
     for expected in ([5], [5, 9]):
         models.comparison.start(
             replace(
-                samples.duel_started(),
-                steps=tuple(replace(samples.duel_step(n), step=n, top1_agrees=False) for n in expected),
+                samples.comparison_started(),
+                steps=tuple(replace(samples.compared_step(n), step=n, top1_agrees=False) for n in expected),
             )
         )
         qtbot.waitUntil(lambda: all(models.breakpoints.of(stop.text).is_done for stop in models.breakpoints.listed))

@@ -17,7 +17,7 @@ from app.panels.damage.view import DamageView
 from app.panels.evicted.view import EvictedView
 from app.panels.what_if.view import WhatIfView
 from engine.spec.cache import CacheSpec
-from engine.wire.duel import DuelStarted, OtherStep, TokenDivergence
+from engine.wire.comparison import ComparisonStarted, OtherStep, TokenDivergence
 from engine.wire.records import Eviction, Survivors
 from engine.wire.status import OpenedFile
 from tests.app import samples
@@ -144,7 +144,7 @@ EXACT = replace(
 )  # fmt: skip
 EDITED = replace(EXACT, b=replace(EXACT.b, edited_from=4))
 # What is compared with what, what each step says, and how many tokens' rows were scanned.
-VERDICTS: dict[str, tuple[DuelStarted, dict[str, Any], int | None]] = {
+VERDICTS: dict[str, tuple[ComparisonStarted, dict[str, Any], int | None]] = {
     "nothing is judged": (COMPARED, {"is_beyond_rounding": None}, None),
     "rows alone": (COMPARED, {"is_beyond_rounding": None}, 11),
     "within rounding": (OTHER_MODEL, {"is_beyond_rounding": False}, 11),
@@ -166,9 +166,9 @@ VERDICTS: dict[str, tuple[DuelStarted, dict[str, Any], int | None]] = {
 }
 
 
-def _start(models: Models, pair: DuelStarted, change: dict[str, Any], num_scanned: int | None) -> None:
+def _start(models: Models, pair: ComparisonStarted, change: dict[str, Any], num_scanned: int | None) -> None:
     """Four steps are compared."""
-    steps = models.comparison.steps or tuple(map(samples.duel_step, range(4)))
+    steps = models.comparison.steps or tuple(map(samples.compared_step, range(4)))
     models.comparison.start(replace(pair, steps=tuple(replace(step, **change) for step in steps[:4])))
     if num_scanned is not None:
         models.comparison.scan(num_scanned, None)

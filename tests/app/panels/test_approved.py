@@ -17,7 +17,7 @@ from app.panels.compare.view import DISPLAYS
 from app.panels.prompt.view import PromptPanel
 from engine.spec.bookmark import Bookmark, OnToken
 from engine.spec.chat import Turn
-from engine.wire.duel import TokenDivergence
+from engine.wire.comparison import TokenDivergence
 from engine.wire.events import Failed, Previewed, Tokenized
 from engine.wire.page_events import ContinuedFrom
 from engine.wire.status import Work

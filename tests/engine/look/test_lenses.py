@@ -20,7 +20,7 @@ from engine.spec.lenses import LENSES, TABLE
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.pictures import AttentionPicture, AttentionRequest, HeadPicture, HeadRequest, WallPicture, WallRequest
-from tests.engine.analysis.duel.duels import compared, duel_of
+from tests.engine.analysis.duel.comparisons import compared, comparison_of
 from tests.engine.opened.sessions import opened
 from tests.engine.tiny import model_of, prompt_ids
 
@@ -219,16 +219,16 @@ def test_of_an_earlier_step_it_is_what_it_was_then(lens: str) -> None:
 
 def test_of_a_difference_it_is_that_of_the_error() -> None:
     session = started(CacheSpec("growing"))
-    duel = duel_of(session, 0, PRESETS["int8"].spec)
-    compared(duel)
-    sides = [run.source(COUNT).rows(1, "keys") for run in (duel.a, duel.b)]
+    comparison = comparison_of(session, 0, PRESETS["int8"].spec)
+    compared(comparison)
+    sides = [run.source(COUNT).rows(1, "keys") for run in (comparison.a, comparison.b)]
     assert sides[0] is not None
     assert sides[1] is not None
     error = sides[0].numbers - sides[1].numbers
-    piece = duel.slice(HeadRequest(0, COUNT, "keys-norm", 1, 0, 0, COUNT, 100), "difference")
+    piece = comparison.picture(HeadRequest(0, COUNT, "keys-norm", 1, 0, 0, COUNT, 100), "difference")
     assert isinstance(piece, HeadPicture)
     np.testing.assert_allclose(piece.low[:, 0], error[0].norm(dim=-1).numpy(), rtol=1e-5)
-    wall = duel.slice(WallRequest(0, COUNT, COUNT, "keys-before-rotation", False, 100, 100), "difference")
+    wall = comparison.picture(WallRequest(0, COUNT, COUNT, "keys-before-rotation", False, 100, 100), "difference")
     assert isinstance(wall, WallPicture)
     np.testing.assert_allclose((wall.low[1, 0] ** 2).sum(1) ** 0.5, error[0].norm(dim=-1).numpy(), rtol=1e-3)
 

@@ -20,8 +20,8 @@ from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
 from engine.wire.breakpoints import AttentionPlace, MeasureAttention, SetBreakpoints
+from engine.wire.comparison import OtherFile, OtherRun, OtherStep
 from engine.wire.devices import ForecastLoad, UnloadModel
-from engine.wire.duel import OtherFile, OtherRun, OtherStep
 from engine.wire.exporting import EstimateExport, Export
 from engine.wire.measurements import Bench, CheckParity, MapDamage, MeasureRegret, Sweep, WhatIf
 from engine.wire.pictures import AttentionRequest, HeadRequest, RowRequest, TableRequest, WallRequest
@@ -100,12 +100,12 @@ def many_moments(folder: Path) -> Callable[[Story], Script]:
             (AttentionPlace(3, 0, 15), AttentionPlace(4, 1, 12)), (TokenSpan(0, 3), TokenSpan(0, 0, 4))
         )
         yield c.RemoveSequence(1)
-        yield c.StartDuel(0, OtherRun(KIVI))
+        yield c.StartComparison(0, OtherRun(KIVI))
         yield c.Step(2)
         for side in ("a", "b", "difference"):
             yield c.TakePicture(HeadRequest(0, 12, "keys", 1, 0, 0, 12, 20), side)
-        yield c.EndDuel()
-        yield c.StartDuel(0, OtherStep(7))
+        yield c.EndComparison()
+        yield c.StartComparison(0, OtherStep(7))
         yield WhatIf(0, H2O)
         yield CheckParity(0)
         yield MapDamage(0, KIVI.codec, 12)
@@ -151,12 +151,12 @@ def files(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield from (
             *(c.Step(0), c.Run(2, until="rows_evicted"), c.GoTo(99), c.Fork(9), c.Force(0, (500,)), c.ForceText(2, "")),
             *(c.SetCache(replace(PAGED, num_pages=3)), c.RemoveSequence(9), c.SetPace(0.0, None), c.SetKeptLimit(-1)),
-            *(c.EndDuel(), c.TakePicture(HeadRequest(2, 9, "keys", 7, 0, 0, 9, 9)), MeasureRegret(2, KIVI)),
+            *(c.EndComparison(), c.TakePicture(HeadRequest(2, 9, "keys", 7, 0, 0, 9, 9)), MeasureRegret(2, KIVI)),
             *(
                 c.MakeEdit(parse_edit("zero pos=40:41", 2, 50)),
                 SetBreakpoints((Breakpoint(1, "step = 1"), Breakpoint(1, "step = 2"))),
             ),
-            *(WhatIf(9, H2O), c.StartDuel(2, OtherFile(out / "none.safetensors")), c.CloseSnapshot(model)),
+            *(WhatIf(9, H2O), c.StartComparison(2, OtherFile(out / "none.safetensors")), c.CloseSnapshot(model)),
             *(c.Continue(model), c.Cancel(), c.Pause(), c.NextPhase(session=3), c.ChooseRunner("transformers")),
             c.ChoosePagedAttention("pages"),
         )
@@ -168,7 +168,7 @@ def files(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield wanted
         yield Export(out / "part.safetensors", 2, layers=(1, 2), kv_heads=(1,), form="rows")
         yield Export(out / "x.npz", 2, kind="npz")
-        yield c.StartDuel(2, OtherFile(out / "x.safetensors"))
+        yield c.StartComparison(2, OtherFile(out / "x.safetensors"))
         yield c.Step()
         for name in ("x.safetensors", "part.safetensors", "x.npz"):
             yield c.OpenSnapshot(out / name)

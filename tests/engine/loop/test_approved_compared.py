@@ -14,7 +14,7 @@ from engine.spec.presets import cache_named
 from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
-from engine.wire.duel import Opponent, OtherFile, OtherRun, OtherStep
+from engine.wire.comparison import Opponent, OtherFile, OtherRun, OtherStep
 from engine.wire.exporting import Export
 from tests.engine.loop.story import Script, Story, answers, pictures
 from tests.engine.tiny import prompt_ids, write_config
@@ -28,7 +28,7 @@ PAGED = CacheSpec("paged", page_size=4, num_pages=40)
 
 def beside(seq_id: int, against: Opponent, count: int, step: int) -> Iterator[c.Command]:
     """Start it, step, and look at every side."""
-    yield c.StartDuel(seq_id, against)
+    yield c.StartComparison(seq_id, against)
     yield c.Step(2)
     for side in ("a", "b", "difference"):
         for request in pictures(seq_id, count, step):
@@ -50,8 +50,8 @@ def compared(folder: Path, out: Path) -> Callable[[Story], Script]:
             yield from beside(0, against, story.records[-1].sequences[0].num_tokens, step)
         another = OtherRun(CacheSpec(), other)
         for against in (another, OtherStep(99), OtherStep(3, 3), OtherFile(out / "no.npz")):
-            yield c.StartDuel(0, against)
-        yield c.StartDuel(9, OtherStep(2))
+            yield c.StartComparison(0, against)
+        yield c.StartComparison(9, OtherStep(2))
         yield from beside(0, OtherFile(out / "four.safetensors"), 15, 3)
         yield from beside(0, OtherStep(2), 14, 2)
         yield c.GoTo(5)
@@ -60,7 +60,7 @@ def compared(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield Export(out / "eight.safetensors", 0)
         yield from beside(0, OtherStep(8), 19, story.records[-1].step)
         yield from beside(0, OtherStep(2, 9), 14, 2)
-        yield c.StartDuel(0, OtherRun(H2O))
+        yield c.StartComparison(0, OtherRun(H2O))
         yield c.MakeEdit(parse_edit("zero pos=4:8 layer=1 head=0", 0, 21))
         yield c.Step()
         yield c.SetCache(KIVI)
@@ -71,8 +71,8 @@ def compared(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield c.OpenSnapshot(out / "four.safetensors")
         for against in (OtherFile(out / "eight.safetensors"), OtherRun(H2O)):
             yield from beside(0, against, 15, 3)
-        yield c.StartDuel(0, OtherStep(2))
-        yield c.StartDuel(0, another)
+        yield c.StartComparison(0, OtherStep(2))
+        yield c.StartComparison(0, another)
         yield c.CloseSnapshot(model)
 
     return script

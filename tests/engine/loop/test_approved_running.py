@@ -18,8 +18,8 @@ from engine.spec.sampling import LogitBias, Prompt, SamplingParams
 from engine.spec.tuning import tuned
 from engine.wire import commands as c
 from engine.wire.breakpoints import AttentionPlace, MeasureAttention, SetBreakpoints
+from engine.wire.comparison import OtherFile, OtherRun, OtherStep
 from engine.wire.devices import UnloadModel
-from engine.wire.duel import OtherFile, OtherRun, OtherStep
 from engine.wire.exporting import Export
 from engine.wire.measurements import CheckParity, MeasureRegret, WhatIf
 from engine.wire.pictures import HeadRequest, OutliersRequest, RowRequest, TableRequest, WallRequest
@@ -78,10 +78,10 @@ def in_the_middle(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield ((0, c.Run(6)), (1, c.Run(3, until="tokens > 90")), (2, c.Run(until="tokens")))
         yield (
             (0, c.Run(5)),
-            (1, c.StartDuel(0, OtherRun(H2O))),
+            (1, c.StartComparison(0, OtherRun(H2O))),
             (3, c.TakePicture(HeadRequest(0, 12, "keys", 1, 0, 0, 12, 20), "b")),
         )
-        yield ((0, c.Run(3)), (1, c.EndDuel()), (2, c.StartDuel(0, OtherStep(2, 4))))
+        yield ((0, c.Run(3)), (1, c.EndComparison()), (2, c.StartComparison(0, OtherStep(2, 4))))
         yield ((0, c.Run(3)), (1, WhatIf(0, H2O)), (2, CheckParity(0)), (2, MeasureRegret(0, H2O)))
         yield ((0, c.Run(3)), (1, MeasureAttention((AttentionPlace(4, 0, 12),), (TokenSpan(),))), (2, c.Cancel()))
         yield ((0, c.Run(6)), (1, c.MakeEdit(parse_edit("zero pos=0:2 layer=1", 0, 20))), (3, c.UndoEdit()))
@@ -99,7 +99,10 @@ def in_the_middle(folder: Path, out: Path) -> Callable[[Story], Script]:
         yield ((0, c.Run(4)), (1, c.SubmitPrompt(Prompt(chat=turns), alone=False, in_phases=True)))
         yield c.Step()
         yield ((0, c.Run(4)), (1, Export(out / "x.safetensors", story.records[-1].sequences[0].seq_id)))
-        yield ((0, c.Run(4)), (1, c.StartDuel(story.records[-1].sequences[0].seq_id, OtherFile(out / "x.safetensors"))))
+        yield (
+            (0, c.Run(4)),
+            (1, c.StartComparison(story.records[-1].sequences[0].seq_id, OtherFile(out / "x.safetensors"))),
+        )
         yield ((0, c.Run(4)), (1, c.LoadModel(ModelSpec("shape:none.json"), PAGED)))
         yield ((0, c.Run(4)), (1, c.OpenSnapshot(out / "x.safetensors")))
         yield c.Continue(model)
@@ -141,7 +144,7 @@ def asked(folder: Path) -> Callable[[Story], Script]:
             for _ in range(4):
                 yield c.Step()
             if mode == H2O:
-                yield c.StartDuel(story.records[-1].sequences[0].seq_id, OtherRun(CacheSpec()))
+                yield c.StartComparison(story.records[-1].sequences[0].seq_id, OtherRun(CacheSpec()))
                 yield c.Step()
                 yield c.MakeEdit(parse_edit("scale by=9 pos=9:10", story.records[-1].sequences[0].seq_id, 13))
                 yield c.Step()
@@ -151,7 +154,7 @@ def asked(folder: Path) -> Callable[[Story], Script]:
 
 def test_conditions_are_asked_as_approved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = answers(Story(monkeypatch).run(asked(folder)))
-    wanted = ("BreakpointHit", "> ", "Failed", "DuelStep")
+    wanted = ("BreakpointHit", "> ", "Failed", "ComparedStep")
     lines = [line for line in said if line[0].startswith(wanted)]
     approve_story(Path(__file__).parent / "approved" / "conditions.txt", lines)
 

@@ -12,8 +12,8 @@ from engine.spec.cache import CacheSpec
 from engine.spec.condition import TokenSpan
 from engine.spec.presets import cache_named
 from engine.wire.breakpoints import AttentionMeasured, AttentionPlace, BreakpointHit, MeasureAttention, SetBreakpoints
-from engine.wire.commands import Force, GoTo, Run, SetCache, StartDuel, Step
-from engine.wire.duel import DuelStep, OtherRun
+from engine.wire.commands import Force, GoTo, Run, SetCache, StartComparison, Step
+from engine.wire.comparison import ComparedStep, OtherRun
 from engine.wire.events import Failed
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import Driver, prompt
@@ -180,10 +180,10 @@ def test_a_run_halts_where_the_compared_one_puts_another_token_first(driver: Dri
     driver.rest()
     driver.send(breakpoints("differs"))
     assert "no comparison runs: start one." in driver.rest().breakpoints[0].problem
-    driver.send(StartDuel(0, OtherRun(other)), Run(LIMIT))
+    driver.send(StartComparison(0, OtherRun(other)), Run(LIMIT))
     status = driver.rest()
     assert status.breakpoints[0].problem == ""
-    told = {step.step: step.top1_agrees for step in driver.of(DuelStep)}
+    told = {step.step: step.top1_agrees for step in driver.of(ComparedStep)}
     (hit,) = driver.of(BreakpointHit)
     assert [step for step, agrees in told.items() if agrees is False] == [hit.step]
     assert last_step(driver) == hit.step

@@ -1,4 +1,4 @@
-"""A duel in the loop: what the window hears of it."""
+"""A comparison in the loop: what the window hears of it."""
 
 from __future__ import annotations
 
@@ -6,26 +6,33 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.analysis.duel.duel import Duel, DuelFollower
-from engine.analysis.duel.sides import LiveRun
+from engine.analysis.comparison.comparison import Comparison, ComparisonFollower
+from engine.analysis.comparison.sides import LiveRun
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_named, cache_preset
 from engine.spec.tuning import tuned
 from engine.wire.commands import (
     Cancel,
-    EndDuel,
+    EndComparison,
     Force,
     GoTo,
     MakeEdit,
     Pause,
     RemoveSequence,
     SetCache,
-    StartDuel,
+    StartComparison,
     Step,
     TakePicture,
     Tokenize,
 )
-from engine.wire.duel import DuelEnded, DuelScanned, DuelStarted, DuelStep, OtherRun, OtherStep
+from engine.wire.comparison import (
+    ComparedStep,
+    ComparisonEnded,
+    ComparisonScanned,
+    ComparisonStarted,
+    OtherRun,
+    OtherStep,
+)
 from engine.wire.events import Failed, StateChanged, WentTo
 from engine.wire.message import Command
 from engine.wire.pictures import HeadPicture, HeadRequest, WallPicture, WallRequest
@@ -35,11 +42,11 @@ from tests.engine.loop.driver import Driver, prompt
 INT8 = OtherRun(cache_named("int8"))
 
 
-def begun(driver: Driver, against: OtherRun | OtherStep = INT8) -> DuelStarted:
+def begun(driver: Driver, against: OtherRun | OtherStep = INT8) -> ComparisonStarted:
     driver.send(prompt(12), Step(4))
     driver.wait_for(StepRecord, 4)
-    driver.send(StartDuel(0, against))
-    started = driver.wait_for(DuelStarted)
+    driver.send(StartComparison(0, against))
+    started = driver.wait_for(ComparisonStarted)
     driver.rest()
     return started
 
@@ -48,28 +55,28 @@ def test_what_was_stepped_is_compared_at_once_and_every_step_after_it(driver: Dr
     started = begun(driver)
     assert [step.num_tokens for step in started.steps] == [12, 13, 14, 15]
     assert (started.a.is_lossy, started.b.is_lossy, started.b.moves) == (False, True, True)
-    assert driver.wait_for(DuelScanned).first is not None
+    assert driver.wait_for(ComparisonScanned).first is not None
     driver.send(Step(2))
-    driver.wait_for(DuelStep, 2)
+    driver.wait_for(ComparedStep, 2)
     driver.rest()
-    assert [step.num_tokens for step in driver.of(DuelStep)] == [16, 17]
-    assert driver.wait_for(DuelScanned, 2).num_tokens == 17
+    assert [step.num_tokens for step in driver.of(ComparedStep)] == [16, 17]
+    assert driver.wait_for(ComparisonScanned, 2).num_tokens == 17
 
 
 def test_an_edit_by_hand_is_told_of_the_side_that_has_it(driver: Driver) -> None:
     begun(driver, OtherRun(cache_named("growing")))
     driver.send(MakeEdit(Zero(0, Rows(5, 6))))
-    driver.wait_for(DuelStarted, 2)
+    driver.wait_for(ComparisonStarted, 2)
     driver.send(Step(2))
-    driver.wait_for(DuelStep, 2)
+    driver.wait_for(ComparedStep, 2)
     driver.rest()
-    before, after = driver.of(DuelStarted)
+    before, after = driver.of(ComparisonStarted)
     assert (before.a.edited_from, after.a.edited_from, after.b.edited_from) == (None, 5, None)
-    assert [step.is_beyond_rounding for step in driver.of(DuelStep)] == [True, True]
-    scanned = driver.of(DuelScanned)
-    while not scanned or scanned[-1].num_tokens < driver.of(DuelStep)[-1].num_tokens:
-        driver.wait_for(DuelScanned, len(scanned) + 1)
-        scanned = driver.of(DuelScanned)
+    assert [step.is_beyond_rounding for step in driver.of(ComparedStep)] == [True, True]
+    scanned = driver.of(ComparisonScanned)
+    while not scanned or scanned[-1].num_tokens < driver.of(ComparedStep)[-1].num_tokens:
+        driver.wait_for(ComparisonScanned, len(scanned) + 1)
+        scanned = driver.of(ComparisonScanned)
     assert scanned[-1].first is not None
     assert scanned[-1].first.position == 5
 
@@ -88,28 +95,28 @@ def test_going_back_takes_the_comparisons_back(driver: Driver) -> None:
     begun(driver)
     driver.send(GoTo(1))
     driver.wait_for(WentTo)
-    again = driver.wait_for(DuelStarted, 2)
+    again = driver.wait_for(ComparisonStarted, 2)
     assert [step.num_tokens for step in again.steps] == [12, 13]
     driver.send(Force(0, (5,)), Step())
-    assert driver.wait_for(DuelStep).num_tokens == 14
+    assert driver.wait_for(ComparedStep).num_tokens == 14
 
 
 def test_another_mode_of_the_run_is_told_as_side_a(driver: Driver) -> None:
     begun(driver)
     driver.send(SetCache(cache_preset("paged").spec))
-    assert driver.wait_for(DuelStarted, 2).a.cache == "Paged"
+    assert driver.wait_for(ComparisonStarted, 2).a.cache == "Paged"
 
 
 def test_it_ends_with_its_sequence_and_when_asked(driver: Driver) -> None:
     begun(driver)
     driver.send(RemoveSequence(0))
-    assert driver.wait_for(DuelEnded).reason == "its sequence is gone"
+    assert driver.wait_for(ComparisonEnded).reason == "its sequence is gone"
     driver.send(prompt(12), Step())
     driver.wait_for(StepRecord, 5)
-    driver.send(StartDuel(1, INT8))
-    assert driver.wait_for(DuelStarted, 2).seq_id == 1
-    driver.send(EndDuel())
-    assert driver.wait_for(DuelEnded, 2).reason == ""
+    driver.send(StartComparison(1, INT8))
+    assert driver.wait_for(ComparisonStarted, 2).seq_id == 1
+    driver.send(EndComparison())
+    assert driver.wait_for(ComparisonEnded, 2).reason == ""
     driver.send(TakePicture(HeadRequest(1, 12, "keys", 0, 0, 0, 12, 100), side="b"))
     assert "start a comparison" in driver.wait_for(Failed).message
 
@@ -119,8 +126,8 @@ def test_pictures_are_of_the_sequence_that_is_compared_whatever_is_asked(driver:
     driver.rest()
     driver.send(prompt(12), Step())
     driver.wait_for(StepRecord)
-    driver.send(StartDuel(1, INT8))
-    assert driver.wait_for(DuelStarted).seq_id == 1
+    driver.send(StartComparison(1, INT8))
+    assert driver.wait_for(ComparisonStarted).seq_id == 1
     for seq_id in (0, 1):
         driver.send(TakePicture(HeadRequest(seq_id, 11, "keys", 0, 0, 0, 11, 100), side="a"))
         driver.wait_for(HeadPicture, seq_id + 1)
@@ -135,9 +142,9 @@ def test_rows_that_cannot_be_compared_end_it_and_not_the_engine(
     def fail(*_: object) -> None:
         raise MemoryError("too many rows")
 
-    monkeypatch.setattr("engine.analysis.duel.duel.first_difference", fail)
+    monkeypatch.setattr("engine.analysis.comparison.comparison.first_difference", fail)
     begun(driver)
-    assert driver.wait_for(DuelEnded).reason == "its rows cannot be compared"
+    assert driver.wait_for(ComparisonEnded).reason == "its rows cannot be compared"
     (failed,) = driver.of(Failed)
     assert failed.reply_to is None
     driver.send(Step())
@@ -148,15 +155,15 @@ def test_what_was_compared_in_another_mode_is_not_told_of_this_one(driver: Drive
     """Steps of a lossy mode would stand as faults beside two exact sides."""
     driver.send(SetCache(INT8.cache), prompt(12), Step(4))
     driver.wait_for(StepRecord, 4)
-    driver.send(StartDuel(0, OtherRun(cache_named("dynamic"))))
-    assert all(step.is_beyond_rounding for step in driver.wait_for(DuelStarted).steps)
-    driver.wait_for(DuelScanned)
+    driver.send(StartComparison(0, OtherRun(cache_named("dynamic"))))
+    assert all(step.is_beyond_rounding for step in driver.wait_for(ComparisonStarted).steps)
+    driver.wait_for(ComparisonScanned)
     driver.send(SetCache(cache_named("dynamic")))
-    again = driver.wait_for(DuelStarted, 2)
+    again = driver.wait_for(ComparisonStarted, 2)
     assert not again.a.is_lossy
     assert [(step.num_tokens, step.is_beyond_rounding, step.kl) for step in again.steps] == [(15, None, None)]
     driver.send(Step())
-    assert driver.wait_for(DuelStep).num_tokens == 16
+    assert driver.wait_for(ComparedStep).num_tokens == 16
 
 
 def test_a_step_that_is_undone_is_no_other_side(driver: Driver) -> None:
@@ -164,25 +171,25 @@ def test_a_step_that_is_undone_is_no_other_side(driver: Driver) -> None:
     driver.send(GoTo(2))
     driver.wait_for(WentTo)
     driver.rest()
-    assert not driver.of(DuelEnded)
+    assert not driver.of(ComparisonEnded)
     driver.send(GoTo(1))
-    assert driver.wait_for(DuelEnded).reason == "step 2 is not before the live one any more"
+    assert driver.wait_for(ComparisonEnded).reason == "step 2 is not before the live one any more"
 
 
 def test_of_an_earlier_step_only_the_rows_are_compared(driver: Driver) -> None:
     """Its numbers and those of the same step of side A are one and the same."""
     started = begun(driver, OtherStep(2))
     assert {(step.kl, step.is_beyond_rounding) for step in started.steps} == {(None, None)}
-    assert driver.wait_for(DuelScanned).num_tokens == 14
+    assert driver.wait_for(ComparisonScanned).num_tokens == 14
 
 
 def far_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch, *then: Command) -> list[int]:
     """The other run has to read all 48 steps again, and `then` comes after its fifth; what it read until then."""
     driver.send(prompt(12), Step(48))
     driver.wait_for(StepRecord, 48)
-    driver.send(StartDuel(0, INT8))
-    driver.wait_for(DuelStarted)
-    driver.wait_for(DuelScanned)
+    driver.send(StartComparison(0, INT8))
+    driver.wait_for(ComparisonStarted)
+    driver.wait_for(ComparisonScanned)
     read: list[int] = []
     note = LiveRun.note
 
@@ -193,14 +200,14 @@ def far_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch, *then: Command) 
             driver.send(*then)
 
     monkeypatch.setattr(LiveRun, "note", noted)
-    monkeypatch.setattr(DuelFollower, "_go_back_to", lambda follower, *_: read or follower._restart())
+    monkeypatch.setattr(ComparisonFollower, "_go_back_to", lambda follower, *_: read or follower._restart())
     driver.send(Step())
     return read
 
 
 def test_a_run_that_catches_up_can_be_stopped(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     read = far_behind(driver, monkeypatch, Cancel())
-    assert driver.wait_for(DuelEnded).reason == "it was stopped"
+    assert driver.wait_for(ComparisonEnded).reason == "it was stopped"
     assert len(read) == 5
 
 
@@ -210,12 +217,12 @@ def test_a_pause_is_of_the_run_and_not_of_the_other_one_that_catches_up(
     read = far_behind(driver, monkeypatch, Pause())
     driver.wait(lambda: len(read) > 40)
     driver.rest()
-    assert not driver.of(DuelEnded)
+    assert not driver.of(ComparisonEnded)
 
 
 def test_a_run_that_catches_up_can_be_ended(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = far_behind(driver, monkeypatch, EndDuel())
-    assert driver.wait_for(DuelEnded).reason == ""
+    read = far_behind(driver, monkeypatch, EndComparison())
+    assert driver.wait_for(ComparisonEnded).reason == ""
     assert len(read) == 5
     assert any(e.status.work and "catches up" in e.status.work.label for e in driver.of(StateChanged))
     assert driver.rest().work is None
@@ -223,21 +230,21 @@ def test_a_run_that_catches_up_can_be_ended(driver: Driver, monkeypatch: pytest.
 
 def test_a_run_that_catches_up_goes_on_after_what_came_between(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     read = far_behind(driver, monkeypatch, Tokenize("", id=77))
-    assert driver.wait_for(DuelScanned, 2).num_tokens == 60
+    assert driver.wait_for(ComparisonScanned, 2).num_tokens == 60
     assert read == [*range(12, 61)]
-    assert driver.of(DuelStep)[-1].num_tokens == 60
+    assert driver.of(ComparedStep)[-1].num_tokens == 60
 
 
 def test_a_start_that_is_cancelled_lets_the_other_side_go(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.send(prompt(12), Step(4))
     driver.wait_for(StepRecord, 4)
-    closed: list[Duel] = []
-    monkeypatch.setattr(Duel, "close", lambda duel: closed.append(duel))
+    closed: list[Comparison] = []
+    monkeypatch.setattr(Comparison, "close", lambda comparison: closed.append(comparison))
     monkeypatch.setattr(LiveRun, "note", lambda *_: driver.send(Cancel()))
-    driver.send(StartDuel(0, INT8))
+    driver.send(StartComparison(0, INT8))
     driver.wait(lambda: closed)
     driver.rest()
-    assert not driver.of(DuelStarted)
+    assert not driver.of(ComparisonStarted)
 
 
 def test_a_step_of_the_run_itself_is_the_other_side(driver: Driver) -> None:
@@ -255,9 +262,9 @@ def test_another_run_that_fails_ends_and_answers_no_command(driver: Driver, monk
         raise ZeroDivisionError("of the other run")
         yield 0
 
-    monkeypatch.setattr(DuelFollower, "follow", fail)
+    monkeypatch.setattr(ComparisonFollower, "follow", fail)
     driver.send(Step())
-    assert driver.wait_for(DuelEnded).reason == "its other run failed"
+    assert driver.wait_for(ComparisonEnded).reason == "its other run failed"
     (failed,) = driver.of(Failed)
     assert (failed.reply_to, "of the other run" in failed.message) == (None, True)
     assert driver.rest().step == 4
@@ -267,8 +274,8 @@ def test_beside_an_earlier_step_the_rows_of_side_a_are_those_of_now(driver: Driv
     """Keys that were exact then are coded by now: both pictures and their difference say so alike."""
     driver.send(SetCache(tuned(cache_named("kivi-4"), group=8, residual=8)), prompt(12), Step(8))
     driver.wait_for(StepRecord, 8)
-    driver.send(StartDuel(0, OtherStep(2)))
-    driver.wait_for(DuelStarted)
+    driver.send(StartComparison(0, OtherStep(2)))
+    driver.wait_for(ComparisonStarted)
     for request in (HeadRequest(0, 14, "keys", 0, 0, 0, 14, 100), WallRequest(0, 14, 14, "keys", False, 14, 64)):
         driver.send(*(TakePicture(request, side=side) for side in ("a", "b", "difference")))
     driver.wait_for(HeadPicture, 3)
@@ -283,11 +290,11 @@ def test_beside_an_earlier_step_the_rows_of_side_a_are_those_of_now(driver: Driv
 
 
 def test_what_cannot_be_compared_is_said_and_the_run_goes_on(driver: Driver) -> None:
-    driver.send(prompt(12), StartDuel(0, INT8))
+    driver.send(prompt(12), StartComparison(0, INT8))
     assert "run a prompt first" in driver.wait_for(Failed).message
-    driver.send(StartDuel(7, INT8))
+    driver.send(StartComparison(7, INT8))
     driver.wait_for(Failed, 2)
     driver.send(Step())
     driver.wait_for(StepRecord)
-    driver.send(StartDuel(0, OtherStep(99)))
+    driver.send(StartComparison(0, OtherStep(99)))
     assert "held no rows after step 99" in driver.wait_for(Failed, 3).message

@@ -18,8 +18,8 @@ from app.panels.compare.steps_view import compare_chart, points
 from app.panels.compare.words import departure_words, verdict
 from engine.spec.presets import PRESETS
 from engine.wire.changes import TokensForced
-from engine.wire.commands import BeginBranch, DeleteBranch, EndDuel, GoTo, SetKeptLimit
-from engine.wire.duel import OtherStep
+from engine.wire.commands import BeginBranch, DeleteBranch, EndComparison, GoTo, SetKeptLimit
+from engine.wire.comparison import OtherStep
 from tests.app.driver import Driver
 
 STEPS = 6  # the last step of the first branch
@@ -239,7 +239,7 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     counts = [(one.num_tokens, one.parting is not None) for one in models.comparison.steps]
     assert counts[-4:] == [(shared, False), (shared + 1, True), (shared + 2, True), (shared + 3, True)]
     assert verdict(models, compared) == ("The same until step 3; behind it other tokens were fed", "text")
-    driver.intents.send(EndDuel())
+    driver.intents.send(EndComparison())
     driver.wait_until_idle(lambda: models.comparison.now is None)
     go(driver, 9)
 

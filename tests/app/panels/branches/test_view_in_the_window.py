@@ -8,8 +8,8 @@ from PySide6.QtWidgets import QApplication
 
 from app.shell import Shell
 from engine.spec.edit import Rows, Zero
-from engine.wire.commands import BeginBranch, DeleteBranch, GoTo, StartDuel
-from engine.wire.duel import OtherStep
+from engine.wire.commands import BeginBranch, DeleteBranch, GoTo, StartComparison
+from engine.wire.comparison import OtherStep
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
 
@@ -73,7 +73,7 @@ def test_names_and_deletions_reach_the_history_and_the_engine(running: Shell, en
 def test_comparing_hands_both_moments_to_the_comparison(running: Shell, engine: FakeEngine) -> None:
     running.window.branches.compared.emit(OtherStep(7))
     turn(running)
-    assert engine.of(StartDuel) == [StartDuel(0, OtherStep(7))]
+    assert engine.of(StartComparison) == [StartComparison(0, OtherStep(7))]
     assert running.window.docks.layout_name == "compare"
 
 

@@ -12,8 +12,8 @@ from app.panels.compare.steps_view import CompareStepsView
 from app.panels.compare.view import CompareView
 from app.shell import Shell
 from engine.spec.presets import cache_named
-from engine.wire.commands import StartDuel, TakePicture
-from engine.wire.duel import DuelStarted, OtherRun
+from engine.wire.commands import StartComparison, TakePicture
+from engine.wire.comparison import ComparisonStarted, OtherRun
 from engine.wire.pictures import (
     AttentionRequest,
     HeadRequest,
@@ -77,10 +77,10 @@ class CompareDesk:
         engine.is_silent = True
         turn(shell)
 
-    def start(self, started: DuelStarted | None = None) -> None:
+    def start(self, started: ComparisonStarted | None = None) -> None:
         """The other run has started, and every picture that the panel asks for is answered."""
         self.view.compare_with(KIVI)
-        self.tell(replace(started or samples.duel_started(21), reply_to=self.engine.id_of(StartDuel)))
+        self.tell(replace(started or samples.comparison_started(21), reply_to=self.engine.id_of(StartComparison)))
 
     def tell(self, *events: object) -> None:
         self.engine.emit(*events)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.draw.format import exact
 from app.panels.compare.view import CompareView, cache_choice
-from engine.wire.duel import OtherFile
+from engine.wire.comparison import OtherFile
 from engine.wire.exporting import Export
 from engine.wire.pictures import HeadPicture
 from tests.app.driver import Driver

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QFileDialog
 
 from app.draw.format import exact
 from engine.spec.bookmark import Bookmark, OnHead, OnStep
-from engine.wire.duel import DuelScanned
+from engine.wire.comparison import ComparisonScanned
 from tests.app import samples
 from tests.app.panels.compare.desk import CompareDesk
 from tests.app.panels.compare.test_view import DEPARTURE
@@ -34,10 +34,10 @@ def saved(desk: CompareDesk, path: Path, monkeypatch: pytest.MonkeyPatch) -> tup
 def test_a_report_holds_the_numbers_and_the_pictures(
     compared: CompareDesk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compared.tell(DuelScanned(24, DEPARTURE))
+    compared.tell(ComparisonScanned(24, DEPARTURE))
     page, told = saved(compared, tmp_path / "report.html", monkeypatch)
     assert told == [f"Report saved to {tmp_path / 'report.html'}"]
-    step = samples.duel_step(7)
+    step = samples.compared_step(7)
     assert step.kl is not None
     cells = re.findall(r"<tr><td>7</td>(.*?)</tr>", page)[0]
     numbers = re.findall(r"<td>(.*?)</td>", cells)
@@ -54,7 +54,7 @@ def test_a_report_holds_the_numbers_and_the_pictures(
 
 
 def test_texts_of_a_model_are_escaped(desk: CompareDesk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = samples.duel_started(2)
+    started = samples.comparison_started(2)
     top = tuple(replace(one, text=HOSTILE) for one in started.steps[0].top[0])
     steps = tuple(replace(step, top=(top, top)) for step in started.steps)
     desk.start(replace(started, steps=steps, b=replace(started.b, name=HOSTILE, model=HOSTILE, cache=HOSTILE)))

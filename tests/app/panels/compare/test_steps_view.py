@@ -15,7 +15,7 @@ from tests.app.panels.compare.desk import CompareDesk
 
 
 def test_the_newest_step_is_told_by_layer_and_by_token(compared: CompareDesk) -> None:
-    step = samples.duel_step(20)
+    step = samples.compared_step(20)
     assert compared.steps.numbers.text() == f"step 20 · KL 0.2 nats · |Δ logit| 2 · {agreement(20)}"
     rows = compared.steps.layers.cells.rows
     assert [cell.text for cell in rows[5]] == ["5", brief(0.42), brief(0.84), brief(0.21)]
@@ -29,7 +29,7 @@ def test_the_newest_step_is_told_by_layer_and_by_token(compared: CompareDesk) ->
 
 
 def agreement(step: int) -> str:
-    return "same top token" if samples.duel_step(step).top1_agrees else "another top token"
+    return "same top token" if samples.compared_step(step).top1_agrees else "another top token"
 
 
 def test_costs_are_those_of_the_window_and_of_the_other_run(compared: CompareDesk) -> None:
@@ -37,8 +37,8 @@ def test_costs_are_those_of_the_window_and_of_the_other_run(compared: CompareDes
 
 
 def test_the_cost_of_side_a_is_what_the_window_recorded_and_an_unknown_one_is_not_told(desk: CompareDesk) -> None:
-    steps = tuple(replace(samples.duel_step(n), ms=(None, None), kv_bytes=(None, None)) for n in range(21))
-    desk.start(replace(samples.duel_started(), steps=steps))
+    steps = tuple(replace(samples.compared_step(n), ms=(None, None), kv_bytes=(None, None)) for n in range(21))
+    desk.start(replace(samples.comparison_started(), steps=steps))
     record = desk.models.timeline.record(20)
     assert record is not None
     assert desk.steps.cost.text().startswith(f"A  {record.timings.total_ms:.2f} ms")
@@ -46,7 +46,7 @@ def test_the_cost_of_side_a_is_what_the_window_recorded_and_an_unknown_one_is_no
 
 
 def test_a_step_without_logits_has_no_point_and_says_so(desk: CompareDesk) -> None:
-    started = samples.duel_started(4)
+    started = samples.comparison_started(4)
     bare = replace(started.steps[1], kl=None, max_abs_logit_diff=None, top1_agrees=None, top=((), ()))
     desk.start(replace(started, steps=(started.steps[0], bare, *started.steps[2:])))
     now = desk.models.comparison.now
@@ -64,8 +64,8 @@ def test_a_step_without_logits_has_no_point_and_says_so(desk: CompareDesk) -> No
 
 def test_a_layer_that_a_side_does_not_know_has_a_dash(desk: CompareDesk) -> None:
     unknown = np.full(samples.LAYERS, np.nan, np.float32)
-    step = replace(samples.duel_step(0), keys=unknown, attention=unknown)
-    desk.start(replace(samples.duel_started(), steps=(step,)))
+    step = replace(samples.compared_step(0), keys=unknown, attention=unknown)
+    desk.start(replace(samples.comparison_started(), steps=(step,)))
     assert [cell.text for cell in desk.steps.layers.cells.rows[0]] == ["0", "–", "0.02", "–"]
     assert value_of(step, "attention") is None
 
@@ -90,7 +90,7 @@ def test_pointing_at_a_point_tells_its_step_and_looks_at_none(compared: CompareD
 
 
 def test_a_further_step_is_shown_at_rest_at_once(compared: CompareDesk) -> None:
-    compared.tell(samples.duel_step(21))
+    compared.tell(samples.compared_step(21))
     assert compared.steps.numbers.text().startswith("step 21 · ")
 
 
@@ -106,7 +106,7 @@ def test_narrow_panels_show_the_chosen_plot_and_those_that_have_room(compared: C
 
 def test_while_it_runs_steps_are_drawn_no_more_often_than_words_can_be_read(compared: CompareDesk) -> None:
     compared.tell(StateChanged(replace(compared.engine.status, running=True)))
-    compared.models.comparison.append(samples.duel_step(22))
+    compared.models.comparison.append(samples.compared_step(22))
     assert compared.steps.numbers.text().startswith("step 20 · ")
 
 
@@ -115,14 +115,14 @@ def test_plots_of_many_steps_wait_for_more_of_them_while_it_runs_and_end_whole(d
         chart = desk.steps.plots["kl"].canvas.chart
         return len(chart.points) if chart is not None else 0
 
-    desk.start(samples.duel_started(40))
+    desk.start(samples.comparison_started(40))
     desk.tell(StateChanged(replace(desk.engine.status, running=True)))
     for step, shown in ((40, 40), (41, 42)):
-        desk.models.comparison.append(samples.duel_step(step))
+        desk.models.comparison.append(samples.compared_step(step))
         desk.steps.refresh()
         assert drawn() == shown
         assert desk.steps.numbers.text().startswith(f"step {step} · ")
-    desk.models.comparison.append(samples.duel_step(42))
+    desk.models.comparison.append(samples.compared_step(42))
     desk.steps.refresh()
     assert drawn() == 42
     desk.tell(StateChanged(desk.engine.status))

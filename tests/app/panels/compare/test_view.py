@@ -15,8 +15,8 @@ from app.panels.compare.view import BUTTON, FILE, MODEL, STEP, cache_choice
 from app.panels.compare.words import INVITATION
 from engine.spec.model import ModelSpec
 from engine.spec.presets import PRESETS, cache_named
-from engine.wire.commands import Cancel, EndDuel, StartDuel
-from engine.wire.duel import DuelEnded, DuelScanned, FirstDifference, OtherFile, OtherRun, OtherStep
+from engine.wire.commands import Cancel, EndComparison, StartComparison
+from engine.wire.comparison import ComparisonEnded, ComparisonScanned, FirstDifference, OtherFile, OtherRun, OtherStep
 from engine.wire.events import Failed, StateChanged
 from engine.wire.status import OpenedFile, Work
 from tests.app import samples
@@ -27,8 +27,8 @@ DEPARTURE = FirstDifference(3, 1, "values", 2, 5, 1.0625, 1.5, 0.4, 1e-4)
 
 
 def against(desk: CompareDesk) -> object:
-    found = desk.engine.of(StartDuel)[-1]
-    assert isinstance(found, StartDuel)
+    found = desk.engine.of(StartComparison)[-1]
+    assert isinstance(found, StartComparison)
     return found.against
 
 
@@ -53,12 +53,12 @@ def test_a_run_is_compared_with_the_chosen_mode_until_a_person_ends_it(desk: Com
     desk.tell(StateChanged(replace(desk.engine.status, work=work)))
     assert desk.view.button.text() == "Stop  6/24"
     assert "reads the same tokens" in desk.view.button.toolTip()
-    desk.tell(replace(samples.duel_started(), reply_to=desk.engine.id_of(StartDuel)))
+    desk.tell(replace(samples.comparison_started(), reply_to=desk.engine.id_of(StartComparison)))
     assert desk.view.button.text() == BUTTON
     assert desk.view.end_button.isVisible()
     desk.view.end_button.click()
-    assert desk.engine.of(EndDuel)
-    desk.tell(DuelEnded())
+    assert desk.engine.of(EndComparison)
+    desk.tell(ComparisonEnded())
     assert desk.view.empty_text == INVITATION
     assert not desk.view.end_button.isVisible()
 
@@ -66,15 +66,15 @@ def test_a_run_is_compared_with_the_chosen_mode_until_a_person_ends_it(desk: Com
 def test_what_is_chosen_from_the_list_that_was_opened_for_it_is_compared_at_once(desk: CompareDesk) -> None:
     box = desk.view.opponents
     QTest.keyClick(box, Qt.Key.Key_Down)
-    assert not desk.engine.of(StartDuel), "walking through the closed box compares nothing"
+    assert not desk.engine.of(StartComparison), "walking through the closed box compares nothing"
     desk.view.remedies[COMPARE].click()
     entries = box.view()
     entries.setCurrentIndex(box.model().index(box.findData(cache_choice("int8")), 0))
     QTest.keyClick(entries, Qt.Key.Key_Return)
     assert against(desk) == OtherRun(cache_named("int8"))
-    desk.tell(replace(samples.duel_started(), reply_to=desk.engine.id_of(StartDuel)))
+    desk.tell(replace(samples.comparison_started(), reply_to=desk.engine.id_of(StartComparison)))
     QTest.keyClick(box, Qt.Key.Key_Down)
-    assert len(desk.engine.of(StartDuel)) == 1
+    assert len(desk.engine.of(StartComparison)) == 1
 
 
 def test_a_start_that_takes_too_long_is_stopped(desk: CompareDesk) -> None:
@@ -105,7 +105,7 @@ def test_what_is_chosen_in_the_open_list_is_compared_at_once(desk: CompareDesk) 
             box.hidePopup()
         box.choose(cache_choice("int8"))
         box.activated.emit(box.currentIndex())
-        assert len(desk.engine.of(StartDuel)) == opens
+        assert len(desk.engine.of(StartComparison)) == opens
     assert against(desk) == OtherRun(PRESETS["int8"].spec)
 
 
@@ -125,7 +125,7 @@ def test_another_model_is_asked_for_and_runs_in_this_mode_and_dtype(
     monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: answers.pop(0))
     desk.view.opponents.choose(MODEL)
     desk.view.button.click()
-    assert not desk.engine.of(StartDuel)
+    assert not desk.engine.of(StartComparison)
     desk.view.button.click()
     assert against(desk) == OtherRun(desk.models.status.cache, ModelSpec("/some/model", "float32"))
 
@@ -135,10 +135,10 @@ def test_a_snapshot_is_asked_for_and_a_refusal_said(desk: CompareDesk, monkeypat
     monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: answers.pop(0))
     desk.view.opponents.choose(FILE)
     desk.view.button.click()
-    assert not desk.engine.of(StartDuel)
+    assert not desk.engine.of(StartComparison)
     desk.view.button.click()
     assert against(desk) == OtherFile(Path("/some/cache.safetensors"))
-    desk.tell(Failed("That file holds other tokens: choose another.", reply_to=desk.engine.id_of(StartDuel)))
+    desk.tell(Failed("That file holds other tokens: choose another.", reply_to=desk.engine.id_of(StartComparison)))
     assert desk.view.empty_text == "That file holds other tokens: choose another."
 
 
@@ -156,7 +156,7 @@ def test_an_opened_file_is_compared_with_runs_of_its_model(desk: CompareDesk) ->
         view.button.click()
         cache = cache_named("int8") if dtype == "float32" else status.cache
         assert against(desk) == OtherRun(cache, ModelSpec("bundled", dtype))
-        desk.tell(Failed("Not now.", reply_to=desk.engine.id_of(StartDuel)))
+        desk.tell(Failed("Not now.", reply_to=desk.engine.id_of(StartComparison)))
     desk.tell(StateChanged(replace(in_file, model=replace(status.model, fingerprint="another"))))
     assert not view.button.isEnabled()
     assert "The model of this file is not known here" in view.button.toolTip()
@@ -168,7 +168,7 @@ def test_an_opened_file_is_compared_with_runs_of_its_model(desk: CompareDesk) ->
 
 def test_a_refusal_keeps_the_present_comparison(compared: CompareDesk) -> None:
     compared.view.button.click()
-    compared.tell(Failed("The pool is full: give it more room.", reply_to=compared.engine.id_of(StartDuel)))
+    compared.tell(Failed("The pool is full: give it more room.", reply_to=compared.engine.id_of(StartComparison)))
     assert compared.view.place.words == "The pool is full: give it more room."
     assert not compared.view.place.isEnabled()
     assert "KIVI-2" in compared.view.sides.text()
@@ -179,7 +179,7 @@ def test_a_refusal_keeps_the_present_comparison(compared: CompareDesk) -> None:
 
 def test_a_step_before_those_that_were_compared_is_not_waited_for(desk: CompareDesk) -> None:
     """After a change of mode the steps before it are not compared, and no picture of them is asked for."""
-    started = samples.duel_started(21)
+    started = samples.comparison_started(21)
     desk.start(replace(started, steps=tuple(step for step in started.steps if step.step > 5)))
     desk.models.selection.update(step=2)
     turn(desk.shell, 2)
@@ -198,7 +198,7 @@ def test_both_sides_are_named(compared: CompareDesk) -> None:
 
 
 def test_sides_of_two_dtypes_are_told_apart_above_their_pictures(desk: CompareDesk) -> None:
-    started = samples.duel_started(21)
+    started = samples.comparison_started(21)
     desk.start(replace(started, b=replace(started.b, dtype="bfloat16")))
     assert desk.view.maps.captions["a"].text().startswith("A · sequence 0 · float32 · colours per layer, ±")
     assert (
@@ -219,7 +219,7 @@ def test_sides_of_two_dtypes_are_told_apart_above_their_pictures(desk: CompareDe
 def test_the_verdict_knows_what_was_asked_for(
     desk: CompareDesk, num_beyond: int, is_lossy: bool, words: str, role: str
 ) -> None:
-    started = samples.duel_started(4)
+    started = samples.comparison_started(4)
     steps = tuple(replace(step, is_beyond_rounding=number < num_beyond) for number, step in enumerate(started.steps))
     desk.start(replace(started, steps=steps, b=replace(started.b, is_lossy=is_lossy)))
     assert desk.view.verdict.text() == words
@@ -238,7 +238,7 @@ def test_the_verdict_knows_what_was_asked_for(
 def test_an_edit_by_hand_is_no_departure(
     desk: CompareDesk, edited_from: int, is_lossy: bool, words: str, role: str
 ) -> None:
-    started = samples.duel_started(4)
+    started = samples.comparison_started(4)
     steps = tuple(replace(step, is_beyond_rounding=number < 2) for number, step in enumerate(started.steps))
     a, b = replace(started.a, edited_from=edited_from), replace(started.b, is_lossy=is_lossy)
     desk.start(replace(started, steps=steps, a=a, b=b))
@@ -247,43 +247,43 @@ def test_an_edit_by_hand_is_no_departure(
 
 
 def test_steps_of_which_nothing_is_compared_are_not_within_rounding(desk: CompareDesk) -> None:
-    started = samples.duel_started(4)
+    started = samples.comparison_started(4)
     desk.start(replace(started, steps=tuple(replace(step, is_beyond_rounding=None) for step in started.steps)))
     assert desk.view.verdict.text().startswith("Nothing is compared yet")
     assert desk.view.verdict.property("textRole") == "muted"
 
 
 def test_without_steps_in_common_the_rows_alone_are_judged(desk: CompareDesk) -> None:
-    desk.start(replace(samples.duel_started(), steps=()))
+    desk.start(replace(samples.comparison_started(), steps=()))
     assert desk.view.verdict.text().startswith("Nothing is compared yet")
-    desk.tell(DuelScanned(24, None))
+    desk.tell(ComparisonScanned(24, None))
     assert desk.view.verdict.text() == "Within rounding so far: the rows of 24 tokens"
-    desk.tell(DuelScanned(24, DEPARTURE))
+    desk.tell(ComparisonScanned(24, DEPARTURE))
     assert desk.view.verdict.text() == "Lossy, so it differs: rows beyond rounding"
-    steps = tuple(replace(step, is_beyond_rounding=False) for step in samples.duel_started().steps)
-    desk.start(replace(samples.duel_started(), steps=steps))
-    desk.tell(DuelScanned(24, DEPARTURE))
+    steps = tuple(replace(step, is_beyond_rounding=False) for step in samples.comparison_started().steps)
+    desk.start(replace(samples.comparison_started(), steps=steps))
+    desk.tell(ComparisonScanned(24, DEPARTURE))
     assert desk.view.verdict.text() == "Lossy, so it differs: rows beyond rounding", "no step is, of four"
 
 
 def test_the_first_departure_is_described_in_full_and_a_click_selects_it(compared: CompareDesk) -> None:
     assert compared.view.place.words == "All rows are compared when the run rests"
     assert not compared.view.place.isEnabled()
-    compared.tell(DuelScanned(24, DEPARTURE))
+    compared.tell(ComparisonScanned(24, DEPARTURE))
     assert compared.view.place.words == (
         "First row beyond rounding: layer 1, V, kv head 2, token 3 “·time”, channel 5: 1.0625 against 1.5  →"
     )
     compared.view.place.click()
     now = compared.models.selection.now
     assert (now.layer, now.kv_head, now.position, now.lens, now.channel) == (1, 2, 3, "values", 5)
-    compared.tell(DuelScanned(24, None))
+    compared.tell(ComparisonScanned(24, None))
     assert "same within rounding: 24 tokens" in compared.view.place.words
     assert not compared.view.place.isEnabled()
 
 
 def test_where_rows_cannot_be_compared_logits_alone_are_shown(desk: CompareDesk) -> None:
     why = "The two models have other layers or heads: their logits are compared, their K and V cannot be."
-    desk.start(replace(samples.duel_started(21), no_rows=why))
+    desk.start(replace(samples.comparison_started(21), no_rows=why))
     assert desk.view.why.text() == why
     assert desk.view.why.isVisible()
     assert not desk.view.maps.isVisible()

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from app.panels.compare.words import parts_at
-from engine.wire.duel import OtherStep
+from engine.wire.comparison import OtherStep
 from tests.app import samples
 
 
@@ -17,7 +17,7 @@ from tests.app import samples
 )
 def test_two_branches_part_where_both_have_tokens_of_their_own(mine: int, other: int, have_parted: bool) -> None:
     """Eight tokens are shared. A branch that ends there has gone on with none."""
-    compared, step = samples.duel_started(against=OtherStep(5)), SimpleNamespace(num_tokens=8)
+    compared, step = samples.comparison_started(against=OtherStep(5)), SimpleNamespace(num_tokens=8)
     live = SimpleNamespace(record=lambda at: None, num_tokens=lambda seq_id: mine)
     record = SimpleNamespace(of=lambda seq_id: SimpleNamespace(num_tokens=other))
     models = SimpleNamespace(

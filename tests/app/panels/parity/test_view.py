@@ -15,8 +15,8 @@ from engine.history.history import BoundedLog
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import PRESETS, cache_preset
 from engine.spec.tuning import tuned
-from engine.wire.commands import Fork, SetCache, StartDuel
-from engine.wire.duel import OtherRun
+from engine.wire.commands import Fork, SetCache, StartComparison
+from engine.wire.comparison import OtherRun
 from engine.wire.events import StateChanged
 from engine.wire.measurements import CheckParity, Verdict
 from tests.app import samples
@@ -225,6 +225,6 @@ def test_what_parity_is_checked_against_can_be_seen_side_by_side(
     view.compare_with("int8")
     view.compare_side_by_side()
     assert two.window.docks.layout_name == "compare"
-    (asked,) = engine.of(StartDuel)
-    assert isinstance(asked, StartDuel)
+    (asked,) = engine.of(StartComparison)
+    assert isinstance(asked, StartComparison)
     assert asked.against == OtherRun(cache_preset("int8").spec)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.analysis.duel.compare import attention_distance, first_difference, row_differences
+from engine.analysis.comparison.compare import attention_distance, first_difference, row_differences
 from engine.analysis.tolerance import TOLERANCES
 from engine.geometry.dimensions import CacheGeometry
 from engine.look.magnitude_counts import farthest_from_zero

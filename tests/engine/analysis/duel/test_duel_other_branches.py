@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from engine.analysis.duel.duel import Duel
-from engine.analysis.duel.sides import run_at
-from engine.analysis.duel.start import duel_of
+from engine.analysis.comparison.comparison import Comparison
+from engine.analysis.comparison.sides import run_at
+from engine.analysis.comparison.start import comparison_of
 from engine.errors import InputError
 from engine.session.session import Session
 from engine.spec.presets import PRESETS
-from engine.wire.commands import StartDuel
-from engine.wire.duel import DuelStep, OtherStep, TokenDivergence
+from engine.wire.commands import StartComparison
+from engine.wire.comparison import ComparedStep, OtherStep, TokenDivergence
 from engine.wire.pictures import WallPicture, WallRequest
 from tests.engine.analysis.live import started
 
@@ -29,19 +29,19 @@ def parted(name: str = "dynamic") -> tuple[Session, int, int, int]:
     return session, seq_id, parting, left
 
 
-def duel(session: Session, seq_id: int, step: int) -> Duel:
+def comparison(session: Session, seq_id: int, step: int) -> Comparison:
     def never(*_asked: object) -> object:
         raise AssertionError("nothing is loaded for a moment of this session")
 
-    return duel_of(session, StartDuel(seq_id, OtherStep(step)), never, never)  # type: ignore[arg-type]
+    return comparison_of(session, StartComparison(seq_id, OtherStep(step)), never, never)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["dynamic", "growing", "paged", "none"])
 def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behind_that(name: str) -> None:
     session, seq_id, parting, left = parted(name)
     before = session.last_step, [live.cache.num_tokens for live in session.live]
-    one = duel(session, seq_id, left)
-    steps = [step for step in one.catch_up() if isinstance(step, DuelStep)]
+    one = comparison(session, seq_id, left)
+    steps = [step for step in one.catch_up() if isinstance(step, ComparedStep)]
     mark = session.history.tree.at(parting).states[seq_id]
     same, others = (
         [step for step in steps if (step.num_tokens > mark.num_tokens) is parted] for parted in (False, True)
@@ -64,16 +64,16 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
     assert now.side().name == f"step {session.last_step}"
     now.close()
     if name != "none":
-        piece = one.slice(WallRequest(seq_id, mark.num_tokens, mark.num_tokens, "keys", False, 64, 8), "difference")
+        piece = one.picture(WallRequest(seq_id, mark.num_tokens, mark.num_tokens, "keys", False, 64, 8), "difference")
         assert isinstance(piece, WallPicture)
         assert abs(piece.low).max() == 0
-        behind = one.slice(
+        behind = one.picture(
             WallRequest(seq_id, mark.num_tokens + 1, mark.num_tokens + 1, "keys", False, 64, 8), "difference"
         )
         assert isinstance(behind, WallPicture)
         assert abs(behind.low[:, :, :-1]).max() == 0
         assert (abs(behind.low[:, :, -1]).max((1, 2)) > 0).all()
-        whole = one.slice(WallRequest(seq_id, one.b.num_tokens, one.b.num_tokens, "keys", False, 64, 8), "b")
+        whole = one.picture(WallRequest(seq_id, one.b.num_tokens, one.b.num_tokens, "keys", False, 64, 8), "b")
         assert isinstance(whole, WallPicture)
         assert whole.num_tokens == one.b.num_tokens
     one.close()
@@ -83,12 +83,12 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
 
 def test_another_branch_takes_the_steps_behind_the_parting_back() -> None:
     session, seq_id, parting, left = parted()
-    one = duel(session, seq_id, left)
+    one = comparison(session, seq_id, left)
     list(one.catch_up())
     session.go_to(parting)
     session.force(seq_id, (6,))
     session.step()
-    again = [step for step in one.catch_up() if isinstance(step, DuelStep)]
+    again = [step for step in one.catch_up() if isinstance(step, ComparedStep)]
     assert [step.num_tokens for step in one.steps][-2:] == [42, 43]
     assert [step.parting.texts[0] for step in again if step.parting] == [session.text_of(6)]
     one.close()
@@ -99,7 +99,7 @@ def test_what_is_compared_gives_back_all_that_it_took() -> None:
     assert session.live.mode.store is not None
     group = session.live.mode.store.groups[0]
     before = [table.page_ids for table in group.tables]
-    one = duel(session, seq_id, left)
+    one = comparison(session, seq_id, left)
     assert len(group.tables) > len(before)
     one.close()
     assert [table.page_ids for table in group.tables] == before
@@ -111,4 +111,4 @@ def test_a_sequence_that_the_other_branch_has_not_is_refused() -> None:
     child = session.fork(seq_id).child
     session.step()
     with pytest.raises(InputError, match=f"Sequence {child} was not there after step {left}"):
-        duel(session, child, left)
+        comparison(session, child, left)

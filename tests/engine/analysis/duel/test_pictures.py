@@ -1,4 +1,4 @@
-"""Pictures of a duel: the difference of both sides, where both have rows."""
+"""Pictures of a comparison: the difference of both sides, where both have rows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from engine.analysis.duel.duel import Duel, attention_difference
-from engine.analysis.duel.sides import LiveRun
+from engine.analysis.comparison.comparison import Comparison, attention_difference
+from engine.analysis.comparison.sides import LiveRun
 from engine.look.pictures import attention_picture
 from engine.look.source import subtracted
 from engine.session.editing import make_edit
@@ -31,7 +31,7 @@ from engine.wire.pictures import (
     WallPicture,
     WallRequest,
 )
-from tests.engine.analysis.duel.duels import KIVI, compared, duel_of
+from tests.engine.analysis.duel.comparisons import KIVI, compared, comparison_of
 from tests.engine.analysis.live import started
 from tests.engine.look.walls import assert_same
 from tests.engine.tiny import model_of, prompt_ids
@@ -39,31 +39,31 @@ from tests.engine.tiny import model_of, prompt_ids
 
 def test_the_difference_is_that_of_both_pictures() -> None:
     session, seq_id = started()
-    duel = duel_of(session, seq_id, KIVI)
-    compared(duel)
+    comparison = comparison_of(session, seq_id, KIVI)
+    compared(comparison)
     head = HeadRequest(seq_id, 45, "keys", 1, 0, 0, 45, 100)
-    a, b, difference = (duel.slice(head, side) for side in ("a", "b", "difference"))
+    a, b, difference = (comparison.picture(head, side) for side in ("a", "b", "difference"))
     assert isinstance(a, HeadPicture)
     assert isinstance(b, HeadPicture)
     assert isinstance(difference, HeadPicture)
     assert difference.provenance == "difference"
     np.testing.assert_array_equal(difference.low, a.low - b.low)
     assert np.abs(difference.low).max() > 0
-    wall = duel.slice(WallRequest(seq_id, 45, 44, "values", False, 9, 4), "difference")
+    wall = comparison.picture(WallRequest(seq_id, 45, 44, "values", False, 9, 4), "difference")
     assert isinstance(wall, WallPicture)
-    mine, theirs = (run.source(45).rows(1, "values") for run in (duel.a, duel.b))
+    mine, theirs = (run.source(45).rows(1, "values") for run in (comparison.a, comparison.b))
     assert mine is not None
     assert theirs is not None
     exact = (mine.numbers - theirs.numbers).float()  # extremes of the difference, not a difference of extremes
     assert wall.high[1, 0, 0, 0] == pytest.approx(
         float(exact[0, : wall.tokens_per_column, : wall.dims_per_row].max()), abs=0
     )
-    row = duel.slice(RowRequest(seq_id, 45, 20), "difference")
+    row = comparison.picture(RowRequest(seq_id, 45, 20), "difference")
     assert isinstance(row, RowPicture)
     np.testing.assert_array_equal(row.values[1][0], exact[0, 20].numpy())
-    attention = duel.slice(AttentionRequest(seq_id, session.last_step or 0, 1, 10), "difference")
+    attention = comparison.picture(AttentionRequest(seq_id, session.last_step or 0, 1, 10), "difference")
     assert isinstance(attention, AttentionPicture)
-    weights = [run.attention(45)[1] for run in (duel.a, duel.b)]
+    weights = [run.attention(45)[1] for run in (comparison.a, comparison.b)]
     gap = (weights[0] - weights[1])[0]
     assert abs(attention.weights[0]).max() == pytest.approx(float(gap.abs().max()), abs=1e-7)
     assert attention.weights.min() < 0 < attention.weights.max()
@@ -72,20 +72,23 @@ def test_the_difference_is_that_of_both_pictures() -> None:
 @pytest.mark.parametrize("against", ["kivi", "int8", "h2o"])
 def test_whatever_was_shown_before_a_difference_is_as_a_new_duel_shows_it(against: str) -> None:
     chance, (session, seq_id) = random.Random(against), started(CacheSpec("growing"))
-    duel = duel_of(session, seq_id, KIVI if against == "kivi" else PRESETS[against].spec)
-    compared(duel)
+    comparison = comparison_of(session, seq_id, KIVI if against == "kivi" else PRESETS[against].spec)
+    compared(comparison)
     for number in range(30):
         count = session.sequence(seq_id).num_tokens
         tokens = chance.choice([count, count - 1, chance.randint(1, count)])
         tensor = chance.choice(["keys", "keys", "values"])
         request = WallRequest(seq_id, tokens, tokens - 1, tensor, False, chance.choice([9, 9, 200]), 4)
-        piece, expected = (each.slice(request, "difference") for each in (duel, Duel(duel.a, duel.b, session.text_of)))
+        piece, expected = (
+            each.picture(request, "difference")
+            for each in (comparison, Comparison(comparison.a, comparison.b, session.text_of))
+        )
         assert isinstance(piece, WallPicture)
         assert isinstance(expected, WallPicture)
         assert_same(piece, expected)
         if number % 10 == 5:
             session.step()
-            compared(duel)
+            compared(comparison)
         if number == 12:
             make_edit(session, parse_edit("zero pos=20 layer=1", seq_id, count))
         if number == 22:  # other tokens, for both sides
@@ -93,19 +96,22 @@ def test_whatever_was_shown_before_a_difference_is_as_a_new_duel_shows_it(agains
             session.force(seq_id, prompt_ids(20, seed=1))
             for _ in range(3):
                 session.step()
-            compared(duel)
+            compared(comparison)
 
 
 def test_a_difference_after_a_side_lost_its_rows_is_as_a_new_duel_shows_it() -> None:
     session, seq_id = started(CacheSpec("growing"))
-    duel = duel_of(session, seq_id, KIVI)
-    compared(duel)
+    comparison = comparison_of(session, seq_id, KIVI)
+    compared(comparison)
     request = WallRequest(seq_id, 45, 45, "keys", False, 100, 4)
-    duel.slice(request, "difference")
+    comparison.picture(request, "difference")
     session.live.preempt(session.live.get(seq_id), session.history.journal.newest)
     session.step()
     assert session.sequence(seq_id).num_tokens == 16
-    piece, expected = (each.slice(request, "difference") for each in (duel, Duel(duel.a, duel.b, session.text_of)))
+    piece, expected = (
+        each.picture(request, "difference")
+        for each in (comparison, Comparison(comparison.a, comparison.b, session.text_of))
+    )
     assert isinstance(piece, WallPicture)
     assert isinstance(expected, WallPicture)
     assert_same(piece, expected)
@@ -116,10 +122,12 @@ def test_a_difference_follows_a_side_that_goes_on_alone() -> None:
     mine, theirs = started(CacheSpec("growing")), started(CacheSpec("growing"))
     theirs[0].set_cache(KIVI)
     a, b = LiveRun(*mine, "A"), LiveRun(*theirs, "B")
-    duel, limits = Duel(a, b, mine[0].text_of), set()
+    comparison, limits = Comparison(a, b, mine[0].text_of), set()
     for _ in range(3):
         request = WallRequest(mine[1], 44, 44, "values", False, 9, 4)
-        piece, expected = (each.slice(request, "difference") for each in (duel, Duel(a, b, mine[0].text_of)))
+        piece, expected = (
+            each.picture(request, "difference") for each in (comparison, Comparison(a, b, mine[0].text_of))
+        )
         assert isinstance(piece, WallPicture)
         assert isinstance(expected, WallPicture)
         assert_same(piece, expected)
@@ -132,12 +140,12 @@ def test_a_difference_follows_a_side_that_goes_on_alone() -> None:
 def test_what_is_held_now_is_shown_beside_an_earlier_step_as_a_new_duel_shows_it() -> None:
     session, seq_id = started(CacheSpec(codec=uniform("int8")))
     a, b = LiveRun(session, seq_id, "now"), LiveRun(session, seq_id, "then", until=44)
-    duel = Duel(a, b, session.text_of, compares_with_now=True)
+    comparison = Comparison(a, b, session.text_of, compares_with_now=True)
     for tokens in (44, 43, 40, 44, 12, 43):
         for side in ("a", "difference"):
             request = WallRequest(seq_id, tokens, tokens - 1, "keys", False, 11, 4)
-            anew = Duel(a, b, session.text_of, compares_with_now=True)
-            piece, expected = (each.slice(request, side) for each in (duel, anew))  # type: ignore[arg-type]
+            anew = Comparison(a, b, session.text_of, compares_with_now=True)
+            piece, expected = (each.picture(request, side) for each in (comparison, anew))  # type: ignore[arg-type]
             assert isinstance(piece, WallPicture)
             assert isinstance(expected, WallPicture)
             assert_same(piece, expected)
@@ -146,8 +154,8 @@ def test_what_is_held_now_is_shown_beside_an_earlier_step_as_a_new_duel_shows_it
 def test_a_difference_of_an_earlier_step_is_made_from_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.look.magnitudes.BLOCK", 4)
     session, seq_id = started(CacheSpec("growing"))
-    duel, sizes = duel_of(session, seq_id, CacheSpec(codec=uniform("int8"))), []
-    compared(duel)
+    comparison, sizes = comparison_of(session, seq_id, CacheSpec(codec=uniform("int8"))), []
+    compared(comparison)
 
     def spied(a, b):  # type: ignore[no-untyped-def]
         sizes.append(a.numbers.shape[1])
@@ -156,7 +164,7 @@ def test_a_difference_of_an_earlier_step_is_made_from_the_last_one(monkeypatch: 
     monkeypatch.setattr("engine.look.source.subtracted", spied)
     for tokens in (45, 44):
         sizes.clear()
-        duel.slice(WallRequest(seq_id, tokens, tokens, "keys", False, 9, 4), "difference")
+        comparison.picture(WallRequest(seq_id, tokens, tokens, "keys", False, 9, 4), "difference")
     assert 0 < max(sizes) <= 5, "a column"
 
 
@@ -188,27 +196,29 @@ def test_attention_to_the_source_has_no_columns_for_tokens_of_the_decoder(name: 
     seq_id = session.submit(Prompt(token_ids=prompt_ids(7, 3)))
     for _ in range(6):
         session.step()
-    duel = duel_of(session, seq_id, PRESETS[against].spec)
-    compared(duel)
+    comparison = comparison_of(session, seq_id, PRESETS[against].spec)
+    compared(comparison)
     count, layers = session.sequence(seq_id).num_tokens, session.model.info.geometry.attention_layers
     for layer in layers:
-        piece = duel.slice(AttentionRequest(seq_id, session.last_step or 0, layer.index, 100), "difference")
+        piece = comparison.picture(AttentionRequest(seq_id, session.last_step or 0, layer.index, 100), "difference")
         assert isinstance(piece, AttentionPicture)
         assert piece.positions.tolist() == list(range(7) if layer.kind == "cross" else range(7, 13))
-        mine, theirs = (run.attention(count)[layer.index][:, : len(piece.positions)] for run in (duel.a, duel.b))
+        mine, theirs = (
+            run.attention(count)[layer.index][:, : len(piece.positions)] for run in (comparison.a, comparison.b)
+        )
         np.testing.assert_array_equal(piece.weights, mine - theirs)
     assert {layer.kind for layer in layers} == {"full", "cross"}
 
 
 def test_a_side_that_is_behind_is_compared_as_both_stood_with_its_tokens() -> None:
     session, seq_id = started(KIVI)
-    duel = duel_of(session, seq_id, CacheSpec())
-    compared(duel)
+    comparison = comparison_of(session, seq_id, CacheSpec())
+    compared(comparison)
     session.step()  # codes row 29 of V, which was exact with 45 tokens
-    assert (duel.a.num_tokens, duel.b.num_tokens) == (46, 45)
-    picture = duel.slice(HeadRequest(seq_id, 46, "values", 0, 0, 0, 46, 100), "difference")
+    assert (comparison.a.num_tokens, comparison.b.num_tokens) == (46, 45)
+    picture = comparison.picture(HeadRequest(seq_id, 46, "values", 0, 0, 0, 46, 100), "difference")
     assert isinstance(picture, HeadPicture)
-    mine, theirs = (run.source(45).rows(0, "values") for run in (duel.a, duel.b))
+    mine, theirs = (run.source(45).rows(0, "values") for run in (comparison.a, comparison.b))
     assert mine is not None
     assert theirs is not None
     np.testing.assert_array_equal(picture.low.T, (mine.numbers - theirs.numbers)[0].T)
@@ -219,12 +229,12 @@ def test_a_side_that_is_behind_is_compared_as_both_stood_with_its_tokens() -> No
 
 def test_rows_that_one_side_has_dropped_are_no_difference() -> None:
     session, seq_id = started()
-    duel = duel_of(session, seq_id, CacheSpec(retention=RetentionSpec("h2o", budget=12, window=4)))
-    compared(duel)
-    theirs = duel.b.source(45).rows(0, "keys")
+    comparison = comparison_of(session, seq_id, CacheSpec(retention=RetentionSpec("h2o", budget=12, window=4)))
+    compared(comparison)
+    theirs = comparison.b.source(45).rows(0, "keys")
     assert theirs is not None
     assert theirs.positions is not None
-    picture = duel.slice(HeadRequest(seq_id, 45, "keys", 0, 1, 0, 45, 100), "difference")
+    picture = comparison.picture(HeadRequest(seq_id, 45, "keys", 0, 1, 0, 45, 100), "difference")
     assert isinstance(picture, HeadPicture)
     shown = [int(p) for p, column in zip(picture.positions, picture.low, strict=True) if not np.isnan(column).any()]
     assert shown == theirs.positions[1].tolist()

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from msgspec.structs import replace
 
-from engine.analysis.duel.compare import aligned, first_difference, not_compared, step_of
-from engine.analysis.duel.sides import ComparedRun, LiveRun, check_comparable
+from engine.analysis.comparison.compare import aligned, first_difference, not_compared, step_of
+from engine.analysis.comparison.sides import ComparedRun, LiveRun, check_comparable
 from engine.analysis.tolerance import tolerance_between
 from engine.common_prefix import num_common
 from engine.errors import InputError
@@ -25,7 +25,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.lenses import LENSES
 from engine.spec.presets import cache_label
 from engine.spec.sampling import Prompt
-from engine.wire.duel import DuelScanned, DuelStarted, DuelStep, Opponent, TokenDivergence
+from engine.wire.comparison import ComparedStep, ComparisonScanned, ComparisonStarted, Opponent, TokenDivergence
 from engine.wire.pictures import AttentionRequest, HeadRequest, Picture, PictureRequest, RowRequest, Side, WallRequest
 
 
@@ -44,7 +44,7 @@ def attention_difference(
     return NewestQuery(difference, query_position, "difference")
 
 
-class Duel:
+class Comparison:
     """Compares two runs. `catch_up()` brings B to the tokens of A; this needs a `follower`, which steps B.
 
     Rows are compared as both sides held them at the same number of tokens. With `compares_with_now`, B is an earlier
@@ -59,7 +59,7 @@ class Duel:
         a: ComparedRun,
         b: ComparedRun,
         text_of: Callable[[int], str],
-        follower: DuelFollower | None = None,
+        follower: ComparisonFollower | None = None,
         *,
         compares_with_now: bool = False,
         are_branches: bool = False,
@@ -69,7 +69,7 @@ class Duel:
         self.compares_with_now, self._are_branches = compares_with_now, are_branches
         self._fed: list[int] = []  # the tokens of A at the last comparison
         self.tolerance = tolerance_between(a.side().dtype, b.side().dtype)
-        self.steps: list[DuelStep] = []
+        self.steps: list[ComparedStep] = []
         self._mode = a.mode
         self._seen: dict[Side, Seen] = {}
         if not a.num_tokens:
@@ -83,14 +83,14 @@ class Duel:
             )
 
     def close(self) -> None:
-        """Free what is used by this duel alone."""
+        """Free what is used by this comparison alone."""
         self.a.close()
         self.b.close()
 
-    def started(self, against: Opponent) -> DuelStarted:
+    def started(self, against: Opponent) -> ComparisonStarted:
         """The event for the start: what is compared with, both sides, and every step compared so far."""
         layers = tuple(layer.index for layer in self.a.geometry.attention_layers)
-        return DuelStarted(
+        return ComparisonStarted(
             self.a.seq_id,
             against,
             self.a.side(),
@@ -106,7 +106,7 @@ class Duel:
         """Whether B has fewer tokens than A and can be stepped."""
         return self._follower is not None and self.b.num_tokens < self.a.num_tokens
 
-    def catch_up(self, check: Callable[[], None] | None = None) -> Iterator[DuelStep | tuple[int, int]]:
+    def catch_up(self, check: Callable[[], None] | None = None) -> Iterator[ComparedStep | tuple[int, int]]:
         """Feed B the tokens of A, and compare wherever both have the same number of tokens. Yields each comparison, or
         progress (tokens of B, tokens of A). `check` is called between the layers of a prefill and raises to cancel."""
         self._drop_outdated_steps()
@@ -126,23 +126,23 @@ class Duel:
         for count in self._follower.follow(self.a.token_ids, check) if self._follower is not None else ():
             yield self._compare(count) if count in wanted else (count, self.a.num_tokens)
 
-    def scan(self, check: Callable[[], None] = lambda: None) -> DuelScanned | None:
+    def scan(self, check: Callable[[], None] = lambda: None) -> ComparisonScanned | None:
         """Compare all rows that both hold now; None if there are none to compare. `check` raises to cancel."""
         count = num_common(self.a.token_ids, self.b.token_ids)
         if self.no_rows or not count:
             return None
         layers = self.a.geometry.attention_layers
-        return DuelScanned(count, first_difference(*self._sources(count), layers, self.tolerance, check))
+        return ComparisonScanned(count, first_difference(*self._sources(count), layers, self.tolerance, check))
 
     @torch.inference_mode()
-    def slice(self, request: PictureRequest, side: Side) -> Picture:
+    def picture(self, request: PictureRequest, side: Side) -> Picture:
         """A picture of one side, or of the difference A - B, at the same number of tokens."""
         count = getattr(request, "num_tokens", None)
         if isinstance(request, AttentionRequest):
-            return replace(self.a.slice(request), request=request) if side == "a" else self._attention(request, side)
+            return replace(self.a.picture(request), request=request) if side == "a" else self._attention(request, side)
         count = min(self.a.num_tokens if count is None else count, self.b.num_tokens)
         if side == "b" or (side == "a" and not self.compares_with_now):
-            return replace((self.a if side == "a" else self.b).slice(request), request=request)
+            return replace((self.a if side == "a" else self.b).picture(request), request=request)
         if side == "a":
             return self._picture(request, side, self._sources(count)[0])
         if self.no_rows:
@@ -173,7 +173,7 @@ class Duel:
         theirs = self.b.step_with(count)
         if side == "b":
             asked = replace(request, step=theirs if theirs is not None else -1)
-            return replace(self.b.slice(asked), request=request)
+            return replace(self.b.picture(asked), request=request)
         if LENSES[request.lens].reads == "queries":
             found = of_queries(request, Difference(*self._sources(count)))
             return attention_picture(request, found, self.a.geometry)
@@ -189,7 +189,7 @@ class Duel:
             return None
         return TokenDivergence(common, (self._text_of(one[common]), self._text_of(other[common])))
 
-    def _compare(self, num_tokens: int, parting: TokenDivergence | None = None) -> DuelStep:
+    def _compare(self, num_tokens: int, parting: TokenDivergence | None = None) -> ComparedStep:
         if self.compares_with_now:
             step = not_compared(self.a, num_tokens)
         else:
@@ -211,8 +211,8 @@ class Duel:
         self._fed = fed
 
 
-class DuelFollower:
-    """The other run of a duel: a session of its own, which is fed the tokens of side A."""
+class ComparisonFollower:
+    """The other run of a comparison: a session of its own, which is fed the tokens of side A."""
 
     def __init__(self, model: LoadedModel, cache: CacheSpec, prompt_ids: Sequence[int]) -> None:
         self._model, self._cache, self._prompt = model, cache, Prompt(token_ids=tuple(prompt_ids), has_start=True)

@@ -1,10 +1,10 @@
-"""What a duel of two cache modes costs over the two runs one after the other; same threads, same model, one run.
+"""What a comparison of two cache modes costs over the two runs one after the other; same threads, same model, one run.
 
-    python tests/benchmarks/duel_cost.py [--short] [--threads 2] [--context 512] [--steps 100] [--against kivi-2,h2o]
+    python tests/benchmarks/comparison_cost.py [--short] [--threads 2] [--context 512] [--steps 100] [--against
+    kivi-2,h2o]
 
-Both ways feed the same tokens; the duel compares logits, newest rows and attention at every step. Seconds of processor
-time, which what else runs on the machine hardly changes. Target: at most 1.2.
-"""
+Both ways feed the same tokens; the comparison compares logits, newest rows and attention at every step. Seconds of
+processor time, which what else runs on the machine hardly changes. Target: at most 1.2."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from engine.analysis.duel.duel import Duel, DuelFollower
-from engine.analysis.duel.sides import LiveRun
+from engine.analysis.comparison.comparison import Comparison, ComparisonFollower
+from engine.analysis.comparison.sides import LiveRun
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -50,13 +50,13 @@ def together(model: LoadedModel, a: CacheSpec, b: CacheSpec, ids: tuple[int, ...
     """Seconds of processor time of both in lock-step."""
     began = time.process_time()
     session, seq_id = begun(model, a, ids, steps)
-    duel: Duel | None = None
+    comparison: Comparison | None = None
     while session.sequence(seq_id).num_tokens < len(ids) + steps:
         session.step()
-        if duel is None:
-            follower = DuelFollower(model, b, ids)
-            duel = Duel(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
-        for _ in duel.catch_up():
+        if comparison is None:
+            follower = ComparisonFollower(model, b, ids)
+            comparison = Comparison(LiveRun(session, seq_id, "A"), follower.run, session.text_of, follower)
+        for _ in comparison.catch_up():
             pass
     return time.process_time() - began
 
@@ -72,7 +72,7 @@ def main() -> None:
     model, steps = smollm_shape(args.threads), 30 if args.short else args.steps
     ids = tuple(torch.randint(3, 49_000, (args.context,), generator=torch.Generator().manual_seed(0)).tolist())
     print(f"SmolLM2-135M's shape, float32, {args.threads} threads, {args.context} tokens, {steps} steps; CPU seconds")
-    print(header("two runs", "duel"))
+    print(header("two runs", "comparison"))
     for name in args.against.split(","):
         progress(f"growing and {name} …")
         caches = CacheSpec(), cache_named(name)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
-from engine.analysis.duel.sides import ComparedRun
+from engine.analysis.comparison.sides import ComparedRun
 from engine.analysis.rounding import largest, row_errors
 from engine.analysis.tolerance import Tolerance
 from engine.geometry.dimensions import LayerGeometry
@@ -16,7 +16,7 @@ from engine.look.source import NO_POSITION, PARTS, Rows, Source, gather_rows, sl
 from engine.session.sampler import choose
 from engine.spec.codec import Part
 from engine.spec.sampling import SamplingParams
-from engine.wire.duel import DuelStep, FirstDifference, TokenDivergence
+from engine.wire.comparison import ComparedStep, FirstDifference, TokenDivergence
 from engine.wire.records import Candidate, read_only_floats
 
 NUM_TOP = 5
@@ -31,7 +31,7 @@ def step_of(
     has_rows: bool,
     text_of: Callable[[int], str],
     parting: TokenDivergence | None = None,
-) -> DuelStep:
+) -> ComparedStep:
     """Compare both sides when they had `num_tokens`. With a `parting` they were fed different tokens before, so that
     `is_beyond_rounding` is None."""
     mine, theirs = a.logits(num_tokens), b.logits(num_tokens)
@@ -46,7 +46,7 @@ def step_of(
     tolerances = np.array([tolerance.of_row(layer.index) for layer in a.geometry.attention_layers])
     is_beyond = bool((np.fmax(keys, values) > tolerances).any()) or (far is not None and far > tolerance.logit)
     (a_ms, a_bytes), (b_ms, b_bytes) = a.cost(num_tokens), b.cost(num_tokens)
-    return DuelStep(
+    return ComparedStep(
         step=a.step_with(num_tokens) or 0,
         num_tokens=num_tokens,
         kl=kl,
@@ -63,12 +63,14 @@ def step_of(
     )
 
 
-def not_compared(a: ComparedRun, num_tokens: int) -> DuelStep:
-    """The `DuelStep` for a step of side A without a second set of numbers to compare: only the rows as held now are
+def not_compared(a: ComparedRun, num_tokens: int) -> ComparedStep:
+    """The `ComparedStep` for a step of side A without a second set of numbers to compare: only the rows as held now are
     compared."""
     none = no_layers(a)
     step = a.step_with(num_tokens) or 0
-    return DuelStep(step, num_tokens, None, None, None, ((), ()), none, none, none, None, (None, None), (None, None))
+    return ComparedStep(
+        step, num_tokens, None, None, None, ((), ()), none, none, none, None, (None, None), (None, None)
+    )
 
 
 def no_layers(run: ComparedRun) -> np.ndarray:
@@ -85,7 +87,7 @@ def top_of(logits: torch.Tensor | None, text_of: Callable[[int], str]) -> tuple[
 
 
 def row_differences(a: ComparedRun, b: ComparedRun, num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Relative errors of the newest row of K and of V, `[L]` each, as described in `DuelStep`."""
+    """Relative errors of the newest row of K and of V, `[L]` each, as described in `ComparedStep`."""
     found = {tensor: no_layers(a).copy() for tensor in PARTS}
     mine, theirs = a.newest(num_tokens), b.newest(num_tokens)
     for number, layer in enumerate(a.geometry.attention_layers):

@@ -1,4 +1,4 @@
-"""Messages of a duel: what a sequence is compared with, and two runs that are fed the same tokens, step by step.
+"""Messages of a comparison: what a sequence is compared with, and two runs that are fed the same tokens, step by step.
 
 Side A is the live sequence; side B is the other run. Shapes: L attention layers.
 """
@@ -14,10 +14,10 @@ from engine.wire.pictures import TensorName
 from engine.wire.records import Candidate, Floats
 
 
-class DuelSide(Part, frozen=True):
-    """One side of a duel: its short name, model, cache mode and dtype. `is_lossy`: its mode makes rows differ from
-    exact ones. `moves`: it steps along with the live sequence. `edited_from`: the first position whose row was edited
-    by hand; None if there is none."""
+class ComparedSide(Part, frozen=True):
+    """One side of a comparison: its short name, model, cache mode and dtype. `is_lossy`: its mode makes rows differ
+    from exact ones. `moves`: it steps along with the live sequence. `edited_from`: the first position whose row was
+    edited by hand; None if there is none."""
 
     name: str
     model: str
@@ -36,7 +36,7 @@ class TokenDivergence(Part, frozen=True):
     texts: tuple[str, str]
 
 
-class DuelStep(Event, frozen=True, eq=False):
+class ComparedStep(Event, frozen=True, eq=False):
     """Comparison of both sides at the same `num_tokens`; `step` is that of side A.
 
     For the next token: KL(A || B) in nats, the largest absolute difference of logits, whether both rank the same token
@@ -105,7 +105,7 @@ class OtherFile(Variant, frozen=True):
 Opponent = OtherRun | OtherStep | OtherFile
 
 
-class DuelStarted(Event, frozen=True, eq=False):
+class ComparisonStarted(Event, frozen=True, eq=False):
     """The comparison of sequence `seq_id` has started (0: side A is an opened file). Holds what it is compared with,
     both sides and all steps that can be compared, oldest first. `layers` are those of the arrays `[L]`, whose rows are
     compared; `no_rows` says why K and V cannot be compared, empty if they can; `tolerance` is the difference of a logit
@@ -113,10 +113,10 @@ class DuelStarted(Event, frozen=True, eq=False):
 
     seq_id: int
     against: Opponent
-    a: DuelSide
-    b: DuelSide
+    a: ComparedSide
+    b: ComparedSide
     layers: tuple[int, ...]
-    steps: tuple[DuelStep, ...]
+    steps: tuple[ComparedStep, ...]
     no_rows: str
     tolerance: float
 
@@ -130,7 +130,7 @@ class DuelStarted(Event, frozen=True, eq=False):
         return any(side.edited_from is not None and side.edited_from < num_tokens for side in (self.a, self.b))
 
 
-class DuelScanned(Event, frozen=True):
+class ComparisonScanned(Event, frozen=True):
     """All rows of the first `num_tokens` tokens that both sides were fed were compared as they are held now. `first` is
     the first difference; None if all are equal within rounding."""
 
@@ -138,7 +138,7 @@ class DuelScanned(Event, frozen=True):
     first: FirstDifference | None
 
 
-class DuelEnded(Event, frozen=True):
-    """The duel has ended, with the reason; empty if `EndDuel` ended it."""
+class ComparisonEnded(Event, frozen=True):
+    """The comparison has ended, with the reason; empty if `EndComparison` ended it."""
 
     reason: str = ""

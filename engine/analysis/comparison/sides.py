@@ -1,4 +1,4 @@
-"""The two sides of a duel: a sequence of a session, a moment of its history, or a snapshot file."""
+"""The two sides of a comparison: a sequence of a session, a moment of its history, or a snapshot file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.look.source import PARTS, LiveSource, Source, row_at
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
 from engine.spec.presets import cache_label
-from engine.wire.duel import DuelSide
+from engine.wire.comparison import ComparedSide
 from engine.wire.pictures import Picture, PictureRequest
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 class LiveRun:
     """A sequence of a session: as it is now, or as it was with `until` tokens. Requests for more than `num_tokens`, the
-    number of tokens with rows, are answered for that many. `is_own`: the session was made for the duel and is closed
-    with it."""
+    number of tokens with rows, are answered for that many. `is_own`: the session was made for the comparison and is
+    closed with it."""
 
     def __init__(
         self, session: Session, seq_id: int, name: str, until: int | None = None, *, is_own: bool = False
@@ -49,11 +49,11 @@ class LiveRun:
         """The ids of all tokens with rows."""
         return self.session.sequence(self.seq_id).token_ids[: self.num_tokens]
 
-    def side(self) -> DuelSide:
+    def side(self) -> ComparedSide:
         info, spec = self.session.model.info, self.session.cache
         edited_from = self.session.cache_of(self.seq_id).by_hand.back_to(self.num_tokens).first_position
         is_lossy, moves = not spec.is_exact, self._until is None
-        return DuelSide(self._name, info.name, cache_label(spec), info.dtype, is_lossy, moves, edited_from)
+        return ComparedSide(self._name, info.name, cache_label(spec), info.dtype, is_lossy, moves, edited_from)
 
     def source(self, num_tokens: int) -> LiveSource:
         return self.session.rows_at(self.seq_id, min(num_tokens, self.num_tokens))
@@ -77,7 +77,7 @@ class LiveRun:
         step = self.step_with(num_tokens)
         return {} if step is None else self.session.history.attention_at(self.seq_id, step)
 
-    def slice(self, request: PictureRequest) -> Picture:
+    def picture(self, request: PictureRequest) -> Picture:
         """A picture of this run, whatever sequence the request names."""
         return self.session.take_picture(replace(request, seq_id=self.seq_id))
 
@@ -127,8 +127,8 @@ def run_at(session: Session, seq_id: int, step: int) -> LiveRun:
 
 
 class FileRun:
-    """The sequence of a snapshot file, read as `LiveRun` is. `is_own`: the file was opened for the duel and is closed
-    with it."""
+    """The sequence of a snapshot file, read as `LiveRun` is. `is_own`: the file was opened for the comparison and is
+    closed with it."""
 
     seq_id = 0  # a file has one sequence, whatever its id was when it was written
 
@@ -148,7 +148,7 @@ class FileRun:
         """The ids of the tokens, up to the first unknown one."""
         return list(takewhile(lambda token_id: token_id >= 0, self._opened.token_ids))
 
-    def side(self) -> DuelSide:
+    def side(self) -> ComparedSide:
         info, rows = self._opened.info, self._opened.rows
         if info.dtype not in TOLERANCES:
             raise InputError(f"{self._opened.file.path.name} is in {info.dtype}, which no table of rounding knows.")
@@ -156,7 +156,9 @@ class FileRun:
         file = self._opened.file
         cache = self._opened.opened.foreign_cache or cache_label(rows.spec)
         edited_from = file.manifest.edited_from
-        return DuelSide(file.path.name, info.name, cache, info.dtype, is_lossy, moves=False, edited_from=edited_from)
+        return ComparedSide(
+            file.path.name, info.name, cache, info.dtype, is_lossy, moves=False, edited_from=edited_from
+        )
 
     def source(self, num_tokens: int) -> Source:
         return self._opened.at(num_tokens)
@@ -173,7 +175,7 @@ class FileRun:
         rows = ((layer.index, self._opened.attention(layer.index)) for layer in self.geometry.attention_layers)
         return {index: row for index, row in rows if row is not None}
 
-    def slice(self, request: PictureRequest) -> Picture:
+    def picture(self, request: PictureRequest) -> Picture:
         return self._opened.take(request)
 
     @property

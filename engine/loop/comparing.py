@@ -1,4 +1,4 @@
-"""Runs a comparison (duel) beside the session: the other side follows every step, and differences are reported."""
+"""Runs a comparison beside the session: the other side follows every step, and differences are reported."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
-from engine.wire.commands import StartDuel, TakePicture
-from engine.wire.duel import DuelEnded, DuelScanned, DuelStep, OtherStep
+from engine.wire.commands import StartComparison, TakePicture
+from engine.wire.comparison import ComparedStep, ComparisonEnded, ComparisonScanned, OtherStep
 from engine.wire.pictures import Picture
 
 if TYPE_CHECKING:
-    from engine.analysis.duel.duel import Duel
+    from engine.analysis.comparison.comparison import Comparison
     from engine.model.loader import LoadedModel
     from engine.opened.file import OpenedSnapshot
     from engine.session.session import Session
@@ -22,21 +22,22 @@ if TYPE_CHECKING:
 CATCHING_UP = "The other run of the comparison catches up"
 
 
-class Duelling:
-    """Holds at most one duel. `is_behind`: its other side was interrupted, and catches up when the loop is idle."""
+class Comparing:
+    """Holds at most one comparison. `is_behind`: its other side was interrupted, and catches up when the loop is
+    idle."""
 
     def __init__(self, reporter: Reporter, inbox: Inbox) -> None:
         self._reporter, self._inbox = reporter, inbox
-        self._duel: Duel | None = None
-        self._asked: StartDuel | None = None
+        self._comparison: Comparison | None = None
+        self._asked: StartComparison | None = None
         self._is_scanned = False
         self.is_behind = False
-        self._newest: DuelStep | None = None
+        self._newest: ComparedStep | None = None
 
     @property
     def is_on(self) -> bool:
-        """Whether a duel is running."""
-        return self._duel is not None
+        """Whether a comparison is running."""
+        return self._comparison is not None
 
     def differs(self, step: int, seq_id: int) -> bool | None:
         """Whether the other run ranks another token first at that step; None where the step or the sequence is not
@@ -46,27 +47,29 @@ class Duelling:
         agrees = None if self._newest.parting is not None else self._newest.top1_agrees
         return None if agrees is None else not agrees
 
-    def start(self, worked_on: Session | OpenedSnapshot, command: StartDuel, held: LoadedModel | None = None) -> None:
-        """Start another duel. The one before is kept until the new one is ready, and stays if that fails or is
+    def start(
+        self, worked_on: Session | OpenedSnapshot, command: StartComparison, held: LoadedModel | None = None
+    ) -> None:
+        """Start another comparison. The one before is kept until the new one is ready, and stays if that fails or is
         cancelled. `worked_on` is the session or opened file that is compared; `held` the loaded model, if a file is
         open."""
-        from engine.analysis.duel.start import duel_of
+        from engine.analysis.comparison.start import comparison_of
         from engine.opened.file import OpenedSnapshot
 
         self._reporter.begin("Starting the other run")
-        duel = duel_of(worked_on, command, self._load, OpenedSnapshot, held)
+        comparison = comparison_of(worked_on, command, self._load, OpenedSnapshot, held)
         try:
-            for piece in duel.catch_up(self._inbox.check_uncancelled):
+            for found in comparison.catch_up(self._inbox.check_uncancelled):
                 self._inbox.check_uncancelled()
-                if isinstance(piece, tuple):
-                    self._reporter.progress("The other run reads the same tokens", *piece)
+                if isinstance(found, tuple):
+                    self._reporter.progress("The other run reads the same tokens", *found)
         except BaseException:
-            duel.close()
+            comparison.close()
             raise
-        if self._duel is not None:
-            self._duel.close()
-        self._duel, self._asked, self.is_behind, self._is_scanned = duel, command, False, False
-        self._reporter.reply(duel.started(command.against))
+        if self._comparison is not None:
+            self._comparison.close()
+        self._comparison, self._asked, self.is_behind, self._is_scanned = comparison, command, False, False
+        self._reporter.reply(comparison.started(command.against))
 
     def _load(self, spec: ModelSpec) -> LoadedModel:
         from engine.model.loader import load
@@ -74,19 +77,19 @@ class Duelling:
         return load(spec, self._reporter.progress)
 
     def end(self, reason: str = "") -> None:
-        """End the duel and report it; `reason` is empty if a command asked for it."""
-        if self._duel is None:
+        """End the comparison and report it; `reason` is empty if a command asked for it."""
+        if self._comparison is None:
             return
-        self._duel.close()
-        self._duel = self._asked = None
+        self._comparison.close()
+        self._comparison = self._asked = None
         self.is_behind = False
-        ended = DuelEnded(reason)
+        ended = ComparisonEnded(reason)
         self._reporter.emit(ended) if reason else self._reporter.reply(ended)  # with a reason it answers no command
 
     def follow(self, session: Session) -> None:
-        """Have the other side feed the tokens that are new. Ends the duel if that fails, or if what it compares is
-        gone."""
-        if self._duel is None or self._asked is None:
+        """Have the other side feed the tokens that are new. Ends the comparison if that fails, or if what it compares
+        is gone."""
+        if self._comparison is None or self._asked is None:
             return
         against = self._asked.against
         steps = (against.step, against.of) if isinstance(against, OtherStep) else ()
@@ -99,7 +102,7 @@ class Duelling:
                 self.end(why)
                 return
         try:
-            self._catch_up(self._duel)
+            self._catch_up(self._comparison)
         except Cancelled:
             self.is_behind = True
         except InputError as error:
@@ -113,45 +116,45 @@ class Duelling:
         tree = session.history.tree
         if step not in tree:
             return f"step {step} was deleted"
-        is_earlier = self._duel is not None and self._duel.compares_with_now
+        is_earlier = self._comparison is not None and self._comparison.compares_with_now
         is_on_path = tree.is_on_path(step, session.last_step)
         if is_earlier and not is_on_path:
             return f"step {step} is not before the live one any more"
         return f"the branch with step {step} is the live one now" if is_on_path and not is_earlier else ""
 
-    def _catch_up(self, duel: Duel) -> None:
+    def _catch_up(self, comparison: Comparison) -> None:
         """Have the other side catch up and report each step. One step is always made; before every further one waiting
         commands go first. Raises `Cancelled` if a command interrupts a prefill."""
         is_first, work = True, self._reporter.work
         try:
-            for piece in duel.catch_up(self._inbox.check_other_uninterrupted):
-                if not isinstance(piece, tuple):
+            for found in comparison.catch_up(self._inbox.check_other_uninterrupted):
+                if not isinstance(found, tuple):
                     self._is_scanned = False
-                    self._newest = piece
-                    self._answer(piece)
-                if duel.is_behind and self._inbox.has_waiting:
+                    self._newest = found
+                    self._answer(found)
+                if comparison.is_behind and self._inbox.has_waiting:
                     break
-                if duel.is_behind and not is_first:
-                    self._reporter.progress(CATCHING_UP, duel.b.num_tokens, duel.a.num_tokens)
+                if comparison.is_behind and not is_first:
+                    self._reporter.progress(CATCHING_UP, comparison.b.num_tokens, comparison.a.num_tokens)
                 is_first = False
         finally:
             self._reporter.work = work
-        self.is_behind = duel.is_behind
+        self.is_behind = comparison.is_behind
 
-    def _answer(self, event: DuelStep | DuelScanned) -> None:
-        """Send an event as an answer to the command that started the duel."""
+    def _answer(self, event: ComparedStep | ComparisonScanned) -> None:
+        """Send an event as an answer to the command that started the comparison."""
         assert self._asked is not None
         self._reporter.answer(self._asked.id, event)
 
     def stop(self) -> None:
-        """End the duel on a cancel, if its other side is still catching up."""
+        """End the comparison on a cancel, if its other side is still catching up."""
         if self.is_behind:
             self.end("it was stopped")
 
     @property
     def has_more(self) -> bool:
         """Whether there is background work: catching up, or comparing all rows."""
-        return self._duel is not None and (self.is_behind or not self._is_scanned)
+        return self._comparison is not None and (self.is_behind or not self._is_scanned)
 
     def advance(self, session: Session | None) -> None:
         """Do background work: catch up, then compare all rows."""
@@ -162,17 +165,18 @@ class Duelling:
             self._scan()
 
     def restart(self, session: Session) -> None:
-        """Report the duel from its beginning again, because the session went to another step or changed its cache."""
+        """Report the comparison from its beginning again, because the session went to another step or changed its
+        cache."""
         self.follow(session)
-        if self._duel is not None and self._asked is not None:
+        if self._comparison is not None and self._asked is not None:
             self._is_scanned = False
-            self._reporter.emit(self._duel.started(self._asked.against))
+            self._reporter.emit(self._comparison.started(self._asked.against))
 
     def _scan(self) -> None:
         """Compare all rows once and report it; if a command interrupts that, it is begun again later."""
-        assert self._duel is not None
+        assert self._comparison is not None
         try:
-            if (found := self._duel.scan(self._inbox.check_nothing_waits)) is not None:
+            if (found := self._comparison.scan(self._inbox.check_nothing_waits)) is not None:
                 self._answer(found)
         except Cancelled:
             return
@@ -181,8 +185,8 @@ class Duelling:
             self.end("its rows cannot be compared")
         self._is_scanned = True
 
-    def slice(self, command: TakePicture) -> Picture:
+    def picture(self, command: TakePicture) -> Picture:
         """A picture of one side or of the difference."""
-        if self._duel is None or command.side is None:
+        if self._comparison is None or command.side is None:
             raise InputError("There is no other run to look at: start a comparison first.")
-        return self._duel.slice(command.request, command.side)
+        return self._comparison.picture(command.request, command.side)

@@ -1,4 +1,4 @@
-"""Creates the duel that a command asks for."""
+"""Creates the comparison that a command asks for."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from engine.analysis.duel.duel import Duel, DuelFollower
-from engine.analysis.duel.sides import ComparedRun, FileRun, LiveRun, check_vocabularies, run_at
+from engine.analysis.comparison.comparison import Comparison, ComparisonFollower
+from engine.analysis.comparison.sides import ComparedRun, FileRun, LiveRun, check_vocabularies, run_at
 from engine.errors import InputError
 from engine.model.loader import LoadedModel
 from engine.session.session import Session
 from engine.spec.model import ModelSpec
-from engine.wire.commands import StartDuel
-from engine.wire.duel import OtherFile, OtherRun, OtherStep
+from engine.wire.commands import StartComparison
+from engine.wire.comparison import OtherFile, OtherRun, OtherStep
 
 if TYPE_CHECKING:
     from engine.opened.file import OpenedSnapshot
 
 
-def duel_of(
+def comparison_of(
     current: Session | OpenedSnapshot,
-    command: StartDuel,
+    command: StartComparison,
     load: Callable[[ModelSpec], LoadedModel],
     open_snapshot: Callable[[Path], OpenedSnapshot],
     held: LoadedModel | None = None,
-) -> Duel:
-    """Create the duel of a sequence, or of an opened file, with the opponent that the command names.
+) -> Comparison:
+    """Create the comparison of a sequence, or of an opened file, with the opponent that the command names.
 
     `load` loads another model, or the same one in another dtype; `held` is the model that was loaded before the file
     was opened. Raises `InputError` if the two cannot be compared.
@@ -58,11 +58,11 @@ def _with_run(
     model: LoadedModel,
     prompt_ids: Sequence[int],
     text_of: Callable[[int], str] | None,
-) -> Duel:
-    """A duel with a run of the same tokens; where `text_of` is None, its model gives the texts."""
+) -> Comparison:
+    """A comparison with a run of the same tokens; where `text_of` is None, its model gives the texts."""
     check_vocabularies(mine.geometry, model.info.geometry)
-    follower = DuelFollower(model, against.cache, prompt_ids)
-    return Duel(mine, follower.run, follower.run.session.text_of if text_of is None else text_of, follower)
+    follower = ComparisonFollower(model, against.cache, prompt_ids)
+    return Comparison(mine, follower.run, follower.run.session.text_of if text_of is None else text_of, follower)
 
 
 def _on_same_device(model: LoadedModel, spec: ModelSpec) -> ModelSpec:
@@ -74,11 +74,11 @@ def _on_same_device(model: LoadedModel, spec: ModelSpec) -> ModelSpec:
 
 def _of_file(
     opened: OpenedSnapshot,
-    command: StartDuel,
+    command: StartComparison,
     load: Callable[[ModelSpec], LoadedModel],
     open_snapshot: Callable[[Path], OpenedSnapshot],
     held: LoadedModel | None,
-) -> Duel:
+) -> Comparison:
     mine = FileRun(opened)
     match command.against:
         case OtherFile(path):
@@ -133,19 +133,19 @@ def _model_for(
 
 def _of_one_text(
     mine: ComparedRun, other: ComparedRun, text_of: Callable[[int], str], *, are_branches: bool = False
-) -> Duel:
-    """A duel of two that begin with the same token; the other one is closed if they do not."""
+) -> Comparison:
+    """A comparison of two that begin with the same token; the other one is closed if they do not."""
     try:
-        duel = Duel(mine, other, text_of, are_branches=are_branches)
-        duel.check_common()
+        comparison = Comparison(mine, other, text_of, are_branches=are_branches)
+        comparison.check_common()
     except BaseException:
         other.close()
         raise
-    return duel
+    return comparison
 
 
-def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Duel:
-    """A duel of two moments of any branches; neither needs to be the live one."""
+def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Comparison:
+    """A comparison of two moments of any branches; neither needs to be the live one."""
     if one == other:
         raise InputError(f"Step {one} is the same as itself: choose two steps.")
     mine = run_at(session, seq_id, one)
@@ -156,7 +156,7 @@ def _of_moments(session: Session, seq_id: int, one: int, other: int) -> Duel:
         raise
 
 
-def _with_step(session: Session, seq_id: int, step: int) -> Duel:
+def _with_step(session: Session, seq_id: int, step: int) -> Comparison:
     tree = session.history.tree
     if step in tree and not tree.is_on_path(step, session.last_step):
         now, other = LiveRun(session, seq_id, "now"), run_at(session, seq_id, step)
@@ -167,4 +167,4 @@ def _with_step(session: Session, seq_id: int, step: int) -> Duel:
     if not session.rows_at(seq_id, mark.num_tokens).is_known:
         raise InputError(f"The rows of step {step} are not known any more as they were: go to it, and fork from there.")
     past = LiveRun(session, seq_id, f"step {step}", until=mark.num_tokens)
-    return Duel(LiveRun(session, seq_id, "now"), past, session.text_of, compares_with_now=True)
+    return Comparison(LiveRun(session, seq_id, "now"), past, session.text_of, compares_with_now=True)
