@@ -158,6 +158,15 @@ class View(Reader[State], Themed, QWidget):
         """Where the numbers of a state come from, and whether they are of the newest step; None shows nothing."""
         return None
 
+    def follow(self, models: Models) -> None:
+        super().follow(models)
+        models.draft.changed.connect(self._on_draft)
+
+    def _on_draft(self) -> None:
+        """What would take the first step may be something else by now."""
+        if isinstance(self._state, str) and not self._models.timeline.nodes:
+            self.refresh()
+
     def choose(self, choice: str) -> None:
         """Select a segment of the strip, as a click on it does."""
         self.choice = choice

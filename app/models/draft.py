@@ -27,6 +27,13 @@ class Draft(QObject):
             self.problem, self.warning = problem, warning
             self.changed.emit()
 
+    @property
+    def how_to_begin(self) -> str:
+        """How the first step is taken, in a few words; where the prompt is wrong, its panel says what it needs."""
+        if self.warning:
+            return "change the prompt as it says there, then press F10"
+        return "type a prompt and press F10" if self.problem else "press F10"
+
 
 RANDOM = re.compile(r"random tokens:\s*\[?\s*([\d,]{1,12})\s*\]?", re.IGNORECASE)
 MOST_IDS = 1_000_000

@@ -226,7 +226,9 @@ class NextTokenView(View[Shown]):
             if self._models.timeline.at(now.step) is None:
                 if not self.is_measured:
                     return "The most probable next tokens are not measured now: steps are taken without them."
-                return "The most probable next tokens appear here with the first step: press F10."
+                return (
+                    f"The most probable next tokens appear here with the first step: {self._models.draft.how_to_begin}."
+                )
             return f"Sequence {now.seq_id} was not fed in this step: look at another one."
         record, part = found
         edited_at = None

@@ -13,7 +13,7 @@ from app.draw.grid import whole_steps
 from app.kit.bookmark_places import tip_lines
 from app.kit.changes import connect_all
 from app.kit.heatmap_marks import edits_shown, words_at
-from app.kit.labels import plain_tip, steady
+from app.kit.labels import plain_tip, prose, steady
 from app.kit.map_view import LensMenu
 from app.kit.pictures import argb, color_scale, ghost_hatch, pixels_image
 from app.kit.provenance import (
@@ -266,7 +266,9 @@ class WallView(View[Shown]):
     def read(self) -> Shown | str:
         picture, now = self._models.pictures.wall, self._models.selection.now
         if shown_record(self._models) is None:
-            return "Every layer and head of the cache appears here with the first step: type a prompt and press F10."
+            what, draft = "Every layer and head of the cache appears here with the first step", self._models.draft
+            why_not = f"{what}, once the prompt can be sent. {prose(draft.warning)}"
+            return why_not if draft.warning else f"{what}: {draft.how_to_begin}."
         if picture is None and (why_not := self._models.status.why_no_rows):
             return why_not
         if picture is None and not self.rows(picture):

@@ -9,6 +9,7 @@ from pytestqt.qtbot import QtBot
 
 from app.kit.theme import current_theme
 from app.models.draft import random_prompt, token_ids
+from app.panels.prompt.words import IDS
 from app.shell import Shell
 from engine.errors import InputError
 from engine.spec.cache import CacheSpec
@@ -76,6 +77,31 @@ def test_random_tokens_are_the_seeds() -> None:
     assert (len(one), min(one), max(one)) == (4096, 0, 30)
     assert token_ids("Random tokens: [4,096]", 31, 0) == one
     assert token_ids(random_prompt(4096), 31, 1) != one
+
+
+def test_empty_panels_say_what_takes_the_first_step(shell: Shell, engine: FakeEngine) -> None:
+    window, prompt = shell.window, shell.window.prompt
+    panels = window.wall, window.head, window.next_token, window.attention
+
+    def said() -> list[str]:
+        return [panel.empty.text() for panel in panels]
+
+    engine.loaded()
+    turn(shell)
+    assert all(words.endswith(": press F10.") for words in said())
+    prompt.edit.set_text("")
+    prompt.edit.edited.emit()
+    assert all(words.endswith(": type a prompt and press F10.") for words in said())
+    prompt.choose(IDS)
+    prompt.edit.set_text("7 Once")
+    prompt.edit.edited.emit()
+    wall, *others = said()
+    assert wall.endswith("once the prompt can be sent. " + prompt.warning.text())
+    assert "“Once” is no token id: give ids like" in wall
+    assert all("change the prompt" in words for words in others)
+    prompt.edit.set_text("7 9")
+    prompt.edit.edited.emit()
+    assert all(words.endswith(": press F10.") for words in said())
 
 
 # ---- a model without a tokenizer ---------------------------------------------------------------------------------
