@@ -108,8 +108,8 @@ def record_events(args: argparse.Namespace) -> int:
         for source in sources:
             source.close()
     if stream is None:
-        words = said or " ".join(source.words() for source in sources)
-        raise InputError(f"No batch came, and nothing was written. {words}")
+        words = "" if said else " ".join(source.words() for source in sources)  # each once
+        raise InputError(f"No batch came, and nothing was written. {words}".rstrip())
     return _print_summary(server, args.json)
 
 
