@@ -175,11 +175,13 @@ def _norm_fact(
 
 def _looked_at(models: Models, token: Token, attention: AttentionPicture | None) -> list[Fact]:
     """The attention of the newest token to this one, per head of the layer that is shown."""
-    weights = attention_draw.received(attention, token.position) if attention is not None else None
-    if attention is None or weights is None:
+    if attention is None:
         return []
-    label = f"attention {layer_label(models, attention.request.layer)}"
-    matrix = matrix_of(attention)
+    label, matrix = f"attention {layer_label(models, attention.request.layer)}", matrix_of(attention)
+    if (weights := attention_draw.received(attention, token.position)) is None:
+        is_pooled = attention.request.lens == "attention" and matrix.span_of(token.position) is not None
+        how = f"one of {matrix.per_column} in a column: zoom in"
+        return [Fact(label, how, role="muted", short="zoom in", tip=ATTENTION)] if is_pooled else []
     held = weights[~matrix.is_gone[:, token.position - matrix.start]]
     if not held.size:
         return [Fact(label, "its row was evicted", role="muted", tip=ATTENTION)]

@@ -81,6 +81,19 @@ def test_attention_of_another_step_is_no_fact_of_this_one(models: Models, show: 
     assert "attention L3" not in facts_of(view)
 
 
+def test_attention_that_several_tokens_share_is_said_to_need_a_closer_look(
+    models: Models, show: Callable[..., Any]
+) -> None:
+    show(AttentionView(models))
+    view = show(InspectorView(models))
+    feed(models)
+    picture = models.pictures.attention
+    assert picture is not None
+    coarse = replace(picture.request, max_columns=picture.weights.shape[1] // 2)
+    models.pictures.put(samples.attention_picture(coarse, picture.query_position + 1))
+    assert facts_of(view)["attention L3"] == "one of 2 in a column: zoom in"
+
+
 def test_a_token_that_a_past_step_has_not_reached_is_not_inspected(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
     models.selection.update(step=2, position=13)
