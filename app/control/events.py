@@ -18,6 +18,7 @@ from app.kit.question import ignore
 from app.models import Models
 from app.models.loaded import geometry_of
 from app.models.sequence_status import selected_info, why_ended
+from app.models.status import HALTED
 from engine.counted import counted
 from engine.spec.presets import cache_label
 from engine.wire import breakpoints, comparison, devices, events, serving
@@ -349,7 +350,7 @@ class EventHandlers(QObject):
 
     def _on_breakpoint_hit(self, hit: breakpoints.BreakpointHit) -> None:
         self._models.breakpoints.take_hit(hit)
-        self._notify(f"Halted at step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}")
+        self._notify(f"{HALTED}step {hit.step}: {hit.condition} · {hit.value} · sequence {hit.seq_id}")
 
     def _on_unloaded(self, event: devices.Unloaded) -> None:
         self._requests.pictures.reset()

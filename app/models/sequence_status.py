@@ -110,6 +110,8 @@ def sequence_status(models: Models) -> SequenceStatus:
     if status.model is None:
         if models.status.is_loading:
             return SequenceStatus("loading a model", "accent")
+        if loss := models.status.loss:
+            return SequenceStatus(f"engine {loss}", "warning")
         return SequenceStatus("model unloaded" if models.status.is_unloaded else "no model yet", "faint")
     if models.timeline.is_elsewhere:
         why = "its K and V are shown where they are kept, and what was recorded; Go there makes it the live step"

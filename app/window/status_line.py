@@ -20,16 +20,17 @@ from app.kit.reader import DRAFT, SELECTION, STATUS, STEPS, Reader
 from app.kit.theme import font_text
 from app.models import Models
 from app.models.sequence_status import RECENT_STEPS, rates
-from app.models.status import Status
+from app.models.status import HALTED, Status
 from engine.client import is_elsewhere
 from engine.client.ssh import remote_of
 from engine.counted import counted
 from engine.wire.records import CacheBytes, NonFinite, StepRecord
-from engine.wire.status import ModelInfo, Work
+from engine.wire.status import EngineStatus, ModelInfo, Work
 
 NEWS_MS, READ_MS = 8000, 50  # how long a message stays, and how much longer for each of its characters
 SELECTED = "Selected: "  # begins a message about the selection, which goes with it
 KEPT, OFFER_MS = "The former session is kept", 30_000  # and how long the button beside it stays
+RETURN, RETURN_TO_FORMER = "Return to it", "Return to the former session"  # beside that message, and without it
 UNLIMITED = 16_777_215  # pixels: as wide as Qt allows
 MARGIN, SPACING = 12, 20  # pixels
 MOST_CROWDED = 2  # how many groups of other texts a message may displace
@@ -123,7 +124,7 @@ class StatusLine(Reader[Shown], QWidget):
         self.speed, self.num_warnings = plain_label(), plain_label()
         self._first, self._bytes, self.looking, self._place = (plain_label(role="muted") for _ in range(4))
         self.note = ElidedLabel(role="muted")
-        self._return = push_button("Return to it", return_to_former.trigger)
+        self._return = push_button(RETURN, return_to_former.trigger)
         self._return.setObjectName("return")
         self._return.hide()
         self._offered_at = 0.0
@@ -137,6 +138,7 @@ class StatusLine(Reader[Shown], QWidget):
         self._offer = QTimer(self, singleShot=True)
         self._offer.timeout.connect(self._drop_offer)
         models.status.noticed.connect(self.notify)
+        models.status.changed.connect(self._on_status)
         models.selection.changed.connect(self._on_selected)
         models.kept_sessions.replaced.connect(self._on_replaced)
         self.follow(models)
@@ -170,6 +172,11 @@ class StatusLine(Reader[Shown], QWidget):
         if self.note.text() == prose(text[:400]):
             self._clear_news()
 
+    def _on_status(self, old: EngineStatus, new: EngineStatus) -> None:
+        """Remove where the run before this one halted."""
+        if new.running and not old.running and self.note.text().startswith(HALTED):
+            self._clear_news()
+
     def _on_selected(self) -> None:
         """Remove what was said about the selection before this one."""
         if self.note.text().startswith(SELECTED):
@@ -196,8 +203,10 @@ class StatusLine(Reader[Shown], QWidget):
             self._fit_note()
 
     def _fit_note(self) -> None:
-        """Let the button stand beside the message; without it the message has all the space. A message that is too long
-        for it, and may end with a remedy, takes the room of what the last steps cost."""
+        """Let the button stand beside the message, and name what it returns to where the message does not; without it
+        the message has all the space. A message that is too long for it, and may end with a remedy, takes the room of
+        what the last steps cost."""
+        self._return.setText(RETURN if self.note.text().startswith(KEPT) else RETURN_TO_FORMER)
         words = self._note_width
         self.note.setMaximumWidth(UNLIMITED if self._return.isHidden() else words)
         self._is_fitting = True
@@ -263,11 +272,13 @@ class StatusLine(Reader[Shown], QWidget):
         # a long message, progress and a busy engine need the space of other texts
         is_long = self._crowding > 0 or bool(models.status.busy) or (work is not None and bool(work.total))
         return Shown(
-            speed=_speed_words(found.tokens_per_s, self._pace, is_running=is_running),
+            speed=_speed_words(found.tokens_per_s, self._pace, is_running=is_running, is_file=models.status.has_file),
             is_running=is_running,
             first_token="" if found.first_token_ms is None or is_long else f"TTFT {milliseconds(found.first_token_ms)}",
             num_bytes="" if held is None or models.status.why_no_rows or self._crowding > 1 else _kv_bytes(held),
-            looking="" if found.looking_ratio is None or is_long else f"overhead {percent(found.looking_ratio)}",
+            looking=""
+            if found.looking_ratio is None or is_long
+            else f"overhead with pictures {percent(found.looking_ratio)}",
             device=_device_words(model, models.status),
             warnings=_warning_words(len(lasting) + len(places), model),
             listed=(*lasting, *places[:MAX_LISTED], *more),
@@ -276,7 +287,7 @@ class StatusLine(Reader[Shown], QWidget):
 
     def show_state(self, state: Shown) -> None:
         set_text_role(self.speed, "text" if state.is_running else "muted")
-        # bold while the engine runs; at rest it is the speed of the last run
+        # bold while the engine runs; at rest it is the speed of the last steps
         self.speed.setFont(font_text(12.5, QFont.Weight.DemiBold if state.is_running else QFont.Weight.Normal))
         set_text_role(self.num_warnings, "warning" if state.listed else "muted")
         self._work.show_work(state.work)
@@ -295,14 +306,17 @@ class StatusLine(Reader[Shown], QWidget):
             self._fit_note()
 
 
-def _speed_words(tokens_per_s: float | None, pace: str, *, is_running: bool) -> str:
-    """The engine's own speed, next to the pace if the run waits between steps; at rest, the speed of the last run."""
+def _speed_words(tokens_per_s: float | None, pace: str, *, is_running: bool, is_file: bool) -> str:
+    """The engine's own speed, next to the pace if the run waits between steps; at rest, that of the last steps, or what
+    the file recorded."""
     if tokens_per_s is None:
         return ""
     speed = f"{decimal(tokens_per_s, 0)} tok/s"
+    if is_file:
+        return f"recorded {speed}"
     if is_running:
         return f"pace {pace} · engine {speed}" if pace else speed
-    return f"engine {speed}" if pace else f"last run {speed}"
+    return f"engine {speed}" if pace else f"last steps {speed}"
 
 
 def _device_words(model: ModelInfo | None, status: Status) -> str:

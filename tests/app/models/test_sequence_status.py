@@ -194,14 +194,22 @@ def test_a_window_is_offered_only_to_models_that_go_on_with_it(full: Shell, engi
     assert not any("StreamingLLM" in word for word in words)
 
 
-def test_the_speed_of_the_last_run_is_not_the_speed_of_now(full: Shell, engine: FakeEngine) -> None:
+def test_an_engine_that_ended_while_it_loaded_is_gone_and_its_model_not_unloaded(full: Shell) -> None:
+    models = full.models
+    models.status.set(replace(models.status.now, model=None))
+    assert sequence_status(models).words == "model unloaded"
+    models.status.lose_engine("gone")
+    assert sequence_status(models).words == "engine gone"
+
+
+def test_the_speed_of_the_last_steps_is_not_the_speed_of_now(full: Shell, engine: FakeEngine) -> None:
     speed = full.window.status.speed
-    assert speed.text().startswith("last run ")
+    assert speed.text().startswith("last steps ")
     assert speed.font().weight() == QFont.Weight.Normal
     engine.emit(StateChanged(replace(engine.status, running=True)))
     turn(full)
     assert speed.text().endswith(" tok/s")
-    assert "last run" not in speed.text()
+    assert "last steps" not in speed.text()
     assert speed.font().weight() == QFont.Weight.DemiBold
 
 

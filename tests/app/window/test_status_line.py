@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication, QLabel
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.control.pace import USUAL_PACE
+from app.models import KeptSession
 from app.shell import Shell
 from app.window import status_line
 from app.window.status_line import MAX_LISTED, NonFiniteLog, WorkLine
 from app.window.transport import TransportButton
 from engine.geometry.dimensions import CacheGeometry, LayerGeometry
+from engine.wire.breakpoints import BreakpointHit
 from engine.wire.commands import Cancel
 from engine.wire.events import EngineBack, EngineBusy, EngineLost, StateChanged
 from engine.wire.records import NonFinite
-from engine.wire.status import Work
+from engine.wire.status import OpenedFile, Work
 from tests.app import samples
 from tests.app.conftest import take_steps, turn
 from tests.app.fake_engine import FakeEngine
@@ -32,7 +36,7 @@ def test_the_status_line_says_nothing_that_never_changes(running: Shell) -> None
 
 def test_a_run_that_waits_says_its_pace_beside_the_speed_of_the_engine(running: Shell, engine: FakeEngine) -> None:
     """At a pace of one token a second the speed alone, 118 tok/s, would be misleading."""
-    speed, own = running.window.status.speed, running.window.status.speed.text().removeprefix("last run ")
+    speed, own = running.window.status.speed, running.window.status.speed.text().removeprefix("last steps ")
     assert own.endswith("tok/s")
     running.actions["pace.1"].trigger()
     assert speed.text() == f"engine {own}"
@@ -211,3 +215,40 @@ def test_what_the_engine_is_busy_with_stands_where_it_runs(running: Shell, engin
     engine.emit(EngineBusy("a decode step", 4), EngineLost("The engine was killed"))
     turn(running)
     assert "engine gone: restart it under Run · Engine" in texts_in(status)
+
+
+def test_where_a_run_halted_is_not_said_of_the_run_that_follows(running: Shell, engine: FakeEngine) -> None:
+    note = running.window.status.note
+    engine.emit(BreakpointHit(1, "step = 9", 9, 0, "step 9"))
+    turn(running)
+    assert note.text().startswith("Halted at step 9")
+    engine.emit(StateChanged(replace(engine.status, running=True)))
+    turn(running)
+    assert note.text() == ""
+
+
+def test_the_way_back_to_the_former_session_is_named_beside_any_message(
+    running: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back, kept = running.window.status.findChild(QPushButton, "return"), running.models.kept_sessions
+    kept.replace(KeptSession(Path("former.jsonl"), 1.0, "a session"))
+    assert back.text() == "Return to it"
+    running.window.status.notify("Measured")
+    assert running.window.status.note.text().startswith("The former session is kept")
+    assert back.text() == "Return to it", "what came with it follows the offer"
+    monkeypatch.setattr(status_line, "ONE_EVENT_S", 0.0)
+    running.window.status.notify("The answer has ended: write the next turn")
+    assert back.text() == "Return to the former session"
+
+
+def test_the_speed_of_a_file_is_what_it_recorded(running: Shell, engine: FakeEngine) -> None:
+    speed = running.window.status.speed
+    assert speed.text().startswith("last steps ")
+    file = OpenedFile(Path("x.safetensors"), 100, "Tiny", 21, "", "", "", "", has_rows=True)
+    engine.emit(StateChanged(replace(engine.status, opened=file)))
+    turn(running)
+    assert speed.text().startswith("recorded ")
+
+
+def test_two_shares_of_overhead_have_two_names(running: Shell) -> None:
+    assert running.window.status.looking.text().startswith("overhead with pictures ")
