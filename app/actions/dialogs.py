@@ -158,7 +158,7 @@ def open_max_parameters(shell: Shell) -> None:
 
 def _show(sheet: Sheet, shell: Shell) -> None:
     """Open a dialog that does not block the window."""
-    sheet.told.connect(shell.models.status.notify)
+    sheet.message.connect(shell.models.status.notify)
     sheet.show()
 
 

@@ -259,7 +259,7 @@ class Calculator(Sheet):
 
     def _on_copy(self) -> None:
         QGuiApplication.clipboard().setText(self.facts.text())
-        self.told.emit("The calculator's results are copied")
+        self.message.emit("The calculator's results are copied")
 
 
 def _formula(terms: tuple[Term, ...]) -> tuple[Fact, ...]:

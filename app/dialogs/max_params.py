@@ -243,7 +243,7 @@ class MaxParams(Sheet):
 
     def _on_copy(self) -> None:
         QGuiApplication.clipboard().setText(json.dumps(self.values(), indent=2))
-        self.told.emit("MAX's parameters are copied as JSON")
+        self.message.emit("MAX's parameters are copied as JSON")
 
 
 def _text(value: Any) -> str:

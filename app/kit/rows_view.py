@@ -151,7 +151,7 @@ class RowsView(AskingView[ShownRows]):
             (self.steps.lineEdit().returnPressed, self.ask),
         )
         on_change(self.refresh, *self.boxes, self.steps)
-        self.plot.connect_to(self._on_pointed, self._on_point, self.told)
+        self.plot.connect_to(self._on_pointed, self._on_point, self.message)
 
     # ---- implemented by subclasses -----------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class RowsView(AskingView[ShownRows]):
     def copy_table(self) -> None:
         """Copy the rows to the clipboard, with numbers in full precision."""
         QGuiApplication.clipboard().setText(self.csv_text())
-        self.told.emit(f"{counted(len(self.rows()), 'row')} copied as CSV")
+        self.message.emit(f"{counted(len(self.rows()), 'row')} copied as CSV")
 
     def save_table(self) -> None:
         """Ask for a file and write the rows as CSV."""
@@ -219,7 +219,7 @@ class RowsView(AskingView[ShownRows]):
         if not path:
             return
         problem = save_text(self.csv_text(), Path(path))
-        self.told.emit(problem or f"Table saved to {path}")
+        self.message.emit(problem or f"Table saved to {path}")
 
     def _on_sorted(self, column: int) -> None:
         old, was_descending = self._sort

@@ -33,10 +33,10 @@ _FIELD_WIDTH = 190
 class Sheet(FormDialog):
     """Subclasses add fields and return the results from `_facts()`; the text of a refusal it raises is shown instead.
 
-    Signal: `told(text)`, a message for the status line.
+    Signal: `message(text)`, for the status line.
     """
 
-    told = Signal(str)
+    message = Signal(str)
     refusals: tuple[type[Exception], ...] = (ValueError,)
 
     def __init__(self, title: str, parent: QWidget) -> None:

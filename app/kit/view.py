@@ -98,7 +98,7 @@ class View(Reader[State], Themed, QWidget):
     earlier step. Without a state, the strip is empty and the body is replaced by the reason. With `choices` (id, text,
     tool tip) the strip has segments, and `choice` is the chosen one.
 
-    Signals: `told(text)`, a message for the status line; `wants(Command or Question)`, something of the engine.
+    Signals: `message(text)`, for the status line; `wants(Command or Question)`, something of the engine.
     """
 
     name: ClassVar[str]
@@ -112,7 +112,7 @@ class View(Reader[State], Themed, QWidget):
     reads_size: ClassVar[bool] = False  # whether the state depends on the panel's size
     needs: ClassVar[CaptureLevel | None] = None  # the capture level of a step that this panel requires
 
-    told = Signal(str)
+    message = Signal(str)
     wants = Signal(object)
 
     def __init_subclass__(cls) -> None:
@@ -315,10 +315,10 @@ class View(Reader[State], Themed, QWidget):
     def copy_picture(self) -> None:
         """Copy the panel as an image, with title and provenance, so that the image can stand alone."""
         if why_not := why_no_look(self.frame):
-            self.told.emit(why_not)
+            self.message.emit(why_not)
             return
         QGuiApplication.clipboard().setImage(self.frame.grab().toImage())
-        self.told.emit(f"Picture of “{self.title_label.text()}” copied")
+        self.message.emit(f"Picture of “{self.title_label.text()}” copied")
 
     def save_picture(self) -> None:
         """Ask for a file and write the picture as PNG, or as SVG if its name ends so."""
@@ -326,7 +326,7 @@ class View(Reader[State], Themed, QWidget):
         path, _ = QFileDialog.getSaveFileName(self, "Save picture", name, PICTURE_KINDS)
         if not path:
             return
-        self.told.emit(save_look(self.frame, Path(path)) or f"Picture saved to {path}")
+        self.message.emit(save_look(self.frame, Path(path)) or f"Picture saved to {path}")
 
     # ---- construction --------------------------------------------------------------------------------------------
 

@@ -65,10 +65,10 @@ if TYPE_CHECKING:
 
 
 class BarredKeys(QObject):
-    """Listens to keys that no widget handled, and to buttons that are disabled. Signals: `told(text)`, why the action
-    is not possible; `lifted(text)`, that this reason no longer holds."""
+    """Listens to keys that no widget handled, and to buttons that are disabled. Signals: `message(text)`, why the
+    action is not possible; `lifted(text)`, that this reason no longer holds."""
 
-    told = Signal(str)
+    message = Signal(str)
     lifted = Signal(str)
 
     def __init__(self, actions: Actions, window: QWidget) -> None:
@@ -95,7 +95,7 @@ class BarredKeys(QObject):
     def _tell(self, name: str) -> None:
         if name and (why := self._actions.why_not(name)):
             self._name, self._why = name, why
-            self.told.emit(why)
+            self.message.emit(why)
 
     def _on_refreshed(self) -> None:
         if self._why and self._actions.why_not(self._name) != self._why:
@@ -204,7 +204,7 @@ class MainWindow(QMainWindow):
         self._panel_menu.addActions([dock.toggleViewAction() for dock in self.docks.docks.values()])
         self._connect()
         barred = BarredKeys(actions, self)
-        barred.told.connect(self.status.notify)
+        barred.message.connect(self.status.notify)
         barred.lifted.connect(self.status.withdraw)
         for button in self.findChildren(ActionButton):
             barred.watch(button, button.action)
@@ -248,7 +248,7 @@ class MainWindow(QMainWindow):
         """Show the messages of panels in the status line, pass on what they want of the engine, and let a click on a
         picture give it the focus."""
         for panel in panels.values():
-            panel.told.connect(self.status.notify)
+            panel.message.connect(self.status.notify)
             panel.wants.connect(self.wants)
             if panel not in (self.prompt, self.tokens):
                 panel.setFocusPolicy(Qt.FocusPolicy.ClickFocus)

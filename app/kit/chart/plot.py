@@ -32,7 +32,8 @@ _LINE = 15
 
 
 class Plot(QWidget):
-    """Shows a `Chart`. Signals: `pointed(index or None)` and `picked(index)` of its points; `told(text)`, a message.
+    """Shows a `Chart`. Signals: `pointed(index or None)` and `picked(index)` of its points; `message(text)`, for the
+    status line.
 
     The wheel zooms, a drag pans, Home shows everything again; Left and Right move between the points, Enter picks one.
     pyqtgraph is imported with the first chart: earlier it would delay the window's first picture by a fifth of a
@@ -41,7 +42,7 @@ class Plot(QWidget):
 
     pointed = Signal(object)
     picked = Signal(int)
-    told = Signal(str)
+    message = Signal(str)
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -57,9 +58,9 @@ class Plot(QWidget):
         above = row((self.title, 2), (self.note, 3))
         self._column = column(above, self.words, spacing=0, on=self)
 
-    def connect_to(self, pointed: object, picked: object, told: object) -> None:
+    def connect_to(self, pointed: object, picked: object, message: object) -> None:
         """Connect its three signals to slots or signals of the panel."""
-        connect_all((self.pointed, pointed), (self.picked, picked), (self.told, told))
+        connect_all((self.pointed, pointed), (self.picked, picked), (self.message, message))
 
     def hide_chart(self) -> None:
         """Hide the chart with its title and note."""
@@ -107,12 +108,12 @@ class Plot(QWidget):
     def save_png(self) -> None:
         """Ask for a file and write the plot as PNG."""
         if path := self._ask_path("PNG picture (*.png)", ".png"):
-            self.told.emit(save_picture(self.grab(), path) or f"Plot saved to {path}")
+            self.message.emit(save_picture(self.grab(), path) or f"Plot saved to {path}")
 
     def save_svg(self) -> None:
         """Ask for a file and write the plot as SVG."""
         if path := self._ask_path("SVG drawing (*.svg)", ".svg"):
-            self.told.emit(save_drawing(self, path) or f"Plot saved to {path}")
+            self.message.emit(save_drawing(self, path) or f"Plot saved to {path}")
 
     def _ask_path(self, kind: str, ending: str) -> Path | None:
         name = self.accessibleName().lower().replace(" ", "-") + ending
@@ -139,10 +140,10 @@ class StepPlot(Plot):
         self._index: int | None = None
         self.pointed.connect(self._on_pointed)
 
-    def connect_steps(self, selection: Selection, pointed: object, told: object) -> None:
+    def connect_steps(self, selection: Selection, pointed: object, message: object) -> None:
         """Select steps there, and connect the other signals to slots or signals of the panel."""
         self._selection = selection
-        self.connect_to(pointed, self._on_picked, told)
+        self.connect_to(pointed, self._on_picked, message)
 
     def show_steps(self, of: object, make: Callable[[], tuple[Chart, Sequence[int]]]) -> None:
         """Show what `make` returns, a chart and the step of each of its points. Nothing is made anew while what it is

@@ -222,7 +222,7 @@ class BytesView(View[LedgerView]):
         body = holder(self._split)
         self._sheets = stack(WholeLines(body), self.table, holder(column(self.key, self.plot)))
         self.set_body(self._sheets)
-        self.plot.connect_steps(self._models.selection, self.refresh, self.told)
+        self.plot.connect_steps(self._models.selection, self.refresh, self.message)
         self.follow(models)
 
     def read(self) -> LedgerView | str:

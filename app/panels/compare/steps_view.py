@@ -157,7 +157,7 @@ class CompareStepsView(View[StepsShown]):
         both = row((plots, 1), self.layers, self.top, spacing=14)
         self.set_body(column((both, 1), row((self.numbers, 1), (self.cost, 1), spacing=12)))
         for plot in self.plots.values():
-            plot.connect_steps(self._models.selection, self.refresh, self.told)
+            plot.connect_steps(self._models.selection, self.refresh, self.message)
         connect_all(
             (self.layers.chosen, self._on_layer),
             (self._models.comparison.stepped, self._on_stepped),

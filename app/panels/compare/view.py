@@ -456,4 +456,4 @@ class CompareView(View[CompareShown]):
         from app.panels.compare.report import ask_and_save
 
         if told_words := ask_and_save(self._models, self.shown, self):
-            self.told.emit(told_words)
+            self.message.emit(told_words)

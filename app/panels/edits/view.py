@@ -253,14 +253,14 @@ class EditsView(View[Shown]):
     def copy_text(self) -> None:
         """Copy the edits that are not undone to the clipboard, one per line."""
         QGuiApplication.clipboard().setText(edits_text(self.not_undone))
-        self.told.emit(f"{counted(len(self.not_undone), 'edit')} copied as text")
+        self.message.emit(f"{counted(len(self.not_undone), 'edit')} copied as text")
 
     def export_edits(self) -> None:
         """Ask for a file and write the edits that are not undone."""
         path, _ = QFileDialog.getSaveFileName(self, "Export edits", "edits.json", JSON_FILES)
         if path:
             problem = save_text(edits_json(self.not_undone), Path(path))
-            self.told.emit(problem or f"{counted(len(self.not_undone), 'edit')} written to {path}")
+            self.message.emit(problem or f"{counted(len(self.not_undone), 'edit')} written to {path}")
 
     def import_edits(self) -> None:
         """Ask for a file and make its edits, all or none, on the selected sequence."""

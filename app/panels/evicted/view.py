@@ -173,7 +173,7 @@ class RegretSheet(QWidget):
         top = row(self._rule, self._size, (self.note, 1))
         column(top, (self.invitation, 1), (self.plot, 1), spacing=5, on=self)
         on_change(self._on_rule, self._rule)
-        self.plot.connect_to(self._on_pointed, self._on_picked, view.told)
+        self.plot.connect_to(self._on_pointed, self._on_picked, view.message)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 
@@ -389,7 +389,7 @@ class EvictedView(AskingView[Shown]):
         self.set_body(self._sheets)
         self.add_to_strip(self.button)
         self.heads.picked.connect(self._on_head)
-        self.plot.connect_to(self._on_pointed, self._on_picked, self.told)
+        self.plot.connect_to(self._on_pointed, self._on_picked, self.message)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

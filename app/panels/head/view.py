@@ -368,11 +368,11 @@ class HeadView(MapView[Shown]):
         point = self._chosen_point(picture) if picture is not None else None
         cell = self.cell_at(point)
         if picture is None or cell is None or cell.is_gone:
-            self.told.emit("Nothing is copied: Head shows no value of the selected cell")
+            self.message.emit("Nothing is copied: Head shows no value of the selected cell")
             return
         place, _, value = readout(picture, cell).partition(" = ")
         QGuiApplication.clipboard().setText(value)
-        self.told.emit(f"Copied the value of {place}")
+        self.message.emit(f"Copied the value of {place}")
 
     def _fate(self, picture: HeadPicture, cell: MatrixCell) -> str:
         """What happened to the evicted rows of a cell; empty if there are none."""

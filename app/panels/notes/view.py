@@ -164,4 +164,4 @@ class NotesView(View[Shown]):
     def _on_copy(self) -> None:
         if self.state is not None:
             QGuiApplication.clipboard().setText(notes_text(self.state.rows))
-            self.told.emit(f"{thousands(len(self.state.rows))} notes are copied as text")
+            self.message.emit(f"{thousands(len(self.state.rows))} notes are copied as text")

@@ -117,7 +117,7 @@ class ParityView(AskingView[ParityShown]):
         self.add_to_strip(self.button)
         self.place.clicked.connect(self._on_place)
         for plot in self._plots.values():
-            plot.connect_steps(self._models.selection, self.refresh, self.told)
+            plot.connect_steps(self._models.selection, self.refresh, self.message)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ MEANING = (
 PPL: Mapping[TextKind, str] = {
     "greedy": "ppl is of the tokens that the exact model chose, not of a text that people wrote",
     "given": "ppl is of the text's own last tokens",
-    "recall": "a fact was planted and asked for: told is the part that comes out",
+    "recall": "a fact was planted and asked for: recall is the part that comes out",
 }
 
 
@@ -143,7 +143,7 @@ COLUMNS = (
            lambda row, _: TableCell(_share(row.top1_agreement)), downwards=True),
     Column("perplexity", ColumnHead("ppl", MEANING), lambda row, _: TableCell(_perplexity(row.perplexity))),
     Column("lossless", ColumnHead("exact", "Whether it hands attention exactly what was computed"), _loss),
-    Column("recall", ColumnHead("told", "The part of a planted fact that comes out"),
+    Column("recall", ColumnHead("recall", "The part of a planted fact that comes out"),
            lambda row, _: TableCell("–" if row.recall is None else _share(row.recall)), downwards=True),
     Column("text", ColumnHead("text", "The text that the mode was given", is_words=True, most=90),
            lambda row, _: TableCell(row.text, "muted")),
@@ -297,9 +297,9 @@ class SweepView(RowsView):
         return chart, tuple(f"{name} on {text}" for name in cloud.names)
 
     def point_words(self, row: SweepRow, label: str) -> str:
-        told = "" if row.recall is None else f" · told {_share(row.recall)}"
+        recall = "" if row.recall is None else f" · recall {_share(row.recall)}"
         ppl = f" · ppl {decimal(row.perplexity)}" if row.kind == "given" else ""
-        return f"{label} · {byte_size(row.kv_bytes)} · KL {_kl(row)} · top-1 {percent(row.top1_agreement)}{told}{ppl}"
+        return f"{label} · {byte_size(row.kv_bytes)} · KL {_kl(row)} · top-1 {percent(row.top1_agreement)}{recall}{ppl}"
 
     def rests_on(self, swept: Sequence[Swept]) -> str:
         return rests_on(swept) + self._whose(swept)

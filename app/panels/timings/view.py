@@ -141,7 +141,7 @@ class TimingsView(View[StepTimes]):
         self.plot = StepPlot("Time of every step, split into phases")
         self.key = ColorKey()
         self.set_body(column(self.key, self.plot))
-        self.plot.connect_steps(self._models.selection, self.refresh, self.told)
+        self.plot.connect_steps(self._models.selection, self.refresh, self.message)
         self.follow(models)
 
     # ---- showing -------------------------------------------------------------------------------------------------

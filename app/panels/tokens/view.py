@@ -182,7 +182,7 @@ class TokensPanel(View[Chips]):
         place = text.find(wanted, starts[here + 1] if here is not None and here < len(parts) else 0)
         place = place if place >= 0 else text.find(wanted)
         if place < 0:
-            self.told.emit(f"“{visible(wanted[:80])}” is not in the tokens")
+            self.message.emit(f"“{visible(wanted[:80])}” is not in the tokens")
             return
         self._models.selection.update(position=tokens[bisect_right(starts, place) - 1].position)
 

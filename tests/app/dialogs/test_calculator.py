@@ -203,7 +203,7 @@ def test_the_tutorials_table_is_there(sheet: Calculator) -> None:
 
 
 def test_results_are_copied_as_text(sheet: Calculator, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(sheet.told, timeout=1000):
+    with qtbot.waitSignal(sheet.message, timeout=1000):
         button(sheet, "Copy").click()
     assert "bytes per token\t6,144" in QApplication.clipboard().text()
 

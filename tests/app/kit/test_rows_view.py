@@ -91,7 +91,7 @@ def test_points_mark_their_rows_and_the_table_is_copied_and_saved(
     view: BenchView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    view.told.connect(told.append)
+    view.message.connect(told.append)
     view.resize(900, 300)
     QApplication.processEvents()
     assert view.state is not None

@@ -105,7 +105,7 @@ def damage(view: DamageView, models: Models, folder: Path) -> Steps:
     yield "a budget beyond all", lambda: view.plan.kib.setValue(1e6)
     yield "half", lambda: view.plan.share.field.setValue(50)
     yield "suggested", view.ask_plan
-    yield "its name", lambda: (view.plan.copy_name(), view.told.emit(QGuiApplication.clipboard().text()))
+    yield "its name", lambda: (view.plan.copy_name(), view.message.emit(QGuiApplication.clipboard().text()))
     yield "applied", lambda: view.plan.applied.emit()
     yield "a layer", lambda: view.plan.table.clicked.emit(view.plan.table.model().index(4, 0))
 
@@ -123,7 +123,7 @@ def compare(view: CompareView, models: Models, folder: Path) -> Steps:
         models.selection.update(step=6), view.opponents.choose(STEP), view.compare(),
     )  # fmt: skip
     yield "reported", lambda: (models.selection.update(step=None), view.save_report())
-    yield "what is in it", lambda: view.told.emit(_page(folder / "edits.json"))
+    yield "what is in it", lambda: view.message.emit(_page(folder / "edits.json"))
     yield "the first departure", view.place.click
     yield "zoomed to it", view.zoom_to_selection
     yield "all of it", view.reset_view

@@ -196,22 +196,22 @@ def edits(view: EditsView, models: Models, folder: Path) -> Steps:
     yield "repeated", view.again.click
     yield "all repeated on the other sequence", lambda: (models.selection.update(seq_id=1), view.repeat_all())
     yield "copied", view.copy_text
-    yield "pasted", lambda: view.told.emit(QGuiApplication.clipboard().text())
+    yield "pasted", lambda: view.message.emit(QGuiApplication.clipboard().text())
     yield "exported", view.export_edits
-    yield "read", lambda: view.told.emit((folder / "edits.json").read_text("utf-8"))
+    yield "read", lambda: view.message.emit((folder / "edits.json").read_text("utf-8"))
     yield "imported", view.import_edits
     for text in ("{", "[]", '{"format": "x"}', ours.replace("1,", '"2222222222222222222222222",') + '"edits": []}',
                  ours + '"edits": "zero pos=1"}', ours + '"edits": [3]}', ours + '"edits": ["zero pos=1:90"]}',
                  ours + '"edits": ["zero pos=1:3 layer=2", "scale pos=4 by=2"]}'):  # fmt: skip
-        yield f"imported {text}", lambda text=text: (written(text), view.told.emit(models.status.failure))  # type: ignore[misc]
+        yield f"imported {text}", lambda text=text: (written(text), view.message.emit(models.status.failure))  # type: ignore[misc]
     whole = ours + '"edits": ["zero pos=1:3"]}'
     for what, text in (
         ("as large as may be", whole.ljust(edits_view.MOST_BYTES)), ("larger", whole.ljust(edits_view.MOST_BYTES + 1)),
         ("as many as may be", _many(edits_view.MOST_EDITS)), ("one more", _many(edits_view.MOST_EDITS + 1)),
     ):  # fmt: skip
-        yield f"imported, {what}", lambda text=text: (written(text), view.told.emit(models.status.failure))  # type: ignore[misc]
+        yield f"imported, {what}", lambda text=text: (written(text), view.message.emit(models.status.failure))  # type: ignore[misc]
     yield "imported from nowhere", lambda: (
-        (folder / "edits.json").unlink(), view.import_edits(), view.told.emit(models.status.failure),
+        (folder / "edits.json").unlink(), view.import_edits(), view.message.emit(models.status.failure),
     )  # fmt: skip
     yield "wide enough for both", lambda: view.resize(1200, 260)
     yield "the other one", row(1)
@@ -285,6 +285,7 @@ def _choose(view: NextTokenView, row: int, what: str) -> None:
     """An entry of the menu of a candidate."""
     view.candidates.customContextMenuRequested.emit(QPointF(9, (row + 0.5) * view.candidates.row_height).toPoint())
     menu = view.findChildren(QMenu, "candidate")[-1]
-    view.told.emit(" | ".join(f"{each.text()}{'' if each.isEnabled() else ' (disabled)'}" for each in menu.actions()))
+    names = (f"{each.text()}{'' if each.isEnabled() else ' (disabled)'}" for each in menu.actions())
+    view.message.emit(" | ".join(names))
     next(each for each in menu.actions() if each.text().startswith(what)).trigger()
     menu.close()

@@ -354,7 +354,7 @@ def test_news_of_every_plot_stand_in_the_status_line(running: Shell) -> None:
     for plot in plots:
         news = f"{plot.accessibleName()} saved"
         assert running.window.status.note.text() != news
-        plot.told.emit(news)
+        plot.message.emit(news)
         assert running.window.status.note.text() == news
 
 

@@ -122,7 +122,7 @@ def test_the_menu_shows_everything_again_and_saves_the_plot(
     told: list[str] = []
     monkeypatch.setattr(QMenu, "popup", lambda menu, *_: menus.append(menu))
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *given: asked.append(given[1:]) or ("", ""))
-    plot.told.connect(told.append)
+    plot.message.connect(told.append)
     turn_wheel(plot.canvas.viewport(), plot.canvas.frame.point_of(2.0, 3.0), 2)
     qtbot.mouseClick(plot.canvas.viewport(), Qt.MouseButton.RightButton, pos=plot.canvas.viewport().rect().center())
     (menu,) = menus

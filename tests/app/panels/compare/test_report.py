@@ -25,7 +25,7 @@ HOSTILE = "<script>alert(1)</script>\u202e&\x00"
 
 def saved(desk: CompareDesk, path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[str]]:
     told: list[str] = []
-    desk.view.told.connect(told.append)
+    desk.view.message.connect(told.append)
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(path), ""))
     desk.shell.window.actions_["compare.report"].trigger()
     return (path.read_text("utf-8") if path.is_file() else ""), told

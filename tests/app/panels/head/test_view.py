@@ -109,7 +109,7 @@ def test_the_value_under_the_cursor_is_exact(head: HeadView, models: Models) -> 
 
 def test_the_value_of_the_selected_cell_is_copied(head: HeadView, models: Models) -> None:
     told: list[str] = []
-    head.told.connect(told.append)
+    head.message.connect(told.append)
     head.copy_value()
     assert told == ["Nothing is copied: Head shows no value of the selected cell"]
     models.selection.update(layer=3, kv_head=1)

@@ -173,7 +173,7 @@ def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
         (mode, text) for text in ("last tokens", "planted fact") for mode in ("growing", "h2o@25%")
     ]
     heads = [head.text for head in view.table.cells.heads]
-    assert heads[-2:] == ["told", "text"]
+    assert heads[-2:] == ["recall", "text"]
     fact = next(cells for cells in view.table.cells.rows if cells[-1].text == "planted fact")
     assert fact[0].text == "Growing"
     assert fact[-2].text.endswith("%")
@@ -188,7 +188,7 @@ def test_a_grid_of_texts_sizes_and_codecs(desk: Desk) -> None:
     QApplication.processEvents()
     assert len(view.plot.canvas.chart.points) == 2
     assert view.plot.title.text() == "part of the fact forgotten, by KV bytes"
-    assert "told" in view.plot.words.text()
+    assert "recall" in view.plot.words.text()
     view.source.setCurrentIndex(0)
     view.budgets.setCurrentIndex(2)
     view.codecs.setCurrentIndex(0)
