@@ -331,6 +331,8 @@ class Intents(QObject):
             self._models.status.fail(str(error))
         else:
             self.send(commands.OpenSnapshot(path, model))
+            if self._models.status.is_loading or not self._models.status.is_known:
+                self._models.status.notify(f"{prose(path.name)} is opened once the model is loaded")
 
     def on_continued(self) -> None:
         """Continue from the opened file with its model: one that was loaded here before and has the same fingerprint,

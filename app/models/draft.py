@@ -31,7 +31,7 @@ class Draft(QObject):
     def how_to_begin(self) -> str:
         """How the first step is taken, in a few words; where the prompt is wrong, its panel says what it needs."""
         if self.warning:
-            return "change the prompt as it says there, then press F10"
+            return "change the prompt as its panel says, then press F10"
         return "type a prompt and press F10" if self.problem else "press F10"
 
 

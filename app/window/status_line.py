@@ -277,7 +277,7 @@ class StatusLine(Reader[Shown], QWidget):
             first_token="" if found.first_token_ms is None or is_long else f"TTFT {milliseconds(found.first_token_ms)}",
             num_bytes="" if held is None or models.status.why_no_rows or self._crowding > 1 else _kv_bytes(held),
             looking=""
-            if found.looking_ratio is None or is_long
+            if found.looking_ratio is None or is_long or models.status.has_file  # it does not say what pictures took
             else f"overhead with pictures {percent(found.looking_ratio)}",
             device=_device_words(model, models.status),
             warnings=_warning_words(len(lasting) + len(places), model),

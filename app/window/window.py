@@ -130,6 +130,9 @@ class LineKeys(QObject):
 
 _LINES = QLineEdit, QAbstractSpinBox
 SNAPSHOTS = (".safetensors", ".npz", ".bin", ".gguf")  # the last two are llama.cpp's
+WHAT_CAN_BE_DROPPED = (
+    "Drop one thing: a model's folder, its config.json, a snapshot, a session, or a state of llama.cpp"
+)
 SMALL_SCREEN, TITLE_BAR = 1280, 36
 # Late panels are built when a saved arrangement contains this name of one of their docks (as Qt writes it).
 LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be"),
@@ -373,7 +376,8 @@ class MainWindow(QMainWindow):
     def _on_selected(self, old: Selected, new: Selected) -> None:
         """Update the check marks, and show the size of a newly dragged area in the status line."""
         self._refresh()
-        if new.area is not None and new.area != old.area:
+        # of a file that is being opened, the place is known before its tokens
+        if new.area is not None and new.area != old.area and chosen_rows(self.models) is not None:
             self.status.notify(SELECTED + " · ".join(self._edit_menu.words()))
 
     def _show_title(self) -> None:
@@ -462,6 +466,8 @@ class MainWindow(QMainWindow):
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         if self._dropped(event) is not None:
             event.acceptProposedAction()
+        else:
+            self.status.notify(WHAT_CAN_BE_DROPPED)
 
     def dropEvent(self, event: QDropEvent) -> None:
         found = self._dropped(event)

@@ -21,15 +21,17 @@ from app.kit.view import View
 from app.shell import Shell
 from app.start.settings import Settings
 from app.window.layouts import GRIDS
+from app.window.window import WHAT_CAN_BE_DROPPED
 from engine.saved.document import write_session
 from engine.saved.session import SavedSession
 from engine.spec.chat import Chat, Turn
+from engine.spec.edit import Rows
 from engine.spec.model import ModelSpec
 from engine.spec.sampling import SamplingParams
 from engine.wire.commands import Cancel, LoadModel, OpenSnapshot, Run, Step, SubmitPrompt
 from engine.wire.events import SessionOpened, StateChanged
 from tests.app import samples
-from tests.app.conftest import new_shell, sweep, turn
+from tests.app.conftest import new_shell, sweep, take_steps, turn
 from tests.app.fake_engine import FakeEngine
 
 
@@ -258,6 +260,8 @@ def test_what_is_dropped_is_a_model_its_shape_or_a_file(shell: Shell, engine: Fa
         shell.window.dropEvent(QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, mime, buttons, keys))
         found = [*(c.model for c in engine.of(LoadModel)), *(c.path for c in engine.of(OpenSnapshot))]
         assert (found, enter.isAccepted()) == ([] if wanted is None else [wanted], wanted is not None), name
+        assert (shell.window.status.note.text() == WHAT_CAN_BE_DROPPED) is (wanted is None), name
+        shell.window.status.notify("")
     two, far = QMimeData(), QMimeData()
     two.setUrls([QUrl.fromLocalFile(str(tmp_path))] * 2)
     far.setUrls([QUrl("https://example.org/a.npz")])
@@ -266,6 +270,22 @@ def test_what_is_dropped_is_a_model_its_shape_or_a_file(shell: Shell, engine: Fa
         shell.window.dropEvent(QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, mime, buttons, keys))
     assert not engine.of(LoadModel)
     assert not engine.of(OpenSnapshot)
+
+
+def test_a_file_dropped_while_a_model_is_loaded_is_said_to_come(shell: Shell, engine: FakeEngine) -> None:
+    path = Path("/nowhere/cat.safetensors")
+    shell.window.file_dropped.emit(path)
+    assert shell.window.status.note.text() == "cat.safetensors is opened once the model is loaded"
+    assert engine.sent[-1] == OpenSnapshot(path)
+
+
+def test_a_place_whose_tokens_come_later_is_not_said_to_be_none(shell: Shell, engine: FakeEngine) -> None:
+    """What a file's window had selected is known before its steps are read."""
+    shell.models.selection.update(area=Rows(0, 3))
+    assert "Nothing is selected" not in shell.window.status.note.text()
+    take_steps(shell, engine, 2)
+    shell.models.selection.update(area=Rows(0, 2))
+    assert shell.window.status.note.text().startswith("Selected: positions 0")
 
 
 def test_copying_a_picture(running: Shell) -> None:
