@@ -180,7 +180,7 @@ def _words(row: npt.NDArray[np.float64]) -> str:
 SUM, LAYERS, OVER_STEPS = "sum", "layers", "steps"
 _WIDE = 420
 _GAP = 12
-_MOST_LEDGER = 480  # greatest width in pixels of the ledger beside the bars
+_LEAST_LEDGER, _MOST_LEDGER = 336, 480  # width in pixels of the ledger beside the bars; its longest label is whole
 _NO_LIMIT = 16_777_215  # Qt's QWIDGETSIZE_MAX
 
 
@@ -284,6 +284,7 @@ class BytesView(View[LedgerView]):
         if direction != self._split.direction():
             self._split.setDirection(direction)
             self._split.setStretch(0, 5 if is_wide else 0)
+            self.facts.setMinimumWidth(_LEAST_LEDGER if is_wide else 0)
             self.facts.setMaximumWidth(_MOST_LEDGER if is_wide else _NO_LIMIT)
             self._split.setAlignment(self._bars, Qt.AlignmentFlag.AlignTop if is_wide else Qt.AlignmentFlag(0))
         # beside a ledger that is scrolled, the bars must still fit into the panel

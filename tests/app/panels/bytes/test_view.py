@@ -15,7 +15,7 @@ from pytestqt.qtbot import QtBot
 
 from app.draw.format import byte_size
 from app.models import Models
-from app.panels.bytes.view import LAYERS, BytesView
+from app.panels.bytes.view import LAYERS, BytesView, LayerBars
 from app.panels.bytes.words import ledger_lines
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
@@ -23,6 +23,7 @@ from engine.spec.presets import cache_preset
 from engine.spec.retention import RetentionSpec
 from tests.app import samples
 from tests.app.mouse import move_mouse
+from tests.app.painted import shapes
 from tests.app.panels.desk import Desk
 from tests.app.panels.recorded import STEPS, recorded_models
 from tests.engine.predict.formulas import sum_of
@@ -146,3 +147,14 @@ def test_the_top_bar_says_what_share_of_exact_is_held(desk: Desk) -> None:
     desk.look_at(None)
     desk.choose(CacheSpec())
     desk.until(lambda: "exact" not in desk.window.top.size_of_cache.text)
+
+
+def test_beside_the_bars_the_ledger_has_room_for_its_labels(models: Models, show: Callable[..., Any]) -> None:
+    """As wide as the panel is in a window of 1600 pixels."""
+    view = show(BytesView(models))
+    view.resize(448, 170)
+    QApplication.processEvents()
+    words = {shape.text for shape in shapes(view.facts)}
+    (bars,) = view.findChildren(LayerBars)
+    assert bars.x() > view.facts.geometry().right(), "they are beside it"
+    assert {line.label for line in view.state.lines[:5]} <= words
