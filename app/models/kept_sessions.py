@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 from PySide6.QtCore import QObject, Signal
 
+from app.draw.format import step_numbers
 from engine.counted import counted
 from engine.saved.session import SavedSession
 from engine.wire.changes import EditMade
@@ -66,7 +67,7 @@ def _age(session: KeptSession) -> tuple[float, Path]:
 
 
 def session_title(session: SavedSession) -> str:
-    """The first words of a session, its model, and how much it has: `“Once upon a time” · Tales 5M · 281 steps`."""
+    """The first words of a session, its model, and what it has: `“Once upon a time” · Tales 5M · steps 0–281`."""
     model = [session.model.name] if session.model is not None else []
     return " · ".join((first_words(session), *model, *session_counts(session)))
 
@@ -83,9 +84,10 @@ def first_words(session: SavedSession) -> str:
 
 
 def session_counts(session: SavedSession) -> list[str]:
-    """How many steps, branches, edits and bookmarks a session has, in words."""
+    """Which steps a session has, and how many branches, edits and bookmarks, in words."""
     num_tips = len(session.nodes) - len({node.parent for node in session.nodes} - {None})
-    words = [counted(sum(node.work is not None for node in session.nodes), "step")]
+    numbers = [node.step for node in session.nodes]
+    words = [step_numbers(min(numbers), max(numbers)) if numbers else "no step yet"]
     words += [counted(num_tips, "branch", "branches")] if num_tips > 1 else []
     num_edits = sum(isinstance(change, EditMade) for node in session.nodes for change in node.changes)
     words += [counted(num_edits, "edit")] if num_edits else []

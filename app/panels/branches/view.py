@@ -7,7 +7,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QMenu
 
-from app.draw.format import byte_size, thousands
+from app.draw.format import byte_size, step_numbers, thousands
 from app.kit.boxes import column, row
 from app.kit.buttons import ActionButton, own_action
 from app.kit.changes import connect_all
@@ -125,7 +125,9 @@ class BranchesView(View[Shown]):
         self.seek.setVisible(count >= _MANY or bool(self.seek.text()))
         branches = counted(count, "branch", "branches")
         branches = branches if num_rows == count else f"{thousands(num_rows)} of {branches}"
-        self.set_detail(f"{branches} · {counted(len(history), 'step')}{state.kept}", branches)
+        every = history.branches()
+        numbers = step_numbers(every[0].first, max(branch.tip for branch in every))
+        self.set_detail(f"{branches} · {numbers}{state.kept}", branches)
         self._show_line()
 
     def _show_line(self) -> None:

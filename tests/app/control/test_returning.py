@@ -71,7 +71,7 @@ def test_going_back_and_forth_between_two_prompts_loses_nothing(driver: Driver, 
     assert driver.models.status.notice
     driver.until(lambda: kept.former is not None)
     assert [action.text().split("\t")[0] for action in menu.actions()] == [
-        "“Once upon a time” · Tales 5M · 5 steps · 2 branches · 1 edit · 1 bookmark"
+        "“Once upon a time” · Tales 5M · steps 0–5 · 2 branches · 1 edit · 1 bookmark"
     ]
     assert driver.window.actions_["session.return"].isEnabled()
     driver.window.actions_["run.step"].trigger()
@@ -105,9 +105,9 @@ def test_a_session_is_named_by_its_first_words() -> None:
     texts = {7: "Once\n", 8: " upon a time", 9: " there"}
     node = Node(0, None, (SequenceAdded(0, (7, 8, 9) * 3, SavedSession().sampling),), SavedSession().cache)
     assert (
-        session_title(SavedSession(nodes=(node,), texts=texts)) == "“Once upon a time thereOnce upon a time…” · 0 steps"
+        session_title(SavedSession(nodes=(node,), texts=texts)) == "“Once upon a time thereOnce upon a time…” · step 0"
     )
     of_bytes = SavedSession(nodes=(node,), texts={7: "caf", 8: "<C3>", 9: "<A9>"})
-    assert session_title(of_bytes) == "“cafécafécafé” · 0 steps"
-    assert session_title(SavedSession(origin="/a/b.safetensors")) == "from b.safetensors · 0 steps"
-    assert session_title(SavedSession()) == "without a prompt · 0 steps"
+    assert session_title(of_bytes) == "“cafécafécafé” · step 0"
+    assert session_title(SavedSession(origin="/a/b.safetensors")) == "from b.safetensors · no step yet"
+    assert session_title(SavedSession()) == "without a prompt · no step yet"

@@ -28,8 +28,8 @@ EDIT = EditMade(Zero(0, Rows(0, 1)))
 def test_steps_branches_edits_and_bookmarks_are_counted() -> None:
     nodes = tuple(Node(step, parent, changes, CacheSpec()) for step, parent, changes in TREE)
     session = SavedSession(nodes=nodes, bookmarks=(Bookmark(OnStep(1), "here"),))
-    assert session_counts(session) == ["0 steps", "2 branches", "3 edits", "1 bookmark"]
-    assert session_counts(SavedSession(nodes=nodes[:1])) == ["0 steps"]
+    assert session_counts(session) == ["steps 0–2", "2 branches", "3 edits", "1 bookmark"]
+    assert session_counts(SavedSession(nodes=nodes[:1])) == ["step 0"]
 
 
 TREE = ((0, None, ()), (1, 0, (EDIT,)), (2, 0, (EDIT, EDIT)))

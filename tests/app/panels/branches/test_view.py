@@ -67,7 +67,7 @@ def test_two_branches_have_a_row_each_with_their_moments(view: BranchesView) -> 
     assert [(row.branch.first, row.branch.tip, row.start, row.parent_row) for row in rows] == [
         (0, 4, 0, None), (5, 6, 2, 0),
     ]  # fmt: skip
-    assert view.detail.text() == "2 branches · 7 steps"
+    assert view.detail.text() == "2 branches · steps 0–6"
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 4, 5, 6])
