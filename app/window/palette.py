@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
 
 from app.kit.boxes import column
 from app.kit.labels import plain_tip
+from app.kit.popup_keys import PopupKeys
 from app.kit.theme import current_theme, font_fixed
 
 KEY_ROLE = Qt.ItemDataRole.UserRole + 1
@@ -139,6 +140,7 @@ class Palette(QDialog):
         self.resize(WIDTH, HEIGHT)
         self.line.textChanged.connect(self._refresh)
         self.line.installEventFilter(self)
+        PopupKeys(self)
         self.list.clicked.connect(self._do)
         self._refresh()
 

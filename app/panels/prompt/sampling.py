@@ -10,6 +10,7 @@ from app.kit.changes import on_change
 from app.kit.fields import decimal_field, line_field, whole_field
 from app.kit.icons import icon
 from app.kit.labels import plain_label
+from app.kit.popup_keys import PopupKeys
 from app.kit.theme import Themed, current_theme, font_text
 from app.models import Models
 from app.models.sequence_status import selected_info
@@ -30,6 +31,7 @@ class SamplingPopup(QFrame):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
+        PopupKeys(self)
         self.setObjectName("popup")
         self.setFrameShape(QFrame.Shape.StyledPanel)
         self.temperature = decimal_field("Temperature", 0.0, 0.0, 5.0, decimals=2, automatic="greedy")

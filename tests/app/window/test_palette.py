@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.actions.entries import action_entries, entries
@@ -15,10 +16,11 @@ from app.actions.finding import open_palette
 from app.actions.parameters import TypedValue
 from app.actions.typed_place import TypedEdit, TypedPlace
 from app.kit.panel_rows import PANELS
+from app.panels.prompt.sampling import SamplingButton
 from app.shell import Shell
 from app.window.palette import NO_MATCH, Palette, found, rank
 from engine.spec.presets import cache_preset
-from engine.wire.commands import SetCache
+from engine.wire.commands import SetCache, Step
 from engine.wire.events import StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
@@ -228,6 +230,36 @@ def test_a_typed_step_is_shown_and_a_place_that_is_not_there_says_what_is(runnin
         "There is no step 999: they are 0 to 20.",
     ]
     assert all(place.offer(text) is None for text in ("", "layer", "K", "K[]", "K[a]", "step back", "K[1,2,3,4,5]"))
+
+
+def open_sampling(shell: Shell) -> QWidget:
+    button = shell.window.prompt.findChild(SamplingButton)
+    button.open_at("top_k")
+    return button.popup
+
+
+def open_the_palette(shell: Shell) -> QWidget:
+    open_palette(shell)
+    return shell.window.findChildren(Palette)[-1]
+
+
+@pytest.mark.parametrize("opened", [open_sampling, open_the_palette])
+def test_a_key_of_the_window_acts_while_something_small_is_open_above_it(
+    running: Shell, engine: FakeEngine, qtbot: QtBot, opened: Callable[[Shell], QWidget]
+) -> None:
+    for key, modifier, sent in (
+        (Qt.Key.Key_F10, Qt.KeyboardModifier.NoModifier, True),
+        (Qt.Key.Key_Escape, Qt.KeyboardModifier.NoModifier, False),
+    ):
+        popup, before = opened(running), len(engine.of(Step))
+        qtbot.keyClick(popup.findChild(QLineEdit), key, modifier)
+        turn(running)
+        assert QApplication.activePopupWidget() is None
+        assert len(engine.of(Step)) == before + sent
+    popup = opened(running)
+    qtbot.keyClick(popup.findChild(QLineEdit), Qt.Key.Key_F10, Qt.KeyboardModifier.ShiftModifier)
+    turn(running)
+    assert running.models.selection.now.step is not None
 
 
 def test_why_what_was_typed_is_not_possible_is_told_to_its_end(running: Shell) -> None:
