@@ -262,7 +262,7 @@ class NextTokenView(View[Shown]):
     def provenance(self, state: Shown) -> Provenance:
         if state.edited_at is not None:
             step = thousands(state.edited_at)
-            kind = "live cache" if state.looked_at is None else "past"
+            kind = "recorded" if state.looked_at is None else "past"
             return Provenance(
                 "after the edit", kind, f"measured at step {step}: what follows on the edited cache", "edited"
             )
