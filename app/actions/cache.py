@@ -65,7 +65,7 @@ CACHE = (
                lambda shell: shell.window.measure("sweep"), needs_live_steps,
                also="perplexity, KL, benchmark modes, Pareto, which mode is best, accuracy, agreement"),
         Action("truth.bench", "Ctrl+Shift+F8", "Measure the speed of cache modes",
-               "Decode speed, time to the first token and overhead at several contexts, modes taking turns",
+               "Decode speed and time to the first token at several contexts, modes taking turns",
                lambda shell: shell.window.measure("bench"), needs_live,
                also="benchmark, tokens per second, TTFT, latency, throughput"),
         Action("compare.with", "", "Compare with…",

@@ -60,7 +60,7 @@ PANELS: Mapping[str, PanelRow] = {
     ),
     "timings": PanelRow(
         "Step time",
-        "The phases of each step's time, with the overhead of KV Loupe's own measuring.",
+        "The phases of each step's time, with that of KV Loupe's own measuring.",
         "latency, overhead, profile, timing, milliseconds, tokens per second",
     ),
     "branches": PanelRow(

@@ -256,7 +256,7 @@ class StatusLine(Reader[Shown], QWidget):
         self._bytes.setToolTip("Stored K and V of what the cache has reserved")
         self.looking.setToolTip(
             f"Overhead of KV Loupe: the share of the engine's time in the last {RECENT_STEPS} steps, and between them,"
-            " that went into statistics, which Step time shows as overhead, and into pictures, which no step has in it;"
+            " that went into statistics, which Step time shows as measuring, and into pictures, which are in no step;"
             " by the clock: other programs at work make it less exact"
         )
 

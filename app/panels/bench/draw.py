@@ -36,8 +36,8 @@ QUANTITIES: Mapping[str, Quantity] = {
         Quantity("tok_per_s", "tok/s", "Decode speed", "tokens a second", thousands),
         Quantity("ttft_ms", "first token", "Time to the first token", "milliseconds to the first token", thousands),
         Quantity("kv_bytes", "KV", "Bytes of K and V", "bytes of K and V", tick_size),
-        Quantity("overhead_ratio", "overhead", "Part of a step that is not spent in the model's forward",
-                 "part of a step that is overhead", percent, is_share=True),
+        Quantity("overhead_ratio", "outside forward", "Part of a step that is not spent in the model's forward",
+                 "part of a step outside the forward", percent, is_share=True),
     )
 }  # fmt: skip
 

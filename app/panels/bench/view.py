@@ -1,4 +1,5 @@
-"""The Bench panel: cache modes compared in decode speed, time to first token, bytes and overhead, by context."""
+"""The Bench panel: cache modes compared in decode speed, time to first token, bytes and the rest of a step, by
+context."""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ COLUMNS = (
     Column("kv_bytes", ColumnHead("KV", "Bytes of K and V stored at the end, of all sequences"),
            lambda row, _: TableCell(byte_size(row.kv_bytes) if row.kv_bytes else "–", tip=(
                f"{counted(row.kv_bytes, 'byte')}, {thousands(row.reserved_bytes)} reserved"))),
-    Column("overhead_ratio", ColumnHead("overhead", "Part of a step that is not spent in the model's forward"),
+    Column("overhead_ratio", ColumnHead("outside forward", "Part of a step that is not spent in the model's forward"),
            lambda row, _: TableCell(percent(row.overhead_ratio))),
 )  # fmt: skip
 

@@ -115,7 +115,7 @@ class LayerBars(Themed, TellsPlaces, Opaque, QWidget):
             self._painter.between(painter, text, x, plot.bottom() + 9, 0, self.width(), self.width())
 
 
-NAMES = ("stored", "reserved", "overhead", "weights", "allocator", "process", "peak")
+NAMES = ("stored", "reserved", "KV Loupe", "weights", "allocator", "process", "peak")
 ROLES = ("page_used", "page_shared", "good", "accent", "page_cached", "muted", "warning")
 _LEAST_STEPS = 12
 

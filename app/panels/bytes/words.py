@@ -98,10 +98,10 @@ _FIGURES: dict[FigureKey, tuple[str, str]] = {
     "unnamed": ("⚠ without a name", "Reserved bytes that the program cannot explain: please report it."),
     "reserved": ("reserved in storage", "All that the storage of the cache really holds."),
     "looking": (
-        "overhead of KV Loupe",
+        "kept by KV Loupe",
         "What KV Loupe keeps to show and to go back; the cache itself does not need it.",
     ),
-    "kept": ("checkpoints to go back to", "States of the cache that are kept so that a step can be gone on from."),
+    "kept": ("checkpoints", "States of the cache that are kept so that a step can be gone on from."),
     "weights": ("weights of the model", "The parameters of the model, in the memory of its device."),
     "other": ("other: workspace", "What the allocator holds beyond the lines above: the workspace of forwards."),
     "rest": ("the program itself", "What the process holds beyond the lines above: program and libraries."),

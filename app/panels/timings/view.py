@@ -194,7 +194,7 @@ def phase_words(record: StepRecord) -> str:
     by = f" by {runner_words(record.runner)}" if record.runner else ""
     if record.timings.encoder_ms:
         by += f", {milliseconds(record.timings.encoder_ms)} for the encoder"
-    words = f"step {step}: forward {forward}{by}, prepare {prepare}, sample {sample}, overhead {observe}"
+    words = f"step {step}: forward {forward}{by}, prepare {prepare}, sample {sample}, measuring {observe}"
     if times.gap_ms:
         words += f"; {milliseconds(times.gap_ms)} passed since the step before"
     if times.compile_ms:
@@ -210,7 +210,7 @@ def reading_words(record: StepRecord) -> str:
     return (
         f"K and V take {byte_size(record.num_bytes.stored)}: at {rate}, a speed that is assumed and that slow memory "
         f"has too, reading them takes {share} of this forward. With a model and a context of this size, products and "
-        "overhead hide what the cache saves. Time every layer, under Run · Measuring, measures it"
+        "fixed costs hide what the cache saves. Time every layer, under Run · Measuring, measures it"
     )
 
 
@@ -228,12 +228,12 @@ def inside_words(times: Timings) -> str:
     rest = max(0.0, times.forward_ms - sum(layers.attention_ms) - layers.in_cache_ms)
     products = min(layers.products_ms, rest)
     told.append(f"matrix products {milliseconds(products)}, measured by themselves")
-    told.append(f"the rest {milliseconds(rest - products)}, which is overhead")
+    told.append(f"the rest {milliseconds(rest - products)}, which are fixed costs")
     words = "inside the forward: " + "; ".join(told)
     if (share := inside_share(times)) is not None and share < HIDDEN_SHARE:
         words += (
             f"\nAttention and the cache are {percent(share)} of this forward: with a model and a "
-            "context of this size, products and overhead hide what the cache saves"
+            "context of this size, products and fixed costs hide what the cache saves"
         )
     return words
 
@@ -272,6 +272,6 @@ def _slowest(layers: tuple[int, ...], each: tuple[float, ...]) -> str:
 
 def _key_names(share: float | None, *, is_inside: bool) -> tuple[str, ...]:
     """The legend in the order of `draw.PHASES`; empty for phases that were not timed."""
-    overhead = f"overhead {percent(share)} of decoding" if share is not None else "overhead"
+    measuring = f"measuring {percent(share)} of decoding" if share is not None else "measuring"
     inside = ("attention", "cache") if is_inside else ("", "")
-    return "rest of the forward" if is_inside else "forward", *inside, "prepare", "sample", overhead, "between"
+    return "rest of the forward" if is_inside else "forward", *inside, "prepare", "sample", measuring, "between"

@@ -281,5 +281,5 @@ def test_the_tip_of_a_step_has_each_word_beside_its_own_number(full: Shell) -> N
     full.models.timeline.append([record])
     full.models.timeline.announce()
     tip = full.window.timings.plot.toolTip()
-    told = "step 21: forward 2.00 ms, prepare 1.00 ms, sample 3.00 ms, overhead 4.00 ms"
+    told = "step 21: forward 2.00 ms, prepare 1.00 ms, sample 3.00 ms, measuring 4.00 ms"
     assert tip.splitlines()[0] == told

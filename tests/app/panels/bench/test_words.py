@@ -30,7 +30,7 @@ def test_cells_stand_under_their_headings(view: BenchView) -> None:
     cells = dict(zip(heads, view.table.cells.rows[line], strict=True))
     assert {name: cell.text for name, cell in cells.items()} == {
         "cache": "INT8", "tokens": "128", "batch": "4", "tok/s ↓": "60.0", "±": "2.5", "ratio": "1.50×",
-        "first": "5.00 ms", "KV": "1.0 KiB", "overhead": "25.0 %",
+        "first": "5.00 ms", "KV": "1.0 KiB", "outside forward": "25.0 %",
     }  # fmt: skip
     assert cells["cache"].role == "selected"
     assert view.plot.words.text() == "INT8 · 128 tokens × 4 · 60.0 ± 2.5 tok/s · 1.50× dynamic"

@@ -113,7 +113,7 @@ def test_the_ledger_lists_every_line(models: Models, show: Callable[..., Any]) -
     assert lines["stored in tensors"] == f"{held.stored:,}"
     assert lines["room to grow"] == f"+{held.reserved - held.stored:,}"
     assert lines["reserved in storage"] == f"{held.reserved:,}"
-    assert lines["overhead of KV Loupe"] == f"{held.looking:,}"
+    assert lines["kept by KV Loupe"] == f"{held.looking:,}"
     assert lines["held by the allocator"] == "cannot be asked here"
     assert lines["process, resident"] == f"{held.process:,}"
     told = dict((*line.strip().split("\t"), "")[:2] for line in view.facts.accessibleDescription().split("\n"))

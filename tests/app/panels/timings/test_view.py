@@ -48,7 +48,7 @@ def test_times_are_read_once_and_again_after_a_rewind(models: Models, show: Call
     models.timeline.append([samples.step_record(4)])
     models.timeline.announce()
     assert view.plot.canvas.chart.points[:, 0].tolist() == [0, 1, 2, 3, 4]
-    assert "overhead" in view.key.accessibleName().split(", ")[3]
+    assert "measuring" in view.key.accessibleName().split(", ")[3]
 
 
 def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: Callable[..., Any]) -> None:
@@ -57,7 +57,7 @@ def test_the_phases_of_a_step_each_have_their_own_number(models: Models, show: C
     times = replace(last.timings, forward_ms=5.0, prepare_ms=1.5, sample_ms=0.25, observe_ms=2.0)
     models.timeline.append([replace(last, step=STEPS + 1, timings=times)])
     view = show(TimingsView(models))
-    words = f"step {STEPS + 1}: forward 5.00 ms, prepare 1.50 ms, sample 0.25 ms, overhead 2.00 ms"
+    words = f"step {STEPS + 1}: forward 5.00 ms, prepare 1.50 ms, sample 0.25 ms, measuring 2.00 ms"
     assert view.plot.toolTip().splitlines()[0] == words
     hidden = "the cache takes little of it"
     assert view.plot.words.text() == f"step {STEPS + 1} · decode · 8.75 ms · {hidden}"
@@ -79,9 +79,9 @@ def test_what_a_forward_was_made_of_is_told_and_when_the_cache_is_hidden() -> No
 
     assert words(0.5, 0.25).splitlines() == [
         "inside the forward: attention 0.50 ms; cache 0.50 ms; matrix products 6.00 ms, measured by themselves; "
-        "the rest 3.00 ms, which is overhead",
+        "the rest 3.00 ms, which are fixed costs",
         "Attention and the cache are 10.0 % of this forward: with a model and a context of this size, products and "
-        "overhead hide what the cache saves",
+        "fixed costs hide what the cache saves",
     ]
     assert "hide" not in words(3.0, 0.5)
 
