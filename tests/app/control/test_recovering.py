@@ -54,7 +54,8 @@ def test_what_was_left_is_offered_and_taken_up(
 ) -> None:
     (path,) = folder.left()
     bar = running.window.recovery
-    running.controller.saving.begin_in(folder, "a fox in the")
+    running.controller.saving.begin_in(folder, running.window.prompt.draft)  # nobody has typed in this window
+    running.window.prompt.edit.edited.emit()  # the pause after the text was put in may end only now
     assert not bar.isVisible()
     with qtbot.waitSignal(running.models.recovery.changed):
         recovering.look()
