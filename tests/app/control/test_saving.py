@@ -182,7 +182,8 @@ def test_a_session_that_is_not_written_is_not_put_together_at_every_step(
     take_steps(running, engine, 20)
     assert counted == [], "nobody asked for a journal"
     (tmp_path / "file").write_text("")
-    saving.begin_in(JournalFolder(tmp_path / "file" / "sessions"), "")
+    saving.begin_in(JournalFolder(tmp_path / "file" / "sessions"), running.window.prompt.draft)
+    running.window.prompt.edit.edited.emit()  # the pause after the text was put in may end only now
     take_steps(running, engine, 20)
     assert len(counted) == 1, "it failed, and is not tried again at once"
 
