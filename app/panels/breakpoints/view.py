@@ -123,7 +123,7 @@ class ConditionLine(QLineEdit):
         super().__init__()
         self.setFont(font_fixed(12))
         self.setAccessibleName("Condition")
-        self.setPlaceholderText('entropy > 2 and not token = "\\n"')
+        self.setPlaceholderText("entropy > 2")
         self.setToolTip("\n".join((*help_lines(), HOW_TO_COMBINE)))
         completer = QCompleter(EXAMPLES, self)
         completer.setFilterMode(Qt.MatchFlag.MatchContains)
