@@ -278,7 +278,7 @@ class StatusLine(Reader[Shown], QWidget):
             num_bytes="" if held is None or models.status.why_no_rows or self._crowding > 1 else _kv_bytes(held),
             looking=""
             if found.looking_ratio is None or is_long or models.status.has_file  # it does not say what pictures took
-            else f"overhead with pictures {percent(found.looking_ratio)}",
+            else f"overhead {percent(found.looking_ratio)}",
             device=_device_words(model, models.status),
             warnings=_warning_words(len(lasting) + len(places), model),
             listed=(*lasting, *places[:MAX_LISTED], *more),

@@ -249,7 +249,3 @@ def test_the_speed_of_a_file_is_what_it_recorded(running: Shell, engine: FakeEng
     turn(running)
     assert speed.text().startswith("recorded ")
     assert not running.window.status.looking.isVisible(), "a file does not say what pictures took"
-
-
-def test_two_shares_of_overhead_have_two_names(running: Shell) -> None:
-    assert running.window.status.looking.text().startswith("overhead with pictures ")
