@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from engine.client.outbox import FOLLOWED_BY_STATUS, Outbox, says_running
 from engine.client.pulse import Pulse
 from engine.client.ssh import hello
-from engine.client.stream import HEARTBEAT, is_echo, read_frames, write_messages
+from engine.client.stream import HEARTBEAT, is_echo, pieces_of, read_frames, write_messages
+from engine.look.finer import Finer
 from engine.loop.loop import EngineLoop
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_command, encode
@@ -38,6 +39,8 @@ END_S = 1.0
 IN_A_RUN_S = 0.05
 # How late a window on another machine may read a record before the run waits for it, and how long a step waits at most.
 LATE_S, MOST_LATE_S = 0.1, 1.0
+# Shares of the credit: unread pictures before which new ones are made, and those of whole ones that follow in pieces.
+IN_FRONT, IN_PIECES, PIECE_BYTES = 0.25, 0.5, 1 << 14
 
 
 def main(credit_bytes: int | None = None) -> None:
@@ -49,14 +52,19 @@ def main(credit_bytes: int | None = None) -> None:
     if credit_bytes is not None:
         events.write(hello())
         events.flush()
-    line, outbox = Line(events, credit_bytes), Outbox()
+    finer = None if credit_bytes is None else Finer(round(credit_bytes * (1 - IN_FRONT)))
+    line, outbox = Line(events, credit_bytes, finer), Outbox()
+    if finer is not None:
+        finer.wake = outbox.wake
 
     def emit(event: Event) -> None:
         outbox.put(event)
         if isinstance(event, StepRecord):
             line.wait_in_run()
 
-    loop = EngineLoop(outbox.put if credit_bytes is None else emit, lambda: outbox.is_behind or line.is_full)
+    loop = EngineLoop(
+        outbox.put if credit_bytes is None else emit, lambda: outbox.is_behind or line.is_used(IN_FRONT), finer
+    )
     is_broken = threading.Event()
     writer = threading.Thread(
         target=_write, args=(line, outbox, Pulse(loop.activity), is_broken), name="events", daemon=True
@@ -90,18 +98,26 @@ def _prepare_process() -> None:
 class Line:
     """The stream of events to a window. With `credit_bytes` it is one to another machine, whose window returns an empty
     message for each that it has read: pictures wait while as many bytes of earlier ones are unread, and a run while
-    what was sent is read `LATE_S` later than it could be. What lies in the buffers of a slow line only grows old."""
+    what was sent is read `LATE_S` later than it could be. What lies in the buffers of a slow line only grows old.
+    Therefore new pictures are made only while at most `IN_FRONT` of the credit is unread, and take the rest at most;
+    larger ones have a coarser one in their place, and go in pieces when nothing else does, up to `IN_PIECES` of it."""
 
-    def __init__(self, stream: IO[bytes], credit_bytes: int | None = None) -> None:
-        self._stream, self._limit = stream, credit_bytes
+    def __init__(self, stream: IO[bytes], credit_bytes: int | None = None, finer: Finer | None = None) -> None:
+        self._stream, self._limit, self._finer = stream, credit_bytes, finer
         self._writing, self._read = threading.Lock(), threading.Condition()
         self._unread: deque[tuple[float, int]] = deque()  # when each message was sent, and its bytes if a picture
         self._picture_bytes, self._least_s = 0, float("inf")  # the least time in which one was read
+        self._whole: Event | None = None  # the picture that goes in pieces, and those that are left of it
+        self._pieces: Iterator[list[Frame]] = iter(())
+
+    def is_used(self, share: float) -> bool:
+        """Whether that share of the credit is on its way, or more."""
+        return self._limit is not None and self._picture_bytes >= share * self._limit
 
     @property
     def is_full(self) -> bool:
         """Whether pictures wait for earlier ones to be read."""
-        return self._limit is not None and self._picture_bytes >= self._limit
+        return self.is_used(1.0)
 
     def on_read(self) -> None:
         """Note that the window has read its oldest message."""
@@ -111,6 +127,8 @@ class Line:
                 self._picture_bytes -= size
                 self._least_s = min(self._least_s, time.monotonic() - sent)
             self._read.notify_all()
+        if self._finer is not None and self._finer.oldest is not None:
+            self._finer.wake()
 
     def wait_in_run(self) -> None:
         """Wait while the line is late, at most `MOST_LATE_S`."""
@@ -135,12 +153,30 @@ class Line:
                 if is_picture:
                     ready = self._wait_for_room(ready)
                 for message in messages:
-                    size = sum(map(len, message)) if is_picture else 0
-                    with self._read:
-                        self._unread.append((time.monotonic(), size))
-                        self._picture_bytes += size
+                    self._note_sent(message, is_picture=is_picture)
             ready += messages
         self.send(ready or [HEARTBEAT])
+
+    def send_pieces(self) -> bool:
+        """Send pieces of the whole picture that is next, as far as there is room; whether there was one."""
+        was_sent = False
+        while self._finer is not None and (whole := self._finer.oldest) is not None and not self.is_used(IN_PIECES):
+            if whole is not self._whole:
+                self._whole, self._pieces = whole, pieces_of(_encoded(whole)[0], PIECE_BYTES)
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._finer.sent(whole)
+                continue
+            self._note_sent(piece, is_picture=True)
+            self.send([piece])
+            was_sent = True
+        return was_sent
+
+    def _note_sent(self, message: Sequence[Frame], *, is_picture: bool) -> None:
+        size = sum(map(len, message)) if is_picture else 0
+        with self._read:
+            self._unread.append((time.monotonic(), size))
+            self._picture_bytes += size
 
     def _wait_for_room(self, ready: list[list[Frame]]) -> list[list[Frame]]:
         """Wait until the line is not full; what is ready is sent then, and heartbeats. Returns what is left to send."""
@@ -185,7 +221,8 @@ def _write(line: Line, outbox: Outbox, pulse: Pulse, is_broken: threading.Event)
         if is_broken.is_set():
             to_send = [event for event in to_send if not isinstance(event, Stopped)]
         try:
-            line.send_events(to_send)
+            if to_send or not line.send_pieces():
+                line.send_events(to_send)
         except OSError:  # the window is gone
             os._exit(0)
         if _is_run(events):

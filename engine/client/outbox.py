@@ -28,6 +28,7 @@ class Outbox:
         self._has_notified = False
         self._num_pictures = 0
         self._is_urgent = False  # something else waits than records and statuses of a run
+        self._is_awake = False  # whoever takes is to look about
         self._is_within_step = False  # the status that follows a record and its pictures has not come yet
 
     @property
@@ -70,8 +71,15 @@ class Outbox:
         """Take out all events, waiting for the first one at most `timeout_s`. The record and pictures of a step are
         held until the status that follows them, since every wake-up of the taking thread costs the computing one."""
         with self._ready:
-            self._ready.wait_for(lambda: self._events and not self._is_within_step, timeout_s)
-            return self.take_all()
+            self._ready.wait_for(lambda: self._is_awake or (self._events and not self._is_within_step), timeout_s)
+            was_woken, self._is_awake = self._is_awake, False
+            return [] if was_woken and self._is_within_step else self.take_all()
+
+    def wake(self) -> None:
+        """End a `take`, with or without events."""
+        with self._ready:
+            self._is_awake = True
+            self._ready.notify_all()
 
     def wait_for_urgent(self, timeout_s: float) -> None:
         """Wait for `timeout_s`, or until something else comes than records and statuses of a continuing run: a picture,

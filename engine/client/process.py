@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from engine.client import ClientKind
 from engine.client.outbox import Outbox
 from engine.client.ssh import HELLO_S, check_hello, remote_of
-from engine.client.stream import echo, echo_time, is_echo, read_frames, write_messages
+from engine.client.stream import Pieces, echo, echo_time, is_echo, read_frames, write_messages
 from engine.errors import InputError
 from engine.wire.commands import Shutdown
 from engine.wire.encoding import Frame, WireError, decode_event, encode
@@ -121,18 +121,20 @@ class ProcessClient:
         assert child.stdout is not None
         try:
             self._begin(child)
+            pieces = Pieces()
             while (frames := read_frames(child.stdout)) is not None:
                 self._num_heard += 1
                 if is_echo(frames):
                     self._take_echo(frames)
                     continue
-                event = decode_event(frames) if frames else None
+                message = pieces.joined(frames)
+                event = decode_event(message) if message else None
                 if event is not None:
                     self._is_closing = self._is_closing or isinstance(event, Stopped)
                     self._pass_on(event)
                 while not (self._events.wait_for_room(PIECE_S) or self._is_closing):
                     pass  # unread messages fill the pipe, and the engine then merges pictures
-                if self._remote is not None and event is not None:
+                if self._remote is not None and frames:
                     self._outgoing.put([])  # it is read
             self._report_lost(self._why_it_ended(child))
         except BaseException as error:  # every error: otherwise the end of this thread would go unnoticed

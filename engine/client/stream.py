@@ -1,11 +1,12 @@
 """Messages on a byte stream: a mark, the number of frames, the length of each, then their bytes. A message without
 frames is a heartbeat; from a window on another machine it says that the oldest message is read. An echo is sent back at
-once."""
+once. A large message may come in pieces, with others between them; what has begun and begins again was given up."""
 
 from __future__ import annotations
 
+import io
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
 from engine.wire.encoding import MAX_FRAMES, Frame, WireError, check_size
@@ -30,6 +31,37 @@ def is_echo(frames: Sequence[Frame]) -> bool:
 def echo_time(frames: Sequence[Frame]) -> float:
     """The time at which an echo was sent."""
     return float(_ECHO.unpack(frames[0])[1])
+
+
+_PIECE = struct.Struct("<4sII")
+
+
+def pieces_of(message: Sequence[Frame], size: int) -> Iterator[list[Frame]]:
+    """A message as several, of at most `size` bytes each."""
+    whole = io.BytesIO()
+    write_messages(whole, [message])
+    count = -(-len(whole.getbuffer()) // size)
+    for number in range(count):
+        yield [_PIECE.pack(b"part", number, count), whole.getbuffer()[number * size : (number + 1) * size]]
+
+
+class Pieces:
+    """Puts messages that come in pieces together again."""
+
+    def __init__(self) -> None:
+        self._found: list[bytes] = []
+
+    def joined(self, frames: list[bytes]) -> list[bytes] | None:
+        """The message that ends with these frames; None where more of it is to come."""
+        if len(frames) != 2 or len(frames[0]) != _PIECE.size or frames[0][:4] != b"part":
+            return frames
+        _, number, count = _PIECE.unpack(frames[0])
+        del self._found[number:]
+        self._found.append(frames[1])
+        check_size([len(piece) for piece in self._found])
+        if number != len(self._found) - 1:
+            raise WireError("A piece of a message is missing.")
+        return read_frames(io.BytesIO(b"".join(self._found))) if len(self._found) == count else None
 
 
 def write_messages(stream: IO[bytes], messages: Iterable[Sequence[Frame]]) -> None:

@@ -4,8 +4,9 @@ picture where these are unknown."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from engine.errors import InputError
 from engine.look.canvas import Canvas
+from engine.look.finer import Finer
 from engine.look.pictures import within
 from engine.wire.commands import PICTURES_PER_SECOND, SetPace, Watched
 from engine.wire.pictures import (
@@ -53,7 +55,8 @@ COUNTS_PER_SECOND = 4
 class WatchedPicture:
     """A watched picture and what was last sent of it: the `request` that it answered, the picture that was `sent`
     (after an update only with the changed cells; None: send it whole), and the `source` that it was made of.
-    `num_counted` rows are included in its numbers about all rows."""
+    `num_counted` rows are included in its numbers about all rows. Where a slow line cannot carry it in time, `coarser`
+    is what is sent in its place, until it has gone itself."""
 
     watched: Watched
     request: PictureRequest | None = None
@@ -61,23 +64,35 @@ class WatchedPicture:
     source: Source | None = None
     num_counted: int = 0
     canvas: Canvas = field(default_factory=Canvas)
+    coarser: WatchedPicture | None = None
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether only the coarser one was sent."""
+        return self.coarser is not None and self.source is None
 
     def forget(self) -> None:
         """Send it whole the next time, because its rows may not be those that were sent."""
         self.request = self.source = None
         self.canvas.forget()
+        if self.coarser is not None:
+            self.coarser.forget()
 
 
 class Watcher:
     """The pictures that a window watches. It is called after every step, and returns what is to be sent of them.
 
-    All of them are sent together and after the same step, so that pictures side by side show the same moment.
+    All of them are sent together and after the same step, so that pictures side by side show the same moment. Those
+    that are too large for a slow line are coarser during a run, and follow whole when no step does.
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.perf_counter, cost: Callable[[], float] = time.thread_time
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        cost: Callable[[], float] = time.thread_time,
+        finer: Finer | None = None,
     ) -> None:
-        self._clock, self._cost = clock, cost
+        self._clock, self._cost, self._finer = clock, cost, finer
         self._pictures: list[WatchedPicture] = []
         self._interval_s = 1 / PICTURES_PER_SECOND
         self._due = self._counts_due = 0.0
@@ -97,6 +112,8 @@ class Watcher:
         """Watch these pictures and no others; returns those that are new, whole."""
         before = {picture.watched: picture for picture in self._pictures}
         self._pictures = [before.get(watched, WatchedPicture(watched)) for watched in pictures]
+        self._drop(*(watched.id for watched in before if watched not in pictures))
+        self._drop(*(type(watched.request) for watched in pictures))  # those that were taken of them
         return self._updates_for(session, [picture for picture in self._pictures if picture.sent is None])
 
     def take_failures(self) -> list[tuple[int, Exception]]:
@@ -111,9 +128,16 @@ class Watcher:
 
     def forget(self) -> None:
         """Watch nothing any more, because another history, cache or step has become the present."""
+        self._drop(*(picture.watched.id for picture in self._pictures))
         self._pictures.clear()
         self._previous.clear()
         self._is_late = self._is_uncounted = False
+
+    def _drop(self, *whole: Hashable) -> None:
+        """Send none of these any more."""
+        for each in whole:
+            if self._finer is not None:
+                self._finer.drop(each)
 
     def invalidate(self) -> None:
         """After a failed or suspended step, send every picture whole the next time: the rows may not be those that were
@@ -125,7 +149,7 @@ class Watcher:
         """Every picture, whole, of a step that is suspended."""
         self.invalidate()
         self._is_late, self._shows_half = False, True
-        return self._updates_for(session, self._pictures)
+        return self._updates_for(session, self._pictures, is_last=True)
 
     def undone(self, session: Session) -> list[Picture | PictureUpdate]:
         """After a step that failed or was given up: if a part of it was shown, every picture as it was before it."""
@@ -156,11 +180,12 @@ class Watcher:
 
     def catch_up(self, session: Session) -> list[Picture | PictureUpdate]:
         """What has changed since pictures were last sent, when no step follows."""
-        return self._catch_up(session, is_counted=True) if self._is_late or self._is_uncounted else []
+        is_owed = self._is_late or self._is_uncounted or any(each.is_owed for each in self._pictures)
+        return self._catch_up(session, is_counted=True, is_last=True) if is_owed else []
 
-    def _catch_up(self, session: Session, *, is_counted: bool) -> list[Picture | PictureUpdate]:
+    def _catch_up(self, session: Session, *, is_counted: bool, is_last: bool = False) -> list[Picture | PictureUpdate]:
         began = self._cost()  # CPU time of this thread: wall time would include other processes
-        found = self._updates_for(session, self._pictures, is_counted=is_counted)
+        found = self._updates_for(session, self._pictures, is_counted=is_counted, is_last=is_last)
         now, cost_s = self._clock(), self._cost() - began
         is_behind = now - self._due > self._interval_s
         regular = now + self._interval_s if is_behind else self._due + self._interval_s
@@ -172,23 +197,53 @@ class Watcher:
 
     @torch.inference_mode()
     def _updates_for(
-        self, session: Session, pictures: list[WatchedPicture], *, is_counted: bool = True
+        self, session: Session, pictures: list[WatchedPicture], *, is_counted: bool = True, is_last: bool = False
     ) -> list[Picture | PictureUpdate]:
-        """What is to be sent of each picture; one that fails does not stop the others."""
+        """What is to be sent of each picture; one that fails does not stop the others. `is_last`: no step follows."""
         found: list[Picture | PictureUpdate] = []
         failed: list[WatchedPicture] = []
         shown: dict[int, VisibleSequence] = {}  # shared by several pictures, so that rows are dequantised once
         for picture in pictures:
+            draw = partial(self._update_for, session, shown=shown, is_counted=is_counted)
             try:
-                found += self._update_for(session, picture, shown, is_counted=is_counted)
+                found += draw(picture) if self._finer is None else self._carried(picture, self._finer, draw, is_last)
             except Exception as error:
                 failed.append(picture)
                 self._failures.append((picture.watched.id, error))
         self._pictures = [picture for picture in self._pictures if picture not in failed]
         return found
 
+    def _carried(
+        self,
+        picture: WatchedPicture,
+        finer: Finer,
+        draw: Callable[[WatchedPicture], Iterator[Picture | PictureUpdate]],
+        is_last: bool,
+    ) -> Iterator[Picture | PictureUpdate]:
+        """What is to be sent of a picture over a slow line: of one that is too large, a coarser one. Where no step
+        follows, it is sent itself when the line has time; a later step takes that back, or finds that it has gone."""
+        number = picture.watched.id
+        if picture.is_owed:
+            finer.drop(number)
+        elif found := [*draw(picture)]:
+            if picture.coarser is not None and not finer.drop(number):
+                picture.coarser = None
+            if picture.coarser is None:
+                smaller = next(filter(None, (finer.coarser(each, picture.watched.request) for each in found)), None)
+                if smaller is None:
+                    yield from found
+                    return
+                picture.coarser = WatchedPicture(replace(picture.watched, request=smaller))
+            picture.forget()
+        if not picture.is_owed or picture.coarser is None:
+            return
+        yield from draw(picture.coarser)
+        if is_last:
+            for whole in draw(picture):
+                finer.put(number, whole)
+
     def _update_for(
-        self, session: Session, picture: WatchedPicture, shown: dict[int, VisibleSequence], *, is_counted: bool
+        self, session: Session, picture: WatchedPicture, *, shown: dict[int, VisibleSequence], is_counted: bool
     ) -> Iterator[Picture | PictureUpdate]:
         seq_id = picture.watched.request.seq_id
         if seq_id not in shown:

@@ -207,9 +207,9 @@ def _take_picture(loop: EngineLoop, command: commands.TakePicture) -> None:
     if command.side is not None:
         loop.reporter.reply(loop.comparing.picture(command))
     elif snapshot is not None:
-        loop.reporter.reply(snapshot.take(command.request))
+        loop.reporter.reply_picture(snapshot.take, command.request)
     else:
-        loop.reporter.reply(loop.session.take_picture(command.request, command.node))
+        loop.reporter.reply_picture(partial(loop.session.take_picture, node=command.node), command.request)
 
 
 def _watch(loop: EngineLoop, command: commands.Watch) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.errors import Cancelled, DeviceLost, InputError, first_line
+from engine.look.finer import Finer
 from engine.loop.breakpoints import Breakpoints
 from engine.loop.comparing import Comparing
 from engine.loop.handlers import HANDLERS
@@ -33,14 +34,19 @@ LONG_WAIT_S = 0.25  # a paced run that waits longer for its next step has its pi
 class EngineLoop:
     """Handles commands one by one and steps the session between them. `send` may be called from any thread. `emit` is
     called with every event, on the thread of `run`. While `is_behind` says that the receiver is slow, pictures are held
-    back. `activity` says what the loop is doing."""
+    back; with a `finer`, large ones are coarser and follow whole. `activity` says what the loop is doing."""
 
-    def __init__(self, emit: Callable[[Event], None], is_behind: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        emit: Callable[[Event], None],
+        is_behind: Callable[[], bool] = lambda: False,
+        finer: Finer | None = None,
+    ) -> None:
         # types are named for the type checker, which reads the handlers before them
         self._is_behind = is_behind
         self.activity = Activity()
         self.inbox: Inbox = Inbox(self.activity, emit)
-        self.reporter: Reporter = Reporter(emit, self._status, self.activity, self.inbox)
+        self.reporter: Reporter = Reporter(emit, self._status, self.activity, self.inbox, finer)
         self.measuring: MeasurementRunner = MeasurementRunner(self.reporter, self.inbox)
         self.comparing: Comparing = Comparing(self.reporter, self.inbox)
         self.steps: StepsToDo = StepsToDo()

@@ -138,7 +138,7 @@ class OpenFile:
             if request is None:
                 continue
             try:
-                self._reporter.reply(snapshot.take(request))
+                self._reporter.reply_picture(snapshot.take, request)
             except Exception as error:
                 self._reporter.fail(error, "watching a file")
 

@@ -21,9 +21,11 @@ from engine.errors import (
     is_out_of_memory,
     plain,
 )
+from engine.look.finer import Finer
 from engine.loop.inbox import Activity, Inbox
 from engine.wire.events import Done, Event, Failed, StateChanged
 from engine.wire.message import Command
+from engine.wire.pictures import Picture, PictureRequest
 from engine.wire.status import EngineStatus, Work
 
 
@@ -45,12 +47,18 @@ ESTIMATES_FROM_S = 0.5  # seconds of work before the remaining time is estimated
 
 class Reporter:
     """Emits events. `reply_to` is the id of the current command, which `reply` answers. `work` is the running piece of
-    work that takes a while, for the status; `status` gives the engine's present status."""
+    work that takes a while, for the status; `status` gives the engine's present status. With a `finer` it is heard over
+    a slow line."""
 
     def __init__(
-        self, emit: Callable[[Event], None], status: Callable[[], EngineStatus], activity: Activity, inbox: Inbox
+        self,
+        emit: Callable[[Event], None],
+        status: Callable[[], EngineStatus],
+        activity: Activity,
+        inbox: Inbox,
+        finer: Finer | None = None,
     ) -> None:
-        self.emit = emit
+        self.emit, self.finer = emit, finer
         self.reply_to: int | None = None
         self.work: Work | None = None
         self._status, self._activity, self._inbox = status, activity, inbox
@@ -82,6 +90,17 @@ class Reporter:
     def reply(self, event: Event) -> None:
         """Emit an event as an answer to the current command."""
         self.answer(self.reply_to, event)
+
+    def reply_picture(self, take: Callable[[PictureRequest], Picture], request: PictureRequest) -> None:
+        """Answer with a picture; over a slow line with a coarser one if it is too large, which it follows itself."""
+        found = take(request)
+        if self.finer is not None:
+            self.finer.drop(type(request))
+            if (smaller := self.finer.coarser(found, request)) is not None:
+                self.reply(take(smaller))
+                self.finer.put(type(request), replace(found, reply_to=self.reply_to))
+                return
+        self.reply(found)
 
     def answer(self, command_id: int | None, event: Event) -> None:
         """Emit an event as an answer to the command of that id; None: to none."""

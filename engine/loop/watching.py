@@ -26,7 +26,8 @@ class Watching:
         """Begin with another session, of which nothing is watched yet."""
         from engine.look.watch import Watcher
 
-        self._watcher = Watcher()
+        self.forget()
+        self._watcher = Watcher(finer=self._reporter.finer)
         if self._pace is not None:
             self._watcher.set_pace(self._pace)
 

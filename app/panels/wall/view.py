@@ -251,9 +251,6 @@ class WallView(View[Shown]):
             if layout is not None:
                 # in steps, so that dragging a splitter does not request a hundred pictures
                 size = (whole_steps(layout.tile_width, _COLUMN_STEP), layout.tile_height)
-                if self._models.status.line and self._models.status.is_running:
-                    # a wall of the screen's size takes a second on a line of 1 MB/s, and all pictures behind it too
-                    size = (size[0] // 2, max(1, size[1] // 2))
         self._models.viewport.update(wall_size=size)
 
     def refresh(self) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import pytest
 
 from engine.client import child
-from engine.client.child import Line, _is_run, _with_newest_status, _write
+from engine.client.child import PIECE_BYTES, Line, _is_run, _with_newest_status, _write
 from engine.client.outbox import Outbox
 from engine.client.pulse import Pulse
-from engine.client.stream import read_frames
+from engine.client.stream import Pieces, read_frames
+from engine.look.finer import Finer
 from engine.loop.inbox import Activity
 from engine.wire.encoding import decode_event, encode
 from engine.wire.events import Event, StateChanged, Stopped, Tokenized
@@ -117,6 +118,29 @@ def test_pictures_wait_until_the_window_has_read_those_before_them() -> None:
     near = Line(pipe := Pipe())
     near.send_events(pictures)
     assert len(pipe.flushed) == 1, "nothing waits on this machine"
+
+
+def test_what_has_time_goes_in_pieces_between_which_other_things_go_and_can_be_given_up() -> None:
+    pipe, finer, answer = Pipe(), Finer(0), Tokenized((1,), (" a",))
+    pipe.flush = lambda: None  # type: ignore[method-assign]
+    line = Line(pipe, 4 * PIECE_BYTES, finer)
+    first, second = (Tokenized(tuple(range(30_000 + n)), ()) for n in range(2))
+    finer.put("wall", first)
+    assert line.send_pieces()
+    assert not line.send_pieces(), "half of the credit is unread"
+    assert pipe.tell() < 3 * PIECE_BYTES
+    finer.drop("wall")
+    line.send_events([answer])
+    finer.put("wall", second)
+    while finer.oldest is not None:
+        line.on_read()
+        line.send_pieces()
+    pipe.seek(0)
+    pieces, found = Pieces(), []
+    while (frames := read_frames(pipe)) is not None:
+        if (message := pieces.joined(frames)) is not None:
+            found.append(decode_event(message))
+    assert found == [answer, second]
 
 
 def test_a_run_waits_for_a_window_that_reads_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,12 @@ import engine.client.process as process
 from engine.client import check_choice, open_client
 from engine.client.ssh import CREDIT_BYTES, Remote, hello, remote_of
 from engine.errors import InputError
-from engine.wire.commands import ListFolder
-from engine.wire.encoding import VERSION
-from engine.wire.events import EngineLine, EngineLost, Failed, FolderListed
+from engine.spec.sampling import Prompt
+from engine.wire.commands import ListFolder, SubmitPrompt, TakePicture, Watch, Watched
+from engine.wire.encoding import VERSION, encode
+from engine.wire.events import EngineLine, EngineLost, Failed, FolderListed, Restarted
+from engine.wire.pictures import WallPicture, WallRequest
+from engine.wire.records import StepRecord
 from tests.engine.client.driver import Driver
 from tests.engine.client.sshd import ROOT, programs
 
@@ -172,6 +175,25 @@ def test_addresses() -> None:
         if bad != "rack":
             with pytest.raises(InputError):
                 remote_of(bad)
+
+
+def test_large_pictures_come_in_fewer_cells_and_then_whole(far: Driver) -> None:
+    far.load("bundled")
+    far.wait_for(Restarted)
+    far.client.send(SubmitPrompt(Prompt(token_ids=tuple(range(5, 205))), num_steps=1, id=2))
+    far.wait_for(StepRecord)
+    request, watched = WallRequest(0, 200, 200, "keys", False, 400, 64), WallRequest(0, 0, 0, "values", False, 400, 64)
+    for number, command in ((3, TakePicture(request, id=3)), (4, Watch((Watched(watched, id=4),)))):
+        far.client.send(command)
+        far.wait(lambda number=number: len(walls(far, number)) == 2, "both")  # type: ignore[misc]
+        coarse, whole = walls(far, number)
+        assert sum(map(len, encode(coarse))) < CREDIT_BYTES < sum(map(len, encode(whole)))
+        assert coarse.tokens_per_column * coarse.dims_per_row > whole.tokens_per_column * whole.dims_per_row == 1
+        assert coarse.num_tokens == whole.num_tokens == 200
+
+
+def walls(driver: Driver, number: int) -> list[WallPicture]:
+    return [event for event in driver.of(WallPicture) if isinstance(event, WallPicture) and event.reply_to == number]
 
 
 SENDS_PICTURES = """
