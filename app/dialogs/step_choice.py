@@ -5,7 +5,6 @@ from __future__ import annotations
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
-from app.draw.format import thousands
 from app.kit.boxes import row
 from app.kit.changes import on_change
 from app.kit.fields import choice_field, whole_field
@@ -26,10 +25,12 @@ class StepChoice(QWidget):
         self._timeline = timeline
         first, latest = timeline.first, timeline.latest
         self._one = looked_at if looked_at is not None else latest.step if latest is not None else 0
-        count = len(timeline)
-        every = "all, and the cache as it is now" if count == 1 else f"all {thousands(count)}, the cache as now"
         one = f"step {self._one} alone" + (", which is looked at" if looked_at is not None else "")
-        choices = ((ALL, every), (ONE, one), (RANGE, "from one to another"))
+        choices = (
+            (ALL, "all, and the cache as it is now"),  # how many is told with the size: a run makes more
+            (ONE, one),
+            (RANGE, "from one to another"),
+        )
         self._box = choice_field("Steps", choices, ALL if looked_at is None else ONE)
         low, high = (each.step if each is not None else 0 for each in (first, latest))
         self._first, self._to = whole_field("First step", low, low, high), plain_label("to")
