@@ -3,8 +3,9 @@
     python -m tests.benchmarks.planted_bugs --map FILE                       # which test executes what: once, all tests
     python -m tests.benchmarks.default_tier --use FILE --seconds 400         # writes tests/full_tier.txt
 
-A test that executes a line notices a bug there with some chance: more where it executes few lines, and where its file
-bears the module's name. Tests are taken one after the other, each time the one that adds most noticed bugs a second.
+Some bugs are noticed by whichever test executes their line. Any other with some chance: more where a test executes few
+lines, and where its file bears the module's name. Tests are taken one after the other, each time the one that adds most
+noticed bugs a second.
 The result is measured with `planted_bugs --tier default` beside `planted_bugs`, on the same bugs.
 """
 
@@ -17,16 +18,20 @@ import re
 import sqlite3
 import sys
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.effort import LEFT_OUT, kept_cases
+from tests.benchmarks.planting import bugs
+from tests.effort import LEFT_OUT, is_left_out, kept_cases
 
+ROOT = Path(__file__).resolve().parents[2]
 OVERHEAD_S = 0.007  # of every test: fixtures that are always there, and its report
-OWN_CHANCE, MOST_CHANCE = 0.35, 0.5
+LOUD = 0.4  # of all bugs: those that whichever test executes them notices
+OWN_CHANCE, APPROVED_CHANCE, MOST_CHANCE = 0.35, 0.2, 0.5  # that one test notices one of the other bugs
 LEAST_CHANCE = 0.05  # so that a line which only long tests execute keeps one of them
 CHEAP_S = 0.3  # cases of a function that take less in all are not worth a line of the list
 HEAD = """\
@@ -40,19 +45,30 @@ def main() -> None:
     parser.add_argument("--use", type=Path, required=True, help="what planted_bugs --map wrote")
     parser.add_argument("--seconds", type=float, default=400.0, help="of all tests that are kept, as the map has them")
     parser.add_argument("--always", default="", help="files and tests that are kept, by the beginning of their names")
+    parser.add_argument("--more", action="store_true", help="what the tier has now is kept: only add to it")
     args = parser.parse_args()
     times: dict[str, float] = json.loads(args.use.with_name(args.use.name + ".times.json").read_text("utf-8"))
     executed = read_map(args.use)
     names = sorted(executed.keys() | times.keys())
-    always = tuple(filter(None, args.always.split(",")))
+    prefixes, left_out = tuple(filter(None, args.always.split(","))), kept_cases()
+    always = {name for name in names if name.startswith(prefixes or ("\0",))}
+    always |= {name for name in names if args.more and not is_left_out(name, left_out)}
     costs = {name: times.get(name, 0.0) + OVERHEAD_S for name in names}
     kept = with_cheap_cases(names, choose(executed, costs, args.seconds, always), costs)
     unmapped = {
-        name: cases for name, cases in kept_cases().items() if not any(each.partition("[")[0] == name for each in names)
+        name: cases for name, cases in left_out.items() if not any(each.partition("[")[0] == name for each in names)
     }
     LEFT_OUT.write_text(HEAD + listed(names, kept, unmapped), "utf-8")
     spent = sum(times.get(name, 0.0) for name in kept)
     print(f"{len(kept)} of {len(names)} tests are kept: {spent:.0f} of {sum(times.values()):.0f} seconds")
+
+
+@cache
+def tried_lines(file: str) -> np.ndarray:
+    """The lines of a file where a bug can be planted: no others count."""
+    place = ROOT / file
+    found = bugs(file, place.read_text("utf-8")) if place.exists() else []
+    return np.unique(np.array([bug.line for bug in found], np.intp))
 
 
 def read_map(path: Path) -> dict[str, list[tuple[str, np.ndarray]]]:
@@ -67,13 +83,15 @@ def read_map(path: Path) -> dict[str, list[tuple[str, np.ndarray]]]:
         for context, file, bits in lines.execute("select context_id, file_id, numbits from line_bits"):
             if test := contexts[context].split("|")[0]:
                 here = np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little"))
-                known = found[test].get(files[file])
-                found[test][files[file]] = here if known is None else np.union1d(known, here)
+                here = np.intersect1d(here, tried_lines(files[file]))
+                known = found[test].get(files[file], here)
+                if len(here):
+                    found[test][files[file]] = np.union1d(known, here)
     return {test: sorted(by_file.items()) for test, by_file in found.items()}
 
 
 def choose(
-    executed: dict[str, list[tuple[str, np.ndarray]]], costs: dict[str, float], seconds: float, always: tuple[str, ...]
+    executed: dict[str, list[tuple[str, np.ndarray]]], costs: dict[str, float], seconds: float, always: set[str]
 ) -> set[str]:
     """The tests that are kept. What no line of the product tells apart, such as tests of the tests, is kept if it is
     quick."""
@@ -84,13 +102,17 @@ def choose(
     total = 0
     for file, length in firsts.items():
         firsts[file], total = total, total + length
-    unnoticed = np.ones(total, np.float32)  # the chance that a bug in each line is not noticed by what is kept
+    unseen = np.ones(total, np.float32)  # lines that nothing of what is kept executes
+    unnoticed = np.ones(total, np.float32)  # the chance that a bug in each line, not a loud one, is not noticed by it
     chances: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for test, by_file in executed.items():
-        own = Path(test.split("::")[0]).stem.removeprefix("test_")
+        place = Path(test.split("::")[0])
+        own, folder = place.stem.removeprefix("test_"), place.parent.relative_to("tests")
         places = np.concatenate([lines + firsts[file] for file, lines in by_file]).astype(np.int32)
         chance = min(MOST_CHANCE, max(LEAST_CHANCE, 2.0 / np.sqrt(len(places))))
-        each = [max(chance, OWN_CHANCE if own.startswith(Path(file).stem) else 0.0) for file, _ in by_file]
+        chance = max(chance, APPROVED_CHANCE if "approved" in test else 0.0)
+        is_own = [own.startswith(Path(file).stem) and Path(file).parent == folder for file, _ in by_file]
+        each = [max(chance, OWN_CHANCE if own else 0.0) for own in is_own]
         chances[test] = places, np.repeat(np.float32(each), [len(lines) for _, lines in by_file])
 
     kept: set[str] = set()
@@ -99,16 +121,17 @@ def choose(
     def keep(test: str) -> None:
         nonlocal spent
         places, chance = chances.get(test, (np.empty(0, np.int32), np.empty(0, np.float32)))
+        unseen[places] = 0
         unnoticed[places] *= 1 - chance
         kept.add(test)
         spent += costs[test]
 
     def worth(test: str) -> float:
         places, chance = chances[test]
-        return float(unnoticed[places] @ chance) / costs[test]
+        return float(LOUD * unseen[places].sum() + (1 - LOUD) * (unnoticed[places] @ chance)) / costs[test]
 
     for test, cost in costs.items():
-        if test.startswith(always or ("\0",)) or (test not in chances and cost < 0.05):
+        if test in always or (test not in chances and cost < 0.05):
             keep(test)
     waiting = [(-worth(test), test) for test in chances if test not in kept]
     heapq.heapify(waiting)
@@ -146,7 +169,9 @@ def listed(names: list[str], kept: set[str], unmapped: dict[str, frozenset[str]]
             by_file[file].append(f"  {function}" + (f" keeps {' | '.join(stay)}" if stay else ""))
     for name, stays in unmapped.items():
         file, _, function = name.partition("::")
-        by_file[file].append(f"  {function}" + (f" keeps {' | '.join(sorted(stays))}" if stays else ""))
+        by_file[file].append(
+            f"  {function}" + (f" keeps {' | '.join(sorted(stays, key=lambda case: f'{case}]'))}" if stays else "")
+        )
     return "".join(f"{file}\n" + "".join(f"{line}\n" for line in lines) for file, lines in sorted(by_file.items()))
 
 
