@@ -248,9 +248,9 @@ def mode_words(spec: CacheSpec) -> str:
 
 
 def mode_detail(spec: CacheSpec) -> str:
-    """What is shown beside the name of a mode: `exact · lossless`, `budget 256 · lossy`, `2 bits · lossy · group
-    32`."""
+    """What is shown beside the name of a mode: `exact · lossless`, `lossy · budget 256`, `lossy · 2 bits · group 32`.
+    What matters most comes first: where room is scarce the end is left out."""
     by_layer = ("by layer",) if spec.codec.layers else ()
     kind = "exact · lossless" if spec.is_exact else "lossy"
     sizes = _words_of(spec, _codec_parameters(spec))
-    return " · ".join((*row_words(spec), *bit_words(spec), *by_layer, kind, *sizes))
+    return " · ".join((kind, *row_words(spec), *bit_words(spec), *by_layer, *sizes))
