@@ -295,6 +295,12 @@ class HeatMap(Themed, QWidget):
         """Ask for `span` positions around one."""
         self._ask(TokenRange(position + 0.5 - span / 2, position + 0.5 + span / 2))
 
+    def bring_into_sight(self, position: int) -> None:
+        """Ask for as many positions as are visible, around one that is not among them."""
+        low, high = self.visible_range
+        if not low <= position + 0.5 < high:
+            self.zoom_to(position, high - low)
+
     def zoom(self, factor: float, center: float) -> None:
         low, high = self.visible_range
         span = max((high - low) * factor, _LEAST_SPAN)

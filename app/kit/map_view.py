@@ -23,6 +23,7 @@ from app.kit.theme import FIXED_SIZE, font_fixed
 from app.kit.view import View
 from app.models import Models
 from app.models.chosen_rows import is_within
+from app.models.selection import Selected
 from engine.spec.edit import Rows
 from engine.spec.lenses import LENSES, TABLE, Lens
 
@@ -57,6 +58,7 @@ class MapView(View[State]):
             (self.map.resized, self.refresh),
             (self.map.fit_wanted, self.fit_colors),
             (models.viewport.changed, self._on_viewport),
+            (models.selection.changed, self._on_selected),
         )
 
     @property
@@ -120,6 +122,11 @@ class MapView(View[State]):
     def _on_zoomed(self, wanted: TokenRange | None) -> None:
         self._models.viewport.update(**{f"{self.kind}_range": wanted})
 
+    def _on_selected(self, old: Selected, new: Selected) -> None:
+        """Bring a token that was selected elsewhere into sight."""
+        if new.position is not None and new.position != old.position:
+            self.map.bring_into_sight(new.position)
+
     def _on_viewport(self) -> None:
         self.map.show_range(getattr(self._models.viewport.now, f"{self.kind}_range"))
         self.pin_button.setChecked(self._models.viewport.is_pinned(self.kind))
@@ -168,14 +175,16 @@ class LensMenu(QToolButton):
         self.setMenu(menu)
         self.show_lens("keys")
 
-    def show_lens(self, name: str, latest: int = 0) -> None:
-        """Name the lens of the picture that is shown, and of how many of the latest queries it is (0: all)."""
+    def show_lens(self, name: str, latest: int = 0, *, has_room: bool = True) -> None:
+        """Name the lens of the picture that is shown, and of how many of the latest queries it is (0: all); without
+        room for a name only the tool tip has it."""
         lens = LENSES[name]
         has_counts = lens.reads == "queries"
         is_some = has_counts and latest
-        self.setText(f"{lens.label} · {thousands(latest)} ▾" if is_some else f"{lens.label} ▾")
+        words = f"{lens.label} · {thousands(latest)} ▾" if is_some else f"{lens.label} ▾"
+        self.setText(words if has_room else "▾")
         of = f", of {latest_words(latest)}" if is_some else ""
-        self.setToolTip(f"What is drawn of each row{of}")
+        self.setToolTip(f"What is drawn of each row{of}" if has_room else f"{lens.words}{of}")
         self.setAccessibleName(f"Lens: {lens.words}{of}")
         for action in self._actions.actions():
             action.setChecked(action.data() == name)

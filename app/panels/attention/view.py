@@ -181,7 +181,7 @@ class TopTokens(QWidget):
         return lines
 
 
-_ROOM_FOR_MASSES, _ROOM_FOR_TOKENS = 300, 500
+_ROOM_FOR_MASSES, _ROOM_FOR_LENS, _ROOM_FOR_TOKENS = 300, 430, 500
 _ROOM_FOR_ONE_LINE, _ROOM_FOR_TWO_LINES = 760, 400  # least widths of the panel for five entries in one or two lines
 _HEIGHT_FOR_ONE_LINE = 120
 
@@ -253,7 +253,8 @@ class AttentionView(MapView[Shown]):
         super().refresh()
         picture, wanted = self._models.pictures.attention, self._models.viewport.now
         shown = (wanted.attention_lens, wanted.attention_latest)
-        self._lenses.show_lens(*(shown if picture is None else (picture.request.lens, picture.request.latest)))
+        shown = shown if picture is None else (picture.request.lens, picture.request.latest)
+        self._lenses.show_lens(*shown, has_room=self.width() >= _ROOM_FOR_LENS)
 
     def read(self) -> Shown | str:
         picture, model = self._models.pictures.attention, self._models.status.model

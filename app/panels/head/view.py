@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 from PySide6.QtCore import QPointF, Qt
-from PySide6.QtGui import QActionGroup, QGuiApplication
+from PySide6.QtGui import QActionGroup, QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import QMenu, QToolButton
 
 from app.draw.colormap import ColorScale
@@ -19,7 +19,6 @@ from app.kit.map_view import LensMenu, MapView
 from app.kit.pictures import color_scale
 from app.kit.provenance import (
     LINE,
-    NARROW,
     STORED_NOW,
     PositionSpan,
     Provenance,
@@ -48,6 +47,7 @@ from engine.wire.pictures import HeadPicture
 PER_HEAD, PER_LAYER, FIXED = "head", "layer", "fixed"
 _SCOPE_WORDS = {PER_HEAD: "robust 99.5 %", PER_LAYER: "per layer", FIXED: "fixed"}
 _MAX_ALARMS = 200
+_ROOM_FOR_RANGE = 680  # least width for the words of the colour range; more than the strip needs with them
 _TOKENS_LEFT = 92  # pixels for the names of tokens beside a picture of tokens by tokens
 
 
@@ -201,6 +201,11 @@ class HeadView(MapView[Shown]):
         for action in self.scopes.actions():
             action.setChecked(action.data() == self._scope)
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if self.state is not None:
+            self._show_range(self._range_text(self.state.picture, self.state.limit))
+
     def _show_range(self, text: str) -> None:
         if text != self.range.text():
             self.range.setText(text)
@@ -209,7 +214,7 @@ class HeadView(MapView[Shown]):
 
     def _range_text(self, picture: HeadPicture, limit: float) -> str:
         reach = self._scale(picture).words(brief(limit))
-        if self.width() < NARROW + 60:
+        if self.width() < _ROOM_FOR_RANGE:
             return f"{reach} ▾"
         return f"range {reach} · {_SCOPE_WORDS[self._scope]} ▾"
 

@@ -158,6 +158,28 @@ def wheel(heat_map: Any, position: float, notches: int) -> None:
     turn_wheel(heat_map, at, notches)
 
 
+def test_a_token_that_is_selected_elsewhere_comes_into_sight(head: HeadView, models: Models) -> None:
+    head.map.zoom_to(2, 4)
+    span = head.map.visible_range
+    models.selection.update(position=3)
+    assert head.map.visible_range == span, "it was in sight"
+    far = models.timeline.num_tokens(0) - 1
+    models.selection.update(position=far)
+    low, high = head.map.visible_range
+    assert low <= far < high
+    assert high - low == span[1] - span[0]
+    head.reset_view()
+    models.selection.update(position=0)
+    assert not head.map.is_zoomed
+
+
+def test_the_words_of_the_range_give_way_where_the_panel_becomes_narrow(head: HeadView) -> None:
+    for width, is_told in ((900, True), (500, False), (900, True)):
+        head.resize(width, 300)
+        QApplication.processEvents()
+        assert ("99.5 %" in head.range.text()) == is_told
+
+
 def test_dragging_the_range_changes_colours_and_c_fits_them_again(head: HeadView, models: Models, qtbot: QtBot) -> None:
     picture = models.pictures.head
     assert picture is not None
