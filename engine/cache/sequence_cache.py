@@ -20,6 +20,7 @@ from engine.cache.layers.handles import handle_of
 from engine.cache.layers.layer_handle import LayerHandle
 from engine.cache.lost_rows import LostRows
 from engine.cache.row_delta import NO_ROWS, RowDelta, combined_by_layer
+from engine.cache.stacking import on_one_device, stacked_view
 from engine.cache.stored import StoredCache
 from engine.errors import InputError
 from engine.predict.capacity import static_capacity
@@ -284,26 +285,26 @@ class SequenceCache:
             return None
         return self.layers[layer_index].rows_at(num_tokens, first_position)
 
-    def all_newest_rows(
-        self, first_position: int, layers: Sequence[int] | None = None, num_tokens: int | None = None
-    ) -> dict[int, Pair]:
-        """The rows from a position on of every layer that has any, or of these layers: keys `[H_kv, T, D_k]`, values
-        `[H_kv, T, D_v]`, views where they are stored exactly. With `num_tokens` as they were then, of layers with
-        `num_final` rows then."""
-        indices = range(len(self.layers)) if layers is None else layers
-        keys, values = (self.newest_in_place(part, first_position, indices) for part in ("keys", "values"))
+    def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
+        """The rows from a position on of every layer that has any: keys `[H_kv, T, D_k]`, values `[H_kv, T, D_v]`,
+        views where they are stored exactly."""
+        keys, values = (stacked_rows(self.layers, part, first_position) for part in ("keys", "values"))
         if keys is not None and values is not None:
-            return dict(zip(indices, zip(keys.unbind(), values.unbind(), strict=True), strict=True))
-        found: dict[int, Pair] = {}
-        for index in indices:
-            rows = self.layers[index].rows_at(num_tokens, first_position)
-            if rows is not None:
-                found[index] = rows.keys[0], rows.values[0]
-        return found
+            return dict(enumerate(zip(keys.unbind(), values.unbind(), strict=True)))
+        found = ((index, layer.rows_at(None, first_position)) for index, layer in enumerate(self.layers))
+        return {index: (rows.keys[0], rows.values[0]) for index, rows in found if rows is not None}
 
-    def newest_in_place(self, part: Part, first_position: int, layers: Sequence[int]) -> torch.Tensor | None:
-        """K or V `[L, H_kv, T, D]` of `all_newest_rows` of these layers as one view; None where it would be a copy."""
-        return stacked_rows([self.layers[index] for index in layers], part, first_position)
+    def newest(
+        self, part: Part, first_position: int, layers: Sequence[int], num_tokens: int | None = None
+    ) -> torch.Tensor:
+        """K or V `[L, H_kv, T, D]` of the rows from a position on, of layers that hold rows of one form: a view where
+        they are evenly spaced in one storage. With `num_tokens` as they were then, of layers with `num_final` rows
+        then."""
+        handles = [self.layers[index] for index in layers]
+        found = stacked_rows(handles, part, first_position)
+        if found is not None:
+            return found
+        return stacked_view(on_one_device([layer.newest(part, first_position, num_tokens) for layer in handles]))
 
     @torch.inference_mode()
     def states(self, layer_index: int) -> tuple[StateMatrix, ...]:

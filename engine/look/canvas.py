@@ -163,10 +163,10 @@ class Canvas:
     """One picture as it was last drawn: `low` and `high` `[L, H, columns, rows]`, NaN where there are no rows; and how
     many rows are `held` in each `[L, H, columns]` of the layers that have gaps between their rows.
 
-    Cells stay as they are where nothing has happened to their rows; `draw` tells which ones it has drawn. `num_removed`
-    columns were removed at the left end, and `deltas` are what happened to the rows of each layer since the picture
-    before, if that is how it was drawn. `statistics` are those of a head's rows up to a position, as long as others are
-    only added behind these.
+    Cells stay as they are where nothing has happened to their rows; `aim` tells which ones `draw` will draw.
+    `num_removed` columns were removed at the left end, and `deltas` are what happened to the rows of each layer since
+    the picture before, if that is how it was drawn. `statistics` are those of a head's rows up to a position, as long
+    as others are only added behind these.
     """
 
     request: WallRequest | HeadRequest | None = None
@@ -179,13 +179,14 @@ class Canvas:
     deltas: list[RowDelta] | None = None
     statistics: tuple[int, TileStatistics] | None = None
     _room: tuple[Any, Any, Any] | None = None  # arrays with space for more columns
+    _wanted: Sequence[Wanted] = ()  # the cells that are to be drawn
 
-    def draw(self, request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> Ints | None:
-        """Draw the picture of a request. Returns the places `[3, N]` (layer, head, column) of the cells that were drawn
-        again; all others stay as they were. None: all of them were drawn."""
+    def aim(self, request: WallRequest | HeadRequest, source: Source, geometry: CacheGeometry) -> Ints | None:
+        """Prepare for the picture of a request, which `draw` draws. Returns the places `[3, N]` (layer, head, column)
+        of the cells that are drawn again; all others stay as they were. None: all of them are drawn."""
         grid = grid_of(request, source, geometry)
         self.deltas, self.num_removed = None, 0
-        wanted = self._wanted(request, source, grid)
+        wanted = self._changed(request, source, grid)
         if wanted is not None and self.grid is not None:
             self.num_removed = (grid.first - self.grid.first) // grid.per_column
         if self.statistics is not None:
@@ -194,14 +195,14 @@ class Canvas:
                 self.statistics = None
         self._resize(request, grid, keeps=wanted is not None)
         self.request, self.grid, self.source = request, grid, source
-        self._fill([range(grid.num_columns)] * len(grid.alike) if wanted is None else wanted, request, source, grid)
+        self._wanted = [range(grid.num_columns)] * len(grid.alike) if wanted is None else wanted
         return None if wanted is None else _places(wanted, grid)
 
     def forget(self) -> None:
         """Draw everything the next time."""
         self.source = None
 
-    def _wanted(self, request: WallRequest | HeadRequest, source: Source, grid: Grid) -> list[Wanted] | None:
+    def _changed(self, request: WallRequest | HeadRequest, source: Source, grid: Grid) -> list[Wanted] | None:
         """The cells of layers alike that may differ from those drawn; None if all may."""
         lens, was, before = LENSES[request.lens], self.source, self.request
         if was is None or before is None or self.grid is None or source.owner != was.owner:
@@ -248,10 +249,14 @@ class Canvas:
 
     # ---- cells ---------------------------------------------------------------------------------------------------
 
-    def _fill(self, wanted: Sequence[Wanted], request: WallRequest | HeadRequest, source: Source, grid: Grid) -> None:
-        """Fill the wanted cells from the rows of a source."""
+    def draw(self) -> None:
+        """Fill the wanted cells from the rows of the source."""
+        request, source, grid = self.request, self.source, self.grid
+        assert request is not None
+        assert source is not None
+        assert grid is not None
         lens, change = LENSES[request.lens], Change.of(request, source)
-        for alike, want in zip(grid.alike, wanted, strict=True):
+        for alike, want in zip(grid.alike, self._wanted, strict=True):
             if not grid.num_columns or not len(want):
                 continue
             if change is not None or alike.held.positions is not None or not isinstance(want, range):

@@ -16,9 +16,8 @@ import numpy.typing as npt
 import torch
 from msgspec import Struct, structs
 
-from engine.cache.contract import HeldRows, Pair, StateMatrix
+from engine.cache.contract import HeldRows, StateMatrix
 from engine.cache.row_delta import RowDelta
-from engine.cache.stacking import on_one_device, stacked_view
 from engine.history.state import Move, are_kept
 from engine.spec.cache import CacheSpec
 from engine.spec.codec import Part
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 NO_POSITION = 1 << 40  # position of a row that is missing: behind every token, so that it is never drawn
 ALL_ROWS = 1 << 40
-READ_BEFORE = 16  # exact rows before those that are drawn, which may be counted next
 PARTS: tuple[Part, Part] = ("keys", "values")
 
 
@@ -281,33 +279,6 @@ def provenance_from(source: Source, exact_from: Iterable[int], first: int = 0) -
     return "dequantised" if is_coded else exact
 
 
-class NewestRows(Struct, frozen=True, eq=False, dict=True):
-    """K and V from position `first` on of layers that hold rows of one form, as they were at `num_tokens` tokens."""
-
-    cache: SequenceCache
-    layers: list[int]
-    first: int
-    num_tokens: int
-    _stacked: dict[Part, torch.Tensor] = {}
-
-    def has(self, layers: list[int], first: int) -> bool:
-        """Whether the rows of these layers, or of the only one among others, are among them."""
-        return self.first <= first and (layers == self.layers or (len(layers) == 1 and layers[0] in self.layers))
-
-    @cached_property
-    def _pairs(self) -> dict[int, Pair]:
-        return self.cache.all_newest_rows(self.first, self.layers, self.num_tokens)
-
-    def stacked(self, part: Part) -> torch.Tensor:
-        """K or V `[L, H_kv, T, D]`."""
-        if part not in self._stacked:
-            found, number = self.cache.newest_in_place(part, self.first, self.layers), PARTS.index(part)
-            if found is None:
-                found = stacked_view(on_one_device(pair[number] for pair in self._pairs.values()))
-            self._stacked[part] = found
-        return self._stacked[part]
-
-
 @dataclass(frozen=True, eq=False)
 class LiveSource(Source):
     """A sequence of a session when it had `num_tokens` tokens, read from its `cache`.
@@ -331,7 +302,8 @@ class LiveSource(Source):
     turned: Callable[[], ModelRotation | str] | None = None
     full: dict[int, Held] = field(default_factory=dict)
     _kept: dict[int, HeldRows | None] = field(default_factory=dict, init=False)
-    _newest: list[NewestRows] = field(default_factory=list, init=False)  # as they were read last
+    # as they were read last: the layers, the first position, and K or V [L, H, T, D]
+    _newest: dict[Part, tuple[list[int], int, torch.Tensor]] = field(default_factory=dict, init=False)
     _final: dict[Part, list[int]] = field(default_factory=dict, init=False)
     _exact_from: dict[Part, list[int]] = field(default_factory=dict, init=False)
 
@@ -451,18 +423,16 @@ class LiveSource(Source):
         return Rows.of(self._from(layer, first), part, span, head)
 
     def together(self, layers: list[int], part: Part, first: int) -> torch.Tensor | None:
-        known = next((each for each in self._newest if each.has(layers, first)), None)
-        if known is None:
+        known, start, rows = self._newest.get(part, ([], 0, None))
+        if rows is None or first < start or not (layers == known or (len(layers) == 1 and layers[0] in known)):
             final = self._final_rows(part)
             if not final or not min([final[layer] for layer in layers]) or not self._kept.keys().isdisjoint(layers):
                 return None
-            start = first if self.exact_from(layers[0], part) else max(0, first - READ_BEFORE)
-            known = NewestRows(self.cache, layers, start, self._shown_at)
-            self._newest[:] = [known]  # those of before begin later, or are of other layers
-        rows = known.stacked(part)
-        if len(layers) < len(known.layers):
-            rows = rows.narrow(0, known.layers.index(layers[0]), 1)
-        return rows.narrow(2, first - known.first, self.num_tokens - first)
+            known, start, rows = layers, first, self.cache.newest(part, first, layers, self._shown_at)
+            self._newest[part] = known, start, rows
+        if len(layers) < len(known):
+            rows = rows.narrow(0, known.index(layers[0]), 1)
+        return rows.narrow(2, first - start, self.num_tokens - first)
 
     def num_final(self, layer: int, part: Part) -> int:
         found = self._final_rows(part)
@@ -472,7 +442,8 @@ class LiveSource(Source):
         """For each layer, `num_final`; none while a step is suspended, which may still be undone."""
         if part not in self._final:
             found = [] if self.half is not None else self.cache.num_final(part, self._shown_at)
-            self._final[part] = [min(count, self.num_tokens) for count in found]
+            is_now = self._shown_at == self.num_tokens
+            self._final[part] = found if is_now else [min(count, self.num_tokens) for count in found]
         return self._final[part]
 
     def changes(self, num_tokens: int) -> list[RowDelta] | None:

@@ -96,8 +96,18 @@ class CompressedLayer(OwnLayer):
             return self.rows()
         if self.seen <= first_position:
             return None
-        slot = max(0, self.held - (self.seen - first_position))
+        slot = self._slot(first_position)
         return HeldRows(self.key_store.read(slot), self.value_store.read(slot), first_position)
+
+    @torch.inference_mode()
+    def newest(self, part: Part, first_position: int, num_tokens: int | None = None) -> torch.Tensor:
+        if num_tokens is not None and num_tokens < self.seen:
+            return self._past(num_tokens).newest(part, first_position)
+        return self._store(part).read(self._slot(first_position))[0]
+
+    def _slot(self, position: int) -> int:
+        """The first slot whose row is at a position or after it, of positions of which none was evicted."""
+        return max(0, self.held - (self.seen - position))
 
     def row_positions(self) -> torch.Tensor | None:
         return self.positions

@@ -133,6 +133,10 @@ class DecoderRows(LayerHandle):
         at, first = (None if count is None else self._own(count) for count in (num_tokens, first_position))
         return self._moved(self._layer.rows_at(at, first))
 
+    def newest(self, part: Part, first_position: int, num_tokens: int | None = None) -> torch.Tensor:
+        at = None if num_tokens is None else self._own(num_tokens)
+        return self._layer.newest(part, self._own(first_position), at)
+
     def row_positions(self) -> torch.Tensor | None:
         return shifted(self._layer.row_positions(), self._source)
 

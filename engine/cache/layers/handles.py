@@ -15,6 +15,7 @@ from engine.cache.layers.own import OwnLayer
 from engine.cache.layers.quantized import QuantizedRows
 from engine.cache.row_delta import RowDelta, windowed
 from engine.cache.stored import StoredLayer, stored_rows
+from engine.spec.codec import Part
 
 
 class CountedStaticLayer(StaticLayer):  # type: ignore[misc]
@@ -112,6 +113,13 @@ class StaticRows(RowsOfTransformers):
 
 class CountedStaticRows(StaticRows):
     """The handle of a `CountedStaticLayer`."""
+
+    def newest(self, part: Part, first_position: int, num_tokens: int | None = None) -> torch.Tensor:
+        found: torch.Tensor = getattr(self.layer, part)[0, :, first_position : self.layer.num_rows]
+        return found
+
+    def num_final(self, part: Part, num_tokens: int) -> int:
+        return min(int(self.layer.num_rows), num_tokens)
 
     def crop(self, num_tokens: int) -> int:
         super().crop(num_tokens)

@@ -37,6 +37,13 @@ class LayerHandle:
         where there are none."""
         return self.rows() if first_position is None else rows_from(self.rows(), first_position)
 
+    def newest(self, part: Part, first_position: int, num_tokens: int | None = None) -> torch.Tensor:
+        """K or V `[H_kv, T, D]` of `rows_at` from a position on, of which there are some; the other part is not read
+        where that can be avoided."""
+        rows = self.rows_at(num_tokens)
+        assert rows is not None, "there are rows from that position on"
+        return (rows.keys if part == "keys" else rows.values)[0, :, max(0, first_position - rows.first) :]
+
     def row_positions(self) -> torch.Tensor | None:
         """Positions `[H_kv, S]` of the rows held; None where they are consecutive and end with the newest token."""
         return None

@@ -24,9 +24,11 @@ from engine.cache.paged.store import PageStore
 from engine.cache.paged.table import PageTable
 from engine.cache.row_delta import RowDelta
 from engine.cache.sequence_cache import SequenceCache
+from engine.cache.stacking import stacked_view
 from engine.cache.stored import StoredCache, StoredTable
 from engine.errors import InputError
 from engine.predict.capacity import cache_capacity, tokens_at_once
+from engine.spec.codec import Part
 from engine.wire.page_events import Converted, Forked, PrefixMatch, WhyNotReused
 
 
@@ -59,20 +61,27 @@ class PagedCache(SequenceCache):
         return cache
 
     @torch.inference_mode()
-    def all_newest_rows(
-        self, first_position: int, layers: Listing[int] | None = None, num_tokens: int | None = None
-    ) -> dict[int, Pair]:
+    def all_newest_rows(self, first_position: int) -> dict[int, Pair]:
         """As of every layout; the layers of a group have the same slots, which are computed once."""
         found: dict[int, Pair] = {}
-        rest = set(range(len(self.layers)) if layers is None else layers)
         for paged, table in zip(self._paged_layers, self.tables, strict=True):
             first = max(self.num_decoded(first_position), table.first_held_position)
-            wanted = [index for index in paged if index in rest]
-            rest -= set(wanted)
-            if wanted and first < table.num_tokens:
-                found |= self.store.rows_of_layers(table, wanted, first)
-        found |= super().all_newest_rows(first_position, sorted(rest), num_tokens) if rest else {}
+            if paged and first < table.num_tokens:
+                keys, values = (self.store.newest(table, part, first, paged) for part in ("keys", "values"))
+                found |= dict(zip(paged, zip(keys, values, strict=True), strict=True))
+        for index in set(range(len(self.layers))).difference(*self._paged_layers):
+            if (rows := self.layers[index].rows_at(None, first_position)) is not None:
+                found[index] = rows.keys[0], rows.values[0]
         return dict(sorted(found.items()))
+
+    @torch.inference_mode()
+    def newest(
+        self, part: Part, first_position: int, layers: Listing[int], num_tokens: int | None = None
+    ) -> torch.Tensor:
+        for paged, table in zip(self._paged_layers, self.tables, strict=True):
+            if set(paged).issuperset(layers):
+                return stacked_view(self.store.newest(table, part, first_position, layers))
+        return super().newest(part, first_position, layers, num_tokens)
 
     def _new_keeper(self, seq_id: int) -> PageKeeper | None:
         """The eviction rule for the pages of full-attention layers, which are the first group; None where there is

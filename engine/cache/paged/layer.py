@@ -91,6 +91,9 @@ class PagedLayer(OwnLayer):
         first = max(first_position, self._table.first_held_position)
         return self.store.rows(self._table, self.layer_index, first) if first < self._table.num_tokens else None
 
+    def newest(self, part: Part, first_position: int, num_tokens: int | None = None) -> torch.Tensor:
+        return self.store.newest(self._table, part, first_position, [self.layer_index])[0]
+
     def row_positions(self) -> torch.Tensor | None:
         if not self._table.num_dropped_pages:
             return None
@@ -113,7 +116,7 @@ class PagedLayer(OwnLayer):
     def num_final(self, part: Part, num_tokens: int) -> int:
         table = self._table
         has_dropped = table.num_dropped_pages or table.first_held_position
-        return 0 if has_dropped else min(table.num_held_tokens, num_tokens)
+        return 0 if has_dropped else min(table.num_tokens, num_tokens)
 
     def exact_from(self, num_tokens: int, part: Part) -> int:
         keys, values = self.store.rows_of[self.layer_index]

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from engine.cache.contract import HeldBytes, HeldRows, Pair
+from engine.cache.contract import HeldBytes, HeldRows
 from engine.cache.paged.host import HostIndex, num_host_pages
 from engine.cache.paged.plan import GroupPlan
 from engine.cache.paged.pool import PagePool
@@ -32,6 +32,7 @@ from engine.memory import check_room, free_bytes
 from engine.predict.bytes import page_bytes, why_no_sharing
 from engine.predict.capacity import is_pageable, pool_pages, window_of
 from engine.spec.cache import CacheSpec
+from engine.spec.codec import Part
 from engine.wire.page_events import KEPT, PageCommitted, PageCopied, PageEvent, PageEvicted, Tier
 from engine.wire.page_map import PoolStep
 
@@ -333,11 +334,11 @@ class PageStore:
             positions = held_positions(table, keys.device).expand(keys.num_heads, -1)
         return HeldRows(keys.read(slots)[None], values.read(slots)[None], start, positions)
 
-    def rows_of_layers(self, table: PageTable, layers: Listing[int], first: int) -> dict[int, Pair]:
-        """Keys and values `[H_kv, T, D]` from position `first` on for some layers of one group, by layer index."""
-        slots = held_pages(table, first, table.num_tokens, self.rows_of[layers[0]][0].device)
-        pairs = ((index, self.rows_of[index]) for index in layers)
-        return {index: (keys.read(slots), values.read(slots)) for index, (keys, values) in pairs}
+    def newest(self, table: PageTable, part: Part, first: int, layers: Listing[int]) -> list[torch.Tensor]:
+        """K or V `[H_kv, T, D]` from position `first` on of each of some layers of one group."""
+        stored = [self.rows_of[index][0 if part == "keys" else 1] for index in layers]
+        slots = held_pages(table, first, table.num_tokens, stored[0].device)
+        return [rows.read(slots) for rows in stored]
 
     def plan_of(self, layer_index: int) -> GroupPlan:
         """The plan of the present forward for a layer."""
