@@ -34,6 +34,10 @@ class Counts:
     def copy(self) -> Counts:
         return Counts(self.counts.copy(), self.peak.copy(), self.num_rows, self.ranges)
 
+    def part(self, places: Sequence[int]) -> Counts:
+        """A copy of the histograms of some of the layers, in this order."""
+        return Counts(self.counts[places], self.peak[places], self.num_rows)
+
     def add(self, later: Counts) -> Counts:
         """Add the histograms of later rows of the same layers, in place."""
         self.counts += later.counts

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ QUANTILE = 0.995
 # the quantile leaves out, and would decide the colours of all others. (Normal numbers: the quantile is 4.2 medians.)
 MEDIANS = 8.0
 
-Ranges = Sequence[float] | npt.NDArray[np.float64]  # colour limit, largest magnitude, share beyond the limit
+Place = tuple[str, int]  # a lens and a layer
 
 BLOCK = 128  # rows
 MOST_BLOCKS = 64  # of one layer: beyond it, blocks become twice as long
@@ -42,18 +43,21 @@ def magnitudes_of(counts: Sequence[LayerCount]) -> Magnitudes:
     return magnitudes_from(ranges_of(counts))
 
 
-def magnitudes_from(ranges: Sequence[Ranges]) -> Magnitudes:
-    """Colour limit, largest magnitude and share beyond the limit of some layers, for the window."""
-    table = np.array(ranges, np.float32).reshape(len(ranges), 3)
+def magnitudes_from(ranges: npt.ArrayLike) -> Magnitudes:
+    """Colour limit, largest magnitude and share beyond the limit of some layers `[L, 3]`, for the window."""
+    table = np.array(ranges, np.float32).reshape(-1, 3)
     return Magnitudes(*map(read_only_floats, np.ascontiguousarray(table.T)))
 
 
-def ranges_of(layers: Sequence[LayerCount]) -> list[Ranges]:
-    """Limit, largest magnitude and share beyond the limit of every layer. Those that are not cached are computed all at
-    once: for a few layers the number of operations costs more than the numbers."""
-    if todo := list({id(count.of): count.of for count in layers if count.of.ranges is None}.values()):
+def ranges_of(layers: Sequence[LayerCount]) -> npt.NDArray[np.float64]:
+    """Limit, largest magnitude and share beyond the limit of every layer, `[L, 3]`. Those that are not cached are
+    computed all at once: for a few layers the number of operations costs more than the numbers."""
+    counts = list(dict.fromkeys([count.of for count in layers]))
+    if todo := [each for each in counts if each.ranges is None]:
         _compute_ranges(todo)
-    return [count.of.ranges[count.place] for count in layers if count.of.ranges is not None]
+    starts = dict(zip(counts, itertools.accumulate([len(each.counts) for each in counts], initial=0), strict=False))
+    found: npt.NDArray[np.float64] = np.concatenate([np.empty((0, 3)), *[each.ranges for each in counts]])
+    return found[[starts[count.of] + count.place for count in layers]]
 
 
 def _compute_ranges(todo: Sequence[Counts]) -> None:
@@ -113,56 +117,41 @@ def _share_beyond(
 
 
 @dataclass(eq=False)
-class BlocksOfLayer:
-    """Histograms of the first rows of one layer, which no later step overwrites: after each block, and of all that were
-    counted. Histograms are only added to, those of several layers at once."""
+class Alike:
+    """Layers that are counted together, through one lens or several, as they hold rows of one form; and the histograms
+    of their first rows, which no later step overwrites: after each block, and of all that were counted (`newest`, the
+    only one that rows are added to)."""
 
     block: int = field(default_factory=lambda: BLOCK)
-    after: list[LayerCount] = field(default_factory=list)
-    newest: LayerCount | None = None
-    shown: tuple[object, LayerCount] | None = None  # the last picture's: stamp of its source, and all rows
+    after: list[Counts] = field(default_factory=list)
+    newest: Counts | None = None
 
-    def up_to(self, num_rows: int) -> LayerCount | None:
-        """The longest known histogram of at most the first `num_rows` rows; None if none is known."""
-        if self.newest is not None and self.newest.of.num_rows <= num_rows:
-            return self.newest
-        number = min(num_rows // self.block, len(self.after))
-        return self.after[number - 1] if number else None
+    @classmethod
+    def of(cls, places: Sequence[Place], known: Mapping[tuple[Place, ...], Alike]) -> Alike:
+        """With the histograms that are known of these layers, if they are among others that were counted together."""
+        for others, alike in known.items():
+            if set(others).issuperset(places) and alike.newest is not None:
+                part = [others.index(place) for place in places]
+                return cls(alike.block, [each.part(part) for each in alike.after], alike.newest.part(part))
+        return cls()
 
-    def note_block(self, count: LayerCount) -> None:
-        """Keep the histogram of all rows up to the end of a block."""
-        if count.num_rows == (len(self.after) + 1) * self.block:
-            self.after.append(count)
-            if len(self.after) > MOST_BLOCKS:
-                self.after, self.block = self.after[1::2], 2 * self.block
-
-
-@dataclass(eq=False)
-class Alike:
-    """Layers that are counted together, through one lens or several: they hold rows of one form, of which the first
-    `num_final` are final; `known` are the histograms to which rows are added."""
-
-    num_final: int
-    held: dict[str, dict[int, Held]] = field(default_factory=dict)  # by lens and layer, in the order of `blocks`
-    blocks: list[BlocksOfLayer] = field(default_factory=list)
-    known: list[LayerCount] = field(default_factory=list)
-
-    def count(self, source: Source) -> Counts:
-        """The histograms of all rows, for which those are read that are not counted yet."""
-        final, rest = self._counted(), None
-        lens, held = next(iter(self.held.items()))
-        layer, one = next(iter(held.items()))
+    def count(self, source: Source, held: Mapping[str, Mapping[int, Held]], num_final: int) -> Counts:
+        """The histograms of all rows, of which the first `num_final` are final; those that are not counted yet are
+        read."""
+        final, rest = self._known(num_final), None
+        lens, of_lens = next(iter(held.items()))
+        layer, one = next(iter(of_lens.items()))
         start = one.first if final is None else final.num_rows
         spans: list[range | None] = [None]
         if one.positions is None:
-            at_once = max(1, rows_at_once(source, LENSES[lens], layer) // len(self.blocks))
+            at_once = max(1, rows_at_once(source, LENSES[lens], layer) // sum(map(len, held.values())))
             spans = [range(n, min(one.stop, n + at_once)) for n in range(start, one.stop, at_once)]
             spans = spans or ([range(start, start)] if final is None else [])
         for span in spans:
-            rows = self._read(source, span)
-            for part in self._cuts(rows[0].first, rows[0].numbers.shape[2]):
+            rows = _read(source, held, span)
+            for part in self._cuts(rows[0].first, rows[0].numbers.shape[2], num_final):
                 piece, stop = counted_together(rows, part, source.num_tokens), rows[0].first + part.stop
-                if part.start < part.stop and stop <= self.num_final:
+                if part.start < part.stop and stop <= num_final:
                     final = piece if final is None else final.add(piece)
                     self._note(final)
                 else:
@@ -171,39 +160,40 @@ class Alike:
         assert found is not None, "layers that hold rows"
         return found
 
-    def _counted(self) -> Counts | None:
-        """The histograms of rows that are counted, to which others may be added."""
-        if not self.known:
-            return None
-        counts, is_newest = joined(self.known), self.known[0] is self.blocks[0].newest
-        return counts if is_newest else counts.copy()
+    def _known(self, num_rows: int) -> Counts | None:
+        """The longest known histograms of at most the first `num_rows` rows, to which others may be added; None if none
+        are known."""
+        if self.newest is not None and self.newest.num_rows <= num_rows:
+            return self.newest
+        number = min(num_rows // self.block, len(self.after))
+        return self.after[number - 1].copy() if number else None
 
-    def _read(self, source: Source, span: range | None) -> list[RowsOfLayers]:
-        """These rows of all layers and lenses; places are those in `blocks`."""
-        found: list[RowsOfLayers] = []
-        first = 0
-        for lens, held in self.held.items():
-            for rows in read_all(source, LENSES[lens], held, span):
-                found.append(replace(rows, places=[first + place for place in rows.places]) if first else rows)
-            first += len(held)
-        return found
-
-    def _cuts(self, first: int, count: int) -> list[slice]:
+    def _cuts(self, first: int, count: int, num_final: int) -> list[slice]:
         """So many rows from position `first` on, cut where blocks or the final rows end."""
-        block, stop = self.blocks[0].block, first + count
-        ends = [*range((first // block + 1) * block, self.num_final, block), self.num_final]
+        block, stop = self.block, first + count
+        ends = [*range((first // block + 1) * block, num_final, block), num_final]
         cuts = [first, *[end for end in ends if first < end < stop], stop]
         return [slice(start - first, end - first) for start, end in itertools.pairwise(cuts)]
 
     def _note(self, final: Counts) -> None:
         """Keep the histograms of the first final rows, which end with a block or with all of them."""
-        if final.num_rows == (len(self.blocks[0].after) + 1) * self.blocks[0].block:
-            kept = final.copy()
-            for number, blocks in enumerate(self.blocks):
-                blocks.note_block(LayerCount(kept, number))
-        for number, blocks in enumerate(self.blocks):
-            if blocks.newest is None or blocks.newest.of.num_rows < final.num_rows:
-                blocks.newest = LayerCount(final, number)
+        if final.num_rows == (len(self.after) + 1) * self.block:
+            self.after.append(final.copy())
+            if len(self.after) > MOST_BLOCKS:
+                self.after, self.block = self.after[1::2], 2 * self.block
+        if self.newest is None or self.newest.num_rows < final.num_rows:
+            self.newest = final
+
+
+def _read(source: Source, held: Mapping[str, Mapping[int, Held]], span: range | None) -> list[RowsOfLayers]:
+    """These rows of layers, through several lenses; places are those among all of them."""
+    found: list[RowsOfLayers] = []
+    first = 0
+    for lens, of_lens in held.items():
+        for rows in read_all(source, LENSES[lens], of_lens, span):
+            found.append(replace(rows, places=[first + place for place in rows.places]) if first else rows)
+        first += len(of_lens)
+    return found
 
 
 def counted_together(rows: Sequence[RowsOfLayers], part: slice, num_tokens: int) -> Counts:
@@ -225,7 +215,8 @@ class Blocks:
     """The histograms of everything that is shown of the rows of one owner."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, int], BlocksOfLayer] = {}
+        self._alike: dict[tuple[Place, ...], Alike] = {}
+        self._shown: tuple[object, dict[Place, LayerCount]] = None, {}  # of which moment, and all rows of then
 
     def of(self, lens: Lens, source: Source, held: Mapping[int, Held]) -> dict[int, LayerCount]:
         """The histograms of layers that hold these rows."""
@@ -233,47 +224,42 @@ class Blocks:
 
     def _counts(self, source: Source, held: Mapping[str, Mapping[int, Held]]) -> dict[str, dict[int, LayerCount]]:
         """The histograms of layers that hold these rows, by lens."""
-        alike: dict[object, Alike] = {}
-        stamp, found = source.stamp, {name: dict[int, LayerCount]() for name in held}
-        for name, layers in held.items():
+        if self._shown[0] != source.stamp:
+            self._shown = source.stamp, {}
+        shown, alike = self._shown[1], dict[Any, dict[str, dict[int, Held]]]()
+        for name in sorted(held):
             part, is_one = LENSES[name].part, LENSES[name].values == 1
-            for layer, rows in layers.items():
-                blocks = self._of.get((name, layer))
-                if blocks is None:
-                    blocks = self._of[name, layer] = BlocksOfLayer()
-                if blocks.shown is not None and blocks.shown[0] == stamp:
-                    found[name][layer] = blocks.shown[1]
-                    continue
+            for layer, rows in held[name].items():
                 final = 0 if part is None else source.num_final(layer, part)
-                known = blocks.up_to(final)
-                dim = 1 if is_one else rows.value_dim if part == "values" else rows.key_dim
-                form = rows.form, dim, final, blocks.block, len(blocks.after), known and known.of.num_rows
-                group = alike.get(form)
-                if group is None:
-                    group = alike[form] = Alike(final)
-                group.held.setdefault(name, {})[layer] = rows
-                group.blocks.append(blocks)
-                group.known += [] if known is None else [known]
-        for group in alike.values():
-            counts, names = group.count(source), [(name, layer) for name in group.held for layer in group.held[name]]
-            for number, (name, layer) in enumerate(names):
-                found[name][layer] = one = LayerCount(counts, number)
-                group.blocks[number].shown = stamp, one
-        return {name: {layer: found[name][layer] for layer in layers} for name, layers in held.items()}
+                form = final, rows.form, 1 if is_one else rows.dim(part or "keys")
+                alike.setdefault(form, {}).setdefault(name, {})[layer] = rows
+        for (num_final, *_), group in alike.items():
+            places = tuple([(name, layer) for name, layers in group.items() for layer in layers])
+            if not shown.keys() >= set(places):
+                known = self._alike.get(places) or Alike.of(places, self._alike)
+                counts = known.count(source, group, num_final)
+                shown.update({place: LayerCount(counts, number) for number, place in enumerate(places)})
+                if known.newest is not None:
+                    self._alike[places] = known
+        return {name: {layer: shown[name, layer] for layer in layers} for name, layers in held.items()}
 
     def magnitudes(self, lenses: Sequence[Lens], source: Source, held: Mapping[int, Held]) -> list[Magnitudes | None]:
         """The colour ranges of layers that hold these rows, through each lens; None if there are none. Those that a
         file stores are those of all rows, even if an earlier step is shown."""
-        told: dict[str, dict[int, Ranges]] = {}
-        for lens in lenses if held else ():
-            ranges = {layer: source.ranges(layer, lens.name) for layer in held if lens.name == lens.part}
-            told[lens.name] = {layer: each for layer, each in ranges.items() if each is not None}
-        open_ones = {name: {layer: held[layer] for layer in held if layer not in told[name]} for name in told}
-        counts = self._counts(
-            source, {name: of_lens for name, of_lens in open_ones.items() if LENSES[name].is_of_every_head}
-        )
-        computed = iter(ranges_of([count for of_lens in counts.values() for count in of_lens.values()]))
-        for name, of_lens in counts.items():
-            told[name] |= {layer: next(computed) for layer in of_lens}
-        found = [told.get(lens.name, {}) for lens in lenses]
-        return [magnitudes_from([ranges[layer] for layer in held]) if ranges else None for ranges in found]
+        told = {lens.name: source.ranges(held, lens.name) if lens.name == lens.part else {} for lens in lenses}
+        open_ones = {
+            lens.name: {layer: rows for layer, rows in held.items() if layer not in told[lens.name]}
+            for lens in lenses
+            if lens.is_of_every_head
+        }
+        counts = self._counts(source, open_ones)
+        computed = ranges_of([count for of_lens in counts.values() for count in of_lens.values()])
+        found, start = list[Magnitudes | None](), 0
+        for lens in lenses:
+            of_lens, stored = counts.get(lens.name, {}), told[lens.name]
+            ranges, start = computed[start : start + len(of_lens)], start + len(of_lens)
+            if stored:
+                every = stored | dict(zip(of_lens, ranges, strict=True))
+                ranges = np.array([every[layer] for layer in held])
+            found.append(magnitudes_from(ranges) if len(ranges) else None)
+        return found

@@ -253,9 +253,10 @@ class Source:
         """How many rows of a layer are to be read at once, so that little memory is needed."""
         return ALL_ROWS
 
-    def ranges(self, layer: int, lens: str) -> tuple[float, float, float] | None:
-        """Colour limit, largest magnitude and share beyond the limit, of all rows; None where they are not stored."""
-        return None
+    def ranges(self, layers: Iterable[int], lens: str) -> dict[int, tuple[float, float, float]]:
+        """Colour limit, largest magnitude and share beyond the limit, of all rows of those of the layers for which they
+        are stored."""
+        return {}
 
     def coarseness(self, lens: str) -> tuple[int, int, int] | None:
         """Of how many tokens and channels a cell of the extremes is, and how many numbers the layers with extremes

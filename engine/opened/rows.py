@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -198,8 +199,10 @@ class FileSource(Source):
         return num_tokens if num_coded >= entry.num_rows else entry.first + num_coded if num_coded else 0
 
     def is_cheap(self, part: Part) -> bool:
-        entries = [entry for entry in self.reader.file.layers if self.ranges(entry.index, part) is None]
-        return sum(len(each.heads) * each.num_rows * each.dim(part) for each in entries) <= COUNTED_NUMBERS
+        entries = self.reader.file.layers
+        told = self.ranges([entry.index for entry in entries], part)
+        counted = [len(each.heads) * each.num_rows * each.dim(part) for each in entries if each.index not in told]
+        return sum(counted) <= COUNTED_NUMBERS
 
     def states(self, layer: int) -> tuple[StateMatrix, ...]:
         file, found = self.reader.file, list[StateMatrix]()
@@ -229,9 +232,9 @@ class FileSource(Source):
         entry = self.reader.entry(layer)
         return 1 if entry is None else max(1, NUMBERS_AT_ONCE // (entry.num_kv_heads * entry.dim(part)))
 
-    def ranges(self, layer: int, lens: str) -> tuple[float, float, float] | None:
-        told = self._beside(layer, f"{lens}.magnitudes")
-        return None if told is None else (float(told[0]), float(told[1]), float(told[2]))
+    def ranges(self, layers: Iterable[int], lens: str) -> dict[int, tuple[float, float, float]]:
+        told = {layer: self._beside(layer, f"{lens}.magnitudes") for layer in layers}
+        return {layer: (float(it[0]), float(it[1]), float(it[2])) for layer, it in told.items() if it is not None}
 
     def coarseness(self, lens: str) -> tuple[int, int, int] | None:
         file, part = self.reader.file, LENSES[lens].part
