@@ -16,7 +16,7 @@ EngineLoss = Literal["", "gone", "silent"]
 # Before the engine has reported its status: no model, nothing is done, and checkpoints may take what they may at first.
 NOT_YET = EngineStatus(None, CacheSpec(), SamplingParams(), (), None, running=False, work=None, kept_limit=1 << 30)
 
-HALTED = "Halted at "  # begins the message of a run that halted, which goes when the engine runs on
+HALTED = "Halted at "  # begins the message of a run that halted, which goes with the next step
 
 
 class Status(QObject):

@@ -25,7 +25,7 @@ from engine.client import is_elsewhere
 from engine.client.ssh import remote_of
 from engine.counted import counted
 from engine.wire.records import CacheBytes, NonFinite, StepRecord
-from engine.wire.status import EngineStatus, ModelInfo, Work
+from engine.wire.status import ModelInfo, Work
 
 NEWS_MS, READ_MS = 8000, 50  # how long a message stays, and how much longer for each of its characters
 SELECTED = "Selected: "  # begins a message about the selection, which goes with it
@@ -128,6 +128,7 @@ class StatusLine(Reader[Shown], QWidget):
         self._return.setObjectName("return")
         self._return.hide()
         self._offered_at = 0.0
+        self._told_at: int | None = None  # the newest step when the message came
         # of how many other texts the message has the room: 1, time to first token and overhead; 2, bytes too
         self._crowding = 0
         self._is_fitting = False
@@ -138,7 +139,7 @@ class StatusLine(Reader[Shown], QWidget):
         self._offer = QTimer(self, singleShot=True)
         self._offer.timeout.connect(self._drop_offer)
         models.status.noticed.connect(self.notify)
-        models.status.changed.connect(self._on_status)
+        models.timeline.appended.connect(self._on_steps)
         models.selection.changed.connect(self._on_selected)
         models.kept_sessions.replaced.connect(self._on_replaced)
         self.follow(models)
@@ -150,6 +151,7 @@ class StatusLine(Reader[Shown], QWidget):
 
     def notify(self, text: str) -> None:
         """Show a message for a while. What has just replaced the session may have one too: it follows the offer."""
+        self._told_at = self._models.timeline.tip
         if time.monotonic() - self._offered_at < ONE_EVENT_S and text != KEPT:
             text = f"{KEPT} · {text}"
         self.note.setText(prose(text[:400]))
@@ -172,9 +174,9 @@ class StatusLine(Reader[Shown], QWidget):
         if self.note.text() == prose(text[:400]):
             self._clear_news()
 
-    def _on_status(self, old: EngineStatus, new: EngineStatus) -> None:
-        """Remove where the run before this one halted."""
-        if new.running and not old.running and self.note.text().startswith(HALTED):
+    def _on_steps(self) -> None:
+        """Remove where a run halted once there is a step after it."""
+        if self.note.text().startswith(HALTED) and self._models.timeline.tip != self._told_at:
             self._clear_news()
 
     def _on_selected(self) -> None:

@@ -180,7 +180,7 @@ def _words(row: npt.NDArray[np.float64]) -> str:
 SUM, LAYERS, OVER_STEPS = "sum", "layers", "steps"
 _WIDE = 420
 _GAP = 12
-_LEAST_LEDGER, _MOST_LEDGER = 336, 480  # width in pixels of the ledger beside the bars; its longest label is whole
+_LEAST_LEDGER, _MOST_LEDGER = 304, 480  # width in pixels of the ledger beside the bars; its longest label is whole
 _NO_LIMIT = 16_777_215  # Qt's QWIDGETSIZE_MAX
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QFontMetricsF
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.draw.format import byte_size
+from app.kit.theme import font_text
 from app.models import Models
 from app.panels.bytes.view import LAYERS, BytesView, LayerBars
 from app.panels.bytes.words import ledger_lines
@@ -158,3 +160,5 @@ def test_beside_the_bars_the_ledger_has_room_for_its_labels(models: Models, show
     (bars,) = view.findChildren(LayerBars)
     assert bars.x() > view.facts.geometry().right(), "they are beside it"
     assert {line.label for line in view.state.lines[:5]} <= words
+    title = QFontMetricsF(font_text(11)).horizontalAdvance("stored / reserved")
+    assert bars.width() >= title
