@@ -125,6 +125,9 @@ class Comparison:
                 yield self.steps[-1]
         for count in self._follower.follow(self.a.token_ids, check) if self._follower is not None else ():
             yield self._compare(count) if count in wanted else (count, self.a.num_tokens)
+        if is_followed and self.a.is_before_first_step and self.b.num_tokens == self.a.num_tokens:
+            self.steps.append(not_compared(self.a, self.a.num_tokens))  # so that pictures are of what is held now
+            yield self.steps[-1]
 
     def scan(self, check: Callable[[], None] = lambda: None) -> ComparisonScanned | None:
         """Compare all rows that both hold now; None if there are none to compare. `check` raises to cancel."""

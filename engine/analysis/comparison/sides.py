@@ -93,6 +93,12 @@ class LiveRun:
         self._steps.update(found)
         return [count for count in found if count <= self.num_tokens]
 
+    @property
+    def is_before_first_step(self) -> bool:
+        """Whether no step was taken in the present mode since the run was changed into it."""
+        newest = self.session.history.logged_logits(self.seq_id, self.num_tokens - 1)
+        return any(each.num_tokens == self.num_tokens and each.cache != self.mode for each in newest)
+
     def step_with(self, num_tokens: int) -> int | None:
         """The step after which the run had `num_tokens`."""
         step = self._steps.get(num_tokens)
@@ -181,6 +187,10 @@ class FileRun:
     @property
     def mode(self) -> CacheSpec:
         return self._opened.rows.spec
+
+    @property
+    def is_before_first_step(self) -> bool:
+        return False
 
     def lengths(self, above: int) -> list[int]:
         return [self.num_tokens] if self.num_tokens > above else []

@@ -94,6 +94,17 @@ def test_b_goes_on_with_a_and_back_where_a_took_another_way() -> None:
     assert comparison.b.token_ids[43:] == [7, 8]
 
 
+def test_after_a_change_of_mode_the_rows_are_compared_as_they_are_held_now() -> None:
+    session, seq_id = started()
+    session.set_cache(PRESETS["int8"].spec)
+    comparison = comparison_of(session, seq_id, CacheSpec())
+    (now,) = compared(comparison)
+    assert (now.num_tokens, now.is_beyond_rounding) == (45, None), "no step was taken in this mode yet"
+    assert compared(comparison) == []
+    session.step()
+    assert [(step.num_tokens, step.is_beyond_rounding) for step in compared(comparison)] == [(46, True)]
+
+
 def test_what_a_step_cost_is_told_of_the_side_that_it_was_measured_on() -> None:
     session, seq_id = started()
     comparison = comparison_of(session, seq_id, cache_named("int8"))
