@@ -60,6 +60,17 @@ def test_a_model_with_attention_of_its_own_is_shown_where_it_hands_its_weights_o
     assert view.state.picture is models.pictures.attention
 
 
+def test_rows_that_were_evicted_are_said_to_be_hatched(models: Models, show: Callable[..., Any]) -> None:
+    view = show(AttentionView(models))
+    feed(models)
+    picture = models.pictures.attention
+    assert picture is not None
+    assert view.state is not None
+    assert "hatched" not in view.state.words
+    models.pictures.put(replace(picture, absent=np.zeros(picture.weights.shape, np.int32)))
+    assert "hatched: evicted before" in view.state.words
+
+
 def test_the_colour_scale_is_a_choice(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
     feed(models)

@@ -35,3 +35,5 @@ def test_regret_on_a_cache_that_dropped_rows_is_measured_on_rows_that_are_comput
     desk.until(lambda: not desk.evicted.measurement.is_waiting)
     assert desk.models.measurements.regret.answer is not None
     assert desk.models.measurements.regret.answer.is_rebuilt
+    rule = desk.models.measurements.regret.answer.request.cache.retention.name
+    assert rule == "tova", "that of the cache in use, until another is chosen"

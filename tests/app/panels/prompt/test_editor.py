@@ -6,6 +6,7 @@ import time
 
 import pytest
 from PySide6.QtCore import QMimeData
+from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
 from app.panels.prompt.words import MAX_COUNTED_CHARS
@@ -61,3 +62,4 @@ def test_sampling_is_said_on_its_button(shell: Shell) -> None:
     assert sampling.text() == "T 0.8 · k 40 · p 0.9"
     params = shell.window.prompt.sampling
     assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.8, 40, 0.9, None)
+    assert any("an answer ends after" in label.text() for label in sampling.popup.findChildren(QLabel))
