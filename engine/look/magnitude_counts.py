@@ -113,7 +113,7 @@ def _count(
         if bool(is_later.any()):  # where positions are not consecutive, rows of later steps may be among them
             values = values.masked_fill(is_later[..., None], torch.nan)
     # without the sign bit, the bits of floats are in the order of their magnitudes
-    bins = ((values.view(torch.int32) & _NO_SIGN) >> _SHIFT).clamp_(_LOW, _HIGH - 1)
+    bins = (values.view(torch.int32) & _NO_SIGN).bitwise_right_shift_(_SHIFT).clamp_(_LOW, _HIGH - 1)
     peak = farthest_from_zero(values, 2).cpu().numpy()
     if not np.isfinite(peak).all():
         is_finite = values.isfinite()
@@ -121,7 +121,7 @@ def _count(
         peak = farthest_from_zero(values.masked_fill(~is_finite, 0.0), 2).cpu().numpy()
     num_bins = _HIGH - _LOW + 1  # the last one has what is no number
     first = torch.arange(-_LOW, len(bins) * num_bins - _LOW, num_bins, dtype=torch.int32, device=bins.device)
-    found = histogram((bins + first[:, None, None, None]).flatten(), len(bins) * num_bins)
+    found = histogram(bins.add_(first[:, None, None, None]).flatten(), len(bins) * num_bins)
     return found.reshape(-1, num_bins)[:, :-1], peak
 
 

@@ -61,7 +61,7 @@ def ranges_of(layers: Sequence[LayerCount]) -> npt.NDArray[np.float64]:
 
 
 def _compute_ranges(todo: Sequence[Counts]) -> None:
-    stacked = np.concatenate([each.counts for each in todo])  # [L, bins]
+    stacked = todo[0].counts if len(todo) == 1 else np.concatenate([each.counts for each in todo])  # [L, bins]
     used = np.flatnonzero(stacked.any(0))  # some two hundred of a thousand bins
     part = slice(int(used[0]), int(used[-1]) + 1) if used.size else slice(0, 1)
     stacked, edges = stacked[:, part], EDGES[part.start : part.stop + 1]
