@@ -82,6 +82,7 @@ class Calculator(Sheet):
         self.values = self.add_choice("Values written as", [(AS_KEYS, "as the keys"), *codecs[1:]], AS_KEYS)
         self.memory = self.add_gib("Memory", 24.0)
         self.resize(760, 640)
+        self.source.currentIndexChanged.connect(self._choose_dtype)
         self.refresh()
 
     # ---- fields --------------------------------------------------------------------------------------------------
@@ -98,6 +99,13 @@ class Calculator(Sheet):
         self.use(self.kept, not cache.retention.keeps_all)
         for box in (self.keys, self.values):
             self.use(box, not cache.row.takes_no)
+
+    def _choose_dtype(self) -> None:
+        """Choose the dtype in which the chosen model computes; that of published ones is bfloat16."""
+        source = self.source.currentData()
+        if source not in (TYPED, CONFIG):
+            dtype = self._model.dtype if source == LOADED and self._model is not None else "bfloat16"
+            self.dtype.setCurrentIndex(self.dtype.findData(dtype))
 
     def _chosen(self) -> CacheSpec:
         """Return the preset of the chosen mode, or the cache in use."""

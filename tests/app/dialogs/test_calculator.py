@@ -94,6 +94,14 @@ def test_what_a_published_model_takes(sheet: Calculator, name: str, per_token: i
     assert not sheet.layers.isEnabled()
 
 
+def test_a_model_that_is_chosen_brings_its_own_dtype(sheet: Calculator) -> None:
+    own = sheet.dtype.currentData()
+    assert own != "bfloat16"
+    for source, dtype in (("Llama 3.1 8B", "bfloat16"), (LOADED, own)):
+        sheet.source.setCurrentIndex(sheet.source.findData(source))
+        assert sheet.dtype.currentData() == dtype
+
+
 def test_pages_round_up_and_only_matter_to_paged_modes(sheet: Calculator) -> None:
     choose(sheet, LOADED, "dynamic", "float32")
     assert not sheet.page_size.isEnabled()
