@@ -34,8 +34,8 @@ class Counts:
     def copy(self) -> Counts:
         return Counts(self.counts.copy(), self.peak.copy(), self.num_rows, self.ranges)
 
-    def part(self, places: Sequence[int]) -> Counts:
-        """A copy of the histograms of some of the layers, in this order."""
+    def part(self, places: slice | list[int]) -> Counts:
+        """The histograms of some of the layers; views where these are consecutive."""
         return Counts(self.counts[places], self.peak[places], self.num_rows)
 
     def add(self, later: Counts) -> Counts:

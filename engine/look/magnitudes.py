@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from engine.look.lenses import RowsOfLayers, read_all, rows_at_once
 from engine.look.magnitude_counts import COUNTED_AT_ONCE, EDGES, Counts, LayerCount, counted, joined
+from engine.look.reductions import as_slice
 from engine.look.source import Held, Source
 from engine.spec.lenses import LENSES, Lens
 from engine.wire.pictures import Magnitudes
@@ -131,8 +132,8 @@ class Alike:
         """With the histograms that are known of these layers, if they are among others that were counted together."""
         for others, alike in known.items():
             if set(others).issuperset(places) and alike.newest is not None:
-                part = [others.index(place) for place in places]
-                return cls(alike.block, [each.part(part) for each in alike.after], alike.newest.part(part))
+                part = as_slice([others.index(place) for place in places])
+                return cls(alike.block, [each.part(part) for each in alike.after], alike.newest.part(part).copy())
         return cls()
 
     def count(self, source: Source, held: Mapping[str, Mapping[int, Held]], num_final: int) -> Counts:
