@@ -60,7 +60,7 @@ def test_what_was_left_is_offered_and_taken_up(
     with qtbot.waitSignal(running.models.recovery.changed):
         recovering.look()
     assert bar.isVisible()
-    assert "ended without being closed · Tales · 21 steps" in bar.accessibleName()
+    assert "ended without being closed · Tales · steps 0–20" in bar.accessibleName()
     bar.accepted.emit()
     assert not bar.isVisible()
     assert running.window.prompt.edit.text() == "a fox in the"
