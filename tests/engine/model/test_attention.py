@@ -52,7 +52,7 @@ def test_weights_of_the_newest_query_are_eagers(architecture: str, layout: str) 
     assert list(logged) == [layer.index for layer in model.info.geometry.attention_layers]
     for (layer, row), full in zip(logged.items(), expected, strict=True):
         width = row.shape[1]  # a window that has moved on holds only the last ones
-        assert float((row - full[:, -width:]).abs().max()) <= 1e-6, f"layer {layer}"
+        assert float((row - full[:, -width:]).abs().max()) <= 1e-5, f"layer {layer}"
         assert float(full[:, :-width].abs().sum()) == 0.0
     summary = record.sequences[0].attention
     assert summary is not None
@@ -62,7 +62,7 @@ def test_weights_of_the_newest_query_are_eagers(architecture: str, layout: str) 
         piece = session.take_picture(AttentionRequest(seq_id, record.step, layer, 64))
         assert isinstance(piece, AttentionPicture)
         assert piece.entropy == pytest.approx(torch.special.entr(full).sum(-1).numpy(), abs=1e-4)
-        assert summary.first_mass[n] == pytest.approx(full[:, 0].numpy(), abs=1e-6)
+        assert summary.first_mass[n] == pytest.approx(full[:, 0].numpy(), abs=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -75,7 +75,7 @@ def test_prefill_sees_the_last_token_of_the_chunk(architecture: str) -> None:
     logged = session.history.attention.get((record.step, seq_id))
     assert logged is not None
     for row, full in zip(logged.values(), eager_rows(model, ids), strict=True):
-        assert float((row - full[:, -row.shape[1] :]).abs().max()) <= 1e-6
+        assert float((row - full[:, -row.shape[1] :]).abs().max()) <= 1e-5
 
 
 def test_sink_logits_take_their_share() -> None:
