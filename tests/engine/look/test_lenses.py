@@ -20,7 +20,7 @@ from engine.spec.lenses import LENSES, TABLE
 from engine.spec.presets import PRESETS
 from engine.spec.sampling import Prompt
 from engine.wire.pictures import AttentionPicture, AttentionRequest, HeadPicture, HeadRequest, WallPicture, WallRequest
-from tests.engine.analysis.duel.comparisons import compared, comparison_of
+from tests.engine.analysis.comparison.comparisons import compared, comparison_of
 from tests.engine.opened.sessions import opened
 from tests.engine.tiny import model_of, prompt_ids
 

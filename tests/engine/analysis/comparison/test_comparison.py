@@ -27,7 +27,7 @@ from engine.wire.comparison import OtherRun
 from engine.wire.pictures import (
     HeadRequest,
 )
-from tests.engine.analysis.duel.comparisons import KIVI, compared, comparison_of
+from tests.engine.analysis.comparison.comparisons import KIVI, compared, comparison_of
 from tests.engine.analysis.live import started
 from tests.engine.tiny import model_of, prompt_ids
 

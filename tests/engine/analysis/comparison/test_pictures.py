@@ -31,7 +31,7 @@ from engine.wire.pictures import (
     WallPicture,
     WallRequest,
 )
-from tests.engine.analysis.duel.comparisons import KIVI, compared, comparison_of
+from tests.engine.analysis.comparison.comparisons import KIVI, compared, comparison_of
 from tests.engine.analysis.live import started
 from tests.engine.look.walls import assert_same
 from tests.engine.tiny import model_of, prompt_ids
@@ -70,7 +70,7 @@ def test_the_difference_is_that_of_both_pictures() -> None:
 
 
 @pytest.mark.parametrize("against", ["kivi", "int8", "h2o"])
-def test_whatever_was_shown_before_a_difference_is_as_a_new_duel_shows_it(against: str) -> None:
+def test_whatever_was_shown_before_a_difference_is_as_a_new_comparison_shows_it(against: str) -> None:
     chance, (session, seq_id) = random.Random(against), started(CacheSpec("growing"))
     comparison = comparison_of(session, seq_id, KIVI if against == "kivi" else PRESETS[against].spec)
     compared(comparison)
@@ -99,7 +99,7 @@ def test_whatever_was_shown_before_a_difference_is_as_a_new_duel_shows_it(agains
             compared(comparison)
 
 
-def test_a_difference_after_a_side_lost_its_rows_is_as_a_new_duel_shows_it() -> None:
+def test_a_difference_after_a_side_lost_its_rows_is_as_a_new_comparison_shows_it() -> None:
     session, seq_id = started(CacheSpec("growing"))
     comparison = comparison_of(session, seq_id, KIVI)
     compared(comparison)
@@ -137,7 +137,7 @@ def test_a_difference_follows_a_side_that_goes_on_alone() -> None:
     assert len(limits) > 1
 
 
-def test_what_is_held_now_is_shown_beside_an_earlier_step_as_a_new_duel_shows_it() -> None:
+def test_what_is_held_now_is_shown_beside_an_earlier_step_as_a_new_comparison_shows_it() -> None:
     session, seq_id = started(CacheSpec(codec=uniform("int8")))
     a, b = LiveRun(session, seq_id, "now"), LiveRun(session, seq_id, "then", until=44)
     comparison = Comparison(a, b, session.text_of, compares_with_now=True)
