@@ -232,7 +232,8 @@ class HistoryTree(TreeShape, QObject):
         self.changed.emit()
 
     def go_to(self, step: int | None) -> None:
-        """Make another node the live one (None: the start)."""
+        """Make another node the live one (None: the start, and one that is not here, whose path nobody could walk)."""
+        step = step if step in self else None
         if step != self.live:
             self.shape += 1
             self._left, self.live = self.live, step

@@ -162,6 +162,8 @@ def test_two_branches_their_texts_and_names(models: Models, told: Callable[[], l
     history.delete([3])
     assert history.names == {}
     assert history.live is None, "what was live is gone"
+    history.go_to(4)
+    assert history.live is None, "nor is it where the engine says that it went there"
 
 
 def test_a_piece_that_is_left_alone_behind_another_is_one_branch_with_it(models: Models) -> None:
