@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
-from PySide6.QtGui import QAction, QImage
+from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QApplication, QDialog, QFileDialog
 
 from app.control.actions import declared_in
@@ -15,6 +14,7 @@ from engine.wire.events import Failed, StateChanged
 from tests.app import samples
 from tests.app.conftest import turn
 from tests.app.fake_engine import FakeEngine
+from tests.app.on_screen import assert_repainted
 from tests.effort import effort
 
 MODAL = {"quit", "view.full"}
@@ -105,11 +105,4 @@ def test_partial_repaints_give_the_same_picture_as_a_whole_repaint(
             models.selection.update(step=None, position=None)
         turn(shell, 1)
     turn(shell)
-    on_screen = window.screen().grabWindow(window.winId()).toImage().convertToFormat(QImage.Format.Format_RGB32)
-    whole = window.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
-    assert on_screen.size() == whole.size()
-    one, two = (
-        np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), -1, 4) for image in (on_screen, whole)
-    )
-    rows, columns = np.nonzero((one[..., :3] != two[..., :3]).any(axis=2))
-    assert not len(rows), f"{len(rows)} pixels differ, from {columns.min(), rows.min()} to {columns.max(), rows.max()}"
+    assert_repainted(window, "all that")
