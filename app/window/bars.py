@@ -156,8 +156,9 @@ class CacheSize(Reader[SizeShown], Opaque, QWidget):
 
 TOP_BAR_HEIGHT = 46
 SPACING = 9
-MOST_AFTER = 440  # pixels: what the right side takes while an earlier step is shown, with its two buttons
-NARROW = 1150  # pixels: below this width the selectors leave the right side its two buttons
+# pixels: what the right side takes while an earlier step is shown, with its two buttons; the same in a narrow bar
+MOST_AFTER, BRIEF_AFTER = 440, 300
+NARROW = 1150  # pixels: below this width the bar's words are short, so that the selectors can name what is chosen
 MODEL_ROOM = 160  # pixels that the model's selector keeps beside the size of the cache
 ROOM_FOR_KEYS = 1500  # pixels: from this width of the top bar on, Step and Run show their names and keys
 
@@ -211,8 +212,15 @@ class TopBar(QWidget):
         width = event.size().width()
         self.transport.show_keys(width >= ROOM_FOR_KEYS)
         is_narrow = width < NARROW
+        self.transport.pace.setHidden(is_narrow)  # which is under Run · Pace too
+        self.earlier.show_brief(is_narrow)
         self._layout.setSpacing(12 if is_narrow else 22)
-        for side, share in zip((0, 2), (37, 63) if is_narrow else (5, 4), strict=True):
+        shares = 5, 4
+        if is_narrow:
+            edges = self._layout.contentsMargins()
+            taken = self.transport.sizeHint().width() + 2 * self._layout.spacing() + edges.left() + edges.right()
+            shares = max(1, width - taken - BRIEF_AFTER), BRIEF_AFTER
+        for side, share in zip((0, 2), shares, strict=True):
             self._layout.setStretch(side, share)
 
     def paintEvent(self, event: QPaintEvent) -> None:

@@ -80,6 +80,12 @@ class DockHost(QMainWindow):
         """The named layout for the window's present size and the cache's pages."""
         return grid_of(self._layout_name, self._room, has_pages=self._has_pages)
 
+    def _room_for(self, layout: str) -> Room:
+        """How much room there is for a layout: where the panels are scrolled, they take more than is seen."""
+        around = self.parentWidget()
+        seen = self.size() if around is None else around.size().boundedTo(self.size())
+        return room_of(layout, seen.width(), seen.height())
+
     @property
     def layout_name(self) -> str:
         return self._layout_name
@@ -169,7 +175,7 @@ class DockHost(QMainWindow):
             dock.setFloating(False)
             dock.hide()  # before removing it: otherwise a saved arrangement would list it as visible
             self.removeDockWidget(dock)
-        self._room = room_of(self._layout_name, self.width(), self.height())
+        self._room = self._room_for(self._layout_name)
         rows = self._grid
         heads = [row[0][0] for row in rows]
         self.addDockWidget(Qt.DockWidgetArea.LeftDockWidgetArea, self.docks[heads[0]])
@@ -248,8 +254,8 @@ class DockHost(QMainWindow):
         super().resizeEvent(event)
         if not self._is_untouched or self._is_arranging:  # a size that was pending comes amid an arrangement
             return
-        name, room = self._layout_name, room_of(self._layout_name, event.size().width(), event.size().height())
-        if grid_of(name, room, has_pages=self._has_pages) != self._grid:
+        name = self._layout_name
+        if grid_of(name, self._room_for(name), has_pages=self._has_pages) != self._grid:
             self.arrange(name)
         else:
             self._proportion(event.size())

@@ -55,7 +55,7 @@ class SelectorButton(Reader[State], QToolButton):
         self.clicked.connect(self._on_clicked)
         self.name = ""
         self.detail = ""
-        self._room = 54
+        self._room = self._room_of_name = 54
         self._bold = font_text(12.5, QFont.Weight.DemiBold)
         self._plain = font_text(12.5)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
@@ -72,7 +72,8 @@ class SelectorButton(Reader[State], QToolButton):
         if (name, detail) != (self.name, self.detail):
             self.name, self.detail = name, detail
             bold, plain = QFontMetricsF(self._bold), QFontMetricsF(self._plain)
-            self._room = round(bold.horizontalAdvance(name) + plain.horizontalAdvance(detail)) + 54
+            self._room_of_name = round(bold.horizontalAdvance(name)) + 54
+            self._room = self._room_of_name + round(plain.horizontalAdvance(detail))
             self.updateGeometry()
             self.update()
 
@@ -252,8 +253,8 @@ class CacheSelector(SelectorButton[tuple[CacheSpec, str, str | None]]):
             self.entries[name].setText(f"{preset.label}\t{words}" if words else preset.label)
 
     def minimumSizeHint(self) -> QSize:
-        """Wide enough to show whether the mode is lossy; the model's name is shortened first."""
-        return QSize(min(self.sizeHint().width(), 230), 28)
+        """Wide enough for the mode's name, and to show whether it is lossy; the model's name is shortened first."""
+        return QSize(min(self.sizeHint().width(), max(230, self._room_of_name)), 28)
 
     def _on_clicked(self) -> None:
         model = self._models.status.model

@@ -33,6 +33,10 @@ BUTTONS = (
 )
 
 
+# the actions from an earlier step, with their words on a button, and those in a narrow bar
+RETURNS = ("run.go_on", "Go on here", "Go on"), ("run.live", "Back to live", "Live")
+
+
 class TransportButton(QToolButton):
     """A button of one action: icon, text for screen readers, and a tool tip with the key."""
 
@@ -228,12 +232,17 @@ class EarlierStepButtons(Reader[bool], QWidget):
 
     def __init__(self, models: Models, actions: Actions) -> None:
         super().__init__()
-        buttons = ActionButton("Go on here", actions["run.go_on"]), ActionButton("Back to live", actions["run.live"])
-        for button in buttons:
+        self._buttons = [ActionButton(words, actions[name]) for name, words, _ in RETURNS]
+        for button in self._buttons:
             # A click hides the button; without this the focus would move to some other widget.
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        row(*buttons, spacing=7, on=self)
+        row(*self._buttons, spacing=7, on=self)
         self.follow(models)
+
+    def show_brief(self, is_brief: bool) -> None:
+        """Show the short words on the buttons, or the whole ones."""
+        for button, (_, words, brief) in zip(self._buttons, RETURNS, strict=True):
+            button.setText(brief if is_brief else words)
 
     def read(self) -> bool:
         """Whether an earlier step is shown."""

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QLineEdit, QMainWi
 from app.control.actions import Actions, native
 from app.draw.format import thousands
 from app.kit.bookmark_places import HEAD, PAGE, STEP, TOKEN
-from app.kit.boxes import column, holder
+from app.kit.boxes import column, holder, scrolled
 from app.kit.buttons import ActionButton
 from app.kit.changes import connect_all
 from app.kit.labels import prose
@@ -134,6 +134,7 @@ WHAT_CAN_BE_DROPPED = (
     "Drop one thing: a model's folder, its config.json, a snapshot, a session, or a state of llama.cpp"
 )
 SMALL_SCREEN, TITLE_BAR = 1280, 36
+LEAST_SIZE = QSize(760, 500)  # within a screen of 800 × 600; panels that need more are scrolled
 # Late panels are built when a saved arrangement contains this name of one of their docks (as Qt writes it).
 LATE_MARKS = {"truth": "what_if".encode("utf-16-be"), "compare": "compared_steps".encode("utf-16-be"),
               "servers": "prefixes".encode("utf-16-be")}  # fmt: skip
@@ -158,7 +159,7 @@ class MainWindow(QMainWindow):
         super().__init__()
         self.setWindowTitle("KV Loupe")
         self.setAcceptDrops(True)
-        self.setMinimumSize(QSize(960, 600))
+        self.setMinimumSize(LEAST_SIZE)
         self._is_painted = False
         self._late: set[str] = set()
         self.models = models
@@ -217,8 +218,11 @@ class MainWindow(QMainWindow):
         self.prompt.edit.setFocus()
 
     def _build(self) -> None:
+        self._scroller = scrolled(self.docks)
+        self._scroller.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
+        self._scroller.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setCentralWidget(
-            holder(column(self.top, self.recovery, self.opened, (self.docks, 1), self._footer, spacing=0))
+            holder(column(self.top, self.recovery, self.opened, (self._scroller, 1), self._footer, spacing=0))
         )
 
     def need(self, layout: str) -> None:

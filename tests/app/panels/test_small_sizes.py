@@ -122,10 +122,11 @@ def test_the_selectors_of_the_sweep_say_their_words_whole(fresh: Shell) -> None:
 
 
 def test_panels_stand_beside_each_other_in_small_windows(fresh: Shell) -> None:
-    """A panel that asks for more than its place stands over its neighbours, or beyond the window's edge."""
+    """A panel that asks for more than its place stands over its neighbours, or beyond the window's edge. On a screen
+    that is too small for all panels, they are scrolled."""
     window = fresh.window
     window.prompt.chat.template.refused.emit("This model has no chat template.")
-    sizes = (window.minimumSize(), QSize(1100, 720))
+    sizes = (window.minimumSize(), QSize(960, 600), QSize(1100, 720))
     for size, mode, layout in product(sizes, ("text", "chat"), ("learn", "inspect", "compare", "truth")):
         window.resize(size)
         window.prompt.choose(mode)
@@ -134,7 +135,10 @@ def test_panels_stand_beside_each_other_in_small_windows(fresh: Shell) -> None:
         docks = [dock for dock in window.findChildren(PanelDock) if not dock.visibleRegion().isEmpty()]
         assert len(docks) >= 4, layout
         places = {dock.objectName(): dock.geometry() for dock in docks}
-        beyond = [name for name, place in places.items() if not window.rect().contains(place)]
+        seen = window.docks.parentWidget()
+        assert size.width() < 960 or window.docks.width() == seen.width(), (layout, "is scrolled")
+        assert window.docks.visibleRegion().boundingRect().size() == seen.size(), "what is seen of them"
+        beyond = [name for name, place in places.items() if not window.docks.rect().contains(place)]
         over = [pair for pair in combinations(places, 2) if places[pair[0]].intersects(places[pair[1]])]
         assert (beyond, over) == ([], []), (mode, layout, places)
 
@@ -151,6 +155,11 @@ def test_a_first_window_takes_all_of_a_small_screen(fresh: Shell, monkeypatch: p
     assert first_size(fresh.window) == QSize(1280, 764)
     screen.room = QSize(1920, 1080)
     assert first_size(fresh.window) == QSize(1600, 994)
+    screen.room = QSize(800, 600)
+    least = first_size(fresh.window)
+    assert least == QSize(800, 564)
+    fresh.window.resize(least)
+    assert fresh.window.size() == least, "the window is not larger than its screen"
 
 
 def test_entries_are_whole_or_left_out() -> None:

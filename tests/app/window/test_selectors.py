@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from app.shell import Shell
 from app.window.selectors import BESIDE_WORDS, source_name
 from engine.spec.model import ModelSpec
-from engine.spec.presets import ALL_PRESETS, OPT_IN_PRESETS, cache_preset
+from engine.spec.presets import ALL_PRESETS, OPT_IN_PRESETS, cache_label, cache_preset
 from engine.wire.commands import LoadModel, SetCache
 from engine.wire.events import LocalModel, StateChanged
 from engine.wire.status import Work
@@ -116,6 +116,17 @@ def test_the_menu_of_caches_offers_modes_of_a_gpu_to_a_gpu_alone(running: Shell,
 )
 def test_a_source_is_named_short(source: str, name: str) -> None:
     assert source_name(source) == name
+
+
+def test_the_name_of_a_mode_is_whole_wherever_there_is_room_for_it(running: Shell, engine: FakeEngine) -> None:
+    window, longest = running.window, "transformers-offloaded-static"
+    for width, mode in (800, "streamingllm"), (960, longest), (1149, longest), (1150, longest):
+        window.resize(width, 700)
+        spec = ALL_PRESETS[mode].spec
+        engine.emit(StateChanged(replace(engine.status, cache=spec)))
+        turn(running, 2)
+        name, *_ = (line for line in painted(window.top.cache) if line.startswith("text text"))
+        assert f"‹{cache_label(spec)}›" in name, width
 
 
 def test_a_long_name_is_cut_and_a_detail_gives_way_part_by_part(running: Shell, engine: FakeEngine) -> None:
