@@ -196,7 +196,7 @@ def prose(text: str) -> str:
 def inert(text: str) -> str:
     """The text with control characters, lone surrogates and those that change the direction of text escaped; lines and
     tabs stay."""
-    if text.isprintable():
+    if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(escape(char) if category(char) in STEERING and char not in "\n\t" else char for char in text)
 
