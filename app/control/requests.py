@@ -90,12 +90,12 @@ class Comparing:
             self._comparison.ask(asked)
 
     def _take_picture(self, side: Side, picture: Picture) -> None:
-        """Take a picture. They are shown when all three have arrived."""
+        """Take a picture. They are shown when all three have arrived in the same cells; over a slow line in few first,
+        and whole when all are."""
         self._unanswered.discard(side)
         self._arrived[side] = picture
-        if len(self._arrived) == len(SIDES):
+        if len(self._arrived) == len(SIDES) and len(set(map(_cells_of, self._arrived.values()))) == 1:
             self._comparison.put(ComparedPictures(*(self._arrived[side] for side in SIDES)))
-            self._arrived.clear()
 
     def _refuse_picture(self, side: Side, failure: Failed) -> None:
         self._unanswered.discard(side)
@@ -168,6 +168,11 @@ class Comparing:
         layer, lens = selected.layer, selected.lens
         head = head_of(self._models, lens, layer, selected.kv_head)
         return HeadRequest(seq_id, count, lens, layer, head, start, stop, picture.columns)
+
+
+def _cells_of(picture: Picture) -> tuple[int, int]:
+    """How many columns and rows a picture may have."""
+    return getattr(picture.request, "max_columns", 0), getattr(picture.request, "max_rows", 0)
 
 
 class Restore:

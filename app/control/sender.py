@@ -14,6 +14,7 @@ from app.models import Models
 from engine.counted import counted
 from engine.wire.events import Cancelled, Done, Event, Failed
 from engine.wire.message import Command
+from engine.wire.pictures import Picture
 
 
 class Sender:
@@ -24,6 +25,7 @@ class Sender:
         self._last_id = 0
         self._asked: dict[int, Question] = {}
         self._newest: dict[Hashable, int] = {}  # by slot
+        self._pictured: dict[Hashable, int] = {}  # by slot, the latest that was answered with a picture
 
     def next_id(self) -> int:
         """A new id for a command or a picture."""
@@ -59,7 +61,11 @@ class Sender:
         question = self._asked.get(number)
         if question is None:
             return False
-        if question.command.facts.answers == "one" or isinstance(event, Done | Cancelled | Failed):
+        if isinstance(event, Picture):  # over a slow line it follows whole: until then another one is answered
+            if (before := self._pictured.get(question.slot, number)) != number:
+                self._asked.pop(before, None)
+            self._pictured[question.slot] = number
+        elif question.command.facts.answers == "one" or isinstance(event, Done | Cancelled | Failed):
             del self._asked[number]
         if not self._is_waiting(question, number) or isinstance(event, Done):
             return True
@@ -72,6 +78,7 @@ class Sender:
     def lose_engine(self) -> None:
         """End all questions: the engine that was asked is gone."""
         asked, self._asked = self._asked, {}
+        self._pictured.clear()
         for number, question in asked.items():
             if question.on_refusal is not None and self._is_waiting(question, number):
                 question.on_refusal(Failed("", reply_to=number))

@@ -56,7 +56,7 @@ class WatchedPicture:
     """A watched picture and what was last sent of it: the `request` that it answered, the picture that was `sent`
     (after an update only with the changed cells; None: send it whole), and the `source` that it was made of.
     `num_counted` rows are included in its numbers about all rows. Where a slow line cannot carry it in time, `coarser`
-    is what is sent in its place, until it has gone itself."""
+    is what is sent in its place, until it has gone itself or the line carries another number of `most_bytes`."""
 
     watched: Watched
     request: PictureRequest | None = None
@@ -65,6 +65,7 @@ class WatchedPicture:
     num_counted: int = 0
     canvas: Canvas = field(default_factory=Canvas)
     coarser: WatchedPicture | None = None
+    most_bytes: int = 0
 
     @property
     def is_owed(self) -> bool:
@@ -113,7 +114,7 @@ class Watcher:
         before = {picture.watched: picture for picture in self._pictures}
         self._pictures = [before.get(watched, WatchedPicture(watched)) for watched in pictures]
         self._drop(*(watched.id for watched in before if watched not in pictures))
-        self._drop(*(type(watched.request) for watched in pictures))  # those that were taken of them
+        self._drop(*((type(watched.request), None) for watched in pictures))  # those that were taken of them
         return self._updates_for(session, [picture for picture in self._pictures if picture.sent is None])
 
     def take_failures(self) -> list[tuple[int, Exception]]:
@@ -225,7 +226,9 @@ class Watcher:
         number = picture.watched.id
         if picture.is_owed:
             finer.drop(number)
-        elif found := [*draw(picture)]:
+            if picture.most_bytes != finer.most_bytes:
+                picture.coarser = None
+        if not picture.is_owed and (found := [*draw(picture)]):
             if picture.coarser is not None and not finer.drop(number):
                 picture.coarser = None
             if picture.coarser is None:
@@ -234,6 +237,7 @@ class Watcher:
                     yield from found
                     return
                 picture.coarser = WatchedPicture(replace(picture.watched, request=smaller))
+                picture.most_bytes = finer.most_bytes
             picture.forget()
         if not picture.is_owed or picture.coarser is None:
             return

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.errors import Cancelled, InputError
 from engine.loop.inbox import Inbox
 from engine.loop.reporter import Reporter
-from engine.wire.commands import StartComparison, TakePicture
+from engine.wire.commands import StartComparison
 from engine.wire.comparison import ComparedStep, ComparisonEnded, ComparisonScanned, OtherStep
-from engine.wire.pictures import Picture
+from engine.wire.pictures import Picture, PictureRequest, Side
 
 if TYPE_CHECKING:
     from engine.analysis.comparison.comparison import Comparison
@@ -185,8 +187,8 @@ class Comparing:
             self.end("its rows cannot be compared")
         self._is_scanned = True
 
-    def picture(self, command: TakePicture) -> Picture:
-        """A picture of one side or of the difference."""
-        if self._comparison is None or command.side is None:
+    def pictures_of(self, side: Side) -> Callable[[PictureRequest], Picture]:
+        """What takes pictures of one side or of the difference."""
+        if self._comparison is None:
             raise InputError("There is no other run to look at: start a comparison first.")
-        return self._comparison.picture(command.request, command.side)
+        return partial(self._comparison.picture, side=side)

@@ -205,11 +205,12 @@ def _remove_sequence(loop: EngineLoop, command: commands.RemoveSequence) -> None
 def _take_picture(loop: EngineLoop, command: commands.TakePicture) -> None:
     snapshot = loop.workspace.opened.snapshot
     if command.side is not None:
-        loop.reporter.reply(loop.comparing.picture(command))
+        take = loop.comparing.pictures_of(command.side)
     elif snapshot is not None:
-        loop.reporter.reply_picture(snapshot.take, command.request)
+        take = snapshot.take
     else:
-        loop.reporter.reply_picture(partial(loop.session.take_picture, node=command.node), command.request)
+        take = partial(loop.session.take_picture, node=command.node)
+    loop.reporter.reply_picture(take, command.request, command.side)
 
 
 def _watch(loop: EngineLoop, command: commands.Watch) -> None:

@@ -25,7 +25,7 @@ from engine.look.finer import Finer
 from engine.loop.inbox import Activity, Inbox
 from engine.wire.events import Done, Event, Failed, StateChanged
 from engine.wire.message import Command
-from engine.wire.pictures import Picture, PictureRequest
+from engine.wire.pictures import Picture, PictureRequest, Side
 from engine.wire.status import EngineStatus, Work
 
 
@@ -65,6 +65,7 @@ class Reporter:
         self._said_at = self._began_at = 0.0
         self._began_with = 0
         self._is_loading = False
+        self._sized: tuple[PictureRequest | None, PictureRequest | None] = None, None  # the newest one, and its coarser
         self._open: dict[int, Literal["one", "any"]] = {}  # `Facts.answers` of commands without their last word
         self.memory: Callable[[], Memory | None] = lambda: None  # releases memory and says how much is free
 
@@ -91,14 +92,19 @@ class Reporter:
         """Emit an event as an answer to the current command."""
         self.answer(self.reply_to, event)
 
-    def reply_picture(self, take: Callable[[PictureRequest], Picture], request: PictureRequest) -> None:
-        """Answer with a picture; over a slow line with a coarser one if it is too large, which it follows itself."""
-        found = take(request)
+    def reply_picture(
+        self, take: Callable[[PictureRequest], Picture], request: PictureRequest, side: Side | None = None
+    ) -> None:
+        """Answer with a picture; over a slow line with a coarser one if it is too large, which it follows itself. Those
+        of both sides of a comparison and of their difference have the same cells."""
+        found, kind = take(request), (type(request), side)
         if self.finer is not None:
-            self.finer.drop(type(request))
-            if (smaller := self.finer.coarser(found, request)) is not None:
+            self.finer.drop(kind)
+            if side in (None, "a") or self._sized[0] != request:
+                self._sized = request, self.finer.coarser(found, request)
+            if (smaller := self._sized[1]) is not None:
                 self.reply(take(smaller))
-                self.finer.put(type(request), replace(found, reply_to=self.reply_to))
+                self.finer.put(kind, replace(found, reply_to=self.reply_to))
                 return
         self.reply(found)
 

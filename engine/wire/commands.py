@@ -261,8 +261,8 @@ class TakePicture(Command, frozen=True):
     """Answer with one screen-sized picture of the present state; of several waiting requests of a kind only the newest
     is answered. In a comparison it can be of one `side`, or of the difference A - B. With a `node` it is of that step,
     if its rows are kept; otherwise, on another branch, an empty picture gives the reason, and on the live path the rows
-    are as stored now. Over a slow line a large one is answered in fewer cells, and follows whole if nothing comes in
-    between."""
+    are as stored now. Over a slow line a large one is answered in fewer cells, the same for each side, and follows
+    whole if nothing comes in between."""
 
     facts: ClassVar[Facts] = Facts(
         "taking a picture", needs="rows", answers="one", effect="looks", newest=_picture_kind, is_quiet=True

@@ -144,6 +144,26 @@ def test_three_pictures_of_one_moment_come_together(stepped: Controller, models:
     assert cast(HeadRequest, asked(engine)[-1].request).num_tokens == samples.PROMPT + 4
 
 
+def test_over_a_slow_line_three_coarse_pictures_come_before_three_whole_ones(
+    stepped: Controller, models: Models, engine: FakeEngine
+) -> None:
+    ask_for_pictures(stepped, models, engine)
+    mine = asked(engine)
+    whole = [replace(samples.head_picture(cast(HeadRequest, one.request)), reply_to=one.id) for one in mine]
+    coarse = [replace(each, request=replace(each.request, max_columns=7)) for each in whole]
+    for pictures, shown in ((coarse, coarse), (whole[:1], coarse), (whole[1:2], coarse), (whole[2:], whole)):
+        engine.emit(*pictures)
+        stepped.tick()
+        assert models.comparison.pictures is not None
+        assert [getattr(models.comparison.pictures, side) for side in SIDES] == shown
+    engine.emit(samples.compared_step(4))
+    stepped.tick()
+    engine.emit(*whole)  # of the step before
+    stepped.tick()
+    assert models.comparison.pictures.a is whole[0]
+    assert len(asked(engine)) == 6
+
+
 @pytest.mark.parametrize(
     "news",
     [

@@ -8,6 +8,7 @@ import pytest
 
 from engine.analysis.comparison.comparison import Comparison, ComparisonFollower
 from engine.analysis.comparison.sides import LiveRun
+from engine.look.finer import Finer
 from engine.spec.edit import Rows, Zero
 from engine.spec.presets import cache_named, cache_preset
 from engine.spec.tuning import tuned
@@ -33,12 +34,14 @@ from engine.wire.comparison import (
     OtherRun,
     OtherStep,
 )
+from engine.wire.encoding import encode
 from engine.wire.events import Failed, StateChanged, WentTo
 from engine.wire.message import Command
-from engine.wire.pictures import HeadPicture, HeadRequest, WallPicture, WallRequest
+from engine.wire.pictures import HeadPicture, HeadRequest, Side, WallPicture, WallRequest
 from engine.wire.records import StepRecord
 from tests.engine.loop.driver import Driver, prompt
 
+SIDES: tuple[Side, ...] = ("a", "b", "difference")
 INT8 = OtherRun(cache_named("int8"))
 
 
@@ -49,6 +52,26 @@ def begun(driver: Driver, against: OtherRun | OtherStep = INT8) -> ComparisonSta
     started = driver.wait_for(ComparisonStarted)
     driver.rest()
     return started
+
+
+def test_over_a_slow_line_both_sides_and_their_difference_come_in_the_same_few_cells_first(driver: Driver) -> None:
+    begun(driver)
+    finer = driver.engine.reporter.finer = Finer(3000)
+    request = WallRequest(0, 16, 16, "keys", False, 16, 16)
+    driver.forget()
+    driver.send(*(TakePicture(request, side, id=70 + number) for number, side in enumerate(SIDES)))
+    driver.rest()
+    found = driver.of(WallPicture)
+    assert [each.reply_to for each in found] == [70, 71, 72]
+    assert len({each.request for each in found}) == 1
+    assert found[0].request.max_columns < 16
+    assert all(sum(map(len, encode(each))) <= 3000 for each in found)
+    for number in range(3):
+        whole = finer.oldest
+        assert isinstance(whole, WallPicture)
+        assert (whole.request, whole.reply_to) == (request, 70 + number)
+        finer.sent(whole)
+    assert finer.oldest is None
 
 
 def test_what_was_stepped_is_compared_at_once_and_every_step_after_it(driver: Driver) -> None:
