@@ -39,21 +39,29 @@ END_S = 1.0
 IN_A_RUN_S = 0.05
 # How late a window on another machine may read a record before the run waits for it, and how long a step waits at most.
 LATE_S, MOST_LATE_S = 0.1, 1.0
-# Shares of the credit: unread pictures before which new ones are made, and those of whole ones that follow in pieces.
-IN_FRONT, IN_PIECES, PIECE_BYTES = 0.25, 0.5, 1 << 14
+# What the line carries in this time may be on its way; a line that has not been measured yet has the first credit, and
+# none has less than the least one.
+AHEAD_S, FIRST_CREDIT, LEAST_CREDIT = 0.15, 1 << 17, 1 << 15
+# The rate is the highest of so many measurements, which take so long each if the line is not at rest before. None takes
+# the line for more than so many times faster than what it carried in all of its time, its delay included.
+RATES, MEASURE_S, FASTER = 8, 0.1, 4
+# Shares of the credit: unread messages before which new pictures are made, those before which a whole picture goes on
+# in pieces, and what tells something about the rate; and by how much a credit must be another one to be taken.
+IN_FRONT, IN_PIECES, TELLS, OTHER = 0.25, 0.5, 0.5, 1.25
+PIECE_BYTES = 1 << 14
 
 
-def main(credit_bytes: int | None = None) -> None:
-    """Serve one window until it closes its end of the pipes. With `credit_bytes` the window is on another machine: it
-    is told first which engine this is, at most so many bytes of pictures are on their way to it, and a run is no faster
-    than it reads."""
+def main(*, is_far: bool = False) -> None:
+    """Serve one window until it closes its end of the pipes. `is_far`: the window is on another machine. It is told
+    first which engine this is, no more pictures are on their way to it than the line carries at once, and a run is no
+    faster than it reads."""
     commands, events = _take_streams()
     _prepare_process()
-    if credit_bytes is not None:
+    if is_far:
         events.write(hello())
         events.flush()
-    finer = None if credit_bytes is None else Finer(round(credit_bytes * (1 - IN_FRONT)))
-    line, outbox = Line(events, credit_bytes, finer), Outbox()
+    finer = Finer() if is_far else None
+    line, outbox = Line(events, finer), Outbox()
     if finer is not None:
         finer.wake = outbox.wake
 
@@ -62,9 +70,7 @@ def main(credit_bytes: int | None = None) -> None:
         if isinstance(event, StepRecord):
             line.wait_in_run()
 
-    loop = EngineLoop(
-        outbox.put if credit_bytes is None else emit, lambda: outbox.is_behind or line.is_used(IN_FRONT), finer
-    )
+    loop = EngineLoop(emit if is_far else outbox.put, lambda: outbox.is_behind or line.is_used(IN_FRONT), finer)
     is_broken = threading.Event()
     writer = threading.Thread(
         target=_write, args=(line, outbox, Pulse(loop.activity), is_broken), name="events", daemon=True
@@ -96,39 +102,65 @@ def _prepare_process() -> None:
 
 
 class Line:
-    """The stream of events to a window. With `credit_bytes` it is one to another machine, whose window returns an empty
-    message for each that it has read: pictures wait while as many bytes of earlier ones are unread, and a run while
-    what was sent is read `LATE_S` later than it could be. What lies in the buffers of a slow line only grows old.
-    Therefore new pictures are made only while at most `IN_FRONT` of the credit is unread, and take the rest at most;
-    larger ones have a coarser one in their place, and go in pieces when nothing else does, up to `IN_PIECES` of it."""
+    """The stream of events to a window. With a `finer` it is one to another machine, whose window returns an empty
+    message for each that it has read. What lies in the buffers of a slow line only grows old: pictures wait while as
+    many bytes as its credit are unread, and a run while what was sent is read `LATE_S` later than it could be. New
+    pictures are made only while at most `IN_FRONT` of the credit is unread, and take the rest at most; larger ones have
+    a coarser one in their place, and go in pieces when nothing else does, up to `IN_PIECES` of it."""
 
-    def __init__(self, stream: IO[bytes], credit_bytes: int | None = None, finer: Finer | None = None) -> None:
-        self._stream, self._limit, self._finer = stream, credit_bytes, finer
+    def __init__(self, stream: IO[bytes], finer: Finer | None = None) -> None:
+        self._stream, self._finer = stream, finer
         self._writing, self._read = threading.Lock(), threading.Condition()
-        self._unread: deque[tuple[float, int]] = deque()  # when each message was sent, and its bytes if a picture
-        self._picture_bytes, self._least_s = 0, float("inf")  # the least time in which one was read
+        self._unread: deque[tuple[float, int]] = deque()  # when each message was sent, and its bytes
+        self._num_unread, self._least_s = 0, float("inf")  # bytes, and the least time in which a message was read
+        # the present measurement: its beginning, bytes read since, and whether nothing was on its way before
+        self._busy_since, self._num_read, self._is_from_rest = 0.0, 0, False
+        self._rates: deque[float] = deque(maxlen=RATES)  # bytes a second
+        self._set_credit(FIRST_CREDIT)
         self._whole: Event | None = None  # the picture that goes in pieces, and those that are left of it
         self._pieces: Iterator[list[Frame]] = iter(())
 
     def is_used(self, share: float) -> bool:
         """Whether that share of the credit is on its way, or more."""
-        return self._limit is not None and self._picture_bytes >= share * self._limit
+        return self._finer is not None and self._num_unread >= share * self.credit
 
     @property
     def is_full(self) -> bool:
-        """Whether pictures wait for earlier ones to be read."""
+        """Whether pictures wait for earlier messages to be read."""
         return self.is_used(1.0)
 
     def on_read(self) -> None:
         """Note that the window has read its oldest message."""
         with self._read:
             if self._unread:
+                now = time.monotonic()
                 sent, size = self._unread.popleft()
-                self._picture_bytes -= size
-                self._least_s = min(self._least_s, time.monotonic() - sent)
+                self._num_unread -= size
+                self._num_read += size
+                self._least_s = min(self._least_s, now - sent)
+                self._measure(now)
             self._read.notify_all()
         if self._finer is not None and self._finer.oldest is not None:
             self._finer.wake()
+
+    def _measure(self, now: float) -> None:
+        """Have the credit follow the rate of the line. What it carries while much less is sent than it may tells
+        nothing: much of it was never in the line."""
+        took_s, tells = now - self._busy_since, self._num_read >= TELLS * self.credit
+        if self._unread and not (tells and took_s >= MEASURE_S):
+            return
+        if tells:
+            flowed_s = max(took_s - self._least_s * self._is_from_rest, took_s / FASTER)
+            self._rates.append(self._num_read / max(flowed_s, 1e-6))
+            credit = max(LEAST_CREDIT, round(max(self._rates) * AHEAD_S))
+            if not 1 / OTHER < credit / self.credit < OTHER:
+                self._set_credit(credit)
+        self._busy_since, self._num_read, self._is_from_rest = now, 0, False
+
+    def _set_credit(self, credit: int) -> None:
+        self.credit = credit
+        if self._finer is not None:
+            self._finer.most_bytes = round(credit * (1 - IN_FRONT))
 
     def wait_in_run(self) -> None:
         """Wait while the line is late, at most `MOST_LATE_S`."""
@@ -148,12 +180,11 @@ class Line:
         ready: list[list[Frame]] = []
         for event in events:
             messages = _encoded(event)
-            if self._limit is not None:
-                is_picture = isinstance(event, Picture | PictureUpdate)
-                if is_picture:
+            if self._finer is not None:
+                if isinstance(event, Picture | PictureUpdate):
                     ready = self._wait_for_room(ready)
                 for message in messages:
-                    self._note_sent(message, is_picture=is_picture)
+                    self._note_sent(message)
             ready += messages
         self.send(ready or [HEARTBEAT])
 
@@ -167,16 +198,18 @@ class Line:
             if piece is None:
                 self._finer.sent(whole)
                 continue
-            self._note_sent(piece, is_picture=True)
+            self._note_sent(piece)
             self.send([piece])
             was_sent = True
         return was_sent
 
-    def _note_sent(self, message: Sequence[Frame], *, is_picture: bool) -> None:
-        size = sum(map(len, message)) if is_picture else 0
+    def _note_sent(self, message: Sequence[Frame]) -> None:
+        now, size = time.monotonic(), sum(map(len, message))
         with self._read:
-            self._unread.append((time.monotonic(), size))
-            self._picture_bytes += size
+            if not self._unread:
+                self._busy_since, self._num_read, self._is_from_rest = now, 0, True
+            self._unread.append((now, size))
+            self._num_unread += size
 
     def _wait_for_room(self, ready: list[list[Frame]]) -> list[list[Frame]]:
         """Wait until the line is not full; what is ready is sent then, and heartbeats. Returns what is left to send."""

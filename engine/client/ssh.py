@@ -24,8 +24,6 @@ COMMAND = "kvloupe-engine"
 CONNECT_S = 20  # to connect, by ssh itself
 HELLO_S = 60.0  # to connect and begin, before it counts as hanging
 MAX_BANNER = 1 << 16  # bytes that the other machine's shell may print before the engine speaks
-# Bytes of pictures that may be on their way or wait to be read: a line of 1 MB/s takes 0.13 s for them.
-CREDIT_BYTES = 1 << 17
 _HELLO, _BEGINS = b"kvloupe hello ", b"kvloupe begins"
 _ADDRESS = re.compile(
     r"(?P<host>(?:[\w.+-]+@)?(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\]))(?::(?P<port>\d{1,5}))?(?P<command>/[^\0\n]*)?"
@@ -61,7 +59,7 @@ class Remote:
         """How ssh is called."""
         options = (f"ConnectTimeout={CONNECT_S}", "ServerAliveInterval=5", "ServerAliveCountMax=3")
         named = [word for option in options for word in ("-o", option)]
-        command = f"{shlex.quote(self.command)} child --credit {CREDIT_BYTES}"
+        command = f"{shlex.quote(self.command)} child"
         return ["ssh", "-T", *named, *self.reached[1:], command]
 
     def spawn(self) -> subprocess.Popen[bytes]:

@@ -26,9 +26,10 @@ FLOAT = 4  # bytes
 class Finer:
     """Whole pictures of which a coarser one was sent, by what they are of: each goes when nothing else is to be sent,
     and not at all once it is dropped because another has taken its place. `most_bytes` is what any other picture may
-    take. The loop's thread puts them in, and the one that writes takes them out; `wake` is called for it."""
+    take, as the line is now. The loop's thread puts them in, and the one that writes takes them out; `wake` is called
+    for it."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int = 0) -> None:
         self.most_bytes = most_bytes
         self.wake: Callable[[], None] = lambda: None
         self._lock, self._waiting = Lock(), dict[Hashable, Event]()

@@ -97,7 +97,8 @@ class FarWindow(Pipe):
 
     def __init__(self, limit: int) -> None:
         super().__init__()
-        self.line, self.num_read, self.unread = Line(self, limit), 0, [0]
+        self.line, self.num_read, self.unread = Line(self, Finer()), 0, [0]
+        self.line.credit = limit
 
     def flush(self) -> None:
         super(Pipe, self).flush()
@@ -121,9 +122,10 @@ def test_pictures_wait_until_the_window_has_read_those_before_them() -> None:
 
 
 def test_what_has_time_goes_in_pieces_between_which_other_things_go_and_can_be_given_up() -> None:
-    pipe, finer, answer = Pipe(), Finer(0), Tokenized((1,), (" a",))
+    pipe, finer, answer = Pipe(), Finer(), Tokenized((1,), (" a",))
     pipe.flush = lambda: None  # type: ignore[method-assign]
-    line = Line(pipe, 4 * PIECE_BYTES, finer)
+    line = Line(pipe, finer)
+    line.credit = 4 * PIECE_BYTES
     first, second = (Tokenized(tuple(range(30_000 + n)), ()) for n in range(2))
     finer.put("wall", first)
     assert line.send_pieces()
@@ -143,10 +145,57 @@ def test_what_has_time_goes_in_pieces_between_which_other_things_go_and_can_be_g
     assert found == [answer, second]
 
 
+class TimedLine(Line):
+    """A line of so many bytes a second and so long a way there and back, whose clock is this one's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, bytes_per_s: float, way_s: float = 0.0) -> None:
+        pipe, self.now, self.rate, self.way_s = Pipe(), 0.0, bytes_per_s, way_s
+        pipe.flush = lambda: None  # type: ignore[method-assign]
+        super().__init__(pipe, Finer())
+        monkeypatch.setattr(child.time, "monotonic", lambda: self.now)
+        self.carry(400)  # as a status
+
+    def carry(self, num_bytes: float) -> None:
+        """So many bytes are sent in a few messages, and read."""
+        for _ in range(4):
+            self._note_sent([bytes(round(num_bytes / 4))])
+        self.now += self.way_s
+        for _ in range(4):
+            self.now += num_bytes / 4 / self.rate
+            self.on_read()
+        self.now += 1.0
+
+    def carries(self) -> float:
+        """Seconds that its credit is on its way after as many pictures as it takes to know the line."""
+        for _ in range(20):
+            self.carry(0.7 * self.credit)
+        return self.credit / self.rate
+
+
+@pytest.mark.parametrize("way_s", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("bytes_per_s", [1e6, 1e7, 1e9])
+def test_what_is_on_its_way_follows_the_line(monkeypatch: pytest.MonkeyPatch, bytes_per_s: float, way_s: float) -> None:
+    line = TimedLine(monkeypatch, bytes_per_s, way_s)
+    assert 0.1 < line.carries() < 0.21
+    assert line._finer is not None
+    assert line._finer.most_bytes == round(0.75 * line.credit)
+    line.rate /= 4
+    assert 0.1 < line.carries() < 0.21, "it has become slower"
+
+
+def test_small_messages_tell_nothing_about_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = TimedLine(monkeypatch, 1e6, 0.1)
+    line.carries()
+    known = line.credit
+    for _ in range(20):
+        line.carry(2000)
+    assert line.credit == known
+
+
 def test_a_run_waits_for_a_window_that_reads_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "LATE_S", 0.0)
     monkeypatch.setattr(child, "MOST_LATE_S", 60.0)
-    line, event = Line(Pipe(), 1000), Tokenized((1,), (" a",))
+    line, event = Line(Pipe(), Finer()), Tokenized((1,), (" a",))
     line.send_events([event])
     line.wait_in_run()  # how long the line takes is not known yet
     line.on_read()

@@ -130,3 +130,15 @@ def test_nobody_waits_for_a_picture_that_nobody_watches_any_more() -> None:
     line.show(line.watcher.catch_up(line.session))
     line.watcher.watch(line.session, (ROW,))
     assert line.finer.oldest is None or line.finer.oldest.reply_to == ROW.id
+
+
+def test_a_run_over_a_line_that_turns_out_to_be_fast_is_shown_whole() -> None:
+    line = Line(MODES["growing"])
+    line.step()
+    assert not line.is_whole
+    line.finer.most_bytes = 1 << 30
+    line.step()
+    assert line.is_whole
+    assert line.finer.oldest is None
+    line.largest = 0
+    line.check()
