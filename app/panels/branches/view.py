@@ -8,7 +8,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QMenu
 
 from app.draw.format import byte_size, step_numbers, thousands
-from app.kit.boxes import column, row
+from app.kit.boxes import Spare, column, row
 from app.kit.buttons import ActionButton, own_action
 from app.kit.changes import connect_all
 from app.kit.fields import filter_field
@@ -86,7 +86,9 @@ class BranchesView(View[Shown]):
 
     def _build(self) -> None:
         self.tree.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
-        foot = row((self.line, 1), *self._buttons.values())
+        *usual, compare, name, delete = self._buttons.values()
+        self._spare = Spare(row(compare, name, delete))
+        foot = row((self.line, 1), *usual, self._spare)
         self.set_body(column((self.tree, 1), self.hint, foot, spacing=4))
 
     def add_to_menu(self, menu: QMenu) -> None:
@@ -174,8 +176,7 @@ class BranchesView(View[Shown]):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        for name, button in self._buttons.items():
-            button.setVisible(name in ("go", "join") or self.width() >= _ALL_BUTTONS)
+        self._spare.setVisible(self.width() >= _ALL_BUTTONS)
 
     # ---- intents -------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QCompleter, QLineEdit, QMenu
 
 from app.draw.format import thousands
-from app.kit.boxes import column, row
+from app.kit.boxes import Spare, column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
 from app.kit.changes import connect_all
@@ -177,7 +177,8 @@ class BreakpointsView(View[Shown]):
         self.delete = push_button("Delete", self._on_delete, "Take the marked breakpoint out of the list")
         self.typing = QTimer(self, singleShot=True, interval=TYPING_MS)
         self.add_to_strip(self.examples)
-        top = row((self.line, 1), self.previous, self.next, self.add, self.change, self.delete)
+        spare = Spare(row(self.change, self.delete))
+        top = row((self.line, 1), self.previous, self.next, self.add, spare)
         self.set_body(column(top, self.words, (self.table, 1), spacing=6))
         self.change_it = QAction("Change to what is typed", self.table)
         self._delete_it = QAction("Delete", self.table)

@@ -88,6 +88,17 @@ def test_pages_have_a_place_while_the_cache_has_pages_and_leave_an_arrangement_b
     assert seen() == by_hand
 
 
+def test_pages_that_come_and_go_leave_their_neighbours_the_room_they_had(running: Shell, engine: FakeEngine) -> None:
+    docks = running.window.docks.docks
+    running.window.resize(1280, 764)
+    widths = []
+    for mode in ("growing", "paged", "growing"):
+        engine.emit(StateChanged(replace(engine.status, cache=cache_preset(mode).spec)))
+        turn(running)
+        widths.append([docks[name].width() for name in ("attention", "bytes")])
+    assert widths == [widths[0]] * 3
+
+
 @pytest.mark.parametrize(
     ("layout", "size", "above", "below"),
     [("inspect", (980, 700), "timings", "wall"), ("truth", (1090, 760), "damage", "what_if")],
