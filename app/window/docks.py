@@ -11,7 +11,7 @@ from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDockWidget, QMainWindow, QTabBar, QTabWidget, QWidget
 
-from app.kit.view import STRIP_HEIGHT, View
+from app.kit.view import View
 from app.models.saved_view import Arrangement
 from app.window.layouts import (
     BOTTOM_ROW,
@@ -32,6 +32,7 @@ from app.window.layouts import (
 PROMPT_COLUMN = ("prompt", "tokens")
 LEAST_TOKENS = 110  # pixels that the Tokens panel keeps beside a tall prompt
 GAP = 6
+AROUND = 138  # pixels of the window's height that the menu bar, the top bar and the footer take
 STATE_VERSION = 1
 
 
@@ -81,10 +82,10 @@ class DockHost(QMainWindow):
         return grid_of(self._layout_name, self._room, has_pages=self._has_pages)
 
     def _room_for(self, layout: str) -> Room:
-        """How much room there is for a layout: where the panels are scrolled, they take more than is seen."""
-        around = self.parentWidget()
-        seen = self.size() if around is None else around.size().boundedTo(self.size())
-        return room_of(layout, seen.width(), seen.height())
+        """How much room the window has for a layout. Panels that are scrolled take more, and a bar that appears above
+        them leaves them less: neither gives them other places."""
+        seen = self.window().size()
+        return room_of(layout, seen.width(), seen.height() - AROUND)
 
     @property
     def layout_name(self) -> str:
@@ -147,18 +148,6 @@ class DockHost(QMainWindow):
         prompt = min(max(_shares(height, PROMPT_COLUMN)[0], 150), 260)
         prompt = max(prompt, min(self._tall, height - LEAST_TOKENS))
         return [prompt, max(1, height - prompt)]
-
-    def leave_room(self, pixels: int) -> None:
-        """Keep `pixels` free above the panels."""
-        if self.contentsMargins().top() != GAP + pixels:
-            self.setContentsMargins(GAP, GAP + pixels, GAP, GAP)
-
-    def titles_end(self) -> int:
-        """Where the title strips of the upper panels end, in pixels from the top; some stand below tabs."""
-        docked = (dock for dock in self.docks.values() if dock.isVisible() and not dock.isFloating())
-        tops = [dock.y() for dock in docked if dock.geometry().right() >= 0]
-        first = min(tops, default=GAP)
-        return max((top for top in tops if top < first + 2 * STRIP_HEIGHT), default=first) + STRIP_HEIGHT
 
     def _watch(self, dock: PanelDock) -> None:
         dock.topLevelChanged.connect(self._on_touched)

@@ -35,7 +35,7 @@ TABS: Mapping[str, Tabs] = {
 # How much room the panels have: wide from this width on, small below the width and height that a layout needs (pixels).
 Room = Literal["small", "usual", "wide"]
 WIDE = 2200
-NEEDS: Mapping[str, tuple[int, int]] = {"inspect": (850, 565), "truth": (1100, 580)}
+NEEDS: Mapping[str, tuple[int, int]] = {"inspect": (1112, 565), "truth": (1120, 580)}
 # Layouts that have another grid in such a room. In a wide one attention has a column of its own; in a small one the
 # bottom row is tabs, and the panels of Truth, which are large, share two places.
 GRIDS_IN: Mapping[tuple[str, Room], Grid] = {

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from msgspec import Struct
-from PySide6.QtCore import QEvent, QObject, QRectF, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QToolButton, QWidget
 
@@ -20,7 +20,6 @@ from app.kit.reader import STATUS, Reader, SignalSource, State
 from app.kit.theme import Themed, current_theme
 from app.models import Models, UnclosedSession
 from app.models.kept_sessions import first_words, session_counts
-from app.window.docks import GAP, DockHost
 from engine.counted import counted
 from engine.saved.session import SavedSession
 from engine.wire.status import OpenedFile
@@ -178,7 +177,6 @@ def _newest_ids(session: SavedSession) -> tuple[int, ...]:
 
 
 MAX_CHARS = 600
-WIDEST, EDGE = 900, 12
 
 
 class Failure(Struct, frozen=True):
@@ -190,8 +188,7 @@ class Failure(Struct, frozen=True):
 
 
 class Banner(Reader[Failure], Themed, QWidget):
-    """Shows `Status.failure`, floating over the upper panels below their titles, so that nothing moves. While the
-    engine is gone, which may last, the panels make room for it instead."""
+    """Shows `Status.failure` in as many lines as it needs, above the panels: it covers none of them."""
 
     follows = (SignalSource("status", ("failed", "engine_changed")),)
     reads_while_hidden = True
@@ -199,9 +196,8 @@ class Banner(Reader[Failure], Themed, QWidget):
     restart_wanted = Signal()
     cpu_wanted = Signal()
 
-    def __init__(self, models: Models, over: DockHost) -> None:
-        super().__init__(over)
-        self._over = over
+    def __init__(self, models: Models) -> None:
+        super().__init__()
         self._label = plain_label(wraps=True, can_select=True)
         self._label.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         self._close = QToolButton()
@@ -213,10 +209,9 @@ class Banner(Reader[Failure], Themed, QWidget):
             "Go on on the CPU", self.cpu_wanted, "Load the model there and do all steps once more"
         )
         buttons = self._leave_gpu, self._restart, self._close
-        layout = row((self._label, 1), *buttons, margins=(34, 8, 8, 8), on=self)
+        layout = row((self._label, 1), *buttons, margins=(34, 5, 8, 5), on=self)
         for button in buttons:
             layout.setAlignment(button, Qt.AlignmentFlag.AlignTop)
-        over.installEventFilter(self)
         self.take_theme()
         self.follow(models)
 
@@ -238,31 +233,6 @@ class Banner(Reader[Failure], Themed, QWidget):
         self._restart.setVisible(state.can_restart)
         self._leave_gpu.setVisible(state.can_leave_gpu)
         self.setVisible(bool(text))
-        self._place()
-
-    def _place(self) -> None:
-        status, width = self._models.status, min(self._over.width() - 2 * EDGE, WIDEST)
-        height, has_place = self.heightForWidth(width), bool(status.failure) and status.is_engine_lost
-        self._over.leave_room(height + GAP if has_place else 0)
-        if status.failure:
-            top = GAP if has_place else self._over.titles_end() + GAP
-            self.setGeometry((self._over.width() - width) // 2, top, width, height)
-            self.raise_()
-
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.Resize:
-            self._place()
-        return False
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(current_theme().color("panel"))
-        painter.drawRoundedRect(frame, 6, 6)
-        painter.setPen(QPen(current_theme().color("bad", 190), 1))
-        painter.setBrush(current_theme().color("bad", 34))
-        painter.drawRoundedRect(frame, 6, 6)
-        mark = pixmap("alert", current_theme().bad, 16, self.devicePixelRatioF())
-        painter.drawPixmap(11, (self.height() - 16) // 2, mark)
+        paint_bar(self, "bad", "alert", 34)

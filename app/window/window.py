@@ -192,7 +192,7 @@ class MainWindow(QMainWindow):
         self.opened = OpenedBar(models, self.actions_)
         self.recovery = RecoveryBar(models)
         self.phases = PhaseBar(models, self.actions_)
-        self.banner = Banner(models, self.docks)
+        self.banner = Banner(models)
         self.timeline = TimelineBar(models)
         self.status = StatusLine(models, self.actions_["run.cancel"], self.actions_["session.return"])
         self._footer = Footer(self.timeline, self.status, self.phases)
@@ -221,9 +221,8 @@ class MainWindow(QMainWindow):
         self._scroller = scrolled(self.docks)
         self._scroller.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
         self._scroller.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.setCentralWidget(
-            holder(column(self.top, self.recovery, self.opened, (self._scroller, 1), self._footer, spacing=0))
-        )
+        bars = self.top, self.banner, self.recovery, self.opened
+        self.setCentralWidget(holder(column(*bars, (self._scroller, 1), self._footer, spacing=0)))
 
     def need(self, layout: str) -> None:
         """Build the panels of a layout if they are built late and do not exist yet."""
