@@ -11,12 +11,12 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QToolButton, QWidget
 
 from app.control.actions import Actions
-from app.draw.format import byte_size
+from app.draw.format import byte_size, step_numbers
 from app.kit.boxes import row
 from app.kit.buttons import push_button
 from app.kit.icons import icon, pixmap
 from app.kit.labels import ElidedLabel, inert, plain_label, plain_tip, prose
-from app.kit.reader import STATUS, Reader, SignalSource, State
+from app.kit.reader import STATUS, STEPS, Reader, SignalSource, State
 from app.kit.theme import Themed, current_theme
 from app.models import Models, UnclosedSession
 from app.models.kept_sessions import first_words, session_counts
@@ -68,10 +68,17 @@ class NoticeBar(Reader[State], QWidget):
         paint_bar(self, self.role, self.icon)
 
 
-class OpenedBar(NoticeBar[OpenedFile]):
+class OpenedShown(Struct, frozen=True):
+    """The file, and the numbers of its steps in words."""
+
+    file: OpenedFile
+    steps: str
+
+
+class OpenedBar(NoticeBar[OpenedShown]):
     """Visible as long as the engine holds a file."""
 
-    follows = (STATUS,)
+    follows = (STATUS, STEPS)
     role, icon = "selected", "folder"
 
     def __init__(self, models: Models, actions: Actions) -> None:
@@ -84,26 +91,32 @@ class OpenedBar(NoticeBar[OpenedFile]):
         self.build(self._go_on, self._close)
         self.follow(models)
 
-    def read(self) -> OpenedFile | str:
-        return self._models.status.opened or "no file is open"
+    def read(self) -> OpenedShown | str:
+        file, timeline = self._models.status.opened, self._models.timeline
+        if file is None:
+            return "no file is open"
+        if not file.num_steps:
+            return OpenedShown(file, "no recorded steps")
+        if timeline.first is None or timeline.latest is None:
+            return OpenedShown(file, "")  # they are being read
+        return OpenedShown(file, step_numbers(timeline.first.step, timeline.latest.step))
 
-    def show_state(self, state: OpenedFile) -> None:
-        name = prose(state.path.name)
-        count = state.num_steps
-        steps = "no recorded steps" if not count else counted(count, "recorded step")
-        model = prose(state.model) or "unknown model"
-        kind = "file" if state.has_rows else "session"
-        parts = [f"Opened {kind}: {name}, read-only", model, steps, byte_size(state.num_bytes)]
-        if not state.has_rows:
+    def show_state(self, state: OpenedShown) -> None:
+        file = state.file
+        name = prose(file.path.name)
+        model = prose(file.model) or "unknown model"
+        kind = "file" if file.has_rows else "session"
+        parts = [f"Opened {kind}: {name}, read-only", model, state.steps, byte_size(file.num_bytes)]
+        if not file.has_rows:
             parts.append("K and V come with its model")
-        if state.why_not:
-            parts.append(f"cannot be gone on from: {prose(state.why_not)}")
-        self.words.setText(" · ".join(parts), name)
-        self._go_on.setEnabled(not state.why_not)
-        about = [str(state.path), state.created, state.written_by, state.notes]
+        if file.why_not:
+            parts.append(f"cannot be gone on from: {prose(file.why_not)}")
+        self.words.setText(" · ".join(filter(None, parts)), name)
+        self._go_on.setEnabled(not file.why_not)
+        about = [str(file.path), file.created, file.written_by, file.notes]
         tip = "\n".join(prose(words[:LONGEST]) for words in about if words)
         self.words.setToolTip(plain_tip(tip))
-        why = f"Not possible: {prose(state.why_not)}" if state.why_not else f"Decode on with {model}"
+        why = f"Not possible: {prose(file.why_not)}" if file.why_not else f"Decode on with {model}"
         self._go_on.setToolTip(plain_tip(why))
         super().show_state(state)
 

@@ -11,7 +11,7 @@ from PySide6.QtCore import QModelIndex, QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QCompleter, QLineEdit, QMenu
 
-from app.draw.format import thousands
+from app.draw.format import step_numbers, thousands
 from app.kit.boxes import Spare, column, row
 from app.kit.buttons import ActionButton, push_button
 from app.kit.cells import CellTable, ColumnHead, TableCell
@@ -22,6 +22,7 @@ from app.kit.theme import TextRole, font_fixed, font_text
 from app.kit.view import View
 from app.models import Models
 from app.models.breakpoints import Search
+from app.models.timeline import Timeline
 from engine.counted import counted
 from engine.errors import InputError
 from engine.predict.capacity import setting_of
@@ -83,15 +84,16 @@ def enter_words(kept: Breakpoint | None, *, is_finding: bool, walks: bool) -> st
     return f"{state} · Enter: go to the next" if walks else state
 
 
-def found_words(search: Search, num_steps: int, step: int | None) -> str:
+def found_words(search: Search, timeline: Timeline, step: int | None) -> str:
     """Say at how many of the recorded steps the typed condition held, as far as they are searched."""
     if search.is_too_slow:
         return "the pattern takes too long: write a simpler one"
-    if not num_steps:
+    if timeline.first is None or timeline.latest is None:
         return "no step to search yet"
-    far = "" if search.is_done else f" · {thousands(search.num_seen)} searched so far"
-    unknown = f" · not known at {thousands(search.num_unknown)}" if search.num_unknown else ""
-    held = f"held at {thousands(len(search.matches))} of {counted(num_steps, 'step')}"
+    far = "" if search.is_done else f" · {counted(search.num_seen, 'step')} searched so far"
+    unknown = f" · not known at {thousands(search.num_unknown)} of them" if search.num_unknown else ""
+    every = step_numbers(timeline.first.step, timeline.latest.step)
+    held = f"held at {thousands(len(search.matches))} of {every}"
     verdict = search.verdicts.get(step) if step is not None else None
     here = f" · here {verdict.value}" if verdict is not None else ""
     return f"{held}{here}{unknown}{far}"
@@ -352,7 +354,7 @@ class BreakpointsView(View[Shown]):
         here = step if step is not None else latest.step if latest is not None else None
         kept = self._models.breakpoints.kept(search.text)
         enter = enter_words(kept, is_finding=self._is_finding, walks=bool(search.matches))
-        return found_words(search, len(self._models.timeline), here) + enter
+        return found_words(search, self._models.timeline, here) + enter
 
     def _row(self, breakpoint: Breakpoint) -> BreakpointRow:
         search = self._models.breakpoints.of(breakpoint.text)

@@ -48,7 +48,7 @@ def test_the_strip_says_which_file_it_is_and_leads_on(running: Shell, engine: Fa
     assert not strip.isVisible()
     opened(running, engine, tmp_path / "a.safetensors")
     assert strip.isVisible()
-    assert strip.words.text() == "Opened file: a.safetensors, read-only · Tales 5M · 21 recorded steps · 2.0 KiB"
+    assert strip.words.text() == "Opened file: a.safetensors, read-only · Tales 5M · steps 0–20 · 2.0 KiB"
     assert "&lt;b&gt;note" in strip.words.toolTip()
     engine.sent.clear()
     button(strip, "Go on with the model").click()
