@@ -29,6 +29,7 @@ from engine.wire.pictures import Magnitudes
 from engine.wire.records import read_only_floats
 
 QUANTILE = 0.995
+SHARES = np.array([[QUANTILE], [0.5]])
 # Limit of the colour range in medians. In small layers one outlier channel, 1 / (H_kv * D) of the numbers, is more than
 # the quantile leaves out, and would decide the colours of all others. (Normal numbers: the quantile is 4.2 medians.)
 MEDIANS = 8.0
@@ -63,58 +64,36 @@ def ranges_of(layers: Sequence[LayerCount]) -> npt.NDArray[np.float64]:
 
 def _compute_ranges(todo: Sequence[Counts]) -> None:
     stacked = todo[0].counts if len(todo) == 1 else np.concatenate([each.counts for each in todo])  # [L, bins]
-    used = np.flatnonzero(stacked.any(0))  # some two hundred of a thousand bins
-    part = slice(int(used[0]), int(used[-1]) + 1) if used.size else slice(0, 1)
-    stacked, edges = stacked[:, part], EDGES[part.start : part.stop + 1]
-    running = stacked.cumsum(1)
-    sized = without_zeros(stacked) if part.start == 0 else stacked
+    used = np.maximum.reduce(stacked).nonzero()[0]  # some two hundred of a thousand bins, beside that of zeros
+    used = used[1:] if used.size and not used[0] else used
+    start, stop = (int(used[0]), int(used[-1]) + 1) if used.size else (1, 2)
+    sized, edges, layers = stacked[:, start:stop], EDGES[start : stop + 1], np.arange(len(stacked))
+    running = np.zeros(sized.size + 1)  # of one layer behind the other
+    running[1:] = sized.ravel().cumsum()
+    firsts = layers * (stop - start)
+    before, after = running[firsts], running[firsts + (stop - start)]
     largest = np.concatenate([np.abs(each.peak).max((1, 2), initial=0) for each in todo]).astype(np.float64)
-    most, median = np.minimum(
-        _quantiles(sized, running if sized is stacked else sized.cumsum(1), edges, (QUANTILE, 0.5)), largest
-    )
-    limit = np.where(median > 0, np.minimum(most, MEDIANS * median), most)
-    clipped = np.where(limit < largest, _share_beyond(stacked, running, edges, limit), 0.0)
-    table, start = np.stack([limit, largest, clipped], 1), 0
+
+    # the magnitude below which a share of the numbers is, interpolated within a bin; what is rounded does not depend on
+    # the layers before
+    below = SHARES * (after - before)
+    places = np.maximum(running.searchsorted(before + np.ceil(below)) - 1, firsts)
+    inside, bins = running[places + 1] - running[places], places - firsts
+    low = edges[bins]
+    found = low + (below - (running[places] - before)) / np.maximum(inside, 1) * (edges[bins + 1] - low)
+    most, median = np.minimum(found, largest)
+    limit = np.minimum(most, np.where(median > 0, MEDIANS * median, most))
+
+    # the share of the numbers, and zeros, whose magnitude is larger than the limit
+    bins = np.minimum(np.maximum(edges.searchsorted(limit, "right") - 1, 0), stop - start - 1)
+    low, high, places = edges[bins], edges[bins + 1], firsts + bins + 1
+    beyond = after - running[places] + (running[places] - running[places - 1]) * (high - limit) / (high - low)
+    table = np.empty((len(stacked), 3))
+    table[:, 0], table[:, 1] = limit, largest
+    table[:, 2] = np.where(limit < largest, beyond / np.maximum(after - before + stacked[:, 0], 1), 0.0)
+    first = 0
     for each in todo:
-        each.ranges, start = table[start : start + len(each.counts)], start + len(each.counts)
-
-
-def without_zeros(stacked: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Histograms `[L, bins]` without their first bin, which has the zeros, wherever other bins have numbers."""
-    sized = stacked.copy()
-    sized[stacked[:, 1:].any(1), 0] = 0
-    return sized
-
-
-def _quantiles(
-    counts: npt.NDArray[np.int64],
-    running: npt.NDArray[np.int64],
-    edges: npt.NDArray[np.float64],
-    shares: tuple[float, ...],
-) -> npt.NDArray[np.float64]:
-    """`[shares, L]`: the magnitude below which each share of the counted numbers is, interpolated within a bin."""
-    target = np.multiply.outer(shares, running[:, -1])
-    bins = np.minimum((running < target[..., None]).sum(2), counts.shape[1] - 1)
-    layers = np.arange(len(counts))
-    inside = counts[layers, bins]
-    part = np.where(inside > 0, (target - running[layers, bins] + inside) / np.maximum(inside, 1), 0.0)
-    found: npt.NDArray[np.float64] = edges[bins] + part * (edges[bins + 1] - edges[bins])
-    return found
-
-
-def _share_beyond(
-    counts: npt.NDArray[np.int64],
-    running: npt.NDArray[np.int64],
-    edges: npt.NDArray[np.float64],
-    limit: npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
-    """`[L]`: the share of the numbers whose magnitude is larger than the limit."""
-    bins = (edges.searchsorted(limit, "right") - 1).clip(0, counts.shape[1] - 1)
-    layers = np.arange(len(counts))
-    after = running[:, -1] - running[layers, bins]
-    rest = (edges[bins + 1] - limit) / (edges[bins + 1] - edges[bins])
-    found: npt.NDArray[np.float64] = (after + counts[layers, bins] * rest) / np.maximum(running[:, -1], 1)
-    return found
+        each.ranges, first = table[first : first + len(each.counts)], first + len(each.counts)
 
 
 @dataclass(eq=False)

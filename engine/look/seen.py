@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 from engine.look.canvas import Canvas
 from engine.look.magnitudes import Blocks
 from engine.look.source import Held
+from engine.spec.codec import Part
 
 if TYPE_CHECKING:
     from engine.session.queries import Queries
+
+# By part, layer, kv head and channel: the position of the number farthest from zero, and that number
+Peaks = dict[tuple[Part, int, int, int], tuple[int, float]]
 
 
 class Seen:
@@ -18,7 +22,7 @@ class Seen:
 
     def __init__(self, rows_of: object) -> None:
         self.rows_of = rows_of
-        self.blocks, self.wall = Blocks(), Canvas()
+        self.blocks, self.wall, self.peaks = Blocks(), Canvas(), Peaks()
         self.queries: Queries | None = None
         self.full: dict[int, Held] = {}
 
