@@ -51,14 +51,14 @@ def go_on(model, cache, place, sequence, steps):
     """The tokens that follow: the one chosen already, those forced behind it, and then as the sampling says."""
     waiting = [token for token in (sequence["sampled"], *sequence["forced"]) if token is not None]
     if not waiting:
-        raise SystemExit("The snapshot was taken in the middle of a prompt: feed the rest of it first.")
+        raise SystemExit("The snapshot was taken in the middle of a prompt: compute the rest of it first.")
     takes = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     ids = []
     for _ in range(steps):
         ids.append(waiting.pop(0))
-        fed = torch.tensor([[ids[-1]]], device=model.device)
+        newest = torch.tensor([[ids[-1]]], device=model.device)
         at = torch.tensor([[place]], device=model.device)
-        logits = model(fed, **{takes: cache}, position_ids=at).logits[0, -1]
+        logits = model(newest, **{takes: cache}, position_ids=at).logits[0, -1]
         place += 1
         if not waiting:
             waiting.append(chosen(logits.float().cpu(), place, **sequence["sampling"]))

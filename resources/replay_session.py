@@ -79,9 +79,9 @@ def same_tensors(session):
 
 def difference(found, expected):
     """How far the numbers of a step are from those that were recorded."""
-    # tokens of known pages are fed as well, before those that were
-    fed = zip(found.surprisal[::-1], expected["surprisal"][::-1], strict=False)
-    pairs = [(found.entropy, expected["entropy"]), *fed]
+    # tokens of known pages are computed as well, before those that were
+    computed = zip(found.surprisal[::-1], expected["surprisal"][::-1], strict=False)
+    pairs = [(found.entropy, expected["entropy"]), *computed]
     logprobs = {candidate.token_id: candidate.logprob for candidate in found.candidates}
     pairs += [(logprobs.get(int(token), float("inf")), logprob) for token, logprob in expected["logprobs"].items()]
     return max((apart(a, b) for a, b in pairs if a is not None and b is not None), default=0.0)

@@ -136,7 +136,7 @@ RUN = (
                "Run on to the step that is chosen on the timeline, or make the step shown the live one",
                lambda shell: shell.intents.on_run_here(), needs_here),
         Action("run.here_token", "", "Run to this token",
-               "Run on until the sequence has this token, or go back to the step that fed it",
+               "Run on until the sequence has this token, or go back to the step that computed it",
                lambda shell: shell.intents.on_run_to_token(), needs_token_here),
         Action("run.to", "Shift+F5", "Run to…",
                "Generate a number of steps, up to a number of tokens, or to where a condition holds",

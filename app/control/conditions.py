@@ -178,7 +178,7 @@ def needs_here(models: Models) -> str:
 
 
 def needs_token_here(models: Models) -> str:
-    """A selected token to run to: one that was not fed by the live step."""
+    """A selected token to run to: one that was not computed by the live step."""
     now, timeline = models.selection.now, models.timeline
     if why_not := needs_no_file(models) or needs_token(models):
         return why_not

@@ -159,7 +159,7 @@ class Intents(QObject):
 
     def on_run_to_token(self) -> None:
         """Run until the sequence reaches the selected token's position if the live step is before it; otherwise make
-        the step that fed the token the live one."""
+        the step that computed the token the live one."""
         now, timeline = self._models.selection.now, self._models.timeline
         token = timeline.token(now.seq_id, now.position) if now.position is not None else None
         if token is None:
@@ -170,7 +170,7 @@ class Intents(QObject):
             self.send(commands.GoTo(token.step))
 
     def on_step_of_token(self) -> None:
-        """Show the step that fed the selected token."""
+        """Show the step that computed the selected token."""
         now = self._models.selection.now
         token = self._models.timeline.token(now.seq_id, now.position) if now.position is not None else None
         if token is not None:

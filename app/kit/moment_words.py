@@ -79,10 +79,10 @@ def node_lines(models: Models, step: int) -> list[str]:
     lines = []
     if record is not None:
         part = record.of(models.selection.now.seq_id) or next(iter(record.sequences), None)
-        fed = "" if part is None else f" · fed “{shortened(visible(''.join(part.texts[-8:])), 24)}”"
+        computed = "" if part is None else f" · computed “{shortened(visible(''.join(part.texts[-8:])), 24)}”"
         next_one = f", chose “{shortened(visible(part.sampled_text), 16)}”" if part and has_chosen(part) else ""
         took = f" · {milliseconds(ms)}" if (ms := record.timings.total_ms) else ""  # 0: not measured
-        lines.append(f"step {thousands(step)} · {record.phase}{fed}{next_one}{took}")
+        lines.append(f"step {thousands(step)} · {record.phase}{computed}{next_one}{took}")
     changes = history.changes(step)
     if record is None:
         lines.append(_unstepped(models, step, changes))

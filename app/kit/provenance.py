@@ -40,9 +40,10 @@ def shown_record(models: Models) -> StepRecord | None:
 
 
 def shown_part(models: Models) -> tuple[StepRecord, SequenceStep] | None:
-    """The newest record, up to the step shown, that fed the selected sequence, with its part; None if there is none."""
+    """The newest record, up to the step shown, that computed the selected sequence, with its part; None if there is
+    none."""
     now = models.selection.now
-    record = models.timeline.fed(now.seq_id, now.step)
+    record = models.timeline.newest_of(now.seq_id, now.step)
     part = models.timeline.part(now.seq_id, record.step) if record is not None else None
     return (record, part) if record is not None and part is not None else None
 
@@ -128,7 +129,7 @@ def source_of(
     late: str = "",
     *,
     is_whole: bool = True,
-    fed: int | None = None,
+    computed_in: int | None = None,
     is_of_cache_now: bool = False,
     parts: str = "",
 ) -> Provenance:
@@ -139,8 +140,8 @@ def source_of(
     runs, when that is ahead. Looking back, rows of the live cache are called by their step alone, as they are not all
     of it. Numbers that may not be of the newest step are amber, as are those recorded in a cache mode that was left
     since, unless they were measured after that (`is_of_cache_now`). A branch that is not the live one is named. The
-    tool tip has the whole sentence, with the step that `fed` the sequence last, if the newest one did not. `parts` says
-    which rows are dequantised, if others are exact.
+    tool tip has the whole sentence, with the step `computed_in` that computed the sequence last, if the newest one did
+    not. `parts` says which rows are dequantised, if others are exact.
     """
     asked = models.selection.now.step
     record = shown_record(models)
@@ -155,8 +156,8 @@ def source_of(
     ]
     if step is None:
         whole.append("of an undone step")
-    elif fed is not None and fed != step:
-        whole.append(f"step {thousands(fed)}, the newest that fed this sequence")
+    elif computed_in is not None and computed_in != step:
+        whole.append(f"step {thousands(computed_in)}, the newest that computed this sequence")
     else:
         whole.append(f"step {thousands(step)}")
     computed = models.timeline.at(step) if step is not None else None
@@ -222,12 +223,12 @@ def picture_source(
     """`source_of` for a picture of a sequence with `num_tokens` tokens; see `lateness` and `source_of` for the other
     parameters."""
     late, record = lateness(models, seq_id, num_tokens, shown, wanted), shown_record(models)
-    # a sequence that the newest step did not feed is nevertheless up to date
+    # a sequence that the newest step did not compute is nevertheless up to date
     step = step_of(models, seq_id, num_tokens) if late or record is None else record.step
     step = suspended_step(models, seq_id, num_tokens) if step is None else step
-    fed = models.timeline.fed(seq_id, step) if not late and step is not None else None
-    fed_step = fed.step if fed is not None else None
-    found = source_of(models, provenance, dtype, step, late, is_whole=is_whole, fed=fed_step, parts=parts)
+    newest = models.timeline.newest_of(seq_id, step) if not late and step is not None else None
+    computed_in = newest.step if newest is not None else None
+    found = source_of(models, provenance, dtype, step, late, is_whole=is_whole, computed_in=computed_in, parts=parts)
     if not (edited := since_words(models)):
         return found
     return replace(

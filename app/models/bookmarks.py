@@ -60,7 +60,7 @@ class Bookmarks(QObject):
         return found
 
     def on_tokens(self, seq_id: int) -> dict[tuple[int, int], Bookmark]:
-        """Bookmarks on tokens of a sequence, by (step that fed the token, position)."""
+        """Bookmarks on tokens of a sequence, by (step that computed the token, position)."""
         tokens = ((one.target, one) for one in self._all.values() if isinstance(one.target, OnToken))
         return {(target.step, target.position): one for target, one in tokens if target.seq_id == seq_id}
 

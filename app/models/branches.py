@@ -13,17 +13,17 @@ TEXT_LIMIT = 400  # characters of a branch's text, which is shown on one line
 
 
 def branch_text(history: HistoryTree, first: int, seq_id: int | None = None, limit: int = TEXT_LIMIT) -> str:
-    """The text that the steps of the branch beginning with `first` fed to one sequence: `seq_id`, or if that is None or
-    was fed nothing, the first sequence that was. If the steps fed nothing, the names of the edits made on the
-    branch."""
+    """The text that the steps of the branch beginning with `first` computed of one sequence: `seq_id`, or if that is
+    None or was not computed, the first sequence that was. If the steps computed nothing, the names of the edits made on
+    the branch."""
     text, chosen = "", seq_id
     for index, step in enumerate(history.steps_of(first)):
         record = history.record(step)
         if record is None:
             continue
-        fed = {part.seq_id for part in record.sequences}
-        if not text and fed and chosen not in fed:
-            chosen = min(fed)
+        computed = {part.seq_id for part in record.sequences}
+        if not text and computed and chosen not in computed:
+            chosen = min(computed)
         part = record.of(chosen) if chosen is not None else None
         text += "".join(part.texts) if part is not None else ""
         if len(text) > limit or index > limit:

@@ -58,7 +58,7 @@ class Comparison(QObject):
 
     @property
     def parting(self) -> TokenDivergence | None:
-        """Where the two sides begin to be fed different tokens, as far as steps after that were compared."""
+        """Where the two sides begin to be given different tokens, as far as steps after that were compared."""
         return self._steps[-1].parting if self._steps else None
 
     def parting_in(self, pictures: ComparedPictures) -> int | None:

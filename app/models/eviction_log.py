@@ -48,7 +48,7 @@ class EvictionLog:
         self._logged: list[LoggedEviction] = []
         self._ends = np.zeros((256, 3), dtype=np.int64)  # of each eviction: seq_id, its first and its last position
         self._modes: list[tuple[int, CacheSpec]] = []  # (first step in the mode, mode)
-        self._begins: dict[int, int] = {}  # seq_id -> the first position that its own steps fed
+        self._begins: dict[int, int] = {}  # seq_id -> the first position that its own steps computed
 
     def __len__(self) -> int:
         return len(self._logged)
@@ -81,7 +81,7 @@ class EvictionLog:
         return modes[-1] if len(modes) > 1 else None
 
     def is_whole(self, seq_id: int) -> bool:
-        """Whether the records feed the sequence from position 0 on (a fork begins with the rows its parent had
+        """Whether the records compute the sequence from position 0 on (a fork begins with the rows its parent had
         left)."""
         return self._begins.get(seq_id, 1) == 0
 

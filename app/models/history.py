@@ -142,7 +142,7 @@ class HistoryTree(TreeShape, QObject):
         return lanes
 
     def _step(self, record: StepRecord) -> Lanes:
-        """The sequences after a step. What of a prompt no step fed came from a prefix hit."""
+        """The sequences after a step. What of a prompt no step computed came from a prefix hit."""
         lanes = {**self._fold(record.step, record.parent, record.changes)}
         for part in record.sequences:
             lane = lanes.get(part.seq_id, NO_LANE)

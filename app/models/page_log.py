@@ -114,5 +114,5 @@ class PageLog:
         return [page_id if seq_id in self.facts(page_id, step).owners else 0 for page_id in found]
 
     def text(self, token_id: int) -> str:
-        """The text of a token id; empty if it was never fed."""
+        """The text of a token id; empty if it was never computed."""
         return self._texts.get(token_id, "")

@@ -58,7 +58,8 @@ class Phases(QObject):
         self.now: PhaseProgress | None = None
 
     def text_at(self, seq_id: int, position: int) -> str | None:
-        """The text of a token that the suspended step feeds, which is in no record yet; None if it feeds none there."""
+        """The text of a token that the suspended step computes, which is in no record yet; None if it computes none
+        there."""
         first = self.now.passed[0].phase if self.now is not None else None
         for part in first.sequences if isinstance(first, Scheduled) else ():
             if part.seq_id == seq_id and 0 <= position - part.first_position < len(part.texts):

@@ -49,13 +49,13 @@ def seconds_left(timeline: Timeline, info: SequenceInfo) -> float | None:
     if not chunks:
         return None
     if len(chunks) == 1:
-        took_s, num_tokens = chunks[0].timings.total_ms / 1e3, _num_fed(chunks, info.seq_id)
+        took_s, num_tokens = chunks[0].timings.total_ms / 1e3, _num_computed(chunks, info.seq_id)
     else:  # wall-clock time, as it includes the time spent on pictures between two chunks
-        took_s, num_tokens = chunks[-1].wall_time - chunks[0].wall_time, _num_fed(chunks[1:], info.seq_id)
+        took_s, num_tokens = chunks[-1].wall_time - chunks[0].wall_time, _num_computed(chunks[1:], info.seq_id)
     return took_s / num_tokens * max(0, info.num_prompt_tokens - info.num_tokens) if num_tokens else None
 
 
-def _num_fed(records: Iterable[StepRecord], seq_id: int) -> int:
+def _num_computed(records: Iterable[StepRecord], seq_id: int) -> int:
     return sum(len(part.token_ids) for record in records if (part := record.of(seq_id)) is not None)
 
 
@@ -132,7 +132,7 @@ def sequence_status(models: Models) -> SequenceStatus:
 
 
 def num_typed_ahead(models: Models) -> int:
-    """How many tokens of a forced text are still to be fed to the selected sequence, the next one included."""
+    """How many tokens of a forced text are still to be computed for the selected sequence, the next one included."""
     history, timeline, now = models.history, models.timeline, models.selection.now
     node = history.live if now.step is None else None
     while node is not None:
@@ -169,7 +169,7 @@ def can_go_on(models: Models) -> bool:
 
 
 def _goes_on(info: SequenceInfo) -> bool:
-    """Whether a step can feed it: it has not ended, or only since it had as many tokens as were asked for."""
+    """Whether a step can compute it: it has not ended, or only since it had as many tokens as were asked for."""
     return info.state != "finished" or info.stop == "length"
 
 
@@ -283,12 +283,12 @@ def _limit(info: SequenceInfo, status: EngineStatus) -> int:
     return context if info.stop == "context full" else cache_capacity(status.cache, context, geometry) or context
 
 
-def after_edit(models: Models, part: SequenceStep, fed: int) -> tuple[int, SequenceStep] | None:
-    """The newest edit on the selected sequence since the step `fed`, which fed it last, as the number of its node; and
-    that step's part with the candidates, entropy and sampled token measured after the edit. None if nothing was edited
-    since or it was not measured."""
+def after_edit(models: Models, part: SequenceStep, computed: int) -> tuple[int, SequenceStep] | None:
+    """The newest edit on the selected sequence since the step `computed`, which computed it last, as the number of its
+    node; and that step's part with the candidates, entropy and sampled token measured after the edit. None if nothing
+    was edited since or it was not measured."""
     now = models.selection.now
-    edits = [made for made in models.edits.on_path(now.step) if made.step > fed and made.edit.seq_id == now.seq_id]
+    edits = [made for made in models.edits.on_path(now.step) if made.step > computed and made.edit.seq_id == now.seq_id]
     measured = models.edits.measured(edits[-1].step) if edits else None
     if measured is None or not measured.after:
         return None

@@ -16,9 +16,9 @@ class Token:
     """One token of a sequence whose K and V are in the cache; `step` is the step that put them there.
 
     `token_id` is -1 if an opened file does not say it. `surprisal` is in nats, None if it was not computed.
-    `is_served`: its K and V came from a prefix hit and were not computed for this sequence. `num_fed_before`: how many
-    tokens its step fed before it. `is_computed_anew`: an edit recomputed its K and V, behind other tokens than its step
-    fed.
+    `is_served`: its K and V came from a prefix hit and were not computed for this sequence. `num_computed_before`: how
+    many tokens its step computed before it. `is_computed_anew`: an edit recomputed its K and V, behind other tokens
+    than its step computed.
     """
 
     position: int
@@ -29,7 +29,7 @@ class Token:
     forced: bool
     is_prompt: bool
     is_served: bool = False
-    num_fed_before: int = 0
+    num_computed_before: int = 0
     is_computed_anew: bool = False
 
     @property
@@ -40,7 +40,7 @@ class Token:
     @property
     def awaits_surprisal(self) -> bool:
         """Whether the surprisal is computed later than K and V, as for the tokens of a long prompt."""
-        return self.surprisal is None and self.num_fed_before > 0 and not self.is_computed_anew
+        return self.surprisal is None and self.num_computed_before > 0 and not self.is_computed_anew
 
     def with_surprisal(self, surprisal: float) -> Token:
         return replace(self, surprisal=surprisal)
@@ -85,7 +85,7 @@ class Lane(NamedTuple):
 
     def extend(self, step: int, part: SequenceStep, served: Sequence[Token]) -> Lane:
         """After a step that computed tokens, which stand behind those `served` by a prefix hit if it has none yet.
-        Tokens that a preempted sequence is fed again keep their entry."""
+        Tokens that a preempted sequence is computed again keep their entry."""
         known = self.tokens or Run(served)
         again = known[part.first_position : part.first_position + len(part.token_ids)]
         if any(token.token_id != token_id for token, token_id in zip(again, part.token_ids, strict=False)):
@@ -98,7 +98,7 @@ class Lane(NamedTuple):
             surprisal = part.surprisal[offset] if offset < len(part.surprisal) else None
             is_prompt = position < part.num_prompt_tokens
             forced = part.forced and not is_prompt
-            new.append(Token(position, token_id, text, surprisal, step, forced, is_prompt, num_fed_before=offset))
+            new.append(Token(position, token_id, text, surprisal, step, forced, is_prompt, num_computed_before=offset))
         if not new:
             return self
         first = step if self.first is None else self.first

@@ -140,14 +140,14 @@ class Path:
         return self.lanes.get(seq_id, NO_LANE).birth
 
     def since_first(self, seq_id: int) -> Iterator[StepRecord]:
-        """The records from the one on that fed the first token of a sequence."""
+        """The records from the one on that computed the first token of a sequence."""
         first = self.lanes.get(seq_id, NO_LANE).first
         if first is not None:
             yield from map(self.records.__getitem__, range(bisect_left(self.steps, first), len(self)))
 
-    def fed(self, seq_id: int, step: int | None = None) -> StepRecord | None:
-        """The newest record up to a step (None: of all) that fed the sequence, which may have ended while others went
-        on."""
+    def newest_of(self, seq_id: int, step: int | None = None) -> StepRecord | None:
+        """The newest record up to a step (None: of all) that computed the sequence, which may have ended while others
+        went on."""
         record = self.at(step)
         if record is None or not self.lanes.get(seq_id, NO_LANE).tokens:
             return None
@@ -242,7 +242,8 @@ class Timeline(Path, QObject):
         return None
 
     def begin(self, seq_id: int, token_ids: Sequence[int], texts: Sequence[str]) -> None:
-        """Note the tokens of a new prompt: the first of them may come from a prefix hit, so that no step feeds them."""
+        """Note the tokens of a new prompt: the first of them may come from a prefix hit, so that no step computes
+        them."""
         self.history.prompts[seq_id] = tuple(zip(token_ids, texts, strict=True))
 
     def append(self, records: Iterable[StepRecord]) -> None:

@@ -67,9 +67,11 @@ def scheduled_words(part: ScheduledSequence) -> str:
     """`“ cat” at position 12 · page 4 is taken for its row`."""
     count, first = len(part.token_ids), part.first_position
     if count == 1:
-        words = f"{token_label(part.texts[0], MOST_CHARS)} is fed at position {thousands(first)}"
+        words = f"{token_label(part.texts[0], MOST_CHARS)} is computed at position {thousands(first)}"
     else:
-        words = f"{counted(count, 'token')} are fed at positions {thousands(first)} … {thousands(first + count - 1)}"
+        words = (
+            f"{counted(count, 'token')} are computed at positions {thousands(first)} … {thousands(first + count - 1)}"
+        )
     if part.hit_tokens and part.phase == "prefill":
         words += f" · {thousands(part.hit_tokens)} before them were found in pages"
     if part.pages:

@@ -20,8 +20,8 @@ from engine.geometry.dimensions import LayerGeometry
 from engine.history.history import LoggedLogits
 from engine.history.state import SequenceState
 from engine.look.divergence import divergence
-from engine.session.driver import ModeDriver, lengths_to_feed
-from engine.session.edits.again import EditThen, edits_of, feed_with_edits
+from engine.session.driver import ModeDriver, lengths_to_compute
+from engine.session.edits.again import EditThen, compute_with_edits, edits_of
 from engine.session.mode import CacheMode
 from engine.session.session import Session
 from engine.spec.cache import CacheSpec
@@ -44,8 +44,8 @@ class ComparisonRun:
 
 
 def live_parity(session: Session, request: CheckParity) -> Iterator[Progress | ParityReport]:
-    """Yield progress (tokens fed in the comparison run, of how many), and last the report. Nothing in the session is
-    changed, so it can be closed at any time."""
+    """Yield progress (tokens computed in the comparison run, of how many), and last the report. Nothing in the session
+    is changed, so it can be closed at any time."""
     began = time.perf_counter()
     logged = session.history.logged_logits(request.seq_id)
     if not logged:
@@ -90,7 +90,8 @@ def compute_uncached(session: Session, seq_id: int, logged: list[LoggedLogits], 
 def replay(
     session: Session, seq_id: int, against: CacheSpec, logged: list[LoggedLogits], other: ComparisonRun
 ) -> Iterator[Progress]:
-    """Feed the same tokens to a cache in another mode, in the same chunks if that mode allows it. Yields progress."""
+    """Compute the same tokens into a cache in another mode, in the same chunks if that mode allows it. Yields
+    progress."""
     sequence, journal = session.sequence(seq_id), session.history.journal
     total, prompt = sequence.num_tokens, min(sequence.num_prompt_tokens, sequence.num_tokens)
     driver = ModeDriver(session.model, fitted(against, total), prompt)
@@ -98,7 +99,7 @@ def replay(
     if capacity is not None and capacity < total:
         raise InputError(f"The other cache is full after {capacity:,} of {total:,} tokens: give it more room.")
     wanted = steps_by_length(logged)
-    lengths = lengths_to_feed(against, prompt, journal.fed_lengths(seq_id), total)
+    lengths = lengths_to_compute(against, prompt, journal.forward_lengths(seq_id), total)
     yield 0, total
     for logits in driver.run(sequence.token_ids, sorted(wanted) if against.recomputes else lengths):
         done = len(driver.token_ids)
@@ -110,7 +111,7 @@ def replay(
 
 
 def steps_by_length(logged: list[LoggedLogits]) -> dict[int, list[int]]:
-    """The nodes of logged logits by the number of tokens fed."""
+    """The nodes of logged logits by the number of tokens computed."""
     found: dict[int, list[int]] = {}
     for entry in logged:
         found.setdefault(entry.num_tokens, []).append(entry.step)
@@ -128,27 +129,27 @@ def repeatable_edits(session: Session, request: CheckParity) -> list[EditThen]:
 def compute_edited(
     session: Session, request: CheckParity, edits: list[EditThen], logged: list[LoggedLogits], other: ComparisonRun
 ) -> Iterator[Progress]:
-    """Feed the same tokens to a cache in the other mode (None: a growing one) and make the same edits on the way.
+    """Compute the same tokens into a cache in the other mode (None: a growing one) and make the same edits on the way.
     Yields progress. Where an edit cannot be made there, nothing is computed."""
     model, sequence = session.model, session.sequence(request.seq_id)
     spec, total = fitted(request.against or CacheSpec(), sequence.num_tokens), sequence.num_tokens
     mode = CacheMode(model, spec)
-    fed_lengths = session.history.journal.fed_lengths(request.seq_id)
+    forward_lengths = session.history.journal.forward_lengths(request.seq_id)
     live = session.live.get(request.seq_id).copied(mode.new_cache(request.seq_id, sequence.num_prompt_tokens))
     made_steps = {then.step for then in edits if not then.is_prefill}
     wanted = steps_by_length([entry for entry in logged if entry.step not in made_steps])
     found: dict[int, torch.Tensor] = {}
 
     def lengths(state: SequenceState) -> list[int]:
-        return lengths_to_feed(spec, state.num_prompt_tokens, fed_lengths, state.num_tokens)
+        return lengths_to_compute(spec, state.num_prompt_tokens, forward_lengths, state.num_tokens)
 
     yield 0, total
     try:
-        for fed in feed_with_edits(model, live, edits, lengths):
-            steps = wanted.get(fed.num_tokens, ()) if fed.edit_step is None else (fed.edit_step,)
-            if fed.logits is not None:
-                found = dict.fromkeys(steps, fed.logits.float()) | found
-            yield min(fed.num_tokens, total), total
+        for computed in compute_with_edits(model, live, edits, lengths):
+            steps = wanted.get(computed.num_tokens, ()) if computed.edit_step is None else (computed.edit_step,)
+            if computed.logits is not None:
+                found = dict.fromkeys(steps, computed.logits.float()) | found
+            yield min(computed.num_tokens, total), total
     except (InputError, PoolExhausted):
         return  # compared without the edits, which the report says
     if not found:

@@ -97,12 +97,12 @@ def greedy(
     chosen = [int(driver.prefill(prompt_ids, check).argmax())]
     while len(chosen) < num_steps:
         check()
-        chosen.append(int(driver.feed(chosen[-1:]).argmax()))
+        chosen.append(int(driver.compute(chosen[-1:]).argmax()))
     return chosen
 
 
 def session_logits(session: Session, prompt_ids: tuple[int, ...], forced: tuple[int, ...]) -> torch.Tensor:
-    """Logits `[steps, V]` of a session that is fed the prompt and then the forced tokens."""
+    """Logits `[steps, V]` of a session that is given the prompt and then the forced tokens."""
     seq_id = session.submit(Prompt(token_ids=prompt_ids, has_start=True))
     session.force(seq_id, forced)
     logits: list[torch.Tensor] = []

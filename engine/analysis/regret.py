@@ -29,8 +29,8 @@ BATCH = 16
 
 
 def regret(session: Session, request: MeasureRegret) -> Iterator[Progress | Regret]:
-    """Yield progress (tokens fed, then removals done, each of how many), and last the answer. The live cache is not
-    changed, so it can be closed at any time.
+    """Yield progress (tokens computed, then removals done, each of how many), and last the answer. The live cache is
+    not changed, so it can be closed at any time.
 
     A removal masks the rows of one page in every layer and head; sixteen removals are one forward pass.
     """
@@ -65,8 +65,8 @@ def row_scores(session: Session, trial: Trial, spec: CacheSpec) -> Generator[Pro
     and over the layers that drop rows.
 
     The rule's memory and attention are as if it had watched all tokens before the newest and dropped nothing. Therefore
-    these tokens are fed again to a scratch cache, since attention in the live cache may not have been watched. The
-    newest token itself is left out: it is the query of the prediction, and a rule that had seen it would know the
+    these tokens are computed again into a scratch cache, since attention in the live cache may not have been watched.
+    The newest token itself is left out: it is the query of the prediction, and a rule that had seen it would know the
     answer.
     """
     spec.retention.check(trial.model.info.geometry, trial.model.info.captures_attention)

@@ -116,14 +116,14 @@ def truth_of(model: LoadedModel, text: SweepText, num_steps: int, check: Callabl
 def sweep_row(
     model: LoadedModel, mode: SweepMode, text: SweepText, truth: Reference, check: Callable[[], None] = never_cancel
 ) -> SweepRow:
-    """Measure one mode, fed the tokens of the reference. The speed is that of decode steps only, without capture."""
+    """Measure one mode, given the tokens of the reference. The speed is that of decode steps only, without capture."""
     num_prompt, num_steps = len(truth.prompt_ids), len(truth.token_ids)
     driver = ModeDriver(model, mode.fitted(num_prompt + num_steps), num_prompt)
     logits, seconds = [driver.prefill(truth.prompt_ids, check).float().cpu()], 0.0
     for token_id in truth.token_ids[:-1]:
         check()
         began = time.perf_counter()
-        newest = driver.feed([token_id])
+        newest = driver.compute([token_id])
         seconds += time.perf_counter() - began
         logits.append(newest.float().cpu())
     stacked, expected = torch.stack(logits), torch.tensor(truth.token_ids)

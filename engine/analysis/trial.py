@@ -23,8 +23,8 @@ from engine.spec.codec import CodecSpec, LayerCoding
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """The state before the newest token of a sequence was fed: its tokens, and the rows of all layers without that of
-    the newest token.
+    """The state before the newest token of a sequence was computed: its tokens, and the rows of all layers without that
+    of the newest token.
 
     `are_exact`: these rows are what an exact cache would hold. `is_rebuilt`: they were computed from the tokens, since
     the live cache does not hold them all. `attention` `[H, S]` by layer is that of the step before, if it was recorded;
@@ -52,14 +52,14 @@ class Trial:
     @property
     def prompt_end(self) -> int:
         """The number of tokens that a mode which drops or codes at the prompt's end takes as the prompt. If only the
-        prompt was fed, its last token counts as the first one after it, since otherwise nothing would be dropped before
-        it."""
+        prompt was computed, its last token counts as the first one after it, since otherwise nothing would be dropped
+        before it."""
         return min(self.num_prompt_tokens, self.num_tokens - 1)
 
 
 def trial_of(session: Session, seq_id: int) -> Generator[Progress, None, Trial]:
     """Prepare the repetition of a sequence's newest forward pass. Rows that the cache does not hold are rebuilt from
-    the tokens, by one prefill beside it; meanwhile yields progress (tokens fed, of how many)."""
+    the tokens, by one prefill beside it; meanwhile yields progress (tokens computed, of how many)."""
     sequence, cache = session.sequence(seq_id), session.cache_of(seq_id)
     token_ids = sequence.token_ids[: sequence.num_tokens]
     if len(token_ids) < 2:
@@ -145,7 +145,7 @@ def probe_of_attention(trial: Trial, cache: SequenceCache, count: int) -> Probe 
 
 @torch.inference_mode()
 def newest_logits(trial: Trial, cache: SequenceCache, probe: Probe | None = None) -> torch.Tensor:
-    """Next-token logits `[V]` after feeding the newest token to a scratch cache."""
+    """Next-token logits `[V]` after computing the newest token with a scratch cache."""
     ids = torch.tensor([[trial.token_id]], device=trial.model.device)
     return trial.model.forward(Batch(ids, cache.live, probe)).logits[0, -1].float()
 

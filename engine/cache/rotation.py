@@ -133,7 +133,7 @@ class KeyRotation:
 def rotates_at_any_position(model: Any) -> bool:
     """Whether the model's keys are rotated with frequencies that are the same at every position.
 
-    Such a model can be fed beyond the positions that it was trained for, as long as its cache keeps the rows that
+    Such a model can compute beyond the positions that it was trained for, as long as its cache keeps the rows that
     attention reads at near positions (Xiao et al., 2023, streaming language models).
     """
     if not rope_types(model.config.get_text_config()) <= FIXED_FREQUENCIES:

@@ -46,7 +46,7 @@ class SequenceCache:
     tokens that an encoder reads (0 without one).
     """
 
-    max_forward_tokens: int | None = None  # most tokens that one forward may feed; None: no limit
+    max_forward_tokens: int | None = None  # most tokens that one forward may compute; None: no limit
     num_restored = 0
     tables: list[PageTable]  # in a paged layout only
 
@@ -173,7 +173,7 @@ class SequenceCache:
         return bool(self.by_hand) and not (self.spec.recomputes or self.spec.is_compressed or self.keeps_all_rows)
 
     def plan_forward(self, num_new: int) -> None:
-        """Announce that the next forward feeds `num_new` tokens of this sequence alone; paged layouts map pages for
+        """Announce that the next forward computes `num_new` tokens of this sequence alone; paged layouts map pages for
         it."""
 
     def probe(self, observe: bool) -> Probe | None:

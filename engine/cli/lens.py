@@ -65,7 +65,7 @@ def print_lens(args: argparse.Namespace) -> int:
 
     session = new_session(load_model(args), spec, [prompt], args.steps)
     num_chosen = 0
-    while session.has_work and num_chosen < args.steps:  # as `run`: the last token is chosen and not fed
+    while session.has_work and num_chosen < args.steps:  # as `run`: the last token is chosen and not computed
         num_chosen += any(part.sampled is not None for part in session.step().sequences)
     for line in lines(session, lens, args.layer, args.head, args.latest):
         if args.json:

@@ -41,7 +41,7 @@ PROMPT = "prompt"
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Every mode is fed the same tokens. After a prompt they are those that the exact model chooses "
+        "Every mode is given the same tokens. After a prompt they are those that the exact model chooses "
         "greedily, so its perplexity says how sure a mode is of what the exact model says; of a --text they are the "
         "text's own last tokens, so its perplexity is of that text; --recall plants a fact and asks for it at the end. "
         "KL (nats) and top-1 agreement compare each step with the model without a cache."

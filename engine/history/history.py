@@ -235,14 +235,14 @@ class History:
 
     def logits_at(self, seq_id: int, step: int) -> torch.Tensor | None:
         """The logits `[V]` that a sequence had after a step of any branch, if they are still kept."""
-        entry = self.logits.get(self.tree.fed_at(seq_id, step))
+        entry = self.logits.get(self.tree.computed_by(seq_id, step))
         return entry[0] if entry else None
 
     def attention_at(self, seq_id: int, step: int, journal: Journal | None = None) -> dict[int, torch.Tensor]:
-        """The attention weights `[H, S]` by layer of the newest step up to `step` that fed a sequence; empty where they
-        are not kept. `journal`: that of the path to look at; None: the live path."""
+        """The attention weights `[H, S]` by layer of the newest step up to `step` that computed a sequence; empty where
+        they are not kept. `journal`: that of the path to look at; None: the live path."""
         path = self.journal if journal is None else journal
-        return self.attention.get(path.fed_at(seq_id, step)) or {}
+        return self.attention.get(path.computed_by(seq_id, step)) or {}
 
     def _back_from_now(self, seq_id: int, least: int) -> Iterator[tuple[int, SequenceState]]:
         """The steps of the live path from the newest back, while a sequence had at `least` so many tokens, and its
@@ -261,7 +261,7 @@ class History:
         """The attention weights `[H, S]` by layer of the step after which a sequence had `num_tokens` tokens; empty
         where they are not kept."""
         for _, mark in self._back_from_now(seq_id, num_tokens):
-            rows = self.attention.get(mark.fed)
+            rows = self.attention.get(mark.computed_by)
             if mark.num_tokens == num_tokens and rows is not None:
                 return rows
         return {}
@@ -271,7 +271,7 @@ class History:
         tokens, by position."""
         found: dict[int, dict[int, torch.Tensor]] = {}
         for _, mark in self._back_from_now(seq_id, 1):
-            rows = self.attention.get(mark.fed)
+            rows = self.attention.get(mark.computed_by)
             if rows is None and found:
                 break  # the log keeps the latest
             if rows is not None and 0 < mark.num_tokens <= num_tokens:
@@ -285,7 +285,7 @@ class History:
         of a layer end with the newest token of their step, or before the position in `stops`."""
         ends = stops or {}
         for _, mark in self._back_from_now(seq_id, position + 1):
-            entry = self.rows.get(mark.fed) or {}
+            entry = self.rows.get(mark.computed_by) or {}
             backs = {key: ends.get(key // 2, mark.num_tokens) - position for key in entry}
             found = {key: rows[:, -backs[key]] for key, rows in entry.items() if 0 < backs[key] <= rows.shape[1]}
             if found:
@@ -293,20 +293,20 @@ class History:
         return {}
 
     def logged_logits(self, seq_id: int, above: int = -1) -> list[LoggedLogits]:
-        """The logits still kept of all steps that fed a sequence up to more than `above` tokens, as far as it still has
-        the same tokens. O(steps since it had more)."""
+        """The logits still kept of all steps that computed a sequence up to more than `above` tokens, as far as it
+        still has the same tokens. O(steps since it had more)."""
         found = []
         for step, mark in self._back_from_now(seq_id, above + 1):
-            entry = self.logits.get(mark.fed)
-            if entry is not None and mark.fed is not None and mark.fed[0] == step and step in self.tree:
+            entry = self.logits.get(mark.computed_by)
+            if entry is not None and mark.computed_by is not None and mark.computed_by[0] == step and step in self.tree:
                 found.append(LoggedLogits(step, mark.num_tokens, entry[0], self.tree.at(step).node.cache))
         return found[::-1]
 
     def step_at(self, seq_id: int, num_tokens: int) -> int | None:
-        """The newest step that fed a sequence up to exactly `num_tokens` tokens; None where none is known."""
+        """The newest step that computed a sequence up to exactly `num_tokens` tokens; None where none is known."""
         for step, mark in self._back_from_now(seq_id, num_tokens):
             if mark.num_tokens == num_tokens:
-                return step if mark.fed is None else mark.fed[0]
+                return step if mark.computed_by is None else mark.computed_by[0]
         return None
 
     def step_with(self, seq_id: int, num_tokens: int) -> int | None:

@@ -90,15 +90,15 @@ class Journal:
         states = self.at(step)
         return states.get(owner) if states else None
 
-    def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
-        """The newest step up to `step` that fed a sequence, and the `seq_id` that it fed: the sequence itself, or the
-        one that it was forked from. None where none is known."""
+    def computed_by(self, seq_id: int, step: int) -> tuple[int, int] | None:
+        """The newest step up to `step` that computed a sequence, and the `seq_id` that it computed: the sequence
+        itself, or the one that it was forked from. None where none is known."""
         mark = self.mark(seq_id, step)
-        return None if mark is None else mark.fed
+        return None if mark is None else mark.computed_by
 
-    def fed_lengths(self, seq_id: int, until: int | None = None) -> list[int]:
-        """The length of a sequence after each step up to `until` that fed it since it last began: forwards that end at
-        these lengths repeat its own exactly."""
+    def forward_lengths(self, seq_id: int, until: int | None = None) -> list[int]:
+        """The length of a sequence after each step up to `until` that computed it since it last began: forwards that
+        end at these lengths repeat its own exactly."""
         lengths: list[int] = []
         for segment in reversed([*self._lineage(seq_id, self.newest + 1 if until is None else until)]):
             for at in self.steps[: bisect_right(self.steps, segment.last)]:

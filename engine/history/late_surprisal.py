@@ -18,7 +18,7 @@ MAX_BYTES = 256 << 20  # of what waits; beyond it the surprisal of a chunk is co
 @dataclass(eq=False)
 class PendingChunk:
     """A prompt chunk whose surprisal is not fully computed yet; `position` is the next token to compute. `seq_ids` are
-    the sequences with these tokens: the one that was fed, and its forks."""
+    the sequences with these tokens: the one that was computed, and its forks."""
 
     seq_ids: set[int]
     position: int
@@ -83,8 +83,8 @@ class LateSurprisal:
 
     def fork(self, parent: int, child: int, step: int | None) -> None:
         """Note that `child` has the tokens that `parent` had after a step (None: has now)."""
-        for (fed_at, _), waiting in self._waiting.items():
-            if parent in waiting.seq_ids and (step is None or fed_at <= step):
+        for (at, _), waiting in self._waiting.items():
+            if parent in waiting.seq_ids and (step is None or at <= step):
                 waiting.seq_ids.add(child)
 
     def remove(self, seq_id: int) -> None:

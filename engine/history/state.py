@@ -124,8 +124,8 @@ UNKNOWN = -1  # stands for a token that a file does not contain
 
 
 def to_force(token_ids: Sequence[int]) -> Run[int]:
-    """Tokens to be fed next, as a state holds them: the first one last, so that what is left after it was fed shares
-    the list, and the state after every step copies nothing."""
+    """Tokens to be computed next, as a state holds them: the first one last, so that what is left after it was computed
+    shares the list, and the state after every step copies nothing."""
     return Run(token_ids[::-1])
 
 
@@ -187,10 +187,10 @@ class Origin:
 
 class SequenceState(Struct, frozen=True, gc=False):
     """One sequence after a step. The first `num_tokens` of its `token_ids` have rows in the cache. `sampled`, chosen
-    with `sampling`, is fed next, then the tokens in `forced`, of which the last one comes first. `chat` is the
-    conversation that its prompt was rendered from. `fed` is the newest node that computed tokens or rows of it, and the
-    sequence that it did so for: this one, or that which it was forked from. Immutable: a change or a step gives another
-    state, which shares the tokens.
+    with `sampling`, is computed next, then the tokens in `forced`, of which the last one comes first. `chat` is the
+    conversation that its prompt was rendered from. `computed_by` is the newest node that computed tokens or rows of it,
+    and the sequence that it did so for: this one, or that which it was forked from. Immutable: a change or a step gives
+    another state, which shares the tokens.
 
     In the engine, `moves` say how its rows changed as a whole, and `origins` from which sequences it was forked, itself
     first; both empty elsewhere.
@@ -211,7 +211,7 @@ class SequenceState(Struct, frozen=True, gc=False):
     stop: StopReason | None = None
     num_preemptions: int = 0
     chat: Chat | None = None
-    fed: tuple[int, int] | None = None
+    computed_by: tuple[int, int] | None = None
     moves: tuple[Move, ...] = ()
     origins: tuple[Origin, ...] = ()
 
@@ -228,7 +228,7 @@ class SequenceState(Struct, frozen=True, gc=False):
 
     @property
     def has_work(self) -> bool:
-        """Whether a step can feed it: it has not ended, and a token is there to be fed."""
+        """Whether a step can compute it: it has not ended, and a token is there to be computed."""
         return self.stop is None and (self.is_prefilling or self.sampled is not None)
 
     @property
@@ -240,7 +240,7 @@ class SequenceState(Struct, frozen=True, gc=False):
         return "prefill" if self.is_prefilling else "decode"
 
     def next_ids(self, chunk: int) -> list[int]:
-        """The tokens to feed next: up to `chunk` tokens of the prompt, or the sampled one."""
+        """The tokens to compute next: up to `chunk` tokens of the prompt, or the sampled one."""
         if self.is_prefilling:
             return self.token_ids[self.num_tokens : self.num_tokens + chunk]
         assert self.sampled is not None
@@ -254,16 +254,17 @@ class SequenceState(Struct, frozen=True, gc=False):
         computed = self.computed(part.num_tokens, newest, (node, part.seq_id))
         return computed if part.sampled is None else computed.chosen(part.sampled, part.stop)
 
-    def computed(self, num_tokens: int, newest: int | None, fed: tuple[int, int]) -> SequenceState:
+    def computed(self, num_tokens: int, newest: int | None, computed_by: tuple[int, int]) -> SequenceState:
         """After K and V of its first `num_tokens` tokens were computed, of which `newest` is the last, by the (step,
-        seq_id) `fed`. If it had fewer, those before that one are unknown."""
+        seq_id) `computed_by`. If it had fewer, those before that one are unknown."""
         run, missing = self.token_ids, num_tokens - len(self.token_ids)
         if missing > 0:
             run = run.extended([*[UNKNOWN] * (missing - 1), UNKNOWN if newest is None else newest])
-        return replace(self, token_ids=run, num_tokens=num_tokens, fed=fed)
+        return replace(self, token_ids=run, num_tokens=num_tokens, computed_by=computed_by)
 
     def chosen(self, token_id: int, stop: StopReason | None) -> SequenceState:
-        """After this token was chosen to be fed next, unless a forced token comes first. `stop`: why it ends here."""
+        """After this token was chosen to be computed next, unless a forced token comes first. `stop`: why it ends
+        here."""
         if self.forced:
             return self._with_forced(self.forced, stop)
         return replace(self, sampled=token_id, sampled_is_forced=False, stop=stop)
@@ -301,7 +302,7 @@ class SequenceState(Struct, frozen=True, gc=False):
 
     def edited(self, edit: Edit, node: int) -> SequenceState:
         """After an edit that was made on it became part of a node."""
-        return self if isinstance(edit, BiasLogits) else replace(self, fed=(node, edit.seq_id))
+        return self if isinstance(edit, BiasLogits) else replace(self, computed_by=(node, edit.seq_id))
 
     def apply(self, change: Change) -> SequenceState:
         """After a change that was made to it. Changes that only concern rows, or its cache, leave it as it is."""
@@ -340,7 +341,7 @@ class SequenceState(Struct, frozen=True, gc=False):
         return replace(self, sampled=forced[-1], sampled_is_forced=True, forced=rest, stop=stop)
 
     def _force(self, forced: Run[int]) -> SequenceState:
-        """Feed these tokens next, the first in place of the token already chosen."""
+        """Schedule these tokens next, the first in place of the token already chosen."""
         # a forced token continues a sequence that has ended, unless there is no room for it
         stop = self.stop if self.stop in ("context full", "cache full") else None
         if self.is_prefilling:

@@ -89,17 +89,17 @@ class Tree(TreeShape):
                 return True
         return False
 
-    def is_fed_with_others(self, seq_id: int, step: int) -> bool:
-        """Whether any step on the path to `step` fed the sequence, or one that it was forked from, in a batch with
+    def is_batched_with_others(self, seq_id: int, step: int) -> bool:
+        """Whether any step on the path to `step` computed the sequence, or one that it was forked from, in a batch with
         others."""
-        found = self.fed_at(seq_id, step)
+        found = self.computed_by(seq_id, step)
         while found is not None:
             work = self._moments[found[0]].node.work
             if work is not None and len(work.parts) > 1:
                 return True
             if (before := self.parent(found[0])) is None:
                 return False
-            found = self.fed_at(found[1], before)
+            found = self.computed_by(found[1], before)
         return False
 
     def has_root(self, step: int) -> bool:
@@ -118,11 +118,11 @@ class Tree(TreeShape):
     def _node(self, step: int) -> Node | None:
         return self._moments[step].node if step in self._moments else None
 
-    def fed_at(self, seq_id: int, step: int) -> tuple[int, int] | None:
-        """The newest step on the path to `step` that fed a sequence or the one that it was forked from, and the
-        `seq_id` that it fed. An edit that changed the newest logits counts as feeding."""
+    def computed_by(self, seq_id: int, step: int) -> tuple[int, int] | None:
+        """The newest step on the path to `step` that computed a sequence or the one that it was forked from, and the
+        `seq_id` that it computed. An edit that changed the newest logits counts as computing."""
         mark = self.states(step).get(seq_id)
-        return None if mark is None else mark.fed
+        return None if mark is None else mark.computed_by
 
     def remove(self, steps: Collection[int]) -> None:
         """Remove steps; `steps` must include all their descendants."""

@@ -157,7 +157,7 @@ class Source:
 
     @property
     def num_queries(self) -> int:
-        """How many queries may be known: those of all tokens, but for those that a suspended step feeds."""
+        """How many queries may be known: those of all tokens, but for those that a suspended step computes."""
         return self.num_tokens
 
     @property

@@ -43,7 +43,7 @@ class Comparing:
 
     def differs(self, step: int, seq_id: int) -> bool | None:
         """Whether the other run ranks another token first at that step; None where the step or the sequence is not
-        compared, or the other run was fed other tokens."""
+        compared, or the other run was given other tokens."""
         if self._asked is None or self._asked.seq_id != seq_id or self._newest is None or self._newest.step != step:
             return None
         agrees = None if self._newest.parting is not None else self._newest.top1_agrees
@@ -89,8 +89,8 @@ class Comparing:
         self._reporter.emit(ended) if reason else self._reporter.reply(ended)  # with a reason it answers no command
 
     def follow(self, session: Session) -> None:
-        """Have the other side feed the tokens that are new. Ends the comparison if that fails, or if what it compares
-        is gone."""
+        """Have the other side compute the tokens that are new. Ends the comparison if that fails, or if what it
+        compares is gone."""
         if self._comparison is None or self._asked is None:
             return
         against = self._asked.against

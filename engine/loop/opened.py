@@ -35,7 +35,7 @@ class OpenFile:
         self.saved: OpenedSession | None = None
         self.info: OpenedFile | None = None
         self._events: Iterator[Event] | None = None
-        self._fed_before: int | None = None  # tokens before the newest step that was reported
+        self._computed_before: int | None = None  # tokens before the newest step that was reported
 
     @property
     def has_more(self) -> bool:
@@ -83,7 +83,7 @@ class OpenFile:
 
     def _begin_snapshot(self, snapshot: OpenedSnapshot) -> None:
         self.snapshot = snapshot
-        self._events, self._fed_before = self._steps_of(snapshot), None
+        self._events, self._computed_before = self._steps_of(snapshot), None
         self._reporter.reply(Restarted())
         self._reporter.send_status()
         self._reporter.reply(Submitted(snapshot.sequence.seq_id, snapshot.token_ids, snapshot.texts))
@@ -102,7 +102,7 @@ class OpenFile:
             self._reporter.emit(event)
             if self.snapshot is not None and isinstance(event, StepRecord):
                 part = event.of(self.snapshot.sequence.seq_id)
-                self._fed_before = part.first_position if part is not None else self._fed_before
+                self._computed_before = part.first_position if part is not None else self._computed_before
 
     def _steps_of(self, snapshot: OpenedSnapshot) -> Iterator[StepRecord]:
         """The steps of a snapshot. A record that cannot be read ends them; where it is the first, a step with only the
@@ -134,7 +134,7 @@ class OpenFile:
         assert snapshot is not None
         for watched in command.pictures:
             self._reporter.reply_to = watched.id
-            request = request_now(watched, snapshot.num_tokens, snapshot.last_step, self._fed_before)
+            request = request_now(watched, snapshot.num_tokens, snapshot.last_step, self._computed_before)
             if request is None:
                 continue
             try:

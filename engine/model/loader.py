@@ -94,15 +94,15 @@ class LoadedModel:
         return rotation_of(self.model, tuple(layer.kind for layer in self.info.geometry.layers))
 
     def apply_generation_rules(
-        self, logits: torch.Tensor, fed: Sequence[int], num_prompt_tokens: int, max_new_tokens: int | None
+        self, logits: torch.Tensor, computed: Sequence[int], num_prompt_tokens: int, max_new_tokens: int | None
     ) -> torch.Tensor | None:
-        """Logits `[V]` of the token after the tokens `fed`, processed by the generation config of an encoder-decoder;
-        None where that asks for nothing, and without an encoder."""
+        """Logits `[V]` of the token after the tokens `computed`, processed by the generation config of an
+        encoder-decoder; None where that asks for nothing, and without an encoder."""
         if not self.info.geometry.has_encoder:
             return None
         count, longest = num_source(self.info.geometry, num_prompt_tokens), self.max_length
         longest = longest if max_new_tokens is None else min(longest, 1 + max_new_tokens)
-        return apply_generation_rules(self.model.generation_config, logits, fed[:count], fed[count:], longest)
+        return apply_generation_rules(self.model.generation_config, logits, computed[:count], computed[count:], longest)
 
     @cached_property
     def end_ids(self) -> frozenset[int]:
@@ -113,8 +113,8 @@ class LoadedModel:
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Result:
-        """Feed the ids of a batch. Rows are hidden only from models whose attention is ours; without a `check` of its
-        own the batch gets the `heartbeat`."""
+        """Compute the ids of a batch. Rows are hidden only from models whose attention is ours; without a `check` of
+        its own the batch gets the `heartbeat`."""
         if batch.check is None and self.heartbeat is not None:
             batch = replace(batch, check=self.heartbeat)
         if batch.hidden:

@@ -109,7 +109,7 @@ def opened_file(file: SnapshotFile) -> OpenedFile:
 
 
 def tokens_of(file: SnapshotFile) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The ids and texts of all tokens that were fed; -1 and a question mark if they are not in the file."""
+    """The ids and texts of all tokens that were computed; -1 and a question mark if they are not in the file."""
     n = file.manifest.num_tokens
     ids, texts = file.token_ids or (-1,) * n, file.token_texts
     return ids, texts or tuple(f"#{token_id}" if token_id >= 0 else UNKNOWN for token_id in ids)
@@ -121,7 +121,7 @@ def tokens_of(file: SnapshotFile) -> tuple[tuple[int, ...], tuple[str, ...]]:
 def steps_of(file: SnapshotFile) -> Iterator[StepRecord]:
     """The step records up to the step of the snapshot. If they do not reach all tokens of its sequence, a last record
     is added with what else is known."""
-    manifest, fed = file.manifest, 0
+    manifest, computed = file.manifest, 0
     seq_id, num_layers = manifest.sequence.seq_id, len(geometry_of(manifest).layers)
     last: int | None = None
     for record in file.records:
@@ -131,10 +131,10 @@ def steps_of(file: SnapshotFile) -> Iterator[StepRecord]:
             raise InputError(f"'{file.path}' is damaged: its step records are not in order.")
         last = record.step
         part = record.of(seq_id)
-        fed = fed if part is None else part.num_tokens
+        computed = computed if part is None else part.num_tokens
         yield _checked(record, num_layers)
-    if fed != manifest.num_tokens:
-        yield bare_step(file, fed, (manifest.step or 0) if last is None else max(last + 1, manifest.step or 0))
+    if computed != manifest.num_tokens:
+        yield bare_step(file, computed, (manifest.step or 0) if last is None else max(last + 1, manifest.step or 0))
 
 
 def _checked(record: StepRecord, num_layers: int) -> StepRecord:
@@ -154,13 +154,13 @@ def _are_known(layers: tuple[int, ...], num_layers: int) -> bool:
     return all(0 <= layer < num_layers for layer in layers)
 
 
-def bare_step(file: SnapshotFile, fed: int, step: int) -> StepRecord:
-    """A record for tokens whose steps were not recorded: the tokens after the first `fed`, and the bytes of the
+def bare_step(file: SnapshotFile, computed: int, step: int) -> StepRecord:
+    """A record for tokens whose steps were not recorded: the tokens after the first `computed`, and the bytes of the
     cache."""
     manifest = file.manifest
     entry, n = manifest.sequence, manifest.num_tokens
     ids, texts = tokens_of(file)
-    start = fed if fed < n else 0
+    start = computed if computed < n else 0
     layers = tuple(_bytes_of(file, layer) for layer in manifest.layers) + _bytes_of_states(file)
     stored = sum(layer.stored for layer in layers)
     part = SequenceStep(

@@ -77,8 +77,8 @@ class OpenedSnapshot:
         return FileSource(self.rows, min(num_tokens, self.num_tokens))
 
     def text_of(self, token_id: int) -> str:
-        """The text of a token if the file has it, among the tokens fed or the candidates of its last step; else its
-        id."""
+        """The text of a token if the file has it, among the tokens computed or the candidates of its last step; else
+        its id."""
         return self._texts.get(token_id) or self._candidates.get(token_id, f"#{token_id}")
 
     @cached_property

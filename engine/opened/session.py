@@ -48,9 +48,9 @@ class OpenedSession:
         self.saved, self.path = found.session, path
         self.info = self.saved.model or UNKNOWN_MODEL
         self._live: States = {}
-        for fed in walk(self.saved.nodes):
-            if fed.node.step == self.saved.live:
-                self._live = fed.states
+        for after in walk(self.saved.nodes):
+            if after.node.step == self.saved.live:
+                self._live = after.states
         self.opened = OpenedFile(
             path,
             path.stat().st_size,
@@ -106,9 +106,9 @@ def session_opened_event(saved: SavedSession) -> SessionOpened:
     return SessionOpened(draft, saved.sampling, saved.names, saved.bookmarks, saved.stops, chat, saved.view)
 
 
-class Fed(NamedTuple):
-    """A node, the tokens that its step fed to each sequence, all sequences after it, and how many tokens each fork had
-    when it was made."""
+class StatesAfter(NamedTuple):
+    """A node, the tokens that its step computed of each sequence, all sequences after it, and how many tokens each fork
+    had when it was made."""
 
     node: Node
     token_ids: tuple[tuple[int, ...], ...]
@@ -116,7 +116,7 @@ class Fed(NamedTuple):
     forks: dict[int, int]
 
 
-def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
+def walk(nodes: Iterable[Node]) -> Iterator[StatesAfter]:
     """Go through the nodes in order, and derive the sequences at each from those at its parent. O(new tokens), but for
     nodes where a branch or a fork begins. Raises `Unusable` for more tokens than any real session has."""
     nodes = tuple(nodes)
@@ -140,7 +140,7 @@ def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
             num_unknown += max(0, part.num_tokens - had - 1)  # the newest is named
         num_kept += sum(len(state.token_ids) for state in now.values()) if node.step in uses else 0
         if num_unknown > MAX_UNKNOWN:
-            raise Unusable(f"up to its step {node.step} it feeds {num_unknown:,} tokens that it does not name")
+            raise Unusable(f"up to its step {node.step} it computes {num_unknown:,} tokens that it does not name")
         if num_kept > MAX_KEPT:
             raise Unusable(f"up to its step {node.step} it has more tokens in more branches than are read")
         if node.work is not None:
@@ -148,7 +148,7 @@ def walk(nodes: Iterable[Node]) -> Iterator[Fed]:
         last = node.step
         if last in uses:
             kept[last] = now
-        yield Fed(node, tuple(_computed(now[part.seq_id], part) for part in parts), now, forks)
+        yield StatesAfter(node, tuple(_computed(now[part.seq_id], part) for part in parts), now, forks)
 
 
 def _computed(state: SequenceState, part: PlannedPart) -> tuple[int, ...]:
@@ -162,44 +162,44 @@ def history_events(
     one with what the file says; an edit is followed by its effect, where that was `measured`. The last event goes to
     the live node, unless that is the last node."""
     at: int | None = None
-    for fed in walk(saved.nodes):
-        node = fed.node
+    for after in walk(saved.nodes):
+        node = after.node
         if node.parent != at:
             yield WentTo(node.parent, AS_IT_WAS, 0.0)
-        yield from _begun(fed, saved.texts)
+        yield from _begun(after, saved.texts)
         if node.work is None:
             texts = _texts(replacing_tokens(node.changes), saved.texts)
             yield NodeAdded(node, is_live=True, how=AS_IT_WAS, texts=texts)
             if (effect := measured.get(node.step)) is not None:
                 yield effect
         else:
-            yield records.get(node.step) or _bare_record(fed, saved)
+            yield records.get(node.step) or _bare_record(after, saved)
         at = node.step
     if at != saved.live:
         yield WentTo(saved.live, AS_IT_WAS, 0.0)
 
 
-def _begun(fed: Fed, texts: Mapping[int, str]) -> Iterator[Event]:
+def _begun(after: StatesAfter, texts: Mapping[int, str]) -> Iterator[Event]:
     """The events of the sequences that began with a node."""
-    for change in fed.node.changes:
+    for change in after.node.changes:
         if isinstance(change, SequenceAdded):
             yield Submitted(change.seq_id, change.token_ids, _texts(change.token_ids, texts))
         elif isinstance(change, SequenceForked):
-            step = fed.node.parent if change.step is None else change.step
-            yield ForkMade(change.parent, change.seq_id, step, fed.forks.get(change.seq_id, 0), AS_IT_WAS)
+            step = after.node.parent if change.step is None else change.step
+            yield ForkMade(change.parent, change.seq_id, step, after.forks.get(change.seq_id, 0), AS_IT_WAS)
 
 
 def _texts(token_ids: tuple[int, ...], texts: Mapping[int, str]) -> tuple[str, ...]:
     return tuple("?" if each == UNKNOWN else texts.get(each, f"#{each}") for each in token_ids)
 
 
-def _bare_record(fed: Fed, saved: SavedSession) -> StepRecord:
+def _bare_record(after: StatesAfter, saved: SavedSession) -> StepRecord:
     """The record of a step without its measurements."""
-    node, work, model = fed.node, fed.node.work, saved.model
+    node, work, model = after.node, after.node.work, saved.model
     assert work is not None
     parts = tuple(
-        _bare_part(part, ids, fed.states[part.seq_id], saved.texts)
-        for part, ids in zip(work.parts, fed.token_ids, strict=True)
+        _bare_part(part, ids, after.states[part.seq_id], saved.texts)
+        for part, ids in zip(work.parts, after.token_ids, strict=True)
     )
     return StepRecord(
         node.step,

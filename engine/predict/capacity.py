@@ -30,8 +30,8 @@ def check_layout(spec: CacheSpec, geometry: CacheGeometry) -> None:
         )
     if spec.form == "static" and geometry.model_type in READ_ALL_ROOM:
         raise InputError(
-            f"The decoder of a {geometry.model_type} model masks nothing where a single token is fed, so it would read "
-            "the empty room of a static cache: use the growing cache."
+            f"The decoder of a {geometry.model_type} model masks nothing where a single token is computed, so it would "
+            "read the empty room of a static cache: use the growing cache."
         )
     if spec.retention.only_at_prompt_end:
         raise InputError(

@@ -102,12 +102,14 @@ def _check_work(node: Node, work: PlannedStep) -> None:
     if work.step != node.step or work.cache != node.cache:
         raise Unusable(f"{where} says two things of its number or its cache")
     if not 0 < len(work.parts) <= MAX_SEQUENCES or len(work.preempted) > MAX_SEQUENCES:
-        raise Unusable(f"{where} feeds {len(work.parts):,} sequences, which is none or more than {MAX_SEQUENCES:,}")
+        raise Unusable(f"{where} computes {len(work.parts):,} sequences, which is none or more than {MAX_SEQUENCES:,}")
     if len({part.seq_id for part in work.parts}) < len(work.parts):
-        raise Unusable(f"{where} feeds one sequence twice")
+        raise Unusable(f"{where} computes one sequence twice")
     for part in work.parts:
         if not part.first_position < part.num_tokens <= MAX_TOKENS:
-            raise Unusable(f"{where} feeds tokens {part.first_position:,} … {part.num_tokens:,}, which is impossible")
+            raise Unusable(
+                f"{where} computes tokens {part.first_position:,} … {part.num_tokens:,}, which is impossible"
+            )
 
 
 def _checked_change(change: Change) -> int:

@@ -33,7 +33,7 @@ def length_lines(models: SeedModels) -> Iterator[SeedLine]:
     for name, label in SERIES.items():
         counting = as_kind(CountingModel, model)
         decode(counting, name, prompt, new)
-        yield sheet.must(f"{label}: tokens through the model", by_its_loops[name], counting.num_fed, "tokens")
+        yield sheet.must(f"{label}: tokens through the model", by_its_loops[name], counting.num_computed, "tokens")
     taken = in_turns(
         SERIES,
         1 if is_quick else published.TUTORIAL_REPEATS,
@@ -64,8 +64,8 @@ def curve_lines(sheet: Sheet, model: LoadedModel, is_quick: bool) -> Iterator[Se
 
 
 def decode(model: LoadedModel, cache: str, prompt: tuple[int, ...], new: int) -> None:
-    """Generate `new` tokens, the last of which is chosen but not fed."""
+    """Generate `new` tokens, the last of which is chosen but not computed."""
     driver = ModeDriver(model, PRESETS[cache].spec, len(prompt))
-    chosen = int(driver.feed(prompt).argmax())
+    chosen = int(driver.compute(prompt).argmax())
     for _ in range(new - 1):
-        chosen = int(driver.feed([chosen]).argmax())
+        chosen = int(driver.compute([chosen]).argmax())

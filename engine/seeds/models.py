@@ -114,10 +114,10 @@ def with_native_attention(model: LoadedModel) -> Iterator[Any]:
 class CountingModel(LoadedModel):
     """A model that counts the tokens of its forward passes."""
 
-    num_fed = 0
+    num_computed = 0
 
     def forward(self, batch: Batch) -> Result:
-        self.num_fed += batch.ids.numel()
+        self.num_computed += batch.ids.numel()
         return super().forward(batch)
 
 

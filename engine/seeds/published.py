@@ -117,7 +117,7 @@ SLIP_GB: Final = "1-2 GB"
 # ---- Modular -----------------------------------------------------------------------------------------------------
 
 GPT2_DIMENSIONS: Final = {"num_layers": 12, "num_key_value_heads": 12, "head_dim": 64, "model_max_seq_len": 1024}
-GPT2_FEEDS: Final = (10.0, 11.0, 12.0)
+GPT2_COMPUTED: Final = (10.0, 11.0, 12.0)
 PARAMS_DEFAULTS: Final[dict[str, Any]] = {
     "enable_prefix_caching": False,
     "kv_connector": None,

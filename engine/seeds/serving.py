@@ -24,8 +24,8 @@ BY_DEFINITION, BY_DIMENSIONS, DESCRIBED = "by the page's definition", "by the di
 
 
 def allocated_lines(models: SeedModels) -> Iterator[SeedLine]:
-    """The four dimensions, and how the cache is used in three steps: tokens fed, bytes reserved, rows written, bytes
-    stored."""
+    """The four dimensions, and how the cache is used in three steps: tokens computed, bytes reserved, rows written,
+    bytes stored."""
     sheet = Sheet(published.GPT2_PAGE, "allocated", CONFIG)
     arch = ArchConfigWithAttentionKVCache(dtype="float32", huggingface_config=published.GPT2_CONFIG)
     for name, shown in published.GPT2_DIMENSIONS.items():
@@ -36,16 +36,16 @@ def allocated_lines(models: SeedModels) -> Iterator[SeedLine]:
     model = models.gpt2
     sheet, counting = replace(sheet, on=model.words), as_kind(CountingModel, model.loaded)
     driver = ModeDriver(counting, PRESETS["allocated"].spec, 10)
-    fed: list[float] = []
+    computed: list[float] = []
     ids = [1] * 10
     for _ in range(3):
-        counting.num_fed = 0
-        ids = [int(driver.feed(ids).argmax())]
-        fed.append(float(counting.num_fed))
+        counting.num_computed = 0
+        ids = [int(driver.compute(ids).argmax())]
+        computed.append(float(counting.num_computed))
     held, dtype = driver.bytes(), model.loaded.info.dtype
     layers, dims = len(held.layers), published.GPT2_DIMENSIONS
     room = 2 * layers * dims["num_key_value_heads"] * dims["model_max_seq_len"] * dims["head_dim"] * dtype_bytes(dtype)
-    yield sheet.must("tokens fed in three steps", published.GPT2_FEEDS, tuple(fed), "tokens")
+    yield sheet.must("tokens computed in three steps", published.GPT2_COMPUTED, tuple(computed), "tokens")
     item = f"room: K and V, {layers} layers, heads, positions, head_dim, {dtype}"
     yield sheet.must(item, room, held.reserved, "bytes", heading=BY_DIMENSIONS)
     idle = driver.cache.num_idle_rows_written

@@ -48,8 +48,8 @@ class TensorSheet(Sheet):
 
 def shape_lines(models: SeedModels) -> Iterator[SeedLine]:
     """The input and the cache after each of five steps. Without a cache the input grows by one token each step and is
-    fed completely; with a dynamic one one token is fed, and the cache grows by a row; a static one has its full size
-    from the first step on: numbers first, then zeros."""
+    computed completely; with a dynamic one one token is computed, and the cache grows by a row; a static one has its
+    full size from the first step on: numbers first, then zeros."""
     model = models.smollm2
     sheet = TensorSheet(published.HUGGING_FACE, "shapes", model.words, model.is_real)
     ids = torch.tensor([published.PROMPT_IDS], device=model.loaded.device)
@@ -82,10 +82,10 @@ def shape_lines(models: SeedModels) -> Iterator[SeedLine]:
 
 def greedy_steps(driver: ModeDriver, chosen: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
     """Greedy steps from 1 on: yields each with the keys of layer 0 after it, and appends its token to `chosen`."""
-    fed: Sequence[int] = published.PROMPT_IDS
+    computed: Sequence[int] = published.PROMPT_IDS
     for step in range(1, NUM_STEPS + 1):
-        chosen.append(int(driver.feed(fed).argmax()))
-        fed = chosen[-1:]
+        chosen.append(int(driver.compute(computed).argmax()))
+        computed = chosen[-1:]
         yield step, driver.cache.live.layers[0].keys
 
 

@@ -15,8 +15,8 @@ from engine.history.history import History
 from engine.history.state import Move, SequenceState
 from engine.model.loader import LoadedModel
 from engine.session.atomic import atomic
-from engine.session.driver import convert, lengths_to_feed, repeat
-from engine.session.edits.again import edits_of, feed_with_edits
+from engine.session.driver import convert, lengths_to_compute, repeat
+from engine.session.edits.again import compute_with_edits, edits_of
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.mode import CacheMode
 from engine.spec.cache import CacheSpec
@@ -87,12 +87,12 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
     dropped = None if live.is_stale else convert(live.cache, cache, sequence, count)
     by_hand, is_edited_again = live.cache.by_hand, False
     if dropped is None:
-        fed = history.journal.fed_lengths(live.seq_id)
+        computed = history.journal.forward_lengths(live.seq_id)
         if is_edited_again := bool(by_hand) and not mode.spec.recomputes:
-            feed_edited(model, cache, live, history, fed)
+            compute_edited(model, cache, live, history, computed)
         else:
             cache.clear()
-            repeat(model, sequence, cache, fed, 0, count)
+            repeat(model, sequence, cache, computed, 0, count)
             cache.commit(count)
     else:
         cache.by_hand = by_hand
@@ -100,8 +100,8 @@ def convert_one(model: LoadedModel, mode: CacheMode, live: LiveSequence, history
     return ConvertedCache(cache, count, dropped is not None, dropped or 0, is_edited_again)
 
 
-def feed_edited(
-    model: LoadedModel, cache: SequenceCache, live: LiveSequence, history: History, fed_lengths: list[int]
+def compute_edited(
+    model: LoadedModel, cache: SequenceCache, live: LiveSequence, history: History, forward_lengths: list[int]
 ) -> None:
     """Fill a cache with the tokens of a sequence and make its edits by hand again on the way."""
     edits = edits_of(history, live.seq_id)
@@ -112,10 +112,10 @@ def feed_edited(
         )
 
     def lengths(state: SequenceState) -> list[int]:
-        return lengths_to_feed(cache.spec, state.num_prompt_tokens, fed_lengths, state.num_tokens)
+        return lengths_to_compute(cache.spec, state.num_prompt_tokens, forward_lengths, state.num_tokens)
 
     try:
-        for _ in feed_with_edits(model, live.copied(cache), edits, lengths):
+        for _ in compute_with_edits(model, live.copied(cache), edits, lengths):
             pass
     except InputError as error:
         raise InputError(

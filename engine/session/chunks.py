@@ -17,9 +17,9 @@ WHOLE = 1 << 30  # tokens: a chunk size that takes any prompt at once
 
 @dataclass(frozen=True)
 class PrefillPlan:
-    """The chunk sizes in which a prompt is fed. They depend on the model and the position in the prompt only, not on
-    measured time: chunks of other sizes round differently, and every run of a prompt must give the same rows, bit for
-    bit.
+    """The chunk sizes in which a prompt is computed. They depend on the model and the position in the prompt only, not
+    on measured time: chunks of other sizes round differently, and every run of a prompt must give the same rows, bit
+    for bit.
 
     `size` is a power of two in tokens, or the size that the caller fixed; `cell_bytes` is the memory that a chunk needs
     for each pair of a query and a row that it may read.

@@ -1,5 +1,5 @@
-"""Feeds known tokens through one cache, forward by forward, as the steps of a session do, without sampling, records or
-history."""
+"""Computes known tokens through one cache, forward by forward, as the steps of a session do, without sampling, records
+or history."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def never_cancel() -> None:
 
 
 class Driver:
-    """Feeds one cache and remembers the `token_ids` that it was fed. From the end of the prompt (`num_prompt_tokens`)
-    on, rows are quantised and evicted as the cache's spec says."""
+    """Computes into one cache and remembers the `token_ids` that it holds. From the end of the prompt
+    (`num_prompt_tokens`) on, rows are quantised and evicted as the cache's spec says."""
 
     def __init__(
         self, model: LoadedModel, cache: SequenceCache, num_prompt_tokens: int, token_ids: Sequence[int] = ()
@@ -43,18 +43,18 @@ class Driver:
         self.token_ids = list(token_ids)
         self.weights: dict[int, torch.Tensor] = {}  # `[B, H, S]` of the newest query, where a rule reads attention
 
-    def feed(
+    def compute(
         self, token_ids: Sequence[int], check: Callable[[], None] | None = None, probe: Probe | None = None
     ) -> torch.Tensor:
-        """Feed these tokens in one forward; returns the newest logits `[V]`. `check` is called between layers and
+        """Compute these tokens in one forward; returns the newest logits `[V]`. `check` is called between layers and
         raises to cancel; a `probe` records attention, else the one that the cache's rule needs does. After a failure
         the cache may hold part of the tokens."""
         cache, stop = self.cache, len(self.token_ids) + len(token_ids)
         cache.begin(len(token_ids))
         probe = probe or cache.probe(False)
-        fed = [*self.token_ids, *token_ids] if cache.spec.recomputes else list(token_ids)
+        computed = [*self.token_ids, *token_ids] if cache.spec.recomputes else list(token_ids)
         cache.plan_forward(len(token_ids))
-        ids = to_device(torch.tensor([fed]), self.model.device)
+        ids = to_device(torch.tensor([computed]), self.model.device)
         batch = Batch(ids, cache.live, probe, hidden=cache.hidden_rows(), check=check)
         logits = self.model.forward(batch).logits[0, -1]
         cache.compress(stop, self.num_prompt_tokens, probe)
@@ -67,11 +67,11 @@ class Driver:
     def run(
         self, token_ids: Sequence[int], lengths: Iterable[int], check: Callable[[], None] | None = None
     ) -> Iterator[torch.Tensor]:
-        """Feed the tokens of a sequence that the cache lacks, in forwards that end at each of these ascending lengths;
-        yields the newest logits `[V]` after each."""
+        """Compute the tokens of a sequence that the cache lacks, in forwards that end at each of these ascending
+        lengths; yields the newest logits `[V]` after each."""
         for length in lengths:
             if length > len(self.token_ids):
-                yield self.feed(token_ids[len(self.token_ids) : length], check)
+                yield self.compute(token_ids[len(self.token_ids) : length], check)
 
 
 class ModeDriver(Driver):
@@ -83,27 +83,27 @@ class ModeDriver(Driver):
         super().__init__(model, self._mode.new_cache(0, num_prompt_tokens), num_prompt_tokens)
         self._mode.check_fits(num_prompt_tokens, self.cache)
 
-    def feed(
+    def compute(
         self, token_ids: Sequence[int], check: Callable[[], None] | None = None, probe: Probe | None = None
     ) -> torch.Tensor:
-        """As `Driver.feed`, in several forwards where the cache takes fewer tokens at once. Raises `InputError` where
-        the cache has no room."""
+        """As `Driver.compute`, in several forwards where the cache takes fewer tokens at once. Raises `InputError`
+        where the cache has no room."""
         count = len(self.token_ids)
         if self.cache.capacity is not None and count + len(token_ids) > self.cache.capacity:
             raise InputError(f"The cache is full after {counted(count, 'token')}: give it more room.")
         try:
             at_once = self.cache.max_forward_tokens or len(token_ids)
             for start in range(0, len(token_ids), at_once):
-                logits = super().feed(token_ids[start : start + at_once], check, probe)
+                logits = super().compute(token_ids[start : start + at_once], check, probe)
             return logits
         except PoolExhausted:
             raise InputError(f"The page pool is full after {counted(count, 'token')}: give it more pages.") from None
 
     def prefill(self, prompt_ids: Sequence[int], check: Callable[[], None] = never_cancel) -> torch.Tensor:
-        """Feed the prompt in the same chunks as a session; returns the newest logits `[V]`. `check` is called before
+        """Compute the prompt in the same chunks as a session; returns the newest logits `[V]`. `check` is called before
         every forward and between its layers, and raises to cancel."""
         count = len(prompt_ids)
-        lengths = [count] if self._mode.feeds_whole_prompts else PrefillPlan.of(self.model).lengths(count)
+        lengths = [count] if self._mode.computes_whole_prompts else PrefillPlan.of(self.model).lengths(count)
         logits = None
         check()
         for logits in self.run(prompt_ids, lengths, check):  # noqa: B007 - the last ones
@@ -119,16 +119,16 @@ class ModeDriver(Driver):
         return cache_bytes(info, formula, [self.cache], self._mode.store, 0, Held(0))
 
 
-def lengths_to_feed(spec: CacheSpec, prompt: int, fed_lengths: list[int], stop: int) -> list[int]:
-    """The ascending lengths after each forward, up to `stop` tokens, that repeat how a sequence was fed: its forwards
-    ended at each of `fed_lengths`.
+def lengths_to_compute(spec: CacheSpec, prompt: int, forward_lengths: list[int], stop: int) -> list[int]:
+    """The ascending lengths after each forward, up to `stop` tokens, that repeat how a sequence was computed: its
+    forwards ended at each of `forward_lengths`.
 
     A compressed cache quantises and evicts from the end of the prompt on, between steps: there one forward ends at the
     prompt, and single tokens follow. transformers' quantised cache takes the prompt in one forward.
     """
     if spec.recomputes:
         return [stop] if stop else []  # every forward computes all rows again: the last one suffices
-    lengths = [n for n in fed_lengths if n < stop]
+    lengths = [n for n in forward_lengths if n < stop]
     is_whole = spec.layout == "quantized"
     if is_whole or (spec.is_compressed and prompt < stop):
         lengths = [*([] if is_whole else [n for n in lengths if n < prompt]), *range(prompt, stop)]
@@ -168,7 +168,7 @@ class Refill:
         to `step` (None: now) of `path` (None: the live path). Where its cache mode was changed in between, the rows go
         through the same modes."""
         journal = path or self._history.journal
-        lengths, moves = journal.fed_lengths(seq_id, step), sequence.stages
+        lengths, moves = journal.forward_lengths(seq_id, step), sequence.stages
         stages = moves[:-1] if moves and moves[-1].cache == cache.spec else []
         before: SequenceCache | None = None
         for number, move in enumerate(stages):
@@ -198,10 +198,10 @@ def convert(before: SequenceCache, cache: SequenceCache, sequence: SequenceState
 
 
 def repeat(
-    model: LoadedModel, sequence: SequenceState, cache: SequenceCache, fed_lengths: list[int], start: int, stop: int
+    model: LoadedModel, sequence: SequenceState, cache: SequenceCache, forward_lengths: list[int], start: int, stop: int
 ) -> None:
     """Repeat the forwards of a sequence from `start` to `stop` tokens."""
     prompt = sequence.num_prompt_tokens
     driver = Driver(model, cache, prompt, sequence.token_ids[:start])
-    for _ in driver.run(sequence.token_ids, lengths_to_feed(cache.spec, prompt, fed_lengths, stop)):
+    for _ in driver.run(sequence.token_ids, lengths_to_compute(cache.spec, prompt, forward_lengths, stop)):
         pass

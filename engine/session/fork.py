@@ -124,7 +124,7 @@ class Forking:
         assert origin is not None
         history = self._history
         logits = history.logits_at(origin.owner, origin.step)
-        if logits is not None or not history.tree.fed_at(origin.owner, origin.step):
+        if logits is not None or not history.tree.computed_by(origin.owner, origin.step):
             for source in self._restorer.sources():
                 is_live = source.step == history.last_step
                 names = (seq_id, origin.owner) if is_live and origin.journal is None else (origin.owner,)

@@ -44,7 +44,7 @@ class Forward:
 
 
 @dataclass(frozen=True, eq=False)
-class Fed:
+class Computed:
     """One forward of one sequence, or of several together, and its result; the logits are `[B, V]` and stay valid."""
 
     batch: Batch
@@ -67,15 +67,15 @@ class Forwards:
         found, parts = list[Forward](), self.together(step.work)
         for work in parts:
             starts = [each.live.sequence.num_tokens for each in work]
-            ids = [self._fed_ids(each) for each in work]
-            fed = self.feed(
+            ids = [self._ids_to_compute(each) for each in work]
+            computed = self.compute(
                 work, to_device(torch.tensor(ids), self._model.device), starts, clock, check, phases,
                 self._new_surprisal(work[0].token_ids),
             )  # fmt: skip
             clock.lap("forward")
             if work is not parts[-1]:
-                keep_weights(fed)
-            found += self.collected(work, fed, clock)
+                keep_weights(computed)
+            found += self.collected(work, computed, clock)
         return found
 
     def together(self, work: list[SequenceWork]) -> list[list[SequenceWork]]:
@@ -85,7 +85,7 @@ class Forwards:
         is_one = is_one and not any(each.live.cache.needs_own_forward for each in work)
         return [work] if is_one else [[each] for each in work]
 
-    def feed(
+    def compute(
         self,
         work: list[SequenceWork],
         ids: torch.Tensor,
@@ -94,7 +94,7 @@ class Forwards:
         check: Check | None = None,
         phases: PhasedStep | None = None,
         surprisal: Surprisal | None = None,
-    ) -> Fed:
+    ) -> Computed:
         """Run one forward of sequences whose caches have room: `ids` `[B, T]`, which may be on the device and unread,
         after the first `starts` tokens of each."""
         cache, store = work[0].live.cache, self._live.mode.store
@@ -122,17 +122,17 @@ class Forwards:
         clock.encoder_s += cache.take_encoder_s()
         clock.compile_s += result.compile_s
         # a view would keep the logits of the whole chunk in memory where the model computes them all
-        return Fed(batch, result._replace(logits=result.logits[:, -1].clone()))
+        return Computed(batch, result._replace(logits=result.logits[:, -1].clone()))
 
-    def collected(self, work: list[SequenceWork], fed: Fed, clock: StepClock) -> list[Forward]:
-        """The `Forward` of each sequence that was fed, with the attention that the probe collected."""
-        probe, result = fed.batch.probe, fed.result
+    def collected(self, work: list[SequenceWork], computed: Computed, clock: StepClock) -> list[Forward]:
+        """The `Forward` of each sequence that was computed, with the attention that the probe collected."""
+        probe, result = computed.batch.probe, computed.result
         weights, is_apart = [dict[int, torch.Tensor]() for _ in work], False
         if probe is not None and self._captured.attention_rows:
             is_apart, weights = weights_of_all(work, probe)
         num_together, is_borrowed = (1, probe is not None and probe.is_borrowed) if is_apart else (len(work), False)
         strips = [None] * len(work) if result.measured is None else result.measured.of_each()
-        surprisal, runners = fed.batch.surprisal, result.runners
+        surprisal, runners = computed.batch.surprisal, result.runners
         forwards = [
             Forward(each, result.logits[n], runners, surprisal, weights[n], probe, strips[n], num_together, is_borrowed)
             for n, each in enumerate(work)
@@ -140,8 +140,8 @@ class Forwards:
         clock.lap("observe")
         return forwards
 
-    def _fed_ids(self, work: SequenceWork) -> list[int]:
-        """The tokens that are fed: all tokens so far where the cache keeps nothing."""
+    def _ids_to_compute(self, work: SequenceWork) -> list[int]:
+        """The tokens that are computed: all tokens so far where the cache keeps nothing."""
         sequence = work.live.sequence
         is_whole = work.live.cache.spec.recomputes
         return sequence.token_ids[: sequence.num_tokens] + work.token_ids if is_whole else work.token_ids
@@ -163,10 +163,10 @@ class Forwards:
         return probe
 
 
-def keep_weights(fed: Fed) -> None:
+def keep_weights(computed: Computed) -> None:
     """Copy the attention that a forward left in shared buffers, which the next one overwrites."""
-    if fed.batch.probe is not None:
-        fed.batch.probe.copy_borrowed()
+    if computed.batch.probe is not None:
+        computed.batch.probe.copy_borrowed()
 
 
 def runner_of(forwards: Sequence[Forward]) -> str:

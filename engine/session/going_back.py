@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 def fork_of(
-    model: LoadedModel, sources: list[SessionState], moment: Moment, fed: frozenset[int]
+    model: LoadedModel, sources: list[SessionState], moment: Moment, scheduled: frozenset[int]
 ) -> SessionState | None:
     """Copies of all sequences as they were at a node; None where a cache no longer holds those rows. Each comes from
     the first of the `sources`, states that descend from the node, that has the sequence; the copies are in
-    the page pool of the first source. In a recomputing layout the rows of sequences in `fed` are not copied, since the
-    next step computes them."""
+    the page pool of the first source. In a recomputing layout the rows of sequences in `scheduled` are not copied,
+    since the next step computes them."""
     mode = mode_for(model, sources[0], moment.node.cache)
     if mode is None:
         return None
@@ -45,7 +45,7 @@ def fork_of(
             source = next((each for each in sources if seq_id in each.sequences), None)
             one = None
             if source is not None:
-                one = sequence_at(source, mode, seq_id, mark, moment.node.step, is_fed=seq_id in fed)
+                one = sequence_at(source, mode, seq_id, mark, moment.node.step, is_scheduled=seq_id in scheduled)
             if source is None or one is None:
                 state.close()
                 return None
@@ -68,13 +68,13 @@ def mode_for(model: LoadedModel, source: SessionState, spec: CacheSpec) -> Cache
 
 
 def sequence_at(
-    source: SessionState, mode: CacheMode, seq_id: int, mark: SequenceState, step: int, is_fed: bool
+    source: SessionState, mode: CacheMode, seq_id: int, mark: SequenceState, step: int, is_scheduled: bool
 ) -> LiveSequence | None:
     """One sequence as it was at `mark`, with rows copied from its cache in `source`; None where they are gone."""
     origin = source.sequences[seq_id]
     cache = mode.new_cache(seq_id, mark.num_prompt_tokens)
     with on_failure(cache.close):
-        if is_fed and cache.spec.recomputes:
+        if is_scheduled and cache.spec.recomputes:
             cache.num_tokens = mark.num_tokens
         elif mark.num_tokens and not copy_rows(source, origin, cache, step, mark.num_tokens, as_itself=True):
             cache.close()
@@ -109,7 +109,7 @@ def copy_rows(
 
 
 Check = Callable[[], None] | None
-NOTHING_FED = frozenset[int]()
+NOTHING_SCHEDULED = frozenset[int]()
 
 
 class StateRestorer:
@@ -208,7 +208,7 @@ class StateRestorer:
         step, tree = self._history.last_step, self._history.tree
         emptied = [each for each in self._live if each.is_stale]
         if step is None or not any(
-            each.cache.by_hand or each.continued or tree.is_fed_with_others(each.seq_id, step) for each in emptied
+            each.cache.by_hand or each.continued or tree.is_batched_with_others(each.seq_id, step) for each in emptied
         ):
             return
         try:
@@ -279,14 +279,16 @@ class StateRestorer:
         return SessionState(None, mode, {})
 
     def _forked(
-        self, step: int, sources: Iterable[SessionState], fed: frozenset[int] = NOTHING_FED
+        self, step: int, sources: Iterable[SessionState], scheduled: frozenset[int] = NOTHING_SCHEDULED
     ) -> SessionState | None:
         """A copy of the state after `step`, forked from the first source that descends from it and still holds the rows
-        and logits; None if none does. Sequences in `fed` need no logits: the next step feeds them."""
+        and logits; None if none does. Sequences in `scheduled` need no logits: the next step computes them."""
         tree = self._history.tree
         moment = tree.at(step)
         logits = {i: self._history.logits_at(i, step) for i in moment.states}
-        missing = {i: at for i in logits if logits[i] is None and i not in fed and (at := tree.fed_at(i, step))}
+        missing = {
+            i: at for i in logits if logits[i] is None and i not in scheduled and (at := tree.computed_by(i, step))
+        }
         removed = [each for each in self._kept.removed if self.descends_from(each, step)]
         for source in sources:
             if not self.descends_from(source, step):
@@ -295,7 +297,7 @@ class StateRestorer:
             holders = {i: self._with_logits_of(among, i, at) for i, at in missing.items()}
             if any(live is None for live in holders.values()):
                 continue
-            state = fork_of(self._model, among, moment, fed)
+            state = fork_of(self._model, among, moment, scheduled)
             if state is not None:
                 for seq_id, live in state.sequences.items():
                     holder = holders.get(seq_id)
@@ -303,11 +305,18 @@ class StateRestorer:
                 return state
         return None
 
-    def _with_logits_of(self, among: list[SessionState], seq_id: int, fed_at: tuple[int, int]) -> LiveSequence | None:
-        """The sequence in one of these states that was last fed at `fed_at`: it still has the logits of that step."""
+    def _with_logits_of(
+        self, among: list[SessionState], seq_id: int, computed_by: tuple[int, int]
+    ) -> LiveSequence | None:
+        """The sequence in one of these states that was last computed at `computed_by`: it still has the logits of that
+        step."""
         tree = self._history.tree
         for state in among:
-            if seq_id in state.sequences and state.step is not None and tree.fed_at(seq_id, state.step) == fed_at:
+            if (
+                seq_id in state.sequences
+                and state.step is not None
+                and tree.computed_by(seq_id, state.step) == computed_by
+            ):
                 return state.sequences[seq_id]
         return None
 
@@ -379,7 +388,7 @@ def overwritten_by(node: Node) -> frozenset[int]:
     """The sequences whose logits a node overwrites without reading them first."""
     are_read = any(not isinstance(change, TokensForced | SequenceStopped | SequenceRemoved) for change in node.changes)
     if node.work is None or are_read:
-        return NOTHING_FED
+        return NOTHING_SCHEDULED
     return frozenset(part.seq_id for part in node.work.parts)
 
 

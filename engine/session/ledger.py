@@ -151,8 +151,8 @@ def summed(held: Sequence[HeldBytes]) -> HeldBytes:
 
 
 def growth_bytes(info: ModelInfo, spec: CacheSpec, lives: Sequence[LiveSequence]) -> int:
-    """By formula the bytes that the caches of these sequences will grow by until all of their tokens are fed (at least
-    one more), and their logits in float32: the least memory that the next steps need."""
+    """By formula the bytes that the caches of these sequences will grow by until all of their tokens are computed (at
+    least one more), and their logits in float32: the least memory that the next steps need."""
     formula, more = CacheFormula(spec, info.geometry, info.dtype), 0
     for live in lives:
         tokens = max(len(live.sequence.token_ids), live.sequence.num_tokens + 1)

@@ -59,10 +59,10 @@ class CacheMode:
         return key_rotation_of(self.model.model)
 
     @cached_property
-    def feeds_whole_prompts(self) -> bool:
-        """Whether a prompt must be fed in one forward: in a recomputing layout; in transformers' quantised cache, whose
-        first forward fixes the scales; with an encoder; and with a recurrent state, which not every architecture can
-        continue from chunk to chunk."""
+    def computes_whole_prompts(self) -> bool:
+        """Whether a prompt must be computed in one forward: in a recomputing layout; in transformers' quantised cache,
+        whose first forward fixes the scales; with an encoder; and with a recurrent state, which not every architecture
+        can continue from chunk to chunk."""
         is_linear = any(layer.kind == "linear" for layer in self.model.info.geometry.layers)
         has_encoder = self.model.info.geometry.has_encoder
         return is_linear or has_encoder or self.spec.recomputes or self.spec.layout == "quantized"
@@ -119,13 +119,15 @@ class CacheMode:
             return "non-finite logits"
         if token_id in self.model.end_ids:
             return "end of text"
-        stops, fed = sequence.sampling.stop, sequence.token_ids
-        if stops and ends_in(stops, fed, len(fed) - sequence.num_prompt_tokens, token_id, self.model.tokenizer):
+        stops, computed = sequence.sampling.stop, sequence.token_ids
+        if stops and ends_in(
+            stops, computed, len(computed) - sequence.num_prompt_tokens, token_id, self.model.tokenizer
+        ):
             return "stop string"
         most = sequence.sampling.max_new_tokens
-        if most is not None and len(fed) - sequence.num_prompt_tokens + 1 >= most:
+        if most is not None and len(computed) - sequence.num_prompt_tokens + 1 >= most:
             return "length"
-        return self.full_at(len(fed), cache)
+        return self.full_at(len(computed), cache)
 
     def stop_of(self, sequence: SequenceState, cache: SequenceCache) -> StopReason | None:
         """The stop reason of a sequence after it got this cache: whether a cache is full may differ between two."""
@@ -150,8 +152,8 @@ class CacheMode:
             )
 
     def check_holds(self, seq_id: int, sequence: SequenceState, cache: SequenceCache, remedy: str = "") -> None:
-        """Raise `InputError` where a cache has no room for all tokens of a sequence, also those not fed yet. `remedy`
-        is the advice in the message."""
+        """Raise `InputError` where a cache has no room for all tokens of a sequence, also those not computed yet.
+        `remedy` is the advice in the message."""
         count, context = len(sequence.token_ids) - cache.num_source, self.model.max_length
         if cache.capacity is not None and count > cache.capacity:
             mine = "page pool" if self.spec.is_paged else "static cache"

@@ -128,7 +128,7 @@ def measure_checksums(forward: Forward) -> ObservedStep:
 
 
 def surprisal_measure(forward: Forward) -> dict[str, torch.Tensor]:
-    """log p of the first token that was fed, under the logits of the forward before; empty if there are none."""
+    """log p of the first token that was computed, under the logits of the forward before; empty if there are none."""
     token_id, live = forward.work.token_ids[0], forward.work.live
     if live.logprobs is not None:
         return {"surprisal": live.logprobs[token_id]}

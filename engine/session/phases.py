@@ -71,11 +71,11 @@ class PhasedStep:
 
     @property
     def seq_ids(self) -> tuple[int, ...]:
-        """The sequences that this step feeds."""
+        """The sequences that this step computes."""
         return tuple(self._work)
 
     def half_written(self, seq_id: int) -> HalfWritten | None:
-        """Which layers hold the new rows of a sequence already; None for one that this step does not feed."""
+        """Which layers hold the new rows of a sequence already; None for one that this step does not compute."""
         work = self._work.get(seq_id)
         if work is None:
             return None
@@ -163,7 +163,7 @@ class PhasedStep:
         )
 
     def written(self, record: StepRecord, caches: Mapping[int, SequenceCache]) -> None:
-        """Report the phase *written*: the step is done. `caches` are those of the sequences that were fed."""
+        """Report the phase *written*: the step is done. `caches` are those of the sequences that were computed."""
         self._tell(Written(tuple(written_rows(part, caches[part.seq_id], record) for part in record.sequences)))
 
     def _tell(self, phase: StepPhase) -> None:

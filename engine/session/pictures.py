@@ -152,13 +152,13 @@ class PictureReader:
             return NewestQuery(
                 weights, half.num_tokens - 1, "live cache", "" if weights is not None else half.note or gone
             )
-        mark, fed_at = journal.mark(seq_id, step), journal.fed_at(seq_id, step)
-        row = (history.attention.get(fed_at) or {}).get(request.layer)
+        mark, computed_by = journal.mark(seq_id, step), journal.computed_by(seq_id, step)
+        row = (history.attention.get(computed_by) or {}).get(request.layer)
         last = history.last_step if visible.is_live else None
-        newest = fed_at if step == last else None if last is None else journal.fed_at(seq_id, last)
+        newest = computed_by if step == last else None if last is None else journal.computed_by(seq_id, last)
         # after a change of the mode the cache may no longer hold the rows that this attention is about
         is_newest = False
-        if newest is not None and fed_at == newest:
+        if newest is not None and computed_by == newest:
             is_newest = not self._live.get(seq_id).sequence.moves_since(newest[0])
         provenance: Provenance = "live cache" if is_newest else "recorded"
         if mark is not None and not mark.num_tokens:

@@ -221,7 +221,7 @@ class Queries:
         for start, stop in itertools.pairwise(edges):
             is_wanted = start >= queries.start
             probe = Probe(stop - start, layers=frozenset(x.index for x in wanted)) if is_wanted else None
-            driver.feed(self._live.sequence.token_ids[start:stop], probe=probe)
+            driver.compute(self._live.sequence.token_ids[start:stop], probe=probe)
             if probe is not None:
                 rows = (
                     {x: row[0][:, None] for x, row in probe.rows().items()}

@@ -154,15 +154,15 @@ class Replay:
             if not missing:
                 for change in pending:
                     repeat_change(session, change)
-            for seq_id, token_ids in tokens_fed(missing[::-1]).items():
+            for seq_id, token_ids in tokens_computed(missing[::-1]).items():
                 if seq_id in session.live.ids:
                     session.force(seq_id, token_ids)
         finally:
             session.history.take_added()
 
 
-def tokens_fed(nodes: list[Node]) -> dict[int, tuple[int, ...]]:
-    """By `seq_id` the tokens that decode steps fed, in order, followed by the token that was sampled last."""
+def tokens_computed(nodes: list[Node]) -> dict[int, tuple[int, ...]]:
+    """By `seq_id` the tokens that decode steps computed, in order, followed by the token that was sampled last."""
     found: dict[int, tuple[int, ...]] = {}
     for node in nodes:
         for part in node.work.parts if node.work is not None else ():
@@ -174,7 +174,7 @@ def tokens_fed(nodes: list[Node]) -> dict[int, tuple[int, ...]]:
 
 
 def check_ids_are_known(session: Session, nodes: Iterable[Node]) -> None:
-    """Raise `InputError` where a step fed or chose a token that is not in the model's vocabulary."""
+    """Raise `InputError` where a step computed or chose a token that is not in the model's vocabulary."""
     size = vocabulary(session.model)
     for node in nodes:
         for part in node.work.parts if node.work is not None else ():
@@ -258,7 +258,7 @@ def only_rows_of(files: Collection[Path], open_rows: OpenRows) -> OpenRows:
 
 def differences(node: Node, record: StepRecord, layers: Sequence[int]) -> Iterator[ReplayDifference]:
     """How a replayed step differs from its node; `layers` are the indices of the layers with rows. Rows are not
-    compared if a prefix hit of the original run was missing, since the tokens were then fed in other chunks."""
+    compared if a prefix hit of the original run was missing, since the tokens were then computed in other chunks."""
     if node.work is None:
         return
     found = {step.seq_id: step for step in record.sequences}
@@ -279,20 +279,20 @@ def _of_tokens(step: int, part: PlannedPart, now: SequenceStep | None) -> Iterat
         yield ReplayDifference(step, "after it stands", part.num_tokens, count, part.seq_id)
         return
     if part.token_id is not None and now.token_ids[-1] != part.token_id:
-        yield ReplayDifference(step, "it fed", part.token_id, now.token_ids[-1], part.seq_id)
+        yield ReplayDifference(step, "it computed", part.token_id, now.token_ids[-1], part.seq_id)
     if part.sampled != now.sampled:
         yield ReplayDifference(step, "it chose", part.sampled, now.sampled, part.seq_id)
 
 
 def are_same_pieces(work: PlannedStep, record: StepRecord) -> bool:
-    """Whether every sequence was fed from the same position on, so that its chunk was the same."""
+    """Whether every sequence was computed from the same position on, so that its chunk was the same."""
     found = {step.seq_id: step for step in record.sequences}
     return all(part.seq_id in found and found[part.seq_id].first_position == part.first_position for part in work.parts)
 
 
 class Compared:
-    """Counts what was compared: tokens fed or chosen, checksums of K and V, and by reason the nodes whose rows were not
-    compared."""
+    """Counts what was compared: tokens computed or chosen, checksums of K and V, and by reason the nodes whose rows
+    were not compared."""
 
     def __init__(self) -> None:
         self.num_tokens = self.num_checksums = 0

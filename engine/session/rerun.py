@@ -33,7 +33,7 @@ RowsOfLayers = dict[int, HeldRows]
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What a what-if run gives: the newest token's logits `[V]`, and the ratio of rows held and the bytes of their K
-    and V just before that token was fed."""
+    and V just before that token was computed."""
 
     logits: torch.Tensor
     kept_ratio: float
@@ -99,7 +99,7 @@ class Reruns:
             fill(driver.cache, known, 0, shared)
             driver.cache.commit(shared)
         self._exact = driver
-        yield from self._feed_chunks(driver, token_ids, len(token_ids))
+        yield from self._compute_chunks(driver, token_ids, len(token_ids))
         count = len(token_ids)
         return {i: HeldRows(r.keys[:, :, :count], r.values[:, :, :count], 0) for i, r in self._rows_of(driver).items()}
 
@@ -110,7 +110,7 @@ class Reruns:
     # ---- another mode from the start -----------------------------------------------------------------------------
 
     def seconds(self, spec: CacheSpec, token_ids: list[int], prompt_end: int, has_rows: bool) -> float:
-        """An estimate of the seconds that `run` takes: the number of tokens to feed times what the last one took."""
+        """An estimate of the seconds that `run` takes: the number of tokens to compute times what the last one took."""
         return self._token_s * self._num_missing(spec, token_ids, prompt_end, has_rows)
 
     def _num_missing(self, spec: CacheSpec, token_ids: list[int], prompt_end: int, has_rows: bool) -> int:
@@ -130,8 +130,8 @@ class Reruns:
     def run(
         self, spec: CacheSpec, token_ids: list[int], prompt_end: int, rows: RowsOfLayers | None
     ) -> Generator[Progress, None, Outcome]:
-        """Feed the tokens to a cache of `spec` as a session would, the first `prompt_end` of them as its prompt. Yields
-        the tokens done and their total before each forward; returns the outcome.
+        """Compute the tokens into a cache of `spec` as a session would, the first `prompt_end` of them as its prompt.
+        Yields the tokens done and their total before each forward; returns the outcome.
 
         `rows` are the exact rows of these tokens if they are known: a mode with exact rows whose rule does not watch
         the prompt starts from a copy of them.
@@ -151,49 +151,49 @@ class Reruns:
         for done in range(len(driver.token_ids), total):
             yield done, total
             kept_ratio, num_bytes = held_by(driver.cache)
-            logits = self._feed(driver, [token_ids[done]])
+            logits = self._compute(driver, [token_ids[done]])
             if done == total - 1:
                 trial.outcome = Outcome(logits.float(), kept_ratio, num_bytes)
         assert trial.outcome is not None
         return trial.outcome
 
     def _found(self, spec: CacheSpec, token_ids: list[int], prompt_end: int) -> TrialRun | None:
-        """The last trial, if it is of the same mode and prompt and was fed a beginning of these tokens; else None."""
+        """The last trial, if it is of the same mode and prompt and was given a beginning of these tokens; else None."""
         trial = self._trial
         if trial is None or (trial.spec, trial.prompt_end) != (spec, prompt_end):
             return None
-        fed = trial.driver.token_ids
-        if num_common(fed, token_ids) < len(fed):
+        computed = trial.driver.token_ids
+        if num_common(computed, token_ids) < len(computed):
             return None
-        return trial if len(fed) < len(token_ids) or trial.outcome is not None else None
+        return trial if len(computed) < len(token_ids) or trial.outcome is not None else None
 
     def prompt_of(
         self, spec: CacheSpec, token_ids: list[int], total: int | None = None
     ) -> Generator[Progress, None, Driver]:
-        """A driver that was fed the tokens as an unfinished prompt: its rule has watched them, and nothing is evicted
+        """A driver that was given the tokens as an unfinished prompt: its rule has watched them, and nothing is evicted
         or quantised at the prompt's end yet. Yields progress; `total` is the total that it names."""
         start = PromptKey.of(spec)
         driver = self._prompt[1] if self._prompt is not None and self._prompt[0] == start else None
         if driver is None or num_common(driver.token_ids, token_ids) < len(driver.token_ids):
             driver = self._new_driver(spec, ENDLESS)
             self._prompt = start, driver
-        yield from self._feed_chunks(driver, token_ids, total or len(token_ids))
+        yield from self._compute_chunks(driver, token_ids, total or len(token_ids))
         return driver
 
     def _new_driver(self, spec: CacheSpec, prompt_end: int, token_ids: list[int] | None = None) -> Driver:
         return Driver(self._model, CacheMode(self._model, spec).new_cache(0, prompt_end), prompt_end, token_ids or ())
 
-    def _feed_chunks(self, driver: Driver, token_ids: list[int], total: int) -> Generator[Progress, None, None]:
+    def _compute_chunks(self, driver: Driver, token_ids: list[int], total: int) -> Generator[Progress, None, None]:
         for done in range(len(driver.token_ids), len(token_ids), self._chunk):
             yield done, total
-            self._feed(driver, token_ids[done : done + self._chunk])
+            self._compute(driver, token_ids[done : done + self._chunk])
 
-    def _feed(self, driver: Driver, token_ids: list[int]) -> torch.Tensor:
-        """Feed tokens in one forward and time it; returns the newest logits `[V]`. On failure all scratch caches are
+    def _compute(self, driver: Driver, token_ids: list[int]) -> torch.Tensor:
+        """Compute tokens in one forward and time it; returns the newest logits `[V]`. On failure all scratch caches are
         freed."""
         began = time.perf_counter()
         try:
-            logits = driver.feed(token_ids)
+            logits = driver.compute(token_ids)
         except BaseException:
             self.forget()  # a cache may hold part of these tokens
             raise

@@ -190,19 +190,19 @@ def check_stop_strings(model: LoadedModel, sampling: SamplingParams | None) -> N
 
 def ends_in(
     stops: tuple[str, ...],
-    fed: Sequence[int],
+    computed: Sequence[int],
     num_generated: int,
     token_id: int,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> bool:
-    """Whether `token_id`, chosen to follow the tokens `fed`, completes one of the stop strings in the generated text:
-    the last `num_generated` tokens and itself. A stop string that was complete before does not count, nor one that
-    begins in the prompt."""
+    """Whether `token_id`, chosen to follow the tokens `computed`, completes one of the stop strings in the generated
+    text: the last `num_generated` tokens and itself. A stop string that was complete before does not count, nor one
+    that begins in the prompt."""
     if tokenizer is None:
         return False
     num_read = min(num_generated, BYTES_PER_CHARACTER * max(map(len, stops)) + CONTEXT)
-    start = len(fed) - num_read
-    context, known = fed[max(0, start - CONTEXT) : start], fed[max(0, start - CONTEXT) :]
+    start = len(computed) - num_read
+    context, known = computed[max(0, start - CONTEXT) : start], computed[max(0, start - CONTEXT) :]
     before, old, new = (_decoded(tokenizer, ids) for ids in (context, known, [*known, token_id]))
     # a character whose bytes are incomplete is decoded differently once they are complete: compare the texts
     first, num_unchanged = num_common(before, new), num_common(old, new)

@@ -20,7 +20,7 @@ from engine.wire.tree import PlannedPart, PlannedStep
 
 @dataclass(frozen=True, eq=False)
 class SequenceWork:
-    """The tokens that one sequence is fed in a step."""
+    """The tokens that one sequence computes in a step."""
 
     live: LiveSequence
     token_ids: list[int]
@@ -132,10 +132,10 @@ class Scheduler:
 
     def _begin(self, chosen: list[LiveSequence], planned: dict[int, PlannedPart] | None = None) -> StepBatch:
         """Reserve room for the next rows of all chosen sequences; on failure of none. `planned`, by `seq_id`, fixes how
-        many tokens each is fed; None: the prefill plan decides."""
+        many tokens each computes; None: the prefill plan decides."""
         before = self._live.copies(chosen)
         running = sum(live.sequence.has_work and live.sequence.num_tokens > 0 for live in self._live)
-        is_whole, work = self._live.mode.feeds_whole_prompts, []
+        is_whole, work = self._live.mode.computes_whole_prompts, []
         try:
             for live in chosen:
                 self._refill.refresh(live)

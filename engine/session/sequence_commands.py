@@ -94,7 +94,7 @@ def halt(session: Session, seq_id: int) -> None:
 
 @atomic
 def force(session: Session, seq_id: int, token_ids: tuple[int, ...]) -> None:
-    """Feed these tokens next; the first replaces the token already chosen. `InputError` where there is no room."""
+    """Schedule these tokens next; the first replaces the token already chosen. `InputError` where there is no room."""
     ids, live = encode(session.model, Prompt(token_ids=token_ids)).token_ids, session.live.get(seq_id)
     sequence = live.sequence
     full = None if sequence.is_prefilling else session.live.mode.full_at(sequence.num_tokens, live.cache)
@@ -108,7 +108,7 @@ def force(session: Session, seq_id: int, token_ids: tuple[int, ...]) -> None:
 
 @atomic
 def set_sampling(session: Session, sampling: SamplingParams, seq_id: int) -> None:
-    """Change the sampling of a sequence. A token chosen but not yet fed is chosen again, unless it was forced. The
+    """Change the sampling of a sequence. A token chosen but not yet computed is chosen again, unless it was forced. The
     logit bias stays if the new sampling has none, and so does the text that ends an answer."""
     check_stop_strings(session.model, sampling)
     live = session.live.get(seq_id)
@@ -219,7 +219,7 @@ def why_no_rows(session: Session) -> str:
         return "this mode codes or evicts rows when a prompt has ended, and a longer prompt ends elsewhere"
     if session.model.start_id is not None:
         return "an encoder reads a prompt as a whole, and every row depends on all of it"
-    if mode.feeds_whole_prompts:
+    if mode.computes_whole_prompts:
         return "a recurrent state has read the tokens one after the other, and a prompt is read into it at once"
     return ""
 
@@ -236,8 +236,8 @@ def preview(session: Session, command: PreviewPrompt) -> Previewed:
 
 
 def answer_of(session: Session, seq_id: int) -> str:
-    """The text that a sequence has generated, including the token chosen but not yet fed, without special tokens and
-    without the text that ends a turn, if that ended it."""
+    """The text that a sequence has generated, including the token chosen but not yet computed, without special tokens
+    and without the text that ends a turn, if that ended it."""
     sequence, tokenizer = session.sequence(seq_id), session.model.tokenizer
     ids = sequence.token_ids[sequence.num_prompt_tokens :]
     if sequence.sampled is not None:
@@ -358,7 +358,8 @@ def join(session: Session, steps: tuple[int, ...]) -> tuple[ForkMade, ...]:
 
 
 def missing(session: Session, step: int) -> list[int]:
-    """The sequences of a step that the live state lacks: other ids, or the same ids with other tokens fed since."""
+    """The sequences of a step that the live state lacks: other ids, or the same ids with other tokens computed
+    since."""
     history = session.history
     tree, live = history.tree, history.last_step
     there = tree.at(step).states
@@ -368,11 +369,12 @@ def missing(session: Session, step: int) -> list[int]:
     return [
         seq_id
         for seq_id in there
-        if (seq_id, step) not in taken and not (seq_id in session.live.ids and is_as_fed(session, seq_id, step, live))
+        if (seq_id, step) not in taken
+        and not (seq_id in session.live.ids and is_as_computed(session, seq_id, step, live))
     ]
 
 
-def is_as_fed(session: Session, seq_id: int, step: int, live: int | None) -> bool:
-    """Whether the sequence was last fed by the same step at `step` and at `live`."""
+def is_as_computed(session: Session, seq_id: int, step: int, live: int | None) -> bool:
+    """Whether the sequence was last computed by the same step at `step` and at `live`."""
     tree = session.history.tree
-    return live is not None and tree.fed_at(seq_id, step) == tree.fed_at(seq_id, live)
+    return live is not None and tree.computed_by(seq_id, step) == tree.computed_by(seq_id, live)

@@ -231,7 +231,7 @@ class Session:
     set_cache = set_mode
 
     def force_text(self, seq_id: int, text: str) -> None:
-        """Feed the tokens of a text next, without special tokens; see `force`."""
+        """Schedule the tokens of a text next, without special tokens; see `force`."""
         self.force(seq_id, encode_forced(self.model, text))
 
     @atomic
@@ -277,7 +277,7 @@ class Session:
         self.history.restart()
         for live in self.live:
             begun = (Move(-1, 0, self.cache),)
-            live.sequence = structs.replace(live.sequence, fed=None, moves=begun, origins=())
+            live.sequence = structs.replace(live.sequence, computed_by=None, moves=begun, origins=())
         self.history.changes.extend(sequence_commands.added(live) for live in self.live)
         self.kept.clear()
         self.reruns.forget()

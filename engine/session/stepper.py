@@ -21,7 +21,7 @@ from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
 from engine.session.captured import Captured
 from engine.session.clock import StepClock
-from engine.session.forward import Fed, Forward, Forwards, keep_weights, runner_of
+from engine.session.forward import Computed, Forward, Forwards, keep_weights, runner_of
 from engine.session.live import LiveSequence, LiveSequences
 from engine.session.observe import Observer, sequence_step
 from engine.session.phases import PhasedStep, Reached
@@ -30,11 +30,11 @@ from engine.session.scheduler import Scheduler, SequenceWork, StepBatch
 from engine.wire.records import NO_TIMES, CacheBytes, Phase, SequenceStep, StepRecord
 from engine.wire.tree import Node, PlannedPart, PlannedStep
 
-# The forward of the next decode step may be launched before the host has read which tokens it feeds. Otherwise the host
-# of a GPU would wait for the chosen tokens before it launches the next step. Now token texts, records and history are
-# made while the device computes. The price: whether a token ended its text is known one forward late. No caller can see
-# that: the new rows lie in the cache behind the rows that it counts, until the step that feeds the tokens is done. If
-# any sequence of the batch has ended, the whole forward is discarded and the others run one without it.
+# The forward of the next decode step may be launched before the host has read which tokens it computes. Otherwise the
+# host of a GPU would wait for the chosen tokens before it launches the next step. Now token texts, records and history
+# are made while the device computes. The price: whether a token ended its text is known one forward late. No caller can
+# see that: the new rows lie in the cache behind the rows that it counts, until the step that computes the tokens is
+# done. If any sequence of the batch has ended, the whole forward is discarded and the others run one without it.
 
 
 @dataclass(eq=False)
@@ -47,16 +47,16 @@ class LaunchedAhead:
     lengths: list[int]  # tokens of each sequence before these forwards
     step: int
     level: str  # capture level
-    fed: list[Fed]
+    computed: list[Computed]
     clock: StepClock
 
     @classmethod
     def of(
         cls, forwards: Forwards, work: list[SequenceWork], chosen: torch.Tensor, step: int, level: str, clock: StepClock
     ) -> LaunchedAhead:
-        """Launch the forwards that follow on the `work` of `step`: feed the `chosen` tokens `[B]` on the device, which
-        the host has not read. Their rows are written to the caches but not counted yet. A failure leaves the caches as
-        they were."""
+        """Launch the forwards that follow on the `work` of `step`: compute the `chosen` tokens `[B]` on the device,
+        which the host has not read. Their rows are written to the caches but not counted yet. A failure leaves the
+        caches as they were."""
         caches, lengths = [each.live.cache for each in work], [each.num_tokens for each in work]
         made = cls(work, caches, lengths, step, level, [], clock)
         pairs = list(zip(caches, lengths, strict=True))
@@ -64,10 +64,10 @@ class LaunchedAhead:
             for cache in caches:
                 cache.begin(1)
             for part in forwards.together(work):
-                if made.fed:
-                    keep_weights(made.fed[-1])
+                if made.computed:
+                    keep_weights(made.computed[-1])
                 mine = slice(first := work.index(part[0]), first + len(part))
-                made.fed.append(forwards.feed(part, chosen[mine, None], lengths[mine], clock))
+                made.computed.append(forwards.compute(part, chosen[mine, None], lengths[mine], clock))
             for cache, length in reversed(pairs):  # pages allocated last are freed first
                 cache.uncount_row(length)
         except BaseException:
@@ -94,14 +94,14 @@ class LaunchedAhead:
         return is_same and not live.sequence.sampled_is_forced
 
     def take(self, forwards: Forwards, step: StepBatch) -> list[Forward]:
-        """The forwards of the step that feeds the tokens, which runs now: their rows are counted from now on."""
+        """The forwards of the step that computes the tokens, which runs now: their rows are counted from now on."""
         for cache in self.caches:
             cache.count_row()
-        parts = zip(forwards.together(step.work), self.fed, strict=True)
-        return [each for work, fed in parts for each in forwards.collected(work, fed, self.clock)]
+        parts = zip(forwards.together(step.work), self.computed, strict=True)
+        return [each for work, computed in parts for each in forwards.collected(work, computed, self.clock)]
 
     def discard(self) -> None:
-        """Clear the rows that the forward wrote, because its tokens are not fed. The sequences must not have been
+        """Clear the rows that the forward wrote, because its tokens are not computed. The sequences must not have been
         changed since the launch; a cache that was replaced since is left alone."""
         for work, cache, length in zip(self.work, self.caches, self.lengths, strict=True):
             if work.live.cache is cache:
@@ -110,17 +110,17 @@ class LaunchedAhead:
 
 def may_launch(sequences: LiveSequences, work: Sequence[SequenceWork]) -> bool:
     """Whether the next forward can be launched before the tokens of this step are known. Not if a forced token comes
-    next, a sequence is full or has reached its length limit, or the next step feeds other sequences; nor if a cache
+    next, a sequence is full or has reached its length limit, or the next step computes other sequences; nor if a cache
     cannot hold a row that it does not count yet: with a window, a codec, rows edited by hand, and at some page
     boundaries (see `PagedCache.can_write_ahead`)."""
     if [live for live in sequences if live.sequence.has_work] != [each.live for each in work]:
         return False
-    return all(can_feed_another(sequences, each.live, each.num_tokens, len(work)) for each in work)
+    return all(computes_another(sequences, each.live, each.num_tokens, len(work)) for each in work)
 
 
-def can_feed_another(sequences: LiveSequences, live: LiveSequence, num_tokens: int, num_sequences: int) -> bool:
-    """Whether a sequence of `num_tokens` tokens, one of `num_sequences` in the batch, will feed the sampled token next
-    (unless that ends its text) and its cache has room for the row."""
+def computes_another(sequences: LiveSequences, live: LiveSequence, num_tokens: int, num_sequences: int) -> bool:
+    """Whether a sequence of `num_tokens` tokens, one of `num_sequences` in the batch, will compute the sampled token
+    next (unless that ends its text) and its cache has room for the row."""
     sequence, cache = live.sequence, live.cache
     most = sequence.sampling.max_new_tokens
     is_last = most is not None and num_tokens - sequence.num_prompt_tokens + 1 >= most
@@ -137,13 +137,13 @@ LONG_PROMPT, LONG_CHUNK_S = 1024, 1.0  # tokens, seconds: after these, unused me
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What is special about one step, decided before it by whoever asks for it: how its batch is chosen and fed,
+    """What is special about one step, decided before it by whoever asks for it: how its batch is chosen and computed,
     whether somebody watches its phases, the `planned` step that it repeats, and whether its record `is_late`, completed
     when its measurements have left the device."""
 
     clock: StepClock
     schedule: Callable[[], StepBatch]
-    feed: Callable[[StepBatch], list[Forward]]
+    compute: Callable[[StepBatch], list[Forward]]
     phases: PhasedStep | None = None
     planned: PlannedStep | None = None
     is_late: bool = False
@@ -205,12 +205,12 @@ class Stepper:
         self.discard_ahead()
         clock, sampled = StepClock(self._model.device, self._clock), list[Sample | None]()
 
-        def feed(batch: StepBatch) -> list[Forward]:
+        def compute(batch: StepBatch) -> list[Forward]:
             with self._model.runners.chosen_as(planned.runner):
                 return self._forwards.run(batch, clock, check, None)
 
         record = self._step(
-            Asked(clock, partial(self._scheduler.planned_batch, planned), feed, planned=planned), sampled
+            Asked(clock, partial(self._scheduler.planned_batch, planned), compute, planned=planned), sampled
         )
         return with_choices(record, [None if choice is None else choice.token_id for choice in sampled])
 
@@ -237,8 +237,8 @@ class Stepper:
         self._scheduler.check_has_work()
         if ahead is not None:
             return Asked(clock, self._scheduler.next_batch, partial(ahead.take, self._forwards), phases)
-        feed = partial(self._forwards.run, clock=clock, check=check, phases=phases)
-        return Asked(clock, self._scheduler.next_batch, feed, phases)
+        compute = partial(self._forwards.run, clock=clock, check=check, phases=phases)
+        return Asked(clock, self._scheduler.next_batch, compute, phases)
 
     def rest(self) -> None:
         """Note a pause: the time until the next step is not counted as a gap between two steps."""
@@ -299,7 +299,7 @@ class Stepper:
             clock.lap("prepare")
             if asked.phases is not None:
                 asked.phases.scheduled(batch, self._scheduler.preempted)
-            forwards = asked.feed(batch)
+            forwards = asked.compute(batch)
             clock.lap("forward")
             sampled += map(self._sample, forwards)
             choices = asked.choices(sampled)
@@ -380,13 +380,13 @@ class Stepper:
         )
 
     def _sample(self, forward: Forward) -> Sample | None:
-        """Sample the next token; None while tokens of the prompt remain to be fed."""
+        """Sample the next token; None while tokens of the prompt remain to be computed."""
         sequence, position = forward.work.live.sequence, forward.work.num_tokens
         if position < len(sequence.token_ids):
             return None
-        fed = sequence.token_ids if sequence.is_prefilling else [*sequence.token_ids, *forward.work.token_ids]
+        computed = sequence.token_ids if sequence.is_prefilling else [*sequence.token_ids, *forward.work.token_ids]
         ruled = self._model.apply_generation_rules(
-            forward.logits, fed, sequence.num_prompt_tokens, sequence.sampling.max_new_tokens
+            forward.logits, computed, sequence.num_prompt_tokens, sequence.sampling.max_new_tokens
         )
         logprobs = None if forward.strip is None else forward.strip.logprobs
         return sample(forward.logits, sequence.sampling, position, ruled, logprobs)
@@ -402,8 +402,8 @@ class Stepper:
         """Commit the step of one sequence: cache, tokens, logits, history, next token. Returns its part of the
         record."""
         live, mode, num_tokens = forward.work.live, self._live.mode, forward.work.num_tokens
-        fed = self._history.next_step, live.seq_id
-        computed = live.sequence.computed(num_tokens, forward.work.token_ids[-1], fed)
+        computed_by = self._history.next_step, live.seq_id
+        computed = live.sequence.computed(num_tokens, forward.work.token_ids[-1], computed_by)
         stop = None
         if choice is not None:  # a forced token comes before the sampled one, which then cannot end the text
             full = mode.full_at(num_tokens, live.cache)

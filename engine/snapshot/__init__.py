@@ -20,7 +20,7 @@ def save_cache(
     path.
 
     `past_key_values` is any cache of transformers, or a list of pairs `(keys, values)`, one per layer, each `[B, H_kv,
-    S, D]` or `[H_kv, S, D]`. `tokens` are the ids that were fed, optionally followed by the one that comes next;
+    S, D]` or `[H_kv, S, D]`. `tokens` are the ids that were computed, optionally followed by the one that comes next;
     `tokenizer` gives their texts, `model` its config, name and fingerprint; with `tokens` and `model` decoding can go
     on from the file. `batch` is the index of the sequence in the batch.
     Raises `InputError` if the cache cannot be read or the file cannot be written.

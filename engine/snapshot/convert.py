@@ -99,8 +99,8 @@ def trace_events(records: Iterable[StepRecord]) -> Iterable[dict[str, Any]]:
         begin = end - timings.total_ms * 1e3
         origin = begin if origin is None else origin
         at = begin - origin
-        fed = sum(len(step.token_ids) for step in record.sequences)
-        facts = {"step": record.step, "cache": cache_name(record.cache), "tokens": fed}
+        computed = sum(len(step.token_ids) for step in record.sequences)
+        facts = {"step": record.step, "cache": cache_name(record.cache), "tokens": computed}
         yield _slice(f"{record.phase} {record.step}", at, timings.total_ms, facts)
         for name in ("prepare", "forward", "sample", "observe"):
             took_ms = getattr(timings, f"{name}_ms")

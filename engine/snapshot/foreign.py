@@ -55,7 +55,7 @@ def snapshot_of_cache(
     if ids is not None and len(ids) < num_tokens:
         raise InputError(
             f"The cache holds {counted(num_tokens, 'token')} and the ids of {len(ids):,} were given: "
-            "give all that were fed."
+            "give all that were computed."
         )
     is_quantised = any(hasattr(layer, "_dequantize") for layer in getattr(cache, "layers", ()))
     why_not = "its rows are quantised, and were written as numbers" if is_quantised else ""
@@ -93,7 +93,7 @@ def snapshot_of_arrays(cache: ForeignCache, path: Path) -> Snapshot:
     num_tokens = cache.num_tokens or max(held.stop for held, _ in rows.values())
     if max(held.stop for held, _ in rows.values()) > num_tokens:
         raise InputError(
-            f"'{path}' has rows behind its {counted(num_tokens, 'token')}: give the ids of all that were fed."
+            f"'{path}' has rows behind its {counted(num_tokens, 'token')}: give the ids of all that were computed."
         )
     return _snapshot(rows, num_tokens, token_ids(cache.token_ids, 0), fields=cache.fields)
 
@@ -188,7 +188,7 @@ def token_ids(tokens: Any, batch: int) -> list[int] | None:
         ids = ids[batch] if ids.dim() == 2 else ids
         found = [int(token_id) for token_id in ids.reshape(-1).tolist()]
     except (TypeError, ValueError, RuntimeError, IndexError, OverflowError):
-        raise InputError("The tokens are no token ids: give whole numbers, one for each token fed.") from None
+        raise InputError("The tokens are no token ids: give whole numbers, one for each token computed.") from None
     if ids.is_floating_point() or any(not 0 <= token_id <= MAX_TOKENS for token_id in found):
         raise InputError("The tokens are no token ids: give whole numbers from 0 up.")
     return found

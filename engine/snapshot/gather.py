@@ -255,7 +255,8 @@ def check_numbers(what: str, wanted: Iterable[int], known: Iterable[int]) -> Non
 
 
 def tokens(session: Session, seq_id: int, count: int, mark: SequenceState | None) -> Tensors:
-    """The ids, positions and texts of the tokens fed, and the ids of the prompt's tokens that were not fed yet."""
+    """The ids, positions and texts of the tokens computed, and the ids of the prompt's tokens that were not computed
+    yet."""
     ids = session.sequence(seq_id).token_ids
     waiting = ids[count : len(mark.token_ids)] if mark is not None else []
     texts = [session.text_of(token_id).encode("utf-8", "backslashreplace") for token_id in ids[:count]]

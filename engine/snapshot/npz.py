@@ -73,8 +73,8 @@ class ForeignLayer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ForeignCache:
-    """A cache of another program's file: its layers by index, the number and the ids of the tokens fed if it says so,
-    and the fields of a manifest that it gives."""
+    """A cache of another program's file: its layers by index, the number and the ids of the tokens computed if it says
+    so, and the fields of a manifest that it gives."""
 
     layers: dict[int, ForeignLayer]
     token_ids: list[int] | None = None

@@ -227,12 +227,12 @@ class SnapshotFile:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """The ids of the tokens fed; empty if the file has none."""
+        """The ids of the tokens computed; empty if the file has none."""
         return tuple(self.array("token_ids", 0).tolist()) if "token_ids" in self else ()
 
     @property
     def waiting_ids(self) -> tuple[int, ...]:
-        """Ids of the prompt's tokens that were not fed yet."""
+        """Ids of the prompt's tokens that were not computed yet."""
         return tuple(self.array("waiting_ids").tolist()) if "waiting_ids" in self else ()
 
     @property

@@ -63,7 +63,7 @@ def _restored(
     session.open_rows = rows_of_file
     seq_id, mode = file.manifest.sequence.seq_id, session.live.mode
     step = file.manifest.step or 0
-    sequence = structs.replace(sequence, fed=(step, seq_id), moves=(Move(-1, 0, spec),))
+    sequence = structs.replace(sequence, computed_by=(step, seq_id), moves=(Move(-1, 0, spec),))
     cache = mode.new_cache(seq_id, sequence.num_prompt_tokens)
     mode.check_holds(seq_id, sequence, cache)
     try:
@@ -274,7 +274,7 @@ def choose_next(
         raise InputError(
             f"'{file.path}' can be looked at and not gone on from: it does not say which token comes next, and a row "
             "that is needed to compute it has left its window. Give save_cache the id of the next token as well, "
-            "behind those that were fed."
+            "behind those that were computed."
         )
     if count:
         session = _restored(model, file, _without_last(stored), structs.replace(sequence, num_tokens=count), None)

@@ -134,7 +134,7 @@ def _moments_in(file: SnapshotFile) -> tuple[Node, ...]:
 def with_changes(file: SnapshotFile, records: list[StepRecord]) -> list[StepRecord]:
     """Add the changes to records of an older program that did not record them: there must be one sequence with its
     prompt, and consecutive steps. Raises `InputError` if there are several sequences, or a step is missing."""
-    entry, fed = file.manifest.sequence, 0
+    entry, computed = file.manifest.sequence, 0
     if any(record.changes for record in records):
         return records
     for record in records:
@@ -143,9 +143,9 @@ def with_changes(file: SnapshotFile, records: list[StepRecord]) -> list[StepReco
                 "Steps of several sequences, and what began them was not recorded: export the table instead."
             )
         part = record.sequences[0]
-        if part.first_position != fed:
+        if part.first_position != computed:
             raise InputError(MISSING)
-        fed = part.num_tokens
+        computed = part.num_tokens
     prompt = (*file.token_ids, *file.waiting_ids)[: entry.num_prompt_tokens]
     begun = (SequenceAdded(entry.seq_id, prompt, entry.sampling),)
     parents = [None, *(record.step for record in records)]

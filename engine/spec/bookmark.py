@@ -26,7 +26,7 @@ class OnStep(_Target, frozen=True):
 
 
 class OnToken(_Target, frozen=True):
-    """A token of a sequence; `step` is the one that fed it."""
+    """A token of a sequence; `step` is the one that computed it."""
 
     seq_id: int
     position: int

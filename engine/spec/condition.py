@@ -53,14 +53,14 @@ def _count(name: str, meaning: str, need: Need = "") -> Quantity:
 
 ROWS = (
     Quantity("token", "token", "the token just chosen, by its text or id", 'token = " cat"'),
-    Quantity("fed", "token", "a token just fed, by its text or id", "fed = 42"),
+    Quantity("fed", "token", "a token just computed, by its text or id", "fed = 42"),
     Quantity(
         "text", "text", "a match of a regular expression that ends in the newest token", r'text ~ "\bdragons?\b"'
     ),
     Quantity("entropy", "number", "entropy of the next token's distribution", "entropy > 2", "nats"),
     Quantity("probability", "number", "probability of the chosen token", "probability < 0.1", "ratio", 1.0),
     Quantity("margin", "number", "probability of the first token less that of the second", "margin < 5%", "ratio", 1.0),
-    Quantity("surprisal", "number", "the largest surprisal of the tokens just fed", "surprisal > 6", "nats"),
+    Quantity("surprisal", "number", "the largest surprisal of the tokens just computed", "surprisal > 6", "nats"),
     Quantity(
         "differs", "fact", "the compared run puts another token first", "differs", need="comparison"
     ),

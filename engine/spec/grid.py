@@ -105,8 +105,8 @@ TextKind = Literal["greedy", "given", "recall"]
 class SweepText(Struct, frozen=True, array_like=True):
     """A text of a sweep, under its name.
 
-    `greedy`: the prompt is fed, and the measured steps are the tokens that the exact model chooses greedily after it.
-    `given`: the measured steps are the last tokens of the prompt itself, of which as many are read as the context
+    `greedy`: the prompt is computed, and the measured steps are the tokens that the exact model chooses greedily after
+    it. `given`: the measured steps are the last tokens of the prompt itself, of which as many are read as the context
     holds; this gives the perplexity of a text written by a person. `recall`: a fact is inserted into the prompt at
     `depth` (0: at its beginning, 1: at its end) and asked for at the end, `num_tokens` in all (None: all of the
     prompt's, as far as the context holds them); the measured steps are the tokens of the fact.

@@ -59,7 +59,7 @@ class SequenceStopped(Variant, frozen=True):
 
 
 class TokensForced(Variant, frozen=True):
-    """These tokens are fed next instead of sampled ones; the first replaces the token that was chosen already."""
+    """These tokens are computed next instead of sampled ones; the first replaces the token that was chosen already."""
 
     seq_id: Count
     token_ids: Tokens

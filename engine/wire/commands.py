@@ -90,8 +90,8 @@ class PreviewPrompt(Command, frozen=True):
 
 
 class SetSampling(Command, frozen=True):
-    """Set how tokens of a sequence are chosen from now on; a token chosen but not yet fed is chosen again. `seq_id`
-    None: set the default for prompts that bring no sampling of their own."""
+    """Set how tokens of a sequence are chosen from now on; a token chosen but not yet computed is chosen again.
+    `seq_id` None: set the default for prompts that bring no sampling of their own."""
 
     sampling: SamplingParams
     seq_id: int | None = None
@@ -154,14 +154,14 @@ class Cancel(Command, frozen=True):
 
 
 class Force(Command, frozen=True):
-    """Feed these tokens to a sequence next instead of sampled ones; the first replaces the one already chosen."""
+    """Schedule these tokens for a sequence next instead of sampled ones; the first replaces the one already chosen."""
 
     seq_id: int
     token_ids: tuple[int, ...]
 
 
 class ForceText(Command, frozen=True):
-    """Feed the tokens of this text to a sequence next, like `Force`."""
+    """Schedule the tokens of this text for a sequence next, like `Force`."""
 
     facts: ClassVar[Facts] = Facts(when_cancelled="The text was not taken, because it was stopped: send it again.")
 
@@ -178,8 +178,8 @@ class GoTo(Command, frozen=True):
 
 
 class BeginBranch(Command, frozen=True):
-    """Go to `step` (None: stay) and begin a new branch there: a sequence is fed these tokens next, or those of `text`,
-    or gets other `sampling`."""
+    """Go to `step` (None: stay) and begin a new branch there: a sequence is given these tokens next, or those of
+    `text`, or gets other `sampling`."""
 
     facts: ClassVar[Facts] = Facts(
         "beginning another branch", when_cancelled="The branch was not begun, because it was stopped: begin it again."

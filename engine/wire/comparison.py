@@ -1,4 +1,5 @@
-"""Messages of a comparison: what a sequence is compared with, and two runs that are fed the same tokens, step by step.
+"""Messages of a comparison: what a sequence is compared with, and two runs that are given the same tokens, step by
+step.
 
 Side A is the live sequence; side B is the other run. Shapes: L attention layers.
 """
@@ -29,8 +30,8 @@ class ComparedSide(Part, frozen=True):
 
 
 class TokenDivergence(Part, frozen=True):
-    """The point from which two branches are fed different tokens: after their first `num_tokens`, with the texts of the
-    next token of A and of B."""
+    """The point from which two branches are given different tokens: after their first `num_tokens`, with the texts of
+    the next token of A and of B."""
 
     num_tokens: int
     texts: tuple[str, str]
@@ -45,8 +46,8 @@ class ComparedStep(Event, frozen=True, eq=False):
     a side has no such row. For the newest query: the total variation distance of the attention rows, `[L]`, in the head
     where it is largest.
 
-    `is_beyond_rounding` is None if the step itself cannot be compared, or if the sides were fed different tokens since
-    `parting`, so that differences are expected. `ms` and `kv_bytes` are (A, B), None where unknown.
+    `is_beyond_rounding` is None if the step itself cannot be compared, or if the sides were given different tokens
+    since `parting`, so that differences are expected. `ms` and `kv_bytes` are (A, B), None where unknown.
     """
 
     step: int
@@ -131,7 +132,7 @@ class ComparisonStarted(Event, frozen=True, eq=False):
 
 
 class ComparisonScanned(Event, frozen=True):
-    """All rows of the first `num_tokens` tokens that both sides were fed were compared as they are held now. `first` is
+    """All rows of the first `num_tokens` tokens that both sides have were compared as they are held now. `first` is
     the first difference; None if all are equal within rounding."""
 
     num_tokens: int

@@ -104,7 +104,7 @@ class RecordContext(Protocol):
     """What evaluating a condition needs beside the record of the step; None where a value is unknown."""
 
     def text_before(self, part: SequenceStep) -> str:
-        """The text of the tokens before the fed ones, its last `TEXT_TAIL` characters."""
+        """The text of the tokens before the computed ones, its last `TEXT_TAIL` characters."""
 
     def norms_before(self, seq_id: int) -> Norms | None:
         """The norms of the sequence's rows before those that the step added."""
@@ -188,12 +188,14 @@ class ConditionEvaluator:
 
     def _match(self, test: ConditionTerm, part: SequenceStep) -> str | None:
         """The match of the pattern that ends in the text that this step added. Tokens of a prompt and forced tokens
-        count as added when they are fed, all others when they are chosen."""
-        before, fed = self._context.text_before(part), "".join(part.texts)
+        count as added when they are computed, all others when they are chosen."""
+        before, computed = self._context.text_before(part), "".join(part.texts)
         chosen = part.sampled_text if has_chosen(part) else ""
         is_new = part.phase == "prefill" or part.forced
         try:
-            return newest_match(str(test.value), before + fed + chosen, len(before) + (0 if is_new else len(fed)))
+            return newest_match(
+                str(test.value), before + computed + chosen, len(before) + (0 if is_new else len(computed))
+            )
         except TooSlow:
             self.too_slow.add(str(test.value))
             return None

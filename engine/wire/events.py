@@ -125,9 +125,9 @@ class StepRedone(Event, frozen=True):
 
 class Redone(Event, frozen=True):
     """The nodes of a lost engine were repeated, and the one after `step` (None: none) is the live one. `why_not_all`
-    says why the later ones were not; their tokens are fed next instead. `why_not_exact` says that another token would
-    have been chosen, or that K and V differ. `num_computed_anew` tokens had been in cached pages of an earlier run;
-    their recomputed rows are equal within rounding."""
+    says why the later ones were not; their tokens are computed next instead. `why_not_exact` says that another token
+    would have been chosen, or that K and V differ. `num_computed_anew` tokens had been in cached pages of an earlier
+    run; their recomputed rows are equal within rounding."""
 
     step: int | None
     num_steps: int

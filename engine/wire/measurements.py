@@ -28,7 +28,7 @@ class WhatIf(Command, frozen=True):
 
 class CheckParity(Command, frozen=True):
     """Compare the logits and rows of a sequence's steps with another way of computing them: in the cache mode
-    `against`, which is fed the same tokens, or (None) without any cache, with the model's own attention."""
+    `against`, which is given the same tokens, or (None) without any cache, with the model's own attention."""
 
     facts: ClassVar[Facts] = Facts("comparing with another cache", answers="one", effect="measures")
 
@@ -187,7 +187,7 @@ class DamageMap(Answer, frozen=True, eq=False):
     """What a codec does to K and V, to the newest attention row (total variation, `[L, H]`) and to the next token: `kl`
     with all layers coded, `kl_by_layer` `[L]` with only one. `plan` is given if the request has a budget; `plan_kl` is
     measured with the whole plan applied. `num_rows` rows were coded: all except that of the newest token, which `step`
-    fed. `is_rebuilt`: they were computed from the tokens, because the live cache does not hold them all."""
+    computed. `is_rebuilt`: they were computed from the tokens, because the live cache does not hold them all."""
 
     request: MapDamage
     layers: tuple[int, ...]
@@ -355,7 +355,7 @@ class KeptRows(Part, frozen=True, eq=False):
 
 
 class EditMeasured(Event, frozen=True, eq=False):
-    """What the edit at node `step` changed in the prediction of the next token, measured by feeding the newest token
+    """What the edit at node `step` changed in the prediction of the next token, measured by computing the newest token
     again to the edited cache.
 
     `before` and `after` are the top candidates before and after the edit; `entropy` is that of the distribution after

@@ -1,6 +1,6 @@
 """The record of a step and its parts: frozen messages of numbers, strings, tuples and read-only arrays.
 
-Shapes: L attention layers, H query heads, H_kv key/value heads, T tokens fed in the step, D head_dim.
+Shapes: L attention layers, H query heads, H_kv key/value heads, T tokens computed in the step, D head_dim.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ class AttentionSummary(Part, frozen=True, eq=False):
 
 
 class SequenceStep(Part, frozen=True, eq=False):
-    """What one step did to one sequence: it fed the tokens `first_position … num_tokens`, and chose `sampled` as the
-    next one. `surprisal` is None where unknown; for a long prompt until `PromptSurprisal` follows. `stop` says why the
-    sequence ended."""
+    """What one step did to one sequence: it computed the tokens `first_position … num_tokens`, and chose `sampled` as
+    the next one. `surprisal` is None where unknown; for a long prompt until `PromptSurprisal` follows. `stop` says why
+    the sequence ended."""
 
     seq_id: int
     phase: Phase
@@ -298,7 +298,7 @@ class StepRecord(Event, frozen=True, eq=False):
 
     def with_surprisal(self, seq_id: int, first_position: int, values: tuple[float, ...]) -> StepRecord:
         """The record with these surprisals, from `first_position` on, filled in for the tokens of the sequence that the
-        step fed."""
+        step computed."""
         part = self.of(seq_id)
         if part is None:
             return self

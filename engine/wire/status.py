@@ -21,8 +21,8 @@ from engine.wire.tree import BranchBytes
 
 
 class ScheduledSequence(Part, frozen=True):
-    """What a sequence is fed: `token_ids` from `first_position` on. `pages` are the page ids allocated for their rows,
-    `hit_tokens` how many tokens of a prompt were found in cached pages."""
+    """What a sequence computes: `token_ids` from `first_position` on. `pages` are the page ids allocated for their
+    rows, `hit_tokens` how many tokens of a prompt were found in cached pages."""
 
     seq_id: int
     phase: Phase
@@ -131,7 +131,7 @@ class SuspendedStep(Part, frozen=True):
 
 class ModelInfo(Part, frozen=True):
     """The loaded model. `fingerprint` identifies its weights and config. `goes_beyond_context`: with a cache that keeps
-    a window, it can be fed more tokens than its context length. `templates` are the names of its chat templates, the
+    a window, it can be given more tokens than its context length. `templates` are the names of its chat templates, the
     default first; `special_ids` are tokens that are markers and not text, up to a limit. `why_device` gives the reason
     for an automatic choice of the device; `layer_devices` has one device per layer, empty if all are on `device`."""
 

@@ -18,8 +18,8 @@ from engine.wire.records import SequenceStep, StepRecord, StopReason
 
 
 class PlannedPart(Part, frozen=True):
-    """What a step did to a sequence: it fed the tokens `first_position … num_tokens` and chose `sampled`. `forced`: the
-    fed token was forced. `token_id` is the token that a decode step fed; None for prompts."""
+    """What a step did to a sequence: it computed the tokens `first_position … num_tokens` and chose `sampled`.
+    `forced`: the computed token was forced. `token_id` is the token that a decode step computed; None for prompts."""
 
     seq_id: Count
     first_position: Count
@@ -33,8 +33,8 @@ class PlannedPart(Part, frozen=True):
     def of(cls, step: SequenceStep) -> PlannedPart:
         """The plan that repeats a recorded step of a sequence."""
         is_prompt = step.phase == "prefill" or len(step.token_ids) != 1
-        fed = None if is_prompt else step.token_ids[0]
-        return cls(step.seq_id, step.first_position, step.num_tokens, step.sampled, step.forced, step.stop, fed)
+        computed = None if is_prompt else step.token_ids[0]
+        return cls(step.seq_id, step.first_position, step.num_tokens, step.sampled, step.forced, step.stop, computed)
 
 
 class PlannedStep(Part, frozen=True):

@@ -54,7 +54,7 @@ class FakeEngine:
         self.is_silent = False
         self.next_step = 0
         self.live: int | None = None
-        self.num_fed: dict[int | None, int] = {None: 0}  # the number of steps on the path to each node
+        self.num_computed: dict[int | None, int] = {None: 0}  # the number of steps on the path to each node
         self.parents: dict[int, int | None] = {}
         self.watched: tuple[Watched, ...] = ()
         self.status: EngineStatus = samples.status()
@@ -77,7 +77,7 @@ class FakeEngine:
         self.outbox.extend(events)
         steps = [event.step for event in events if isinstance(event, StepRecord)]
         for step in steps:
-            self._enter(step, self.num_fed[self.live] + 1)
+            self._enter(step, self.num_computed[self.live] + 1)
         if steps and not self.is_silent:
             for watched in self.watched:
                 self._answer_picture(self._request_now(watched), watched.id)
@@ -118,7 +118,7 @@ class FakeEngine:
         match command:
             case SubmitPrompt():
                 self.next_step, self.live, self.watched = 0, None, ()
-                self.num_fed, self.parents = {None: 0}, {}
+                self.num_computed, self.parents = {None: 0}, {}
                 self.emit(Restarted(reply_to=command.id))
                 self.tell()
                 self.emit(Submitted(0, *samples.prompt_tokens(), reply_to=command.id))
@@ -145,7 +145,7 @@ class FakeEngine:
 
     def _step(self, num_steps: int) -> None:
         for _ in range(num_steps):
-            record = samples.step_record(self.num_fed[self.live])
+            record = samples.step_record(self.num_computed[self.live])
             self.emit(replace(record, step=self.next_step, parent=self.live))
         self.tell()
 
@@ -158,19 +158,19 @@ class FakeEngine:
     def add_edit(self, edit: Edit, number: int) -> None:
         """An edit is the next node, and was measured."""
         node = Node(self.next_step, self.live, (EditMade(edit),), self.status.cache, None)
-        self._enter(node.step, self.num_fed[self.live])
+        self._enter(node.step, self.num_computed[self.live])
         ids = edit.token_ids if isinstance(edit, ReplaceTokens) else ()
         texts = tuple(f"<{token_id}>" for token_id in ids)
         self.emit(NodeAdded(node, is_live=True, how="written", kl=0.25, texts=texts, reply_to=number))
 
-    def _enter(self, step: int, num_fed: int) -> None:
+    def _enter(self, step: int, num_computed: int) -> None:
         """Another node follows the live one."""
-        self.parents[step], self.num_fed[step] = self.live, num_fed
+        self.parents[step], self.num_computed[step] = self.live, num_computed
         self.live, self.next_step = step, max(self.next_step, step + 1)
 
     def _request_now(self, watched: Watched) -> PictureRequest:
         """What a watched picture asks for after the newest step."""
-        request, count = watched.request, samples.PROMPT + max(0, self.num_fed[self.live] - 1)
+        request, count = watched.request, samples.PROMPT + max(0, self.num_computed[self.live] - 1)
         positions: dict[str, int | None] = {}
         if isinstance(request, HeadRequest | AttentionRequest):
             if watched.extent == "all":
@@ -190,7 +190,7 @@ class FakeEngine:
             self._reply(
                 number,
                 samples.attention_picture(
-                    request, samples.PROMPT + self.num_fed.get(request.step, request.step + 1) - 1
+                    request, samples.PROMPT + self.num_computed.get(request.step, request.step + 1) - 1
                 ),
             )
         elif isinstance(request, OutliersRequest):
@@ -202,9 +202,9 @@ class FakeEngine:
         self.emit(replace(piece, reply_to=number))
 
     def tell(self) -> None:
-        fed = self.num_fed[self.live]
-        tokens = samples.PROMPT + fed - 1
-        info = SequenceInfo(0, "decode" if fed else "waiting", max(tokens, 0), samples.PROMPT, 11, None)
+        computed = self.num_computed[self.live]
+        tokens = samples.PROMPT + computed - 1
+        info = SequenceInfo(0, "decode" if computed else "waiting", max(tokens, 0), samples.PROMPT, 11, None)
         self.status = replace(self.status, sequences=(info,), step=self.live)
         self.emit(StateChanged(self.status))
 

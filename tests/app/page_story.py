@@ -98,10 +98,10 @@ class PageStory:
     def _part(self, seq_id: int, first: int) -> SequenceStep:
         ids = self.ids[seq_id]
         base = samples.step_record(self.step).sequences[0]
-        fed = tuple(ids[first:])
+        computed = tuple(ids[first:])
         return replace(
-            base, seq_id=seq_id, phase="decode", token_ids=fed, texts=tuple(WORDS[i] for i in fed),
-            first_position=first, num_tokens=len(ids), num_prompt_tokens=len(ids), surprisal=(1.0,) * len(fed),
+            base, seq_id=seq_id, phase="decode", token_ids=computed, texts=tuple(WORDS[i] for i in computed),
+            first_position=first, num_tokens=len(ids), num_prompt_tokens=len(ids), surprisal=(1.0,) * len(computed),
             rows=None, attention=None, hit_tokens=self.hits[seq_id],
         )  # fmt: skip
 

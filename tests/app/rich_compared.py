@@ -54,7 +54,7 @@ def next_compared(models: Models) -> ComparedStep:
     return replace(last, step=last.step + 1, num_tokens=last.num_tokens + 1, kl=(last.kl or 0) + 0.25, ms=(2.0, 9.5))
 
 
-def feed_compared(models: Models) -> None:
+def give_compared(models: Models) -> None:
     """The pictures of both sides that are wanted now; B is brighter, and upside down in its rows."""
     now, wanted = models.selection.now, models.viewport.now.compared
     count = models.timeline.num_tokens(0, now.step)
@@ -68,7 +68,7 @@ def feed_compared(models: Models) -> None:
         request = HeadRequest(0, count, now.lens, now.layer, now.kv_head, start, stop, wanted.columns)
     else:
         start, stop = rows_of(models.viewport.now.attention_range, count)
-        found = models.timeline.fed(0, now.step)
+        found = models.timeline.newest_of(0, now.step)
         assert found is not None
         request = AttentionRequest(0, found.step, now.layer, wanted.columns, start, stop)
     models.comparison.put(ComparedPictures(*(_piece(request, side, count) for side in SIDES)))

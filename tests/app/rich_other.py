@@ -15,7 +15,7 @@ from engine.geometry.dimensions import CacheGeometry, LayerGeometry
 from engine.wire.pictures import HeadRequest, Magnitudes, StatePicture, TensorName, WallPicture, WallRequest
 from engine.wire.records import LayerBytes, RowStats, StepRecord
 from tests.app import samples
-from tests.app.rich import feed, rich_models, wall
+from tests.app.rich import give_pictures, rich_models, wall
 
 SOURCE, DECODED = 6, 4  # tokens that the encoder read, and steps after the first
 MANY = 2_500  # steps of the long run
@@ -60,8 +60,8 @@ def _decoded(step: int) -> StepRecord:
     return samples.step_record(step, SOURCE + 1)
 
 
-def feed_encoder(models: Models) -> None:
-    feed(models)
+def compute_encoder(models: Models) -> None:
+    give_pictures(models)
     if (piece := models.pictures.wall) is not None:
         low, high = samples.wall_picture(piece.request).low.copy(), samples.wall_picture(piece.request).high.copy()
         for picture in (low, high):
@@ -97,9 +97,9 @@ def _state(layer: int, name: str, columns: int, rows: int) -> StatePicture:
     return StatePicture(layer, name, (1, columns, rows), "float32", cells, cells + 0.25, float(cells.max()))
 
 
-def feed_hybrid(models: Models) -> None:
+def compute_hybrid(models: Models) -> None:
     """Three layers have rows, two have a state; of the head of a layer without rows its state is shown."""
-    feed(models)
+    give_pictures(models)
     now, wanted = models.selection.now, models.viewport.now
     if (piece := models.pictures.wall) is not None and len(piece.layers) == samples.LAYERS:
         models.pictures.put(_with_states(piece))
@@ -155,8 +155,8 @@ def gone_models() -> Models:
     return models
 
 
-def feed_gone(models: Models) -> None:
-    feed(models)
+def compute_gone(models: Models) -> None:
+    give_pictures(models)
     now, pictures = models.selection.now, models.pictures
     count = models.timeline.num_tokens(now.seq_id, now.step)
     request = WallRequest(now.seq_id, count, count - 1, now.lens, now.change, 40, 40)
@@ -175,9 +175,9 @@ def feed_gone(models: Models) -> None:
 
 Run = tuple[Callable[[], Models], Callable[[Models], None]]
 OTHER_RUNS: dict[str, Run] = {
-    "an encoder-decoder": (encoder_models, feed_encoder),
-    "layers with a state": (hybrid_models, feed_hybrid),
-    "many steps": (long_models, feed),
-    "left behind": (left_models, feed),
-    "gone by now": (gone_models, feed_gone),
+    "an encoder-decoder": (encoder_models, compute_encoder),
+    "layers with a state": (hybrid_models, compute_hybrid),
+    "many steps": (long_models, give_pictures),
+    "left behind": (left_models, give_pictures),
+    "gone by now": (gone_models, compute_gone),
 }  # fmt: skip

@@ -14,11 +14,11 @@ from engine.wire.pictures import TableRequest
 from engine.wire.records import StepRecord
 from tests.app import samples
 from tests.app.page_story import SPEC, WORDS, PageStory
-from tests.app.rich import feed as feed_pictures
+from tests.app.rich import give_pictures
 
 
 class PagedRun:
-    """Models fed as the controller feeds them; `feed` answers what the views ask for."""
+    """Models as the controller fills them; `give_pictures` answers what the views ask for."""
 
     def __init__(self) -> None:
         self.models, self.story = Models(), PageStory()
@@ -40,7 +40,7 @@ class PagedRun:
         infos = (replace(infos[0], num_preemptions=2), replace(infos[1], state="finished", stop="length"), *infos[2:])
         self.models.status.set(replace(samples.status(7, cache=SPEC), sequences=infos))
         self.models.selection.update(layer=1, kv_head=2, position=6)
-        self.feed()
+        self.give_pictures()
 
     def _take(self, record: StepRecord) -> None:
         self.models.pages.take(record)
@@ -49,11 +49,9 @@ class PagedRun:
             self.models.timeline.begin(part.seq_id, ids, [WORDS[n] for n in ids])
         self.models.timeline.append([record])
 
-    def feed(self) -> None:
+    def give_pictures(self) -> None:
         now = self.models.selection.now
-        feed_pictures(
-            self.models,
-        )
+        give_pictures(self.models)
         if now.seq_id in self.story.tables:
             count = self.models.timeline.num_tokens(now.seq_id)
             table = self.story.table_picture(TableRequest(now.seq_id, count))

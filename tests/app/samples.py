@@ -132,7 +132,7 @@ def cache_bytes(num_tokens: int, reserved_tokens: int | None = None) -> CacheByt
 
 
 def step_record(step: int, num_prompt: int = PROMPT, *, seq_id: int = 0, cache: CacheSpec | None = None) -> StepRecord:
-    """Step 0 feeds the prompt, every later one a token: after step s the cache holds `num_prompt + s` tokens."""
+    """Step 0 computes the prompt, every later one a token: after step s the cache holds `num_prompt + s` tokens."""
     return replace(_step_record(step, num_prompt, seq_id), cache=cache or CacheSpec())
 
 

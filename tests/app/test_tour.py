@@ -54,7 +54,7 @@ class TourEngine(FakeEngine):
                 super().respond(command)
 
     def tell(self) -> None:
-        others = self.status.sequences[1:] if self.num_fed[self.live] > 1 else ()
+        others = self.status.sequences[1:] if self.num_computed[self.live] > 1 else ()
         super().tell()
         self.status = replace(self.status, sequences=(*self.status.sequences, *others))
         self.emit(StateChanged(self.status))

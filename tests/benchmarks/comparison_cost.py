@@ -3,7 +3,7 @@
     python tests/benchmarks/comparison_cost.py [--short] [--threads 2] [--context 512] [--steps 100] [--against
     kivi-2,h2o]
 
-Both ways feed the same tokens; the comparison compares logits, newest rows and attention at every step. Seconds of
+Both ways compute the same tokens; the comparison compares logits, newest rows and attention at every step. Seconds of
 processor time, which what else runs on the machine hardly changes. Target: at most 1.2."""
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def write(folder: Path) -> None:
 
 
 def write_gguf(folder: Path) -> None:
-    """As llama.cpp's converter does, without a vocabulary: ids are fed, never text."""
+    """As llama.cpp's converter does, without a vocabulary: ids are computed, never text."""
     import numpy as np
     from gguf import GGUFWriter
 

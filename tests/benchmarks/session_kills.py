@@ -39,8 +39,8 @@ LONGEST_LIFE_S = 4.0  # seconds until the kill, from when the window began to wo
 
 @dataclass
 class Shown:
-    """What was acknowledged: the tokens that each moment fed and chose, the draft, the names of branches, and notes by
-    their places (empty for a mere bookmark)."""
+    """What was acknowledged: the tokens that each moment computed and chose, the draft, the names of branches, and
+    notes by their places (empty for a mere bookmark)."""
 
     moments: dict[int, Any] = field(default_factory=dict)
     draft: str = ""

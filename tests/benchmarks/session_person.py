@@ -32,7 +32,7 @@ def tell(what: str, **facts: Any) -> None:
 
 
 def parts_of(node: Node) -> list[Any]:
-    """The tokens that a moment fed and chose."""
+    """The tokens that a moment computed and chose."""
     parts = node.work.parts if node.work is not None else ()
     return [len(node.changes), *([each.seq_id, each.num_tokens, each.token_id, each.sampled] for each in parts)]
 

@@ -392,7 +392,9 @@ class AttentionView(MapView[Shown]):
 
     def _mass_of(self, picture: AttentionPicture) -> tuple[HeadMass, ...]:
         seq_id, timeline = picture.request.seq_id, self._models.timeline
-        record = timeline.fed(seq_id, picture.request.step)  # a finished sequence keeps its last row while others go on
+        record = timeline.newest_of(
+            seq_id, picture.request.step
+        )  # a finished sequence keeps its last row while others go on
         part = timeline.part(seq_id, record.step) if record is not None else None
         if part is None or part.attention is None or picture.entropy is None or self.width() < _ROOM_FOR_MASSES:
             return ()

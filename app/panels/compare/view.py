@@ -76,7 +76,7 @@ class OpponentBox(SmallBox):
     """The list of these; `opponent` is the chosen one."""
 
     def __init__(self, models: Models) -> None:
-        super().__init__("Compare with", "What the same tokens are fed to for comparison", _options(), characters=13)
+        super().__init__("Compare with", "What is given the same tokens for comparison", _options(), characters=13)
         self._models = models
         self.was_opened = False  # since something was chosen: arrow keys choose without opening it
 

@@ -25,7 +25,7 @@ from engine.wire.pictures import AttentionPicture, HeadPicture, Picture, WallPic
 from engine.wire.records import Candidate
 
 INVITATION = (
-    "Two runs side by side: choose above what this one is compared with. The other run is fed the same tokens, step "
+    "Two runs side by side: choose above what this one is compared with. The other run is given the same tokens, step "
     "by step."
 )
 NOT_COMPARED = "This step was not compared: both sides have later ones in common"
@@ -111,7 +111,7 @@ def parts_at(models: Models, compared: ComparisonStarted) -> ComparedStep | None
 
 
 def _until(models: Models, parting: TokenDivergence) -> str:
-    """`until step 3`: the step of side A that fed the last common token."""
+    """`until step 3`: the step of side A that computed the last common token."""
     found = (step.step for step in models.comparison.steps if step.num_tokens == parting.num_tokens)
     step = next(found, None)
     return f"until step {thousands(step)}" if step is not None else f"for {counted(parting.num_tokens, 'token')}"
@@ -125,7 +125,7 @@ def verdict(models: Models, compared: ComparisonStarted) -> tuple[str, TextRole]
     first, beyond, many = comparison.first, len(departing), len(judged)
     parting = comparison.parting
     if parting is not None and not beyond and first is None:
-        return f"The same {_until(models, parting)}; behind it other tokens were fed", "text"
+        return f"The same {_until(models, parting)}; behind it other tokens came", "text"
     if not judged and comparison.num_scanned is None:
         return "Nothing is compared yet: the sides have no step in common whose numbers are kept", "muted"
     if not beyond and first is None:
@@ -160,7 +160,7 @@ def departure_words(
     if first is None and (parting := models.comparison.parting) is not None:
         a, b = (token_label(text) for text in parting.texts)
         rows = f"Rows of the {counted(num_scanned, 'token')} that both share are the same within rounding"
-        return f"{rows}; then A was fed “{a}”, B “{b}”: rows behind that are compared by position alone"
+        return f"{rows}; then A was given “{a}”, B “{b}”: rows behind that are compared by position alone"
     if first is None:
         return f"All rows of K and V that both hold are the same within rounding: {counted(num_scanned, 'token')}"
     token = models.timeline.live_path.token(compared.seq_id, first.position)

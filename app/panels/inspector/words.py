@@ -87,7 +87,7 @@ def _about(models: Models, token: Token) -> list[Fact]:
                 "the encoder: its rows are in the cross layers",
                 role="muted",
                 short="the encoder",
-                tip="Which part of the model this token was fed to.",
+                tip="Which part of the model computed this token.",
             )
         )
     elif token.position == source > 0:

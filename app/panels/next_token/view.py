@@ -119,14 +119,14 @@ BRANCH = "click: a branch begins here with this token; what there is stays"
 
 
 class Shown(Struct, frozen=True):
-    """The candidates as bars, and a summary in full and in short; the step that last fed the sequence; the edit after
-    which the candidates were measured, if any; why none of them can be taken, or empty; whether another text can be
-    typed; the step shown; and the sequence's sampling."""
+    """The candidates as bars, and a summary in full and in short; the step that last computed the sequence; the edit
+    after which the candidates were measured, if any; why none of them can be taken, or empty; whether another text can
+    be typed; the step shown; and the sequence's sampling."""
 
     rows: tuple[BarRow, ...]
     summary: str
     brief: str
-    fed: int
+    computed_in: int
     edited_at: int | None
     refusal: str
     can_type: bool
@@ -229,7 +229,7 @@ class NextTokenView(View[Shown]):
                 return (
                     f"The most probable next tokens appear here with the first step: {self._models.draft.how_to_begin}."
                 )
-            return f"Sequence {now.seq_id} was not fed in this step: look at another one."
+            return f"Sequence {now.seq_id} was not computed in this step: look at another one."
         record, part = found
         edited_at = None
         if (edited := after_edit(self._models, part, record.step)) is not None:
@@ -251,7 +251,7 @@ class NextTokenView(View[Shown]):
             rows=candidate_rows(part, which, refusal or (TAKE if now.step is None else BRANCH)),
             summary=_summary(part, which, num_typed, is_brief=False),
             brief=_summary(part, which, num_typed, is_brief=True),
-            fed=record.step,
+            computed_in=record.step,
             edited_at=edited_at,
             refusal=refusal,
             can_type=not refusal and not self._models.status.has_file,
@@ -267,7 +267,9 @@ class NextTokenView(View[Shown]):
                 "after the edit", kind, f"measured at step {step}: what follows on the edited cache", "edited"
             )
         shown = shown_record(self._models)
-        return source_of(self._models, "recorded", "", shown.step if shown is not None else None, fed=state.fed)
+        return source_of(
+            self._models, "recorded", "", shown.step if shown is not None else None, computed_in=state.computed_in
+        )
 
     def show_state(self, state: Shown) -> None:
         self.summary.setText(state.summary, state.brief, _SUMMARY_TIP)
@@ -334,7 +336,7 @@ def rest(part: SequenceStep, which: Which) -> float:
 
 def _summary(part: SequenceStep, which: Which, num_typed: int, *, is_brief: bool) -> str:
     """Return `entropy 1.17 nats · as open as 3.2 equal choices · rest 0.5 %`, after the number of typed tokens that are
-    still to be fed. The entropy is that of the raw distribution, which is said beside the sampled one."""
+    still to be computed. The entropy is that of the raw distribution, which is said beside the sampled one."""
     words = []
     if num_typed:
         words.append(f"{thousands(num_typed)} typed token{'s' * (num_typed > 1)} to come")

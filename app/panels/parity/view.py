@@ -204,7 +204,7 @@ class ParityView(AskingView[ParityShown]):
         return ""
 
     def _num_newer(self, report: ParityReport) -> int:
-        """The number of steps that fed this sequence after the last one compared."""
+        """The number of steps that computed this sequence after the last one compared."""
         last = int(report.steps[-1]) if len(report.steps) else -1
         return sum(step > last for step in self._steps_taken(report.request.seq_id))
 
@@ -233,7 +233,7 @@ class ParityView(AskingView[ParityShown]):
         return f"{verdict}: {mine} against {other}"
 
     def _steps_taken(self, seq_id: int) -> set[int]:
-        """The steps that fed this sequence, including those of the sequence it was forked from."""
+        """The steps that computed this sequence, including those of the sequence it was forked from."""
         return {token.step for token in self._models.timeline.live_path.tokens(seq_id)}
 
     def _number_words(self, report: ParityReport, num_newer: int) -> str:

@@ -91,7 +91,7 @@ CODECS = (
     ("× K, V apart", "exact,int8,int8/kivi-2,kivi-2/int8", "Exact modes once more with K and V in codecs of their own"),
 )
 MEANING = (
-    "Every mode is fed the same tokens: those the exact model chooses greedily, the last ones of the text itself, or "
+    "Every mode is given the same tokens: those the exact model chooses greedily, the last ones of the text itself, or "
     "a fact that was planted in it. KL and top-1 compare each step with the model without a cache. Perplexity is of "
     "those very tokens, so that of greedy ones it says how sure a mode is of what the exact model says, not of a text "
     "that people wrote. Told: the part of the fact's tokens that come out."

@@ -35,10 +35,10 @@ from engine.spec.bookmark import Bookmark
 
 
 class Chips(Struct, frozen=True):
-    """The tokens in the cache; the text of the chosen one that is not fed yet; the selected position; which heads still
-    hold each token (None: every head of every layer); whether surprisals are still to come; the selected range; the
-    edits; the bookmarks; the ids of special tokens, which are no text; and how many tokens, the first ones, an encoder
-    read."""
+    """The tokens in the cache; the text of the chosen one that is not computed yet; the selected position; which heads
+    still hold each token (None: every head of every layer); whether surprisals are still to come; the selected range;
+    the edits; the bookmarks; the ids of special tokens, which are no text; and how many tokens, the first ones, an
+    encoder read."""
 
     tokens: Sequence[Token] = ()
     pending: str | None = None

@@ -91,7 +91,7 @@ class TokensPanel(View[Chips]):
                 return "Tokens appear here once a model is loaded and a prompt is sent."
             return "Send the prompt: its tokens appear here, one chip each."
         part = self._models.timeline.part(now.seq_id, now.step)
-        if part is not None and (found := after_edit(self._models, part, self._fed(now))) is not None:
+        if part is not None and (found := after_edit(self._models, part, self._newest_of(now))) is not None:
             part = found[1]
         pending = pending_text(part) if part is not None else None
         awaits = self._models.timeline.awaits_surprisal(now.seq_id)
@@ -105,9 +105,9 @@ class TokensPanel(View[Chips]):
         source = num_source(self._models)
         return Chips(tokens, pending, now.position, holders, awaits, area, edited, noted, special, source)
 
-    def _fed(self, now: Selected) -> int:
-        """The step that fed the sequence last; -1 if there is none."""
-        record = self._models.timeline.fed(now.seq_id, now.step)
+    def _newest_of(self, now: Selected) -> int:
+        """The step that computed the sequence last; -1 if there is none."""
+        record = self._models.timeline.newest_of(now.seq_id, now.step)
         return record.step if record is not None else -1
 
     def show_state(self, state: Chips) -> None:

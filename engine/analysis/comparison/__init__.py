@@ -1,1 +1,1 @@
-"""Comparison of two runs that are fed the same tokens."""
+"""Comparison of two runs that are given the same tokens."""

@@ -32,7 +32,7 @@ def step_of(
     text_of: Callable[[int], str],
     parting: TokenDivergence | None = None,
 ) -> ComparedStep:
-    """Compare both sides when they had `num_tokens`. With a `parting` they were fed different tokens before, so that
+    """Compare both sides when they had `num_tokens`. With a `parting` they were given different tokens before, so that
     `is_beyond_rounding` is None."""
     mine, theirs = a.logits(num_tokens), b.logits(num_tokens)
     kl = far = agrees = None

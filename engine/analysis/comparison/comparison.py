@@ -1,4 +1,4 @@
-"""Runs two sequences in lock-step: side B is fed the tokens of side A, and every step is compared."""
+"""Runs two sequences in lock-step: side B is given the tokens of side A, and every step is compared."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Comparison:
         self.no_rows = check_comparable(a, b)
         self.a, self.b, self._text_of, self._follower = a, b, text_of, follower
         self.compares_with_now, self._are_branches = compares_with_now, are_branches
-        self._fed: list[int] = []  # the tokens of A at the last comparison
+        self._compared_ids: list[int] = []  # the tokens of A at the last comparison
         self.tolerance = tolerance_between(a.side().dtype, b.side().dtype)
         self.steps: list[ComparedStep] = []
         self._mode = a.mode
@@ -107,7 +107,7 @@ class Comparison:
         return self._follower is not None and self.b.num_tokens < self.a.num_tokens
 
     def catch_up(self, check: Callable[[], None] | None = None) -> Iterator[ComparedStep | tuple[int, int]]:
-        """Feed B the tokens of A, and compare wherever both have the same number of tokens. Yields each comparison, or
+        """Give B the tokens of A, and compare wherever both have the same number of tokens. Yields each comparison, or
         progress (tokens of B, tokens of A). `check` is called between the layers of a prefill and raises to cancel."""
         self._drop_outdated_steps()
         parting = self._parting() if self._are_branches else None
@@ -185,7 +185,7 @@ class Comparison:
         return attention_picture(request, attention_difference(mine, other, count - 1, layer), self.a.geometry)
 
     def _parting(self) -> TokenDivergence | None:
-        """The point from which A and B are fed different tokens; None if one of them ends before."""
+        """The point from which A and B are given different tokens; None if one of them ends before."""
         one, other = self.a.token_ids, self.b.token_ids
         common = num_common(one, other)
         if common == min(len(one), len(other)):
@@ -207,15 +207,15 @@ class Comparison:
             self.steps.clear()
         while self.steps and self.steps[-1].num_tokens > self.a.num_tokens:
             self.steps.pop()
-        fed = self.a.token_ids
-        same = num_common(fed, self._fed if self._are_branches else self.b.token_ids)
+        computed = self.a.token_ids
+        same = num_common(computed, self._compared_ids if self._are_branches else self.b.token_ids)
         while self.steps and self.steps[-1].num_tokens > same:
             self.steps.pop()
-        self._fed = fed
+        self._compared_ids = computed
 
 
 class ComparisonFollower:
-    """The other run of a comparison: a session of its own, which is fed the tokens of side A."""
+    """The other run of a comparison: a session of its own, which is given the tokens of side A."""
 
     def __init__(self, model: LoadedModel, cache: CacheSpec, prompt_ids: Sequence[int]) -> None:
         self._model, self._cache, self._prompt = model, cache, Prompt(token_ids=tuple(prompt_ids), has_start=True)

@@ -92,7 +92,7 @@ def _of_file(
             token_ids = mine.token_ids
             if len(token_ids) < mine.num_tokens:
                 raise InputError(
-                    f"{opened.file.path.name} does not say which tokens it was fed, so no run can be fed them: "
+                    f"{opened.file.path.name} does not say which tokens it was given, so no run can be given them: "
                     "compare it with another snapshot."
                 )
             loaded = _model_for(opened, model, load, held)
@@ -107,7 +107,7 @@ def _model_for(
     load: Callable[[ModelSpec], LoadedModel],
     held: LoadedModel | None,
 ) -> LoadedModel:
-    """The model that is fed the tokens of a file: the loaded one if it is the file's model and no other is asked for,
+    """The model that is given the tokens of a file: the loaded one if it is the file's model and no other is asked for,
     else the named one. Raises `InputError` if that has the name of the file's model but other weights."""
     file = opened.info
     if held is not None and held.info.fingerprint == file.fingerprint:

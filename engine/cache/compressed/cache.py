@@ -96,7 +96,9 @@ class CompressedCache(SequenceCache):
         """Only check: buffers grow when rows are appended, and a failure there is undone by cropping."""
         held = {self._layer(index).held for index in self._retention}
         # transformers makes one mask for all layers of a kind, sized by the first; a single query needs none
-        assert num_new == 1 or len(held) < 2, "layers that keep different numbers of rows are fed one token at a time"
+        assert num_new == 1 or len(held) < 2, (
+            "layers that keep different numbers of rows are computed one token at a time"
+        )
 
     def probe(self, observe: bool) -> Probe | None:
         wanted = self.rule.probe() if self.rule else None

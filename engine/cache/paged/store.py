@@ -174,8 +174,8 @@ class PageStore:
 
     @property
     def can_batch(self) -> bool:
-        """Whether sequences of different lengths can be fed in one forward: every layer with a cache must be paged, and
-        there must be no eviction rule, as these observe one sequence at a time."""
+        """Whether sequences of different lengths can be computed in one forward: every layer with a cache must be
+        paged, and there must be no eviction rule, as these observe one sequence at a time."""
         if not self.spec.retention.keeps_all:
             return False
         paged = {layer.index for layer in self._layers}
@@ -347,7 +347,7 @@ class PageStore:
     # ---- one forward ---------------------------------------------------------------------------------------------
 
     def plan(self, tables_of: Listing[Listing[PageTable]], num_new: int) -> None:
-        """Plan the next forward: which slots it writes and reads when each sequence is fed `num_new` tokens.
+        """Plan the next forward: which slots it writes and reads when each sequence computes `num_new` tokens.
         `tables_of` has the tables of each sequence, which already have room for these."""
         self.batch = len(tables_of)
         self.longest = max(tables[0].num_tokens for tables in tables_of) - num_new

@@ -259,7 +259,7 @@ class FusedDecoder:
         self._buffers = [own for module in model.modules() if (own := module._buffers)]
 
     def takes(self, ids: torch.Tensor) -> bool:
-        """Whether ids `[B, T]` can be fed here now: one sequence, or the next tokens of several."""
+        """Whether ids `[B, T]` can be computed here now: one sequence, or the next tokens of several."""
         can = self.takes_batches if len(ids) > 1 else self.takes_chunks
         return (can or ids.numel() == 1) and 1 in ids.shape and self.guard.is_unchanged
 

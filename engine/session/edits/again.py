@@ -1,4 +1,4 @@
-"""The edits of a sequence, made again while its tokens are fed into another cache."""
+"""The edits of a sequence, made again while its tokens are computed into another cache."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class EditThen:
 
 
 @dataclass(frozen=True, eq=False)
-class Fed:
+class Computed:
     """Newest logits `[V]` with so many tokens, after a forward or after the edit that made the node `edit_step`; None
-    where the newest token could not be fed again."""
+    where the newest token could not be computed again."""
 
     num_tokens: int
     logits: torch.Tensor | None
@@ -64,20 +64,20 @@ def edits_of(history: History, seq_id: int) -> list[EditThen]:
     return found
 
 
-def feed_with_edits(
+def compute_with_edits(
     model: LoadedModel,
     live: LiveSequence,
     edits: list[EditThen],
     lengths_up_to: Callable[[SequenceState], list[int]],
-) -> Iterator[Fed]:
-    """Feed the tokens of a sequence into its cache, which is empty, in forwards that end at `lengths_up_to` a state of
-    it, and make each edit when the sequence has the tokens that it had then. Raises `InputError` for an edit that
+) -> Iterator[Computed]:
+    """Compute the tokens of a sequence into its cache, which is empty, in forwards that end at `lengths_up_to` a state
+    of it, and make each edit when the sequence has the tokens that it had then. Raises `InputError` for an edit that
     cannot be made in this cache, or takes its rows from elsewhere."""
     cache, newest = live.cache, live.sequence
     _begin(cache, edits[0].before if edits else newest)
     for then in edits:
         live.sequence = then.before
-        yield from _feed(model, cache, then.before, lengths_up_to(then.before))
+        yield from _compute(model, cache, then.before, lengths_up_to(then.before))
         edit = then.edit
         if isinstance(edit, Overwrite):
             raise InputError(
@@ -92,9 +92,9 @@ def feed_with_edits(
             continue
         edit_cache(model, live, edit, None)
         logits = newest_logits(model, cache, live.sequence.token_ids) if cache.num_tokens else None
-        yield Fed(cache.num_tokens, logits, then.step)
+        yield Computed(cache.num_tokens, logits, then.step)
     live.sequence = newest
-    yield from _feed(model, cache, newest, lengths_up_to(newest))
+    yield from _compute(model, cache, newest, lengths_up_to(newest))
 
 
 def _begin(cache: SequenceCache, sequence: SequenceState) -> None:
@@ -104,9 +104,11 @@ def _begin(cache: SequenceCache, sequence: SequenceState) -> None:
     cache.clear()
 
 
-def _feed(model: LoadedModel, cache: SequenceCache, sequence: SequenceState, lengths: list[int]) -> Iterator[Fed]:
+def _compute(
+    model: LoadedModel, cache: SequenceCache, sequence: SequenceState, lengths: list[int]
+) -> Iterator[Computed]:
     driver = Driver(model, cache, sequence.num_prompt_tokens, sequence.token_ids[: cache.num_tokens])
     if cache.num_source:  # the encoder reads its source in one forward
         lengths = [length for length in lengths if length >= sequence.num_prompt_tokens]
     for logits in driver.run(sequence.token_ids, lengths):
-        yield Fed(len(driver.token_ids), logits)
+        yield Computed(len(driver.token_ids), logits)

@@ -20,7 +20,7 @@ from engine.look.probe import nan_where_evicted
 from engine.model.loader import LoadedModel
 from engine.model.tokenizer import TokenTexts
 from engine.session.chunks import PrefillPlan
-from engine.session.driver import Driver, lengths_to_feed
+from engine.session.driver import Driver, lengths_to_compute
 from engine.session.edits.numbers import RowsFrom, heads_of, layers_named, places_in, row_writes
 from engine.session.edits.scratch import Scratch, layer_without, newest_logits
 from engine.session.forward import weights_of_one
@@ -48,7 +48,7 @@ def overwrite(model: LoadedModel, live: LiveSequence, edit: ReplaceTokens) -> Ke
             "computed alone: re-prefill what follows instead."
         )
     scratch = Scratch(model, cache, start, keeps=True)
-    scratch.feed(edit.token_ids)
+    scratch.compute(edit.token_ids)
     writes = []
     for layer in model.info.geometry.attention_layers:
         places = places_in(cache, layer, Rows(start, stop))
@@ -60,7 +60,7 @@ def overwrite(model: LoadedModel, live: LiveSequence, edit: ReplaceTokens) -> Ke
         ]
     kept = None
     if stop < cache.num_tokens:
-        scratch.feed(sequence.token_ids[stop : cache.num_tokens])
+        scratch.compute(sequence.token_ids[stop : cache.num_tokens])
         kept = distances(cache, model.info.geometry.attention_layers, scratch, stop)
     cache.write_rows(writes)
     live.sequence = sequence.apply(EditMade(edit))
@@ -104,11 +104,11 @@ def re_prefill(
         cache.num_source = num_prompt - 1
         cache.clear()
     driver = Driver(model, cache, num_prompt, token_ids[:num_kept])
-    fed = list(PrefillPlan.of(model).lengths(len(token_ids)))
+    computed = list(PrefillPlan.of(model).lengths(len(token_ids)))
     if cache.num_source:  # the encoder reads its source in one forward
-        fed = [num_prompt, *(length for length in fed if length > num_prompt)]
+        computed = [num_prompt, *(length for length in computed if length > num_prompt)]
     logits = None
-    for logits in driver.run(token_ids, lengths_to_feed(cache.spec, num_prompt, fed, len(token_ids)), check):  # noqa: B007
+    for logits in driver.run(token_ids, lengths_to_compute(cache.spec, num_prompt, computed, len(token_ids)), check):  # noqa: B007
         pass
     if logits is None:  # no token was inserted, and none follows
         raise InputError("Nothing follows what was taken out: go back to the step before it instead.")
@@ -171,8 +171,8 @@ def choose_again(live: LiveSequence, mode: CacheMode, text_of: TokenTexts) -> Sa
 @dataclass(eq=False)
 class EditOutcome:
     """What an edit did to the next token: KL divergence in nats, candidates before and after. `attention` `[H, S]` by
-    layer is the newest token's after the edit, if it was fed again to measure. `why_unmeasured`: it could not be, so
-    that the edit shows in the tokens after it."""
+    layer is the newest token's after the edit, if it was computed again to measure. `why_unmeasured`: it could not be,
+    so that the edit shows in the tokens after it."""
 
     kl: float | None = None
     before: tuple[Candidate, ...] = ()
@@ -257,7 +257,7 @@ def measure_attention(model: LoadedModel, live: LiveSequence, outcome: EditOutco
 def change_rows(
     model: LoadedModel, live: LiveSequence, edit: Edit, source: RowsFrom | None, outcome: EditOutcome, laps: Laps
 ) -> None:
-    """Edit the cache, and feed the newest token before and after the edit: the two forwards differ in the cache
+    """Edit the cache, and compute the newest token before and after the edit: the two forwards differ in the cache
     only."""
     cache, is_measured = live.cache, live.logits is not None and not live.sequence.is_prefilling
     before = newest_logits(model, cache, live.sequence.token_ids) if is_measured else None

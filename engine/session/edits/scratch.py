@@ -1,4 +1,4 @@
-"""Forwards that read the rows of a cache without changing it: feed the newest token again, or other tokens after the
+"""Forwards that read the rows of a cache without changing it: compute the newest token again, or other tokens after the
 first rows."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK = 256
 
 class Scratch:
     """A read-only view of the rows that a cache holds of the first `num_tokens` tokens, for forwards. `keeps`: rows of
-    further tokens are appended to the view. Otherwise it is for feeding the newest of these tokens again, which then
+    further tokens are appended to the view. Otherwise it is for computing the newest of these tokens again, which then
     attends to its own row as the cache holds it."""
 
     def __init__(self, model: LoadedModel, cache: SequenceCache, num_tokens: int, *, keeps: bool) -> None:
@@ -45,7 +45,7 @@ class Scratch:
             if hidden is not None:
                 self._hidden[index] = hidden[:, : count if keeps else count - 1]
         self.live: Any = self._read_only(model, cache, layers)
-        self.can_be_fed_together = len({layer.keys.shape[2] for layer in self.rows}) < 2
+        self.can_be_computed_together = len({layer.keys.shape[2] for layer in self.rows}) < 2
 
     def _read_only(self, model: LoadedModel, cache: SequenceCache, layers: list[Any]) -> Any:
         """A transformers cache of these layers. Cross-attention layers are used as they are: a forward never writes to
@@ -66,18 +66,18 @@ class Scratch:
         """The layers that have rows."""
         return [layer for layer in self.live.layers if isinstance(layer, ReadOnlyLayer)]
 
-    def feed(self, token_ids: Sequence[int], probe: Probe | None = None) -> torch.Tensor:
-        """Feed tokens; returns the newest logits `[V]`. If layers hold different numbers of rows, the tokens are fed
-        one at a time."""
-        size, logits = CHUNK if self.can_be_fed_together else 1, None
+    def compute(self, token_ids: Sequence[int], probe: Probe | None = None) -> torch.Tensor:
+        """Compute tokens; returns the newest logits `[V]`. If layers hold different numbers of rows, the tokens are
+        computed one at a time."""
+        size, logits = CHUNK if self.can_be_computed_together else 1, None
         for start in range(0, len(token_ids), size):
             ids = torch.tensor([token_ids[start : start + size]], device=self._model.device)
             logits = self._model.forward(Batch(ids, self.live, probe, hidden=self._hidden)).logits[0, -1]
-        assert logits is not None, "there are tokens to feed"
+        assert logits is not None, "there are tokens to compute"
         return logits.clone()
 
     def rows_from(self, layer: int, position: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V `[H_kv, T, D]` of the tokens fed from a position on."""
+        """K and V `[H_kv, T, D]` of the tokens computed from a position on."""
         held = self.live.layers[layer]
         count = held.seen - position
         return held.keys[0, :, held.keys.shape[2] - count :], held.values[0, :, held.values.shape[2] - count :]
@@ -107,4 +107,4 @@ def newest_logits(
     if layer_without(model, cache, cache.num_tokens - 1) is not None:
         return None
     scratch = Scratch(model, cache, cache.num_tokens, keeps=False)
-    return scratch.feed([token_ids[cache.num_tokens - 1]], probe)
+    return scratch.compute([token_ids[cache.num_tokens - 1]], probe)

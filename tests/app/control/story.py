@@ -167,7 +167,7 @@ def info(seq_id: int, num_tokens: int, **more: Any) -> SequenceInfo:
 
 
 def step(number: int, place: int, parent: int | None, *seq_ids: int) -> StepRecord:
-    """A step of the story that feeds the token of a place."""
+    """A step of the story that computes the token of a place."""
     record = samples.step_record(place)
     parts = tuple(replace(record.sequences[0], seq_id=seq_id) for seq_id in seq_ids or (0,))
     return replace(record, step=number, parent=parent, sequences=parts)

@@ -171,15 +171,15 @@ def _begin(story: Story) -> None:
         wish.on_time_by_layer_switched,
     )
     story.go("a phase", wish.on_next_phase)
-    fed = ScheduledSequence(0, "decode", 7, (9,), ("!",))
+    computed = ScheduledSequence(0, "decode", 7, (9,), ("!",))
     waits = SuspendedStep(4, samples.LAYERS, (0,), (1,))
-    story.go("it waits", tell(PhaseReached(4, samples.LAYERS, Scheduled((fed,)))), story.status(suspended=waits))
+    story.go("it waits", tell(PhaseReached(4, samples.LAYERS, Scheduled((computed,)))), story.status(suspended=waits))
     story.go("a layer", tell(PhaseReached(4, samples.LAYERS, LayerDone(0, ()))))
     story.models.selection.update(step=1)
     story.go("a step finishes it, wherever one looks", wish.on_step)
     story.go("it is given up", story.status(suspended=None))
     chosen, rows = ChosenToken(0, 3, "x", (), 1.0, 7, None), WrittenRows(0, 6, 0, 0, 0)
-    for phase in (Scheduled((fed,)), Chosen((chosen,)), Written((rows,))):
+    for phase in (Scheduled((computed,)), Chosen((chosen,)), Written((rows,))):
         story.engine.outbox.append(PhaseReached(4, samples.LAYERS, phase))
     story.go("all of another", story.status(step=4, sequences=(info(0, 8),)), tell(step(4, 4, 3)))
 

@@ -256,14 +256,14 @@ def test_a_picture_that_came_after_it_was_refused_is_asked_no_more(models: Model
     assert len(engine.of(Watch)) == 1
 
 
-def test_the_row_of_a_token_is_asked_from_the_step_on_that_fed_it(models: Models, engine: FakeEngine) -> None:
+def test_the_row_of_a_token_is_asked_from_the_step_on_that_computed_it(models: Models, engine: FakeEngine) -> None:
     requests = requests_of(models, engine, running=False)
     models.viewport.update(wants_row=True)
-    fed = models.timeline.num_tokens(0, 8)
-    for position in (fed, fed - 1):
+    computed = models.timeline.num_tokens(0, 8)
+    for position in (computed, computed - 1):
         models.selection.update(step=8, position=position)
         requests.ask()
-    assert [(one.position, one.num_tokens) for one in engine.requests(RowRequest)] == [(fed - 1, fed)]
+    assert [(one.position, one.num_tokens) for one in engine.requests(RowRequest)] == [(computed - 1, computed)]
 
 
 def test_what_is_never_answered_is_asked_again(models: Models, engine: FakeEngine) -> None:

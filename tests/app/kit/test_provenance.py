@@ -20,7 +20,7 @@ RUNNING = replace(samples.status(STEPS, num_tokens=NOW), running=True)
 
 @pytest.fixture
 def models(qapp: QApplication) -> Models:
-    """Two sequences of the same length, both fed by every step."""
+    """Two sequences of the same length, both computed by every step."""
     found = Models()
     found.status.set(samples.status(STEPS, num_tokens=NOW))
     for record in samples.story(STEPS):
@@ -85,13 +85,13 @@ def test_two_words_and_amber_for_whatever_is_not_of_now(
     assert (found.words, found.kind) == (words, kind)
 
 
-def test_the_step_of_a_picture_is_that_which_fed_its_sequence_last(models: Models) -> None:
+def test_the_step_of_a_picture_is_that_which_computed_its_sequence_last(models: Models) -> None:
     record = samples.step_record(STEPS + 1)
-    models.timeline.append([record])  # feeds the first sequence alone
+    models.timeline.append([record])  # computes the first sequence alone
     models.selection.update(seq_id=1)
     found = picture_source(models, "live cache", "float32", 1, NOW)
     assert (found.words, found.kind) == ("live cache", "live cache")
-    assert "step 6, the newest that fed this sequence" in found.sentence
+    assert "step 6, the newest that computed this sequence" in found.sentence
     assert (step_of(models, 0, NOW + 1), step_of(models, 1, NOW), step_of(models, 1, NOW + 1)) == (7, 6, None)
 
 

@@ -56,7 +56,7 @@ CONDITIONS = st.recursive(
 
 
 def batch() -> Session:
-    """Two sequences in pages, one of which is fed tokens that it did not choose."""
+    """Two sequences in pages, one of which is given tokens that it did not choose."""
     session = Session(model_of("llama"), CacheSpec("paged", page_size=4), prefill_chunk=8)
     for seed in range(2):
         sampling = SamplingParams(temperature=1.0, seed=seed)
@@ -311,8 +311,8 @@ def test_attention_of_the_history_before_is_asked_again_of_the_next(qtbot: QtBot
     assert asked[0] == asked[1]
 
 
-def test_a_pattern_reaches_back_over_what_a_fork_was_not_fed_itself() -> None:
-    """And over what was fed before the search began to look: the end of it that a pattern may reach."""
+def test_a_pattern_reaches_back_over_what_a_fork_was_not_computed_itself() -> None:
+    """And over what was computed before the search began to look: the end of it that a pattern may reach."""
     models = Models()
     models.timeline.append(samples.story(6))
     models.timeline.branch(1, 0, 4, samples.PROMPT + 4)

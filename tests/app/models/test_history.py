@@ -155,7 +155,7 @@ def test_two_branches_their_texts_and_names(models: Models, told: Callable[[], l
     edits = [EditMade(Zero(0, Rows(0, 2))), EditMade(Mask(0, Rows(1, 2))), EditMade(Zero(0, Rows(1, 2)))]
     for number, edit in enumerate(edits, 5):
         history.add(NodeAdded(Node(number, number - 1 if number > 5 else 1, (edit,), CacheSpec()), False))
-    assert branch_text(history, 5) == "zero, mask", "nothing was fed"
+    assert branch_text(history, 5) == "zero, mask", "nothing was computed"
     history.delete([5])
     history.rename(3, "the other beginning")
     assert (history.name(0), history.name(3)) == ("", "the other beginning")

@@ -54,16 +54,16 @@ def compared(program: Program) -> int:
     tree, models = program.session.history.tree, Models()
     saved = SavedSession(nodes=tuple(moment.node for moment in tree), live=program.session.last_step)
     states, is_chosen_anew = {}, set[int]()
-    for fed in walk(saved.nodes):
-        node = fed.node  # where rows come from is known to the engine alone
+    for computed in walk(saved.nodes):
+        node = computed.node  # where rows come from is known to the engine alone
         then = {i: replace(each, moves=(), origins=()) for i, each in tree.at(node.step).states.items()}
-        states[node.step] = fed.states
+        states[node.step] = computed.states
         if (node.parent in is_chosen_anew and node.work is None) or any(
             isinstance(each, EditMade | ModeChanged | SamplingChanged) for each in node.changes
         ):
             is_chosen_anew.add(node.step)
-        assert fed.states.keys() == then.keys(), program.story
-        for seq_id, state in fed.states.items():
+        assert computed.states.keys() == then.keys(), program.story
+        for seq_id, state in computed.states.items():
             one, other = state, then[seq_id]
             if one != other:
                 one, other = without_choice(one), without_choice(other)

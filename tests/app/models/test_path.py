@@ -18,17 +18,19 @@ from engine.wire.tree import Node
 from tests.app import samples
 
 PART = samples.step_record(1).sequences[0]
-Tokens = tuple[tuple[int, int], ...]  # (token id, the step that fed it)
+Tokens = tuple[tuple[int, int], ...]  # (token id, the step that computed it)
 
 
-def record(step: int, parent: int | None, fed: dict[int, tuple[int, int]], changes: tuple[Change, ...]) -> StepRecord:
-    """A step that fed to each sequence one token `(position, token id)`."""
+def record(
+    step: int, parent: int | None, computed: dict[int, tuple[int, int]], changes: tuple[Change, ...]
+) -> StepRecord:
+    """A step that computed to each sequence one token `(position, token id)`."""
     parts = tuple(
         replace(
             PART, seq_id=seq_id, token_ids=(token_id,), texts=(f"t{token_id}",), first_position=position,
             num_tokens=position + 1, num_prompt_tokens=1, surprisal=(1.0,),
         )
-        for seq_id, (position, token_id) in fed.items()
+        for seq_id, (position, token_id) in computed.items()
     )  # fmt: skip
     return replace(samples.step_record(1), step=step, parent=parent, sequences=parts, changes=changes)
 
@@ -56,10 +58,10 @@ class Tree:
         if not state:
             state = {self.num_sequences: ()}
             self.num_sequences += 1
-        fed = {seq_id: (len(tokens), token_id + seq_id) for seq_id, tokens in state.items()}
+        computed = {seq_id: (len(tokens), token_id + seq_id) for seq_id, tokens in state.items()}
         parent, node = self.live, self._node()
-        done = record(node, parent, fed, self.pending)
-        self.states[node] = {seq: (*tokens, (fed[seq][1], node)) for seq, tokens in state.items()}
+        done = record(node, parent, computed, self.pending)
+        self.states[node] = {seq: (*tokens, (computed[seq][1], node)) for seq, tokens in state.items()}
         self.records[node], self.pending, self.live = done, (), node
         self.models.timeline.append([done])
 

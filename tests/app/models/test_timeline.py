@@ -15,7 +15,7 @@ from tests.app import samples
 
 @pytest.fixture
 def two(models: Models) -> Models:
-    """Sequence 0 is fed at the steps 0 to 3 and 6, sequence 1 from step 4 on."""
+    """Sequence 0 is computed at the steps 0 to 3 and 6, sequence 1 from step 4 on."""
     for step in range(4):
         models.timeline.append([samples.step_record(step)])
     for step in (4, 5):
@@ -26,20 +26,22 @@ def two(models: Models) -> Models:
     return models
 
 
-@pytest.mark.parametrize(("step", "fed"), [(0, 0), (3, 3), (4, 3), (5, 3), (6, 6), (None, 6)])
-def test_a_sequence_stands_where_the_newest_step_up_to_there_fed_it(two: Models, step: int | None, fed: int) -> None:
-    record = two.timeline.fed(0, step)
+@pytest.mark.parametrize(("step", "computed"), [(0, 0), (3, 3), (4, 3), (5, 3), (6, 6), (None, 6)])
+def test_a_sequence_stands_where_the_newest_step_up_to_there_computed_it(
+    two: Models, step: int | None, computed: int
+) -> None:
+    record = two.timeline.newest_of(0, step)
     assert record is not None
-    assert record.step == fed
+    assert record.step == computed
 
 
-def test_what_was_not_there_yet_was_fed_by_nothing(two: Models) -> None:
-    assert two.timeline.fed(1, 3) is None
-    assert two.timeline.fed(9) is None
+def test_what_was_not_there_yet_was_computed_by_nothing(two: Models) -> None:
+    assert two.timeline.newest_of(1, 3) is None
+    assert two.timeline.newest_of(9) is None
 
 
 def test_late_surprisals_come_into_the_record_its_tokens_and_those_of_its_forks(models: Models) -> None:
-    """Those that the step did not feed, and those of another step, stay as they are."""
+    """Those that the step did not give_pictures, and those of another step, stay as they are."""
     record, later = samples.story(1)
     part = record.sequences[0]
     models.timeline.append([replace(record, sequences=(replace(part, surprisal=(None,) * samples.PROMPT),)), later])

@@ -17,7 +17,7 @@ from tests.app import samples
 
 
 def record(step: int, parent: int | None, token_id: int) -> StepRecord:
-    """Step n of its path feeds token n of its sequence."""
+    """Step n of its path computes token n of its sequence."""
     depth = 0 if parent is None else DEPTH[parent] + 1
     DEPTH[step] = depth
     made = samples.step_record(depth)
@@ -100,7 +100,7 @@ def test_steps_that_come_meanwhile_are_of_the_live_path(grown: Models) -> None:
     assert newest_ids(grown) == [101, 102, 208, 209, 210, 211]
 
 
-def test_a_fork_that_no_step_has_fed_is_there_after_a_look_elsewhere(grown: Models) -> None:
+def test_a_fork_that_no_step_has_computed_is_there_after_a_look_elsewhere(grown: Models) -> None:
     grown.timeline.branch(1, 0, 9, samples.PROMPT + 4)
     grown.selection.update(step=8)
     grown.selection.update(step=None)

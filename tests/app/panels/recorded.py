@@ -29,7 +29,7 @@ def recorded_models() -> Models:
     return found
 
 
-def feed(models: Models) -> None:
+def give_pictures(models: Models) -> None:
     """Answer what the views asked for, as the engine would."""
     now, wanted = models.selection.now, models.viewport.now
     record = models.timeline.at(now.step)

@@ -149,12 +149,16 @@ VERDICTS: dict[str, tuple[ComparisonStarted, dict[str, Any], int | None]] = {
     "rows alone": (COMPARED, {"is_beyond_rounding": None}, 11),
     "within rounding": (OTHER_MODEL, {"is_beyond_rounding": False}, 11),
     "a branch that parts": (LEFT, {"is_beyond_rounding": False}, None),
-    "fed other tokens behind the third": (
+    "given other tokens behind the third": (
         LEFT,
         {"is_beyond_rounding": False, "parting": TokenDivergence(5, ("a", "b"))},
         None,
     ),
-    "behind what no step fed": (LEFT, {"is_beyond_rounding": False, "parting": TokenDivergence(1, ("a", "b"))}, None),
+    "behind what no step computed": (
+        LEFT,
+        {"is_beyond_rounding": False, "parting": TokenDivergence(1, ("a", "b"))},
+        None,
+    ),
     "exact, and departs": (EXACT, {"is_beyond_rounding": True}, 11),
     "exact, and edited by hand": (EDITED, {"is_beyond_rounding": True}, 11),
     "edited behind the fourth token": (

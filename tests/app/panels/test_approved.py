@@ -25,9 +25,9 @@ from tests.app import samples
 from tests.app.painted import role_of
 from tests.app.panels.shown_panels import BOTH, IN_PAGES, MEASURED, PANELS
 from tests.app.panels.witness import APPROVED, witness_of
-from tests.app.rich import edit_measured, feed, record, rich_models
+from tests.app.rich import edit_measured, give_pictures, record, rich_models
 from tests.app.rich_answers import measured_models
-from tests.app.rich_compared import COMPARED, compared_models, feed_compared, next_compared
+from tests.app.rich_compared import COMPARED, compared_models, give_compared, next_compared
 from tests.app.rich_pages import PagedRun
 from tests.approve import approve
 
@@ -67,7 +67,7 @@ SEQUENCES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", PANELS)
 def test_a_panel_shows_what_was_approved(qtbot: QtBot, name: str) -> None:
     models = rich_models()
-    witness = witness_of(qtbot, PANELS[name], models, lambda: feed(models))
+    witness = witness_of(qtbot, PANELS[name], models, lambda: give_pictures(models))
     witness.look("now")
     witness.select(MOMENTS)
     witness.choose()
@@ -94,7 +94,7 @@ def test_a_panel_shows_what_was_approved(qtbot: QtBot, name: str) -> None:
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_measurement_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
     models = measured_models()
-    witness = witness_of(qtbot, MEASURED[name], models, lambda: feed(models))
+    witness = witness_of(qtbot, MEASURED[name], models, lambda: give_pictures(models))
     witness.look("answered")
     witness.choose()
     witness.select(OTHERS)
@@ -123,7 +123,7 @@ def test_a_measurement_is_shown_as_approved(qtbot: QtBot, name: str) -> None:
 @pytest.mark.parametrize("name", IN_PAGES)
 def test_pages_are_shown_as_approved(qtbot: QtBot, name: str) -> None:
     run = PagedRun()
-    witness = witness_of(qtbot, IN_PAGES[name], run.models, run.feed)
+    witness = witness_of(qtbot, IN_PAGES[name], run.models, run.give_pictures)
     witness.look("now")
     witness.select(SEQUENCES)
     witness.choose()
@@ -135,7 +135,7 @@ def test_pages_are_shown_as_approved(qtbot: QtBot, name: str) -> None:
 def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.panels.compare.maps.BLINK_MS", 3_600_000)  # sides take turns when the test says so
     models = compared_models()
-    witness = witness_of(qtbot, BOTH[name], models, lambda: feed_compared(models))
+    witness = witness_of(qtbot, BOTH[name], models, lambda: give_compared(models))
     witness.look("now")
     witness.select(OTHERS | {"V": {"lens": "values"}, "no token, no channel": {"position": None, "channel": None}})
     witness.choose()
@@ -154,7 +154,7 @@ def test_a_comparison_is_shown_as_approved(qtbot: QtBot, name: str, monkeypatch:
         models.timeline.announce(again=True)
         witness.look(f"{count} more while it {'runs' if running else 'rests'}")
     models.comparison.append(replace(next_compared(models), parting=TokenDivergence(5, (" one", " other"))))
-    witness.look("fed other tokens")
+    witness.look("given other tokens")
     models.comparison.append(models.comparison.steps[3])
     witness.look("back to the fourth step")
     models.comparison.start(replace(COMPARED, steps=models.comparison.steps[2:]), is_new=False)

@@ -24,9 +24,9 @@ from app.panels.what_if.view import WhatIfView
 from tests.app.panels.stories_of_answers import compare, damage, evicted, what_if
 from tests.app.panels.stories_of_runs import Steps, branches, edits, next_token, stops, tokens
 from tests.app.panels.witness import APPROVED, Witness
-from tests.app.rich import feed, rich_models
+from tests.app.rich import give_pictures, rich_models
 from tests.app.rich_answers import measured_models
-from tests.app.rich_compared import compared_models, feed_compared
+from tests.app.rich_compared import compared_models, give_compared
 from tests.app.robot import asdict_of, signals_of
 from tests.app.shown import value_words
 from tests.approve import approve, short
@@ -40,7 +40,7 @@ class Teller(Witness):
     """Notes down what is shown after each thing that is done, what was asked for, and what is selected now."""
 
     def __init__(self, view: Any, models: Models, folder: Path) -> None:
-        answer = feed_compared if models.comparison.now is not None else feed
+        answer = give_compared if models.comparison.now is not None else give_pictures
         super().__init__(view, models, lambda: answer(models))
         self.folder = folder
         self._asked: list[str] = []

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.panels.head.view import HeadView
 from app.panels.wall.view import WallView
 from tests.app import samples
-from tests.app.panels.recorded import TOKENS, feed, recorded_models
+from tests.app.panels.recorded import TOKENS, give_pictures, recorded_models
 
 LINE = "line: exact from here on"
 
@@ -31,7 +31,7 @@ def changed_columns(before: np.ndarray, after: np.ndarray) -> list[int]:
 def test_on_head(qapp: QApplication, show: Callable[..., Any]) -> None:
     models = recorded_models()
     view = show(HeadView(models))
-    feed(models)
+    give_pictures(models)
     piece = models.pictures.head
     assert piece is not None
     assert LINE not in view.detail.text()
@@ -48,7 +48,7 @@ def test_on_head(qapp: QApplication, show: Callable[..., Any]) -> None:
 def test_on_the_wall_in_the_layers_that_have_both(qapp: QApplication, show: Callable[..., Any]) -> None:
     models = recorded_models()
     view = show(WallView(models))
-    feed(models)
+    give_pictures(models)
     piece = models.pictures.wall
     assert piece is not None
     assert LINE not in view.detail.text()

@@ -248,15 +248,15 @@ def test_a_full_sequence_beside_a_live_one_shows_what_its_last_step_left(drive: 
             break
     models.selection.update(seq_id=0)
     driver.wait_until_idle()
-    record, fed = models.timeline.latest, models.timeline.record(last)
+    record, computed = models.timeline.latest, models.timeline.record(last)
     assert record is not None
-    assert fed is not None
+    assert computed is not None
     assert record.step == last + 2
-    assert models.timeline.fed(0) is fed
-    assert len(window.next_token.candidates.items()) == len(fed.of(0).candidates) > 0  # type: ignore[union-attr]
+    assert models.timeline.newest_of(0) is computed
+    assert len(window.next_token.candidates.items()) == len(computed.of(0).candidates) > 0  # type: ignore[union-attr]
     for panel in (window.next_token, window.attention, window.wall):
         assert panel.provenance_label.kind != "past"
-        assert panel.provenance_label.whole.endswith(f"step {last}, the newest that fed this sequence")
+        assert panel.provenance_label.whole.endswith(f"step {last}, the newest that computed this sequence")
 
     choices = window.next_token.candidates
     assert "the cache is full: take one that grows" in choices.words(choices.items()[0])

@@ -31,8 +31,8 @@ STEPS = 6
 LONG = 9  # tokens in the prompt of the second sequence; the first has samples.PROMPT
 
 
-def fed(step: int) -> StepRecord:
-    """A step that fed two sequences, which differ in length, tokens and candidates."""
+def computed(step: int) -> StepRecord:
+    """A step that computed two sequences, which differ in length, tokens and candidates."""
     record, other = samples.step_record(step), samples.step_record(step + 50, LONG, seq_id=1).sequences[0]
     first = 0 if step == 0 else LONG + step - 1
     new = range(first, LONG + step)
@@ -58,7 +58,7 @@ def models(qapp: QApplication) -> Models:
         SequenceInfo(1, "finished", LONG + STEPS, LONG, 5, "stopped"),
     )
     found.status.set(replace(samples.status(STEPS), sequences=infos))
-    found.timeline.append([fed(step) for step in range(STEPS + 1)])
+    found.timeline.append([computed(step) for step in range(STEPS + 1)])
     found.timeline.announce()
     return found
 

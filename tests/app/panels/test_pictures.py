@@ -24,7 +24,7 @@ from app.panels.timings.view import TimingsView
 from app.panels.wall.view import WallView
 from engine.spec.edit import Rows
 from tests.app import rich, samples
-from tests.app.panels.recorded import STEPS, feed, head_picture, recorded_models
+from tests.app.panels.recorded import STEPS, give_pictures, head_picture, recorded_models
 
 VIEWS: tuple[type[Any], ...] = (
     WallView, HeadView, AttentionView, NextTokenView, TimingsView, BytesView, InspectorView,
@@ -47,14 +47,14 @@ def test_a_view_of_nothing_says_what_would_appear(view_type: type[Any], show: Ca
 @pytest.mark.parametrize("view_type", VIEWS)
 def test_a_view_shows_its_source_and_step(view_type: type[Any], models: Models, show: Callable[..., Any]) -> None:
     view = show(view_type(models))
-    feed(models)
+    give_pictures(models)
     assert not view.empty.isVisible()
     source = view.provenance_label
     assert source.text == PROVENANCES[view_type]
     assert source.kind == PROVENANCES[view_type]
     assert source.whole.endswith(f"step {STEPS}")
     models.selection.update(step=20)
-    feed(models)
+    give_pictures(models)
     where = PROVENANCES[view_type]
     assert source.text == ("step 20" if where == "live cache" else where), "not live at an earlier step"
     assert source.kind == "past", "what is not of now is amber"
@@ -66,7 +66,7 @@ def test_another_theme_gives_another_picture(
     qapp: QApplication, view_type: type[Any], models: Models, show: Callable[..., Any]
 ) -> None:
     view = show(view_type(models))
-    feed(models)
+    give_pictures(models)
     dark = view.grab().toImage()
     apply_theme(qapp, LIGHT)
     QApplication.processEvents()
@@ -79,7 +79,7 @@ def test_another_theme_gives_another_picture(
 @pytest.mark.parametrize("view_type", VIEWS)
 def test_the_same_state_is_not_painted_twice(view_type: type[Any], models: Models, show: Callable[..., Any]) -> None:
     view = show(view_type(models))
-    feed(models)
+    give_pictures(models)
     paints = Paints(view)
     view.refresh()
     view.refresh()
@@ -108,7 +108,7 @@ def test_a_view_can_be_very_small_and_very_large(
     view_type: type[Any], size: tuple[int, int], models: Models, show: Callable[..., Any]
 ) -> None:
     view = show(view_type(models), *size)
-    feed(models)
+    give_pictures(models)
     assert not view.grab().toImage().isNull()
 
 
@@ -132,7 +132,7 @@ def test_a_menu_is_of_what_is_pointed_at_and_of_the_area_around_it(
     view_type: type[Any], models: Models, show: Callable[..., Any]
 ) -> None:
     view = show(view_type(models))
-    feed(models)
+    give_pictures(models)
     places: list[QPoint] = []
     view.menu_wanted.connect(places.append)
 
@@ -185,7 +185,7 @@ def test_until_the_picture_of_another_sequence_comes_tokens_and_edits_are_those_
     qtbot.addWidget(view)
     view.resize(900, 500)
     view.show()
-    rich.feed(models)
+    rich.compute(models)
 
     def told() -> str:
         if isinstance(view, WallView):
@@ -201,7 +201,7 @@ def test_until_the_picture_of_another_sequence_comes_tokens_and_edits_are_those_
     models.selection.update(seq_id=1)
     QApplication.processEvents()
     assert told() == of_the_first
-    rich.feed(models)
+    rich.compute(models)
     QApplication.processEvents()
     assert "other2" in told()
     assert "edited" not in told()

@@ -13,7 +13,7 @@ from app.models import Models
 from tests.app.painted import Shape, paints_itself, shapes
 from tests.app.panels.shown_panels import IN_PAGES, MEASURED, PANELS
 from tests.app.panels.witness import PanelOfSize, witness_of
-from tests.app.rich import feed, rich_models
+from tests.app.rich import give_pictures, rich_models
 from tests.app.rich_answers import measured_models
 from tests.app.rich_pages import PagedRun
 
@@ -24,17 +24,17 @@ Run = tuple[Models, Callable[[], None]]
 
 def rich() -> Run:
     models = rich_models()
-    return models, lambda: feed(models)
+    return models, lambda: give_pictures(models)
 
 
 def paged() -> Run:
     run = PagedRun()
-    return run.models, run.feed
+    return run.models, run.give_pictures
 
 
 def measured() -> Run:
     models = measured_models()
-    return models, lambda: feed(models)
+    return models, lambda: give_pictures(models)
 
 
 RUNS: dict[str, tuple[PanelOfSize, Callable[[], Run]]] = {

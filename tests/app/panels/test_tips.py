@@ -20,7 +20,7 @@ from engine.spec.cache import CacheSpec
 from engine.spec.codec import uniform
 from engine.spec.retention import RetentionSpec
 from tests.app.panels.desk import Desk
-from tests.app.panels.recorded import feed, recorded_models
+from tests.app.panels.recorded import give_pictures, recorded_models
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_columns_of_sequences() -> None:
 def test_words_beside_the_titles(qapp: QApplication, show: Callable[..., Any], view: type, words: str) -> None:
     models = recorded_models()
     shown = show(view(models))
-    feed(models)
+    give_pictures(models)
     (detail,) = (
         label for label in shown.findChildren(ElidedLabel) if label.text() and label.text() == shown.detail.text()
     )

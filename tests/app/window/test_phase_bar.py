@@ -161,9 +161,9 @@ def test_a_click_on_an_earlier_phase_shows_its_facts(growing: Driver) -> None:
     cells = track.cells()
     assert len(cells) == NUM_LAYERS + 3
     QTest.mouseClick(track, Qt.MouseButton.LeftButton, pos=QPointF(cells[0].center()).toPoint())
-    assert "is fed at position" in " ".join(texts_in(strip))
+    assert "is computed at position" in " ".join(texts_in(strip))
     QTest.mouseClick(track, Qt.MouseButton.LeftButton, pos=QPointF(cells[-1].center()).toPoint())
-    assert "is fed at position" in " ".join(texts_in(strip)), "a phase that was not reached shows nothing"
+    assert "is computed at position" in " ".join(texts_in(strip)), "a phase that was not reached shows nothing"
     on(growing)
     assert strip.state is not None
     assert strip.state.place == 4, "and the next one is shown when it comes"
@@ -175,7 +175,7 @@ def test_what_the_phases_say(growing: Driver) -> None:
     assert now is not None
     words = {type(event.phase): phase_words(models, event) for event in now.passed}
     text = models.timeline.tokens(0)[-1]
-    assert words[Scheduled].endswith(f"is fed at position {text.position}")
+    assert words[Scheduled].endswith(f"is computed at position {text.position}")
     assert "looked most at" in words[LayerDone]
     assert "the most probable" in words[Chosen]
     assert words[Written] == "6 rows written in all layers · none evicted"

@@ -41,7 +41,7 @@ def norms(*values: float) -> np.ndarray:
 
 
 PHASES: dict[str, StepPhase] = {
-    "two sequences are fed, another gave its pages": Scheduled(
+    "two sequences are computed, another gave its pages": Scheduled(
         (
             ScheduledSequence(0, "decode", 11, (7,), (" cat",), (4,)),
             ScheduledSequence(1, "prefill", 4, (5, 6, 7), ("a", "b", "c"), (), 4),
@@ -76,7 +76,7 @@ def test_each_phase_is_shown_and_said_as_approved(qtbot: QtBot, shell: Shell, mo
     bar = PhaseBar(models, shell.actions)
     qtbot.addWidget(bar)
     bar.resize(900, 25)
-    models.phases.take(PhaseReached(11, LAYERS, PHASES["two sequences are fed, another gave its pages"]))
+    models.phases.take(PhaseReached(11, LAYERS, PHASES["two sequences are computed, another gave its pages"]))
     bar.show()
     lines: list[str] = []
     monkeypatch.setattr(QToolTip, "showText", lambda _at, text, *_: lines.append(f"tip {plain(text)!r}"))
@@ -95,7 +95,7 @@ def test_each_phase_is_shown_and_said_as_approved(qtbot: QtBot, shell: Shell, mo
     for moment, phase in PHASES.items():
         models.phases.take(PhaseReached(11, LAYERS, phase))
         look(moment)
-    models.phases.take(PhaseReached(11, LAYERS, PHASES["two sequences are fed, another gave its pages"]))
+    models.phases.take(PhaseReached(11, LAYERS, PHASES["two sequences are computed, another gave its pages"]))
     models.phases.take(PhaseReached(11, LAYERS, PHASES["a layer of four heads"]))
     models.phases.take(PhaseReached(11, LAYERS, PHASES["one of many heads that looked at itself"]))
     for number, cell in enumerate(bar.track.cells()):
@@ -108,7 +108,7 @@ def test_each_phase_is_shown_and_said_as_approved(qtbot: QtBot, shell: Shell, mo
     for wide in (520, 380):
         bar.resize(wide, 25)
         look(f"{wide} pixels")
-    models.phases.take(PhaseReached(12, 60, PHASES["two sequences are fed, another gave its pages"]))
+    models.phases.take(PhaseReached(12, 60, PHASES["two sequences are computed, another gave its pages"]))
     look("a model of many layers")
     models.phases.follow(SuspendedStep(12, 60, (0,), (12,)), 11)
     look("it waits")

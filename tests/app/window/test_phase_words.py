@@ -1,4 +1,4 @@
-"""What a step is about to feed, in words."""
+"""What a step is about to give_pictures, in words."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from engine.wire.status import ScheduledSequence, WrittenRows
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        (ScheduledSequence(0, "decode", 12, (5,), (" cat",)), " is fed at position 12"),
-        (ScheduledSequence(0, "decode", 12, (5,), ("a",), hit_tokens=8), "a is fed at position 12"),
+        (ScheduledSequence(0, "decode", 12, (5,), (" cat",)), " is computed at position 12"),
+        (ScheduledSequence(0, "decode", 12, (5,), ("a",), hit_tokens=8), "a is computed at position 12"),
         (
             ScheduledSequence(0, "prefill", 8, (5, 6, 7), ("a", "b", "c"), hit_tokens=8),
-            "3 tokens are fed at positions 8 … 10 · 8 before them were found in pages",
+            "3 tokens are computed at positions 8 … 10 · 8 before them were found in pages",
         ),
-        (ScheduledSequence(0, "prefill", 0, (5,), ("a",), (4,)), "a is fed at position 0 · into page 4"),
-        (ScheduledSequence(0, "prefill", 0, (5,), ("a",), (4, 5)), "a is fed at position 0 · into pages 4, 5"),
+        (ScheduledSequence(0, "prefill", 0, (5,), ("a",), (4,)), "a is computed at position 0 · into page 4"),
+        (ScheduledSequence(0, "prefill", 0, (5,), ("a",), (4, 5)), "a is computed at position 0 · into pages 4, 5"),
         (
             ScheduledSequence(0, "prefill", 0, (5,), ("a",), (1, 2, 3, 4, 5)),
-            "a is fed at position 0 · into pages 1, 2, 3, 4 …",
+            "a is computed at position 0 · into pages 1, 2, 3, 4 …",
         ),
     ],
 )
-def test_the_words_name_each_sequence_and_the_tokens_that_it_is_fed(part: ScheduledSequence, words: str) -> None:
+def test_the_words_name_each_sequence_and_the_tokens_that_it_is_computed(part: ScheduledSequence, words: str) -> None:
     """Tokens served from cached pages are named while the prompt is read, and not with every token after it."""
     assert scheduled_words(part).endswith(words)
 

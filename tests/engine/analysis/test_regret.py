@@ -29,7 +29,7 @@ def test_regret_is_what_forgetting_a_page_does() -> None:
     assert found.positions.tolist() == list(range(0, count, 5))
     assert len(found.kl) == len(found.scores) == len(found.positions)
     assert float(found.kl.min()) >= 0
-    # each page gone by itself: the same as feeding the newest token to a cache of the other rows
+    # each page gone by itself: the same as computing the newest token to a cache of the other rows
     for number, first in enumerate(found.positions.tolist()):
         assert float(found.kl[number]) == pytest.approx(
             without_rows(session, seq_id, first, first + 5), rel=1e-3, abs=1e-6

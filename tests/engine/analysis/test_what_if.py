@@ -139,8 +139,8 @@ def test_what_if_agrees_with_a_run_of_every_rule(model: LoadedModel, token_ids: 
 def test_a_run_that_is_kept_between_questions_changes_no_answer(
     name: str, model: LoadedModel, token_ids: tuple[int, ...]
 ) -> None:
-    """An estimate comes first only where much has to be fed; one more step, a rewind or another budget go on from what
-    is known, and give what a new run gives."""
+    """An estimate comes first only where much has to be computed; one more step, a rewind or another budget go on from
+    what is known, and give what a new run gives."""
     session, spec = started(model, CacheSpec(), token_ids, 12), sized(name)
     first = answers(what_if(session, WhatIf(0, spec)))
     assert [one.is_estimate for one in first] == [True, False]
@@ -152,7 +152,7 @@ def test_a_run_that_is_kept_between_questions_changes_no_answer(
         anew = asked_afresh(session, trial)
         assert found[-1].kl == pytest.approx(anew.kl, rel=1e-3)
         assert (found[-1].kept_ratio, found[-1].kv_bytes) == (anew.kept_ratio, anew.kv_bytes)
-    assert len(answers(what_if(session, WhatIf(0, spec)))) == 1, "nothing has to be fed for the same question"
+    assert len(answers(what_if(session, WhatIf(0, spec)))) == 1, "nothing has to be computed for the same question"
     assert session.last_step is not None
     session.go_to(session.last_step - 8)
     found = answers(what_if(session, WhatIf(0, spec)))

@@ -24,7 +24,7 @@ def test_turns_are_said_one_after_the_other_and_repeated_from_the_file(twin: Twi
     told = twin.lines(*given, "--system", "be short", "--user", "hi", "--user", "no", "--save-session", file)
     (turn,) = [line for line in told if line["event"] == "turn"]
     first = ids_of("<|im_start|>system\nbe short<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
-    assert turn["cached"] == len(first) + 3  # of four tokens the last is chosen, and not fed
+    assert turn["cached"] == len(first) + 3  # of four tokens the last is chosen, and not computed
     assert turn["reused"] >= len(first)
     assert turn["reused"] == turn["differs"].get("position", turn["cached"])
     after = [line for line in told if line["event"] == "step" and line["seq_id"] == turn["seq_id"]]

@@ -47,9 +47,9 @@ def test_what_was_not_compared_is_counted_and_named(twin: Twin, folder: Path, tm
     run = ("run", "--model", folder, "--prompt", "upon a time", "--threads", 1, "--steps", 5)
     twin.lines(*run, "--edit", "zero pos=1:2", "--save-session", path)
     written = json.loads(path.read_text())
-    fed = [node for node in written["nodes"] if node.get("checksums")]
-    fed[1]["checksums"] = []
-    fed[2]["checksums"].append(7)
+    computed = [node for node in written["nodes"] if node.get("checksums")]
+    computed[1]["checksums"] = []
+    computed[2]["checksums"].append(7)
     path.write_text(json.dumps(written))
     lines = twin.lines("replay", path, "--model", folder)
     assert lines[-1]["rows_not_compared"] == {
@@ -57,7 +57,7 @@ def test_what_was_not_compared_is_counted_and_named(twin: Twin, folder: Path, tm
         "no checksum was written of them": 1,
         "their checksums are of another number of layers": 1,
     }
-    assert lines[-1]["checksums_compared"] == 2 * (len(fed) - 2)
+    assert lines[-1]["checksums_compared"] == 2 * (len(computed) - 2)
     assert "; not the rows of 1 step: no checksum was written of them" in twin.run("replay", path, "--model", folder)[1]
 
 

@@ -37,7 +37,7 @@ def test_who_has_ended_keeps_the_reason_when_it_is_stopped() -> None:
     assert [now[seq_id].stop for seq_id in (0, 1)] == ["length", "stopped"]
 
 
-def test_a_sequence_of_which_nothing_was_said_goes_on_from_what_it_was_fed() -> None:
+def test_a_sequence_of_which_nothing_was_said_goes_on_from_what_it_was_computed() -> None:
     now: States = {}
     step(now, PlannedStep(0, CacheSpec(), (PlannedPart(3, 0, 2, 9, False, None),), ()), 0)
     assert now[3].token_ids == [UNKNOWN, UNKNOWN]
@@ -46,22 +46,22 @@ def test_a_sequence_of_which_nothing_was_said_goes_on_from_what_it_was_fed() -> 
 
 
 def test_what_gave_a_sequence_its_newest_logits_goes_with_it() -> None:
-    def fed(*parts: PlannedPart) -> PlannedStep:
+    def computed(*parts: PlannedPart) -> PlannedStep:
         return PlannedStep(0, CacheSpec(), parts, ())
 
     now: States = {}
-    step(now, fed(PlannedPart(0, 0, 4, 9, False, None), PlannedPart(1, 0, 3, 8, False, None)), 2)
-    step(now, fed(PlannedPart(0, 4, 5, None, False, None)), 3)
-    assert [now[seq_id].fed for seq_id in (0, 1)] == [(3, 0), (2, 1)]
+    step(now, computed(PlannedPart(0, 0, 4, 9, False, None), PlannedPart(1, 0, 3, 8, False, None)), 2)
+    step(now, computed(PlannedPart(0, 4, 5, None, False, None)), 3)
+    assert [now[seq_id].computed_by for seq_id in (0, 1)] == [(3, 0), (2, 1)]
     then = dict(now)
     apply(now, EditMade(BiasLogits(0, ((7, 1.0),))), 4, nowhere)  # what it gives stays; another token is chosen from it
     apply(now, TokensForced(0, (7,)), 4, nowhere)
-    assert now[0].fed == (3, 0)
+    assert now[0].computed_by == (3, 0)
     for node, edit in enumerate((Zero(0, Rows(0, 1)), ReplaceTokens(0, 3, (7,)), Mask(0, Rows(0, 1))), 5):
         apply(now, EditMade(edit), node, nowhere)
-        assert now[0].fed == (node, 0)
+        assert now[0].computed_by == (node, 0)
     apply(now, SequenceForked(4, 0, None), 8, nowhere)
     apply(now, SequenceForked(5, 0, 3), 8, lambda step: then)
     apply(now, SequenceForked(6, 0, None, 2), 8, nowhere)  # no forward has given it logits yet
-    assert [now[seq_id].fed for seq_id in (0, 1, 4, 5, 6)] == [(7, 0), (2, 1), (7, 0), (3, 0), None]
-    assert now[0].preempted().fed == (7, 0)
+    assert [now[seq_id].computed_by for seq_id in (0, 1, 4, 5, 6)] == [(7, 0), (2, 1), (7, 0), (3, 0), None]
+    assert now[0].preempted().computed_by == (7, 0)

@@ -67,8 +67,8 @@ def test_the_oldest_steps_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first is not None
     assert last is not None
     assert (kept.newest, first[0].num_tokens, last[0].num_tokens) == (39, kept.first_step + 4, 43)
-    assert kept.fed_lengths(0) == list(range(kept.first_step + 4, 44))
-    assert kept.fed_lengths(0, until=39 - 5) == list(range(kept.first_step + 4, 39))
+    assert kept.forward_lengths(0) == list(range(kept.first_step + 4, 44))
+    assert kept.forward_lengths(0, until=39 - 5) == list(range(kept.first_step + 4, 39))
 
 
 def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +86,8 @@ def test_going_back_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPat
 TOKENS = Run([0] * 4096)
 
 
-def mark(num_tokens: int, fed: tuple[int, int]) -> SequenceState:
-    return SequenceState(TOKENS.first(num_tokens), 3, SamplingParams(), num_tokens, 5, fed=fed)
+def mark(num_tokens: int, computed_by: tuple[int, int]) -> SequenceState:
+    return SequenceState(TOKENS.first(num_tokens), 3, SamplingParams(), num_tokens, 5, computed_by=computed_by)
 
 
 def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
@@ -99,10 +99,10 @@ def test_a_line_of_thousands_of_forks_is_followed_to_its_root() -> None:
     add(history, 3, {**states, forks: replace(mark(7, (3, forks)), origins=tuple(line))})
     kept = history.journal
     assert kept.mark(forks, 1) == mark(5, (1, 0))
-    assert kept.fed_at(forks, 1) == (1, 0)
-    assert kept.fed_at(forks, 3) == (3, forks)
-    assert kept.fed_at(forks - 1, 3) == (2, 0)
-    assert kept.fed_lengths(forks) == [4, 5, 6, 7]
+    assert kept.computed_by(forks, 1) == (1, 0)
+    assert kept.computed_by(forks, 3) == (3, forks)
+    assert kept.computed_by(forks - 1, 3) == (2, 0)
+    assert kept.forward_lengths(forks) == [4, 5, 6, 7]
 
 
 def test_a_fork_is_undone_with_the_step_behind_which_it_was_made() -> None:

@@ -78,8 +78,8 @@ def test_a_branch_is_deleted_and_what_cannot_be_is_said(driver: Driver) -> None:
 
 
 def test_the_sequences_of_another_branch_run_on_beside_those_of_the_live_one(driver: Driver) -> None:
-    """0 goes two ways after step 2; 1 is fed on one of them alone. Asking again changes nothing, nor does asking for
-    what is not there."""
+    """0 goes two ways after step 2; 1 is computed on one of them alone. Asking again changes nothing, nor does asking
+    for what is not there."""
     driver.send(prompt(6, temperature=1.0, seed=4), Step(5))
     driver.wait_for(StepRecord, 5)
     driver.send(BeginBranch(0, 2, token_ids=(7,)), Step(3))
@@ -98,7 +98,7 @@ def test_the_sequences_of_another_branch_run_on_beside_those_of_the_live_one(dri
     driver.send(GoTo(4), Step())
     alone = driver.wait_for(StepRecord, 11).sequences[0]
     together = records[0].sequences[1]
-    assert alone.token_ids == together.token_ids, "it is fed what its own branch would have been fed"
+    assert alone.token_ids == together.token_ids, "it is given what its own branch would have been given"
     assert alone.sampled == together.sampled
 
 

@@ -155,7 +155,7 @@ def test_a_snapshot_whose_model_is_not_at_hand_is_compared_with_none_of_its_name
     bare = save_cache(pairs, tmp_path / "b.safetensors")
     opened(ask, bare)
     ask.send(StartComparison(0, OtherRun(GROWING, other)))
-    assert "does not say which tokens it was fed" in ask.wait_for(Failed, 3).message
+    assert "does not say which tokens it was given" in ask.wait_for(Failed, 3).message
     assert alone.close(10.0)
 
 

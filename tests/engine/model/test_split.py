@@ -80,7 +80,7 @@ def test_rows_lie_with_the_weights_of_their_layer_and_the_tokens_are_those_of_on
         session.step()
     assert {(source, target) for source, target, _ in made.moved} == {("cuda:0", "cuda:1"), ("cuda:1", "cuda:0")}
     if name == "none":
-        return  # every token is fed again
+        return  # every token is computed again
     hidden, logits = 4 * 64, 4 * 128  # bytes of one token
     assert made.moved.count(("cuda:0", "cuda:1", hidden)) >= 2, "of each sequence what the first layer has made"
     assert made.moved.count(("cuda:1", "cuda:0", logits)) == 2

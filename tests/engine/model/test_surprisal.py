@@ -171,7 +171,7 @@ def test_slices_are_small_enough_for_a_command_to_wait_for_one() -> None:
     assert rows == [8, 8, 1]
 
 
-def test_what_was_fed_after_is_kept_by_going_back_and_found_once_more_on_another_branch(late: None) -> None:
+def test_what_was_computed_after_is_kept_by_going_back_and_found_once_more_on_another_branch(late: None) -> None:
     session, records = prefilled(model_of("llama"), CacheSpec())
     list(session.history.surprisal.finish())
     first = [session.history.surprisal.filled(record) for record in records]

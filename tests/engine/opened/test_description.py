@@ -27,7 +27,7 @@ def test_steps_out_of_order_and_steps_twice_are_refused(tmp_path: Path) -> None:
             told(tmp_path / "x", order, session)
 
 
-def test_what_no_step_fed_is_a_step_behind_those_that_are_there(tmp_path: Path) -> None:
+def test_what_no_step_computed_is_a_step_behind_those_that_are_there(tmp_path: Path) -> None:
     session = begun(small("growing"), steps=3)
     records = tuple(step(session) for _ in range(3))
     ids = tuple(session.sequence(0).token_ids)

@@ -61,8 +61,8 @@ REFUSED: dict[str, Attack] = {
     "a present moment in words": (put("live", "1"), "Expected `int | null`"),
     "a step of another number": (put("nodes.1.work.step", 7), "says two things"),
     "a step in another cache": (put("nodes.1.work.cache", {"layout": "static"}), "says two things"),
-    "a step that feeds nobody": (put("nodes.1.work.parts", []), "feeds 0 sequences"),
-    "a sequence fed twice": (
+    "a step that computes nobody": (put("nodes.1.work.parts", []), "computes 0 sequences"),
+    "a sequence computed twice": (
         lambda d: d["nodes"][1]["work"]["parts"].append(d["nodes"][1]["work"]["parts"][0]),
         "twice",
     ),
@@ -70,15 +70,15 @@ REFUSED: dict[str, Attack] = {
         lambda d: put("nodes.1.work.parts", [{**d["nodes"][1]["work"]["parts"][0], "seq_id": i} for i in range(5000)])(
             d
         ),
-        "feeds 5,000 sequences",
+        "computes 5,000 sequences",
     ),
     "a negative sequence": (put("nodes.1.work.parts.0.seq_id", -1), "Expected `int` >= 0 - at `.*parts.0..seq_id`"),
-    "tokens fed backwards": (put("nodes.1.work.parts.0.num_tokens", 1), "which is impossible"),
-    "2^40 tokens fed": (put("nodes.1.work.parts.0.num_tokens", 2**40), "Expected `int` <= 2147483647"),
-    "2^30 tokens fed": (put("nodes.1.work.parts.0.num_tokens", 2**30), "which is impossible"),
+    "tokens computed backwards": (put("nodes.1.work.parts.0.num_tokens", 1), "which is impossible"),
+    "2^40 tokens computed": (put("nodes.1.work.parts.0.num_tokens", 2**40), "Expected `int` <= 2147483647"),
+    "2^30 tokens computed": (put("nodes.1.work.parts.0.num_tokens", 2**30), "which is impossible"),
     "a negative position": (put("nodes.1.work.parts.0.first_position", -3), "first_position"),
     "a negative token chosen": (put("nodes.1.work.parts.0.sampled", -1), "sampled"),
-    "a token fed of 2^40": (put("nodes.1.work.parts.0.token_id", 2**40), "token_id"),
+    "a token computed of 2^40": (put("nodes.1.work.parts.0.token_id", 2**40), "token_id"),
     "a stop that is none": (put("nodes.1.work.parts.0.stop", "bored"), "Invalid enum value"),
     "a token in words": (put("nodes.0.changes.0.token_ids", ["a"]), "Expected `int`"),
     "a negative token in a prompt": (put("nodes.0.changes.0.token_ids", [-1]), "Expected `int` >= 0 - at .*token_ids"),

@@ -15,8 +15,8 @@ PAGED, GROWING = CacheSpec("paged"), CacheSpec("growing")
 SAMPLING = SamplingParams(0.7, top_k=40, seed=7)
 
 
-def step(number: int, first: int, last: int, sampled: int, fed: int | None = None) -> PlannedStep:
-    return PlannedStep(number, PAGED, (PlannedPart(0, first, last, sampled, False, None, fed),), ())
+def step(number: int, first: int, last: int, sampled: int, computed: int | None = None) -> PlannedStep:
+    return PlannedStep(number, PAGED, (PlannedPart(0, first, last, sampled, False, None, computed),), ())
 
 
 SAMPLE = SavedSession(

@@ -72,7 +72,7 @@ def test_no_change_of_a_byte_ends_in_anything_but_a_sentence(
         assert list(OpenedSession(path).events())
 
 
-def test_what_is_fed_without_a_name_is_bounded(tmp_path: Path) -> None:
+def test_what_is_computed_without_a_name_is_bounded(tmp_path: Path) -> None:
     text = SOUND.replace(b'"first_position":3,"num_tokens":4', b'"first_position":3,"num_tokens":9000000')
     (tmp_path / "s.json").write_bytes(text)
     with pytest.raises(InputError, match="tokens that it does not name"):

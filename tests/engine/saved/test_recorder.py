@@ -25,7 +25,7 @@ def test_a_moment_that_was_left_becomes_a_node_and_not_the_present_one() -> None
 
 
 def test_the_text_of_a_token_is_kept_when_it_is_chosen() -> None:
-    """Before a step feeds it, if one ever does."""
+    """Before a step computes it, if one ever does."""
     recorder = SessionRecorder()
     record = samples.step_record(0)
     part = replace(record.sequences[0], sampled=77, sampled_text=" end")

@@ -82,8 +82,8 @@ def parts(draw: st.DrawFn) -> tuple[PlannedPart, ...]:
     for seq_id in draw(st.lists(SEQ_IDS, min_size=1, max_size=3, unique=True)):
         first = draw(st.integers(0, 99))
         count = first + draw(st.integers(1, 9))
-        chosen, fed = draw(st.none() | IDS), draw(st.none() | IDS)
-        found.append(PlannedPart(seq_id, first, count, chosen, draw(st.booleans()), draw(REASONS), fed))
+        chosen, computed = draw(st.none() | IDS), draw(st.none() | IDS)
+        found.append(PlannedPart(seq_id, first, count, chosen, draw(st.booleans()), draw(REASONS), computed))
     return tuple(found)
 
 

@@ -100,7 +100,7 @@ def test_gpt2_cache_is_reserved_and_never_written(models: SeedModels) -> None:
     lines = by_item(allocated_lines(models))
     names = ("num_layers", "num_key_value_heads", "head_dim", "model_max_seq_len")
     assert [lines[name].measured for name in names] == [12, 12, 64, 1024]
-    assert lines["tokens fed in three steps"].measured == (10.0, 11.0, 12.0)
+    assert lines["tokens computed in three steps"].measured == (10.0, 11.0, 12.0)
     assert lines["rows ever written to it"].measured == 0
     room = lines["room: K and V, 2 layers, heads, positions, head_dim, float32"]
     assert room.measured == 2 * 2 * 12 * 1024 * 64 * 4
@@ -110,7 +110,7 @@ def test_gpt2_cache_is_reserved_and_never_written(models: SeedModels) -> None:
 
 def test_a_row_that_were_written_would_be_counted(models: SeedModels) -> None:
     driver = ModeDriver(models.tutorial.loaded, PRESETS["allocated"].spec, 4)
-    driver.feed([1, 2, 3, 4])
+    driver.compute([1, 2, 3, 4])
     assert driver.cache.num_idle_rows_written == 0
     with torch.inference_mode():
         driver.cache._idle.layers[1].keys[:, 2, 7, 3] = 1.0
@@ -230,7 +230,7 @@ def test_a_page_is_whole_needs_nothing_and_escapes_everything() -> None:
         for at in (16.0, 512.0)
     ]  # fmt: skip
     tags = Tags()
-    tags.feed(page(lines))
+    tags.compute(page(lines))
     assert tags.open == []
     assert not tags.seen & {"script", "img", "link"}
     assert "polyline" in tags.seen

@@ -206,5 +206,5 @@ def changed(
     if not are_stale and noted(session) != before_noted:
         return f"{before_noted} bytes were noted and {noted(session)} are"
     if new := findable(session) - before_found:  # those of before may have given way to what came
-        return f"pages {sorted(page_id for page_id, _ in new)} can be found by tokens that nothing was fed of"
+        return f"pages {sorted(page_id for page_id, _ in new)} can be found by tokens that nothing was computed of"
     return "; ".join(page_faults(session, maps))

@@ -82,7 +82,7 @@ def stands(session: Session) -> dict[int, Stood]:
         tables = getattr(cache, "tables", ())
         pages = tuple(number for table in tables for number in (table.num_tokens, *table.held_numbers))
         # but for what says its nodes, others on each branch
-        mark = structs.replace(live.sequence, fed=None, moves=(), origins=())
+        mark = structs.replace(live.sequence, computed_by=None, moves=(), origins=())
         found[live.seq_id] = Stood(mark, tuple(live.sequence.token_ids), rows, logits, pages)
     return found
 

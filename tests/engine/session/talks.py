@@ -37,7 +37,8 @@ def chat_of(*texts: str, roles: tuple[str, ...] = ("user", "assistant")) -> Chat
 
 
 def begun(template: str | None, chat: Chat, cache_spec: CacheSpec, steps: int = 6) -> tuple[Session, int]:
-    """A session that has read a conversation and generated so many tokens; the last one is chosen and not yet fed."""
+    """A session that has read a conversation and generated so many tokens; the last one is chosen and not yet
+    computed."""
     session = Session(talking(template), cache_spec, prefill_chunk=512)
     seq_id = session.submit(Prompt(chat=chat, sampling=GREEDY))
     for _ in range(steps):
@@ -58,7 +59,7 @@ def ids_of(text: str) -> tuple[int, ...]:
 
 
 def answered(session: Session, seq_id: int, text: str) -> None:
-    """The sequence goes back to its prompt and says this; the last token of it is chosen, and not fed."""
+    """The sequence goes back to its prompt and says this; the last token of it is chosen, and not computed."""
     sequence = session.sequence(seq_id)
     session.go_to(0)
     assert session.sequence(seq_id).num_tokens == sequence.num_prompt_tokens

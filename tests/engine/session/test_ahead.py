@@ -1,4 +1,4 @@
-"""The forward of the next step is launched before the token it feeds is read; records and rows stay the same."""
+"""The forward of the next step is launched before the token it computes is read; records and rows stay the same."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_conditions_on_the_chosen_token_do_not_hold_for_a_chunk_that_chooses_non
     assert held == [2, 3, 4]
 
 
-def test_tokens_are_found_by_id_when_they_are_chosen_and_when_they_are_fed() -> None:
+def test_tokens_are_found_by_id_when_they_are_chosen_and_when_they_are_computed() -> None:
     session, seq_id = started()
     session.step()
     session.force(seq_id, (5, 6, 7))
@@ -104,7 +104,7 @@ def test_a_pattern_holds_where_its_match_ends_and_not_again() -> None:
     assert len(ends) == 2
 
 
-def test_a_pattern_is_looked_for_in_a_prompt_when_it_is_fed() -> None:
+def test_a_pattern_is_looked_for_in_a_prompt_when_it_is_computed() -> None:
     ids = prompt_ids(8)
     assert held_at(started()[0], f'text ~ "<{ids[3]}><{ids[4]}>"', 4)[0] == [0]
 
@@ -249,7 +249,7 @@ def test_a_norm_is_compared_with_the_median_of_its_head() -> None:
 
 def test_few_rows_have_no_median() -> None:
     held, _ = held_at(started(length=2)[0], "norm > 0", 12)
-    assert held == [6, 7, 8, 9, 10, 11]  # two tokens of the prompt and six fed since are eight
+    assert held == [6, 7, 8, 9, 10, 11]  # two tokens of the prompt and six computed since are eight
 
 
 def test_norms_of_rows_before_the_condition_was_set_are_unknown() -> None:

@@ -254,7 +254,7 @@ def test_other_tokens_are_undone_and_repeated(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["growing", "paged", "int8"])
 def test_a_re_prefill_tells_where_the_newest_token_looks(mode: str) -> None:
-    """Its attention covers all tokens of the new text, as in a session that was fed them from the start."""
+    """Its attention covers all tokens of the new text, as in a session that was given them from the start."""
     session = begun(mode)
     added, _ = make_edit(session, ReplaceTokens(0, 12, (7, 9, 11), "re-prefill", 1))
     row = session.history.attention_at(0, added.node.step)[1]

@@ -161,7 +161,7 @@ def test_a_fork_of_a_fork_goes_back_through_both() -> None:
     second = session.fork(first, 4)
     assert second.num_tokens == PROMPT + 3
     assert [entry.step for entry in session.history.logged_logits(second.child)] == [0, 1, 2, 3, 4]
-    assert session.history.journal.fed_lengths(second.child) == [8, 12, 13, 14, 15]
+    assert session.history.journal.forward_lengths(second.child) == [8, 12, 13, 14, 15]
 
 
 def test_forks_that_cannot_be_exact_are_refused_and_change_nothing() -> None:
@@ -305,7 +305,7 @@ def test_a_sequence_that_has_ended_keeps_its_reason_when_it_is_stopped(reason: S
     assert session.history.changes == []
 
 
-def test_a_moment_that_fed_nothing_has_what_the_step_before_it_gave() -> None:
+def test_a_moment_that_computed_nothing_has_what_the_step_before_it_gave() -> None:
     """Whatever was done to the sequence between the two moments."""
     session, seq_id = sessions.started(temperature=1.0)
     for _ in range(3):
@@ -316,4 +316,4 @@ def test_a_moment_that_fed_nothing_has_what_the_step_before_it_gave() -> None:
     node = session.history.tree.at(3).node
     assert node.work is None
     assert len(node.changes) == 2
-    assert session.history.tree.fed_at(seq_id, 3) == (2, seq_id)
+    assert session.history.tree.computed_by(seq_id, 3) == (2, seq_id)

@@ -209,7 +209,7 @@ def test_an_earlier_mode_too_small_for_later_sequences_comes_back_without_them()
     assert (session.cache.layout, session.sequence(second).num_tokens) == ("growing", 40)
 
 
-def test_a_sequence_that_the_step_did_not_feed_keeps_its_logits() -> None:
+def test_a_sequence_that_the_step_did_not_compute_keeps_its_logits() -> None:
     session = walked(("growing",), 4)
     newest = session.logits(0)
     session.submit(Prompt(token_ids=prompt_ids(6)))

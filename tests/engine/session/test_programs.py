@@ -1,8 +1,8 @@
 """Random programs on one session: steps, forks, ways back, changes of mode, journals cut short, partial pages.
 
-Every sequence is fed tokens that are known beforehand, so that what its logits depend on is its way alone: which prompt
-it began with, and which modes it was in from which length on. Wherever a way is taken a second time, by a fork, after
-going back, or by a replay, its logits must be those of the first time.
+Every sequence is given tokens that are known beforehand, so that what its logits depend on is its way alone: which
+prompt it began with, and which modes it was in from which length on. Wherever a way is taken a second time, by a fork,
+after going back, or by a replay, its logits must be those of the first time.
 """
 
 from __future__ import annotations

@@ -176,8 +176,8 @@ def test_a_pool_that_was_too_small_preempts_the_same_sequences(model: LoadedMode
     ]
 
 
-def test_tokens_of_steps_that_were_not_replayed_are_fed_next(model: LoadedModel) -> None:
-    """The replay ends after the fifth of twelve steps; the steps that follow feed the tokens of the rest."""
+def test_tokens_of_steps_that_were_not_replayed_are_computed_next(model: LoadedModel) -> None:
+    """The replay ends after the fifth of twelve steps; the steps that follow compute the tokens of the rest."""
     old = Session(model, MODES["growing"])
     old.submit(Prompt(token_ids=prompt_ids(9), sampling=WARM))
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""Which token is fed next: sampled, drawn again, or forced."""
+"""Which token is computed next: sampled, drawn again, or forced."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def test_another_temperature_chooses_the_waiting_token_again_but_never_a_forced_
     assert session.sequence(seq_id).sampled == 99
 
 
-def test_forced_tokens_are_fed_in_order_before_the_samplers() -> None:
+def test_forced_tokens_are_computed_in_order_before_the_samplers() -> None:
     session, seq_id = started(chunk=3)
     session.force(seq_id, (40, 41))  # while the prompt is still being read
     while session.is_prefilling:
         session.step()
     assert session.step().sequences[0].token_ids == (40,)
     session.force(seq_id, (50, 51, 52))
-    fed = [session.step().sequences[0] for _ in range(4)]
-    assert [f.token_ids[0] for f in fed[:3]] == [50, 51, 52]
-    assert [f.forced for f in fed] == [True, True, True, False]
+    computed = [session.step().sequences[0] for _ in range(4)]
+    assert [f.token_ids[0] for f in computed[:3]] == [50, 51, 52]
+    assert [f.forced for f in computed] == [True, True, True, False]
     for bad in ((128,), (-1,)):
         with pytest.raises(InputError, match="outside the vocabulary"):
             session.force(seq_id, bad)
@@ -74,6 +74,6 @@ def test_a_preempted_sequence_keeps_its_forced_tokens() -> None:
         for seq_id, tokens in zip(ids, forced, strict=True):
             if session.sequence(seq_id).num_tokens >= 15:
                 session.halt(seq_id)
-            fed = tuple(session.sequence(seq_id).token_ids[7:])
-            assert fed[:12] == tokens[: len(fed)]
+            computed = tuple(session.sequence(seq_id).token_ids[7:])
+            assert computed[:12] == tokens[: len(computed)]
     assert preempted, "the pool was large enough after all"

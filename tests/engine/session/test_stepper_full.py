@@ -1,4 +1,4 @@
-"""A context or a cache that is exactly full: no command feeds a token beyond it."""
+"""A context or a cache that is exactly full: no command computes a token beyond it."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_halted_then_moved_to_a_full_cache_it_is_not_revived_either() -> None:
 def test_a_mode_without_room_for_a_waiting_prompt_is_refused(spec: CacheSpec) -> None:
     session = Session(model_of("llama"), GROWING, prefill_chunk=8)
     session.submit(Prompt(token_ids=prompt_ids(20)))
-    for fed in (0, 8):
-        assert session.sequence(0).num_tokens == fed
+    for computed in (0, 8):
+        assert session.sequence(0).num_tokens == computed
         with pytest.raises(InputError, match=r"Sequence 0 has 20 tokens and this .* holds 12"):
             session.set_cache(spec)
         assert session.cache == GROWING

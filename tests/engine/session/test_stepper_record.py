@@ -44,7 +44,7 @@ class Told:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.dropped: Dropped = defaultdict(set)
-        self.fed: dict[int, int] = defaultdict(int)
+        self.computed: dict[int, int] = defaultdict(int)
         self.logits: dict[int, torch.Tensor | None] = {}
         self.is_forced: frozenset[int] = frozenset()
 
@@ -52,7 +52,7 @@ class Told:
         return self.session.submit(Prompt(token_ids=prompt_ids(length, seed=length), sampling=sampling))
 
     def forked(self, parent: int, child: int) -> None:
-        self.fed[child], self.logits[child] = self.fed[parent], self.logits[parent]
+        self.computed[child], self.logits[child] = self.computed[parent], self.logits[parent]
         for (seq_id, layer, head), positions in [*self.dropped.items()]:
             if seq_id == parent:
                 self.dropped[child, layer, head] = set(positions)
@@ -83,7 +83,7 @@ class Told:
 
     def check_tokens(self, part: SequenceStep) -> None:
         session, sequence = self.session, self.session.sequence(part.seq_id)
-        first = self.fed[part.seq_id]
+        first = self.computed[part.seq_id]
         assert (part.first_position, part.num_tokens) == (first, sequence.num_tokens)
         assert part.token_ids == tuple(sequence.token_ids[first : sequence.num_tokens])
         assert part.texts == tuple(map(session.text_of, part.token_ids))
@@ -97,7 +97,7 @@ class Told:
         assert part.sampled_text == ("" if part.sampled is None else session.text_of(part.sampled))
         assert part.forced == (not is_prompt and part.seq_id in self.is_forced)
         assert sequence.stop == (None if part.seq_id in self.is_forced else part.stop)
-        self.fed[part.seq_id] = part.num_tokens
+        self.computed[part.seq_id] = part.num_tokens
 
     def check_choice(self, part: SequenceStep) -> None:
         """Surprisal under the logits before, candidates and entropy of those after it."""

@@ -79,7 +79,7 @@ def test_the_script_goes_on_with_the_same_tokens_from_every_preset(
 
 
 @pytest.mark.parametrize("draws", get_args(DrawRule))
-def test_it_samples_as_the_session_does_and_feeds_what_is_forced(
+def test_it_samples_as_the_session_does_and_computes_what_is_forced(
     draws: DrawRule,
     bundled: LoadedModel,
     tmp_path: Path,

@@ -26,12 +26,12 @@ from tests.engine.tiny import COMMON, config_dict, model_of, prompt_ids, random_
 def looped(model: Any, cache: Any, tokens: int = 20, steps: int = 5) -> list[int]:
     """Somebody's greedy loop; returns every id, the one that comes next included."""
     ids = list(prompt_ids(tokens))
-    fed = ids
+    computed = ids
     with torch.inference_mode():
         for _ in range(steps):
-            logits = model(torch.tensor([fed]), **{cache_argument(model): cache}, use_cache=True).logits
-            fed = [int(logits[0, -1].argmax())]
-            ids += fed
+            logits = model(torch.tensor([computed]), **{cache_argument(model): cache}, use_cache=True).logits
+            computed = [int(logits[0, -1].argmax())]
+            ids += computed
     return ids
 
 

@@ -42,8 +42,8 @@ def test_out_and_in_again(name: str, tmp_path: Path) -> None:
         held = session.cache_of(0).rows(1)
         assert held is not None
         assert np.array_equal(again.rows(1, "values", 0), held.values[0, 0].numpy())
-        fed = session.sequence(0)
-        assert again.token_ids == tuple(fed.token_ids[: fed.num_tokens])
+        computed = session.sequence(0)
+        assert again.token_ids == tuple(computed.token_ids[: computed.num_tokens])
         assert again.manifest.sequence.sampled is None, "nobody said what follows"
 
 

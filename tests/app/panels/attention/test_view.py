@@ -17,7 +17,7 @@ from app.kit.map_view import LensMenu
 from app.models import Models
 from app.panels.attention.view import AttentionView
 from tests.app import samples
-from tests.app.panels.recorded import TOKENS, feed, recorded_models
+from tests.app.panels.recorded import TOKENS, give_pictures, recorded_models
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def models(qapp: QApplication) -> Models:
 
 def test_another_token_moves_the_mark_in_the_newest_row(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
-    feed(models)
+    give_pictures(models)
     assert view.map.marks.selected == (13, 14)
     models.selection.update(position=4)  # no new slice comes for that
     assert view.map.marks.selected == (4, 5)
@@ -35,7 +35,7 @@ def test_another_token_moves_the_mark_in_the_newest_row(models: Models, show: Ca
 
 def test_weights_reach_the_image_and_hover_tells_them(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
     view = show(AttentionView(models))
-    feed(models)
+    give_pictures(models)
     picture = models.pictures.attention
     assert picture is not None
     assert view.map.image.image.shape == (samples.HEADS, TOKENS)
@@ -55,14 +55,14 @@ def test_a_model_with_attention_of_its_own_is_shown_where_it_hands_its_weights_o
     assert now.model is not None
     models.status.set(replace(now, model=replace(now.model, captures_attention=False)))
     view = show(AttentionView(models))
-    feed(models)
+    give_pictures(models)
     assert view.state is not None
     assert view.state.picture is models.pictures.attention
 
 
 def test_rows_that_were_evicted_are_said_to_be_hatched(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
-    feed(models)
+    give_pictures(models)
     picture = models.pictures.attention
     assert picture is not None
     assert view.state is not None
@@ -73,7 +73,7 @@ def test_rows_that_were_evicted_are_said_to_be_hatched(models: Models, show: Cal
 
 def test_the_colour_scale_is_a_choice(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
-    feed(models)
+    give_pictures(models)
     picture = models.pictures.attention
     for scale in (LOG, PER_HEAD, LINEAR):
         view.choose(scale)
@@ -83,7 +83,7 @@ def test_the_colour_scale_is_a_choice(models: Models, show: Callable[..., Any]) 
 
 def test_masses_stand_beside_their_heads(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
-    feed(models)
+    give_pictures(models)
     record = models.timeline.latest
     assert record is not None
     assert record.sequences[0].attention is not None
@@ -92,7 +92,7 @@ def test_masses_stand_beside_their_heads(models: Models, show: Callable[..., Any
 
 def test_the_attention_map_tells_queries_and_a_click_keeps_the_head(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
-    feed(models)
+    give_pictures(models)
     picture = models.pictures.attention
     assert picture is not None
     models.viewport.update(attention_lens="attention-map")
@@ -112,7 +112,7 @@ def test_the_attention_map_tells_queries_and_a_click_keeps_the_head(models: Mode
 
 def test_the_menu_has_how_many_queries_a_sum_is_over(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
-    feed(models)
+    give_pictures(models)
     menu = view.findChild(LensMenu)
     of = {action.text(): action for action in menu.menu().actions()}
     assert not of["The latest 16 queries"].isEnabled(), "the newest token is one query"
@@ -133,7 +133,7 @@ def test_the_menu_has_how_many_queries_a_sum_is_over(models: Models, show: Calla
 
 def test_sums_are_told_as_sums_and_not_as_shares(models: Models, show: Callable[..., Any]) -> None:
     view = show(AttentionView(models))
-    feed(models)
+    give_pictures(models)
     picture = models.pictures.attention
     assert picture is not None
     sums = picture.weights * 7

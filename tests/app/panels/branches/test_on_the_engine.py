@@ -70,7 +70,7 @@ def branch(driver: Driver) -> int:
 
 
 def type_branch(driver: Driver) -> None:
-    """Begin a third branch after step 2, with a typed text, and feed it."""
+    """Begin a third branch after step 2, with a typed text, and compute it."""
     driver.look_at(2)
     driver.window.next_token.continuation.edit.setText(" dragon")
     driver.window.next_token.continuation.edit.returnPressed.emit()
@@ -202,12 +202,12 @@ def test_the_tip_of_another_branch_is_compared_with_the_live_one(driver: Driver)
     assert [one.num_tokens for one in steps if one.parting is None][-1] == shared
     assert all(one.kl == 0 for one in steps if one.parting is None)
     assert [one.num_tokens for one in steps if one.parting is not None] == [shared + 1, shared + 2, shared + 3]
-    assert verdict(models, compared) == ("The same until step 3; behind it other tokens were fed", "text")
+    assert verdict(models, compared) == ("The same until step 3; behind it other tokens came", "text")
     told = departure_words(models, compared, None, shared)
     assert told.startswith(f"Rows of the {shared} tokens that both share")
     a, b = (token_label(text) for text in steps[-1].parting.texts)  # type: ignore[union-attr]
     assert a == token_label(models.timeline.tokens(0)[shared].text) != b
-    assert told.endswith(f"A was fed “{a}”, B “{b}”: rows behind that are compared by position alone")
+    assert told.endswith(f"A was given “{a}”, B “{b}”: rows behind that are compared by position alone")
     kinds = points(steps, compared, "kl")[0].kinds
     assert [*kinds][-4:] == [WITHIN, UNJUDGED, UNJUDGED, UNJUDGED]
     assert SelectedLine(5, "muted") in compare_chart(steps, compared, "kl", None)[0].marks, "between steps 3 and 7"
@@ -238,7 +238,7 @@ def test_two_moments_are_compared_of_which_neither_is_live(driver: Driver) -> No
     shared = models.timeline.num_tokens(0, 2) + 1
     counts = [(one.num_tokens, one.parting is not None) for one in models.comparison.steps]
     assert counts[-4:] == [(shared, False), (shared + 1, True), (shared + 2, True), (shared + 3, True)]
-    assert verdict(models, compared) == ("The same until step 3; behind it other tokens were fed", "text")
+    assert verdict(models, compared) == ("The same until step 3; behind it other tokens came", "text")
     driver.intents.send(EndComparison())
     driver.wait_until_idle(lambda: models.comparison.now is None)
     go(driver, 9)

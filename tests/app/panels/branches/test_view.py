@@ -92,7 +92,7 @@ def test_a_click_on_another_branch_looks_at_it_everywhere(view: BranchesView, gr
     click(view, 3)
     assert grown.selection.now.step == view.tree.step == 3
     assert list(grown.timeline.nodes) == [0, 1, 2, 3, 4]
-    assert plain(view.line.toolTip()).startswith("step 3 · decode · fed “·w3”, chose “·next”")
+    assert plain(view.line.toolTip()).startswith("step 3 · decode · computed “·w3”, chose “·next”")
     click(view, 4)
     assert plain(view.line.toolTip()).startswith("step 4, edit after step 3: zero")
     assert "0.25 nats" in plain(view.line.toolTip())

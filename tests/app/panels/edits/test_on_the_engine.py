@@ -155,9 +155,9 @@ def test_a_banned_token_is_not_chosen(growing: Driver) -> None:
     growing.window.actions_["run.step"].trigger()
     done = len(growing.models.timeline)
     growing.wait_until_idle(lambda: len(growing.models.timeline) > done)
-    fed = growing.models.timeline.latest.sequences[0]
-    assert fed.token_ids == (chosen.key,) != (best,)
-    assert fed.texts == (pending,)
+    computed = growing.models.timeline.latest.sequences[0]
+    assert computed.token_ids == (chosen.key,) != (best,)
+    assert computed.texts == (pending,)
     assert growing.window.next_token.provenance_label.text != "after the edit"
 
 

@@ -24,7 +24,7 @@ from engine.wire.pictures import HeadRequest, WallRequest
 from tests.app import samples
 from tests.app.mouse import turn_wheel
 from tests.app.painted import shapes
-from tests.app.panels.recorded import STEPS, TOKENS, feed, head_picture, recorded_models
+from tests.app.panels.recorded import STEPS, TOKENS, give_pictures, head_picture, recorded_models
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def models(qapp: QApplication) -> Models:
 @pytest.fixture
 def head(models: Models, show: Callable[..., Any]) -> HeadView:
     view = show(HeadView(models))
-    feed(models)
+    give_pictures(models)
     return view
 
 
@@ -131,7 +131,7 @@ def test_the_wheel_zooms_where_the_cursor_is_and_home_shows_all(head: HeadView, 
     assert (wanted.low, wanted.high) == (low, high)
     start, stop = rows_of(wanted, TOKENS)
     assert start <= low < high <= stop
-    feed(models)
+    give_pictures(models)
     assert head.map.image.image.shape[1] == stop - start
     qtbot.keyClick(head.map, Qt.Key.Key_Home)
     assert models.viewport.now.head_range is None
@@ -140,13 +140,13 @@ def test_the_wheel_zooms_where_the_cursor_is_and_home_shows_all(head: HeadView, 
 
 def test_f_follows_the_newest_token(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
     head = show(HeadView(models))
-    feed(models)
+    give_pictures(models)
     wheel(head.map, 5, 4)
     span = head.map.visible_range[1] - head.map.visible_range[0]
     qtbot.keyClick(head.map, Qt.Key.Key_F)
     assert head.map.visible_range[1] == TOKENS
     models.timeline.append([samples.step_record(STEPS + 1)])
-    feed(models)
+    give_pictures(models)
     assert head.map.visible_range == pytest.approx((TOKENS + 1 - span, TOKENS + 1))
     assert head.map.is_loaded  # the newest rows were asked for, too
 
@@ -195,7 +195,7 @@ def test_dragging_the_range_changes_colours_and_c_fits_them_again(head: HeadView
 def test_the_layer_range_is_that_of_all_its_rows(models: Models, show: Callable[..., Any], tensor: str) -> None:
     """The range comes with the head's own slice: no wall is needed, and no range of another tensor can be used."""
     head = show(HeadView(models))
-    feed(models)
+    give_pictures(models)
     other = samples.wall_picture(WallRequest(0, TOKENS, 0, "values", True, 40, 16))
     models.pictures.put(replace(other, magnitudes=samples.magnitudes(12)))
     picture = samples.head_picture(HeadRequest(0, TOKENS, tensor, 3, 1, 0, TOKENS, 512))  # type: ignore[arg-type]
@@ -277,17 +277,17 @@ def test_what_is_not_a_number_is_loud_marked_and_counted(models: Models, show: C
 
 def test_a_picture_of_another_step_never_looks_current(models: Models, show: Callable[..., Any]) -> None:
     head = show(HeadView(models), 900)
-    feed(models)
+    give_pictures(models)
     models.selection.update(step=5)
     assert head.provenance_label.text == f"showing K of step {STEPS} · step 5 is on its way"
     assert head.provenance_label.kind == "past"
-    feed(models)
+    give_pictures(models)
     assert head.provenance_label.text == "step 5"
     assert head.provenance_label.whole == "live cache · cpu f32 · step 5 · looking back"
     assert head.provenance_label.kind == "past"
     assert head.map.image.image.shape[1] == samples.PROMPT + 5
     models.selection.update(step=None)
-    feed(models)
+    give_pictures(models)
     assert head.provenance_label.kind == "live cache"
 
 
@@ -310,7 +310,7 @@ def test_a_slice_without_rows_says_why(models: Models, show: Callable[..., Any])
 
 def test_the_image_of_a_map_is_what_pyqtgraph_makes_of_it(models: Models, show: Callable[..., Any]) -> None:
     head = show(HeadView(models))
-    feed(models)
+    give_pictures(models)
     image = head.map.image
     image.setImage(np.arange(256, dtype=np.uint8).reshape(8, 32), levels=(0, 255), autoLevels=False)
     image.render()

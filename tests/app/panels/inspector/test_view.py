@@ -17,7 +17,7 @@ from app.panels.attention.view import AttentionView
 from app.panels.inspector.view import InspectorView
 from engine.wire.records import NonFinite
 from tests.app import samples
-from tests.app.panels.recorded import STEPS, feed, recorded_models
+from tests.app.panels.recorded import STEPS, give_pictures, recorded_models
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def models(qapp: QApplication) -> Models:
 
 def test_the_inspector_tells_what_is_known_of_a_token(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
-    feed(models)
+    give_pictures(models)
     text = view.facts.text()
     token = models.timeline.tokens(0)[13]
     assert f"13 · {token.token_id}" in text
@@ -44,7 +44,7 @@ def facts_of(view: InspectorView) -> dict[str, str]:
 
 def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
-    feed(models)
+    give_pictures(models)
     row, stats = models.pictures.row, samples.row_stats(1, 13 - samples.PROMPT + 1)  # of the step that wrote token 13
     assert row is not None
     written, stored = float(stats.key_norm[3].mean()), float(np.linalg.norm(row.keys[3], axis=1).mean())
@@ -65,7 +65,7 @@ def test_norms_are_told_as_written_and_as_stored(models: Models, show: Callable[
 
 def test_a_row_of_another_token_is_not_taken_for_this_one(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
-    feed(models)
+    give_pictures(models)
     assert "K[3, 1, 13]" in facts_of(view)
     models.selection.update(position=5)
     assert not [label for label in facts_of(view) if label.startswith(("K[", "V["))]
@@ -75,7 +75,7 @@ def test_a_row_of_another_token_is_not_taken_for_this_one(models: Models, show: 
 def test_attention_of_another_step_is_no_fact_of_this_one(models: Models, show: Callable[..., Any]) -> None:
     show(AttentionView(models))
     view = show(InspectorView(models))
-    feed(models)
+    give_pictures(models)
     assert "attention L3" in facts_of(view)
     models.selection.update(step=STEPS - 1)
     assert "attention L3" not in facts_of(view)
@@ -86,7 +86,7 @@ def test_attention_that_several_tokens_share_is_said_to_need_a_closer_look(
 ) -> None:
     show(AttentionView(models))
     view = show(InspectorView(models))
-    feed(models)
+    give_pictures(models)
     picture = models.pictures.attention
     assert picture is not None
     coarse = replace(picture.request, max_columns=picture.weights.shape[1] // 2)
@@ -124,7 +124,7 @@ def test_a_token_whose_id_a_file_does_not_say_has_none(models: Models, show: Cal
 
 def test_a_row_is_compared_with_the_one_that_was_written(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
-    feed(models)
+    give_pictures(models)
     assert "K changed since" not in facts_of(view), "those rows were not captured"
     row = models.pictures.row
     assert row is not None
@@ -139,7 +139,7 @@ def test_a_row_is_compared_with_the_one_that_was_written(models: Models, show: C
 
 def test_a_token_that_came_later_is_not_there_yet(models: Models, show: Callable[..., Any]) -> None:
     view = show(InspectorView(models))
-    feed(models)
+    give_pictures(models)
     count = models.timeline.num_tokens(0, 2)
     models.selection.update(position=count - 1, step=2)
     assert not isinstance(view.read(), str)

@@ -26,7 +26,7 @@ from tests.app.page_story import PAGE_SIZE, SPEC, WORDS, PageStory
 
 
 class Desk:
-    """Models fed by a story, as the controller feeds them."""
+    """Models filled by a story, as the controller fills them."""
 
     def __init__(self, models: Models) -> None:
         self.models, self.story = models, PageStory()

@@ -96,7 +96,7 @@ def test_a_dot_looks_at_its_step_and_the_newest_is_live(two: Shell, view: Parity
     assert two.models.selection.now.step is None
 
 
-def test_newer_steps_are_those_that_fed_the_sequence_that_was_compared(
+def test_newer_steps_are_those_that_computed_the_sequence_that_was_compared(
     two: Shell, view: ParityView, engine: FakeEngine
 ) -> None:
     view.ask()

@@ -57,7 +57,7 @@ def write(driver: Driver, text: str, turn: int = -1) -> None:
 
 
 def says(driver: Driver, text: str) -> None:
-    """Make the selected sequence generate this text; its last token is chosen and not yet fed."""
+    """Make the selected sequence generate this text; its last token is chosen and not yet computed."""
     seq_id, ids = driver.models.selection.now.seq_id, ids_of(text)
     driver.intents.send(commands.Force(seq_id, ids))
     driver.intents.send(commands.Step(len(ids) - 1))
@@ -312,7 +312,9 @@ def test_an_answer_ends_at_the_limit_and_a_text_has_none(driver: Driver) -> None
     prompt.send.click()
     driver.until(lambda: len(prompt.chat.turns.rows) == 3)
     (info,) = models.status.now.sequences  # type: ignore[union-attr]
-    assert (info.stop, info.num_tokens - info.num_prompt_tokens) == ("length", 2), "the last is chosen, and not fed"
+    assert (info.stop, info.num_tokens - info.num_prompt_tokens) == ("length", 2), (
+        "the last is chosen, and not computed"
+    )
     assert prompt.chat.turns.rows[1].note.text() == "ended at the longest answer"
     assert prompt.sampling.stop == (), "the empty line that ends a turn is not the user's"
     prompt.choose("text")

@@ -20,7 +20,7 @@ from app.panels.wall.magnitudes import magnitude_words
 from app.panels.wall.view import WallView
 from tests.app import samples
 from tests.app.painted import shapes
-from tests.app.panels.recorded import STEPS, TOKENS, feed, recorded_models
+from tests.app.panels.recorded import STEPS, TOKENS, give_pictures, recorded_models
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_the_wall_asks_for_thumbnails_of_its_own_size_and_draws_them(models: Mod
     assert models.viewport.now.wall_size is not None
     assert models.viewport.now.wall_size[0] <= layout.tile_width
     assert models.viewport.now.wall_size[1] == layout.tile_height
-    feed(models)
+    give_pictures(models)
     image = wall.canvas.image
     assert (image.width(), image.height()) == (layout.width, layout.height)
     tile = layout.tile(2, 1)
@@ -68,7 +68,7 @@ def test_what_is_painted_anew_of_a_wall_is_all_that_another_picture_changes(
 ) -> None:
     wall = show(WallView(models))
     canvas = wall.canvas
-    feed(models)
+    give_pictures(models)
     picture = models.pictures.wall
     frame = QRegion(canvas.rect())
 
@@ -90,7 +90,7 @@ def test_what_is_painted_anew_of_a_wall_is_all_that_another_picture_changes(
 def test_another_word_beside_the_wall_paints_all_of_it(models: Models, show: Callable[..., Any]) -> None:
     wall = show(WallView(models))
     canvas = wall.canvas
-    feed(models)
+    give_pictures(models)
     painted = Regions(canvas)
     picture, far = models.pictures.wall, samples.magnitudes()
     models.pictures.put(replace(picture, low=-picture.high))
@@ -102,7 +102,7 @@ def test_another_word_beside_the_wall_paints_all_of_it(models: Models, show: Cal
 
 def test_a_wall_whose_rows_come_back_has_its_picture_again(models: Models, show: Callable[..., Any]) -> None:
     wall = show(WallView(models))
-    feed(models)
+    give_pictures(models)
     assert not wall.canvas.image.isNull()
     rows = wall.canvas.rows
     wall.canvas.set_rows(
@@ -116,7 +116,7 @@ def test_a_click_on_the_wall_opens_the_head_at_its_token(
     models: Models, show: Callable[..., Any], qtbot: QtBot
 ) -> None:
     wall = show(WallView(models))
-    feed(models)
+    give_pictures(models)
     tile = wall.canvas.layout_now.tile(5, 2)
     pos = QPoint(tile.x + tile.width - 1, tile.y + 3)
     qtbot.mouseClick(wall.canvas, Qt.MouseButton.LeftButton, pos=pos)
@@ -129,10 +129,10 @@ def test_the_segments_choose_tensor_and_change(models: Models, show: Callable[..
     wall.choose("dV")
     assert (models.selection.now.lens, models.selection.now.change) == ("values", True)
     assert wall.segments.choice == "dV"  # nothing is drawn yet that could be something else
-    feed(models)
+    give_pictures(models)
     models.selection.update(lens="keys", change=False)
     assert wall.segments.choice == "dV"  # still drawn
-    feed(models)
+    give_pictures(models)
     assert wall.segments.choice == "K"
 
 
@@ -142,22 +142,22 @@ def words_of(canvas: QWidget) -> list[str]:
 
 def test_heads_of_queries_are_not_called_kv_heads(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
     wall = show(WallView(models), 900, 300)
-    feed(models)
+    give_pictures(models)
     canvas = wall.canvas
     assert "kv head 0" in words_of(canvas)
     models.selection.update(lens="attention")
-    feed(models)
+    give_pictures(models)
     assert "kv head 0" not in words_of(canvas)
     assert "head 0" in words_of(canvas)
     models.selection.update(lens="keys-norm")
-    feed(models)
+    give_pictures(models)
     assert "kv head 0" in words_of(canvas)
 
 
 def test_magnitudes_are_drawn_from_zero_up(models: Models, show: Callable[..., Any]) -> None:
     wall = show(WallView(models))
     models.selection.update(lens="keys-norm")
-    feed(models)
+    give_pictures(models)
     picture = models.pictures.wall
     nothing = np.zeros_like(picture.low[..., :1])
     models.pictures.put(replace(picture, low=nothing, high=nothing))
@@ -166,13 +166,13 @@ def test_magnitudes_are_drawn_from_zero_up(models: Models, show: Callable[..., A
     assert ground == QColor(current_theme().signed_middle).rgba()
     assert "range 0–" in magnitude_words(picture, 2)
     models.selection.update(lens="keys")
-    feed(models)
+    give_pictures(models)
     assert "range ±" in magnitude_words(models.pictures.wall, 2)
 
 
 def test_names_of_layers_and_heads_have_tooltips(models: Models, show: Callable[..., Any], qtbot: QtBot) -> None:
     wall = show(WallView(models), 900, 300)
-    feed(models)
+    give_pictures(models)
     canvas, layout = wall.canvas, wall.canvas.layout_now
     label = next(each for each in layout.labels if each.layer == 3)
     qtbot.mouseMove(canvas, QPoint(label.x + 2, label.y + label.height // 2))

@@ -47,11 +47,11 @@ def test_two_tips_are_judged_where_they_have_the_same_tokens_and_told_apart_behi
         [step for step in steps if (step.num_tokens > mark.num_tokens) is parted] for parted in (False, True)
     )
     assert all((step.kl, step.is_beyond_rounding, step.parting) == (0, False, None) for step in same)
-    fed = tuple(session.text_of(run.token_ids[mark.num_tokens]) for run in (one.a, one.b))
+    computed = tuple(session.text_of(run.token_ids[mark.num_tokens]) for run in (one.a, one.b))
     assert [step.num_tokens for step in others] == [mark.num_tokens + count for count in (1, 2, 3)], (
         "to the shorter tip"
     )
-    assert {step.parting for step in others} == {TokenDivergence(mark.num_tokens, fed)}
+    assert {step.parting for step in others} == {TokenDivergence(mark.num_tokens, computed)}
     assert all(step.is_beyond_rounding is None for step in others), "rounding is no measure of other tokens"
     assert others[0].kl
     if name != "none":

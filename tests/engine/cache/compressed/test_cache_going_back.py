@@ -315,7 +315,8 @@ def test_a_fork_goes_its_own_way() -> None:
 @pytest.mark.parametrize("architecture", ["gemma3_text", "gpt_oss", "lfm2"])
 @pytest.mark.parametrize("name", ["h2o", "sinks+window", "snapkv"])
 def test_mixed_models_go_back_to_the_bit(architecture: str, name: str) -> None:
-    """From the journal where layers only keep rows; by feeding again what was fed where a state only moves forward."""
+    """From the journal where layers only keep rows; by computing again what was computed where a state only moves
+    forward."""
     session, seq_id = session_of(RULES[name], model_of(architecture))
 
     def state() -> tuple[torch.Tensor, ...]:

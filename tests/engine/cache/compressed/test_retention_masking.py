@@ -85,7 +85,7 @@ def test_a_budget_of_the_whole_context_changes_nothing(name: str) -> None:
 
 
 def test_sinks_are_turned_to_where_they_would_stand_without_the_gap() -> None:
-    """Re-rotated: the same logits as feeding sinks and window alone, at positions without a gap, in a one-layer model
+    """Re-rotated: the same logits as computing sinks and window alone, at positions without a gap, in a one-layer model
     of depth: keys of deeper layers depend on what was dropped, so only the first layer's keys are compared."""
     session, seq_id = session_of(RULES["rerotated"])
     finish_prompt(session)

@@ -56,7 +56,7 @@ def test_chance_differs_by_layer_head_position_and_seed() -> None:
 
 @pytest.mark.parametrize("layout", [{}, {"layout": "paged", "page_size": 4}], ids=["rows", "pages"])
 def test_heavy_hitters_carry_what_each_row_that_is_left_has_received(layout: dict[str, Any]) -> None:
-    """Fed token by token, so that the newest query's attention is all the attention there was."""
+    """Computed token by token, so that the newest query's attention is all the attention there was."""
     spec = CacheSpec(retention=RetentionSpec("h2o", budget=12, sinks=1), **layout)
     session = Session(model_of("llama"), spec, prefill_chunk=1)
     seq_id = session.submit(Prompt(token_ids=prompt_ids(17)))

@@ -90,7 +90,7 @@ def batch_of(name: str, lengths: list[int], page_size: int = 4) -> Session:
 
 @pytest.mark.parametrize("long", [attention.LONG_CONTEXT, 6])
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
-def test_several_sequences_are_fed_together_and_each_reads_its_own_rows(
+def test_several_sequences_are_computed_together_and_each_reads_its_own_rows(
     name: str, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lengths at every edge of a page, of which some lie in one run and one does not. Long ones are gathered in memory
